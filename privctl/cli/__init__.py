@@ -1,0 +1,102 @@
+"""The command line: a table of commands, each loaded only when it is called.
+
+One file a command: parse, call, render, exit. Files here import click and the domain; engines are imported inside the
+functions, so that ``--help`` stays as quick as Python itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from typing import NoReturn
+
+import click
+
+from privctl import __version__
+from privctl.domain.errors import ExitCode, PrivctlError
+
+#: Command name -> (where its click command is, one line for ``privctl --help``).
+COMMANDS: dict[str, tuple[str, str]] = {
+    "noise": ("privctl.cli.noise:noise", "Add calibrated Gaussian noise to finished weights (DP-Weights)."),
+    "audit": ("privctl.cli.audit:audit", "Attack a model: can members of its training data be told apart?"),
+    "inspect": ("privctl.cli.inspect:inspect", "Show what a checkpoint holds and the chain of reports behind it."),
+    "demo": ("privctl.cli.demo:demo", "The whole story on a small model made on the spot, in about a minute."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on first use; their one-line helps come from the table."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the table's order."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Import the command called ``name``, or None."""
+        if name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="privctl")
+def root() -> None:
+    """Make trained models safe to hand out, and prove how safe they are.
+
+    Every step reads and writes safetensors plus a JSON privacy report. Results go to standard output, progress and
+    messages to standard error. Exit codes: 0 pass, 1 a claim refuted, 2 usage, 3 bad input, 4 I/O or internal,
+    130 interrupted.
+
+    \b
+    Example:
+      privctl demo
+      privctl noise model.safetensors --epsilon 1 --facts training.json
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with the code that says what happened."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code; every error becomes one sentence on standard error."""
+    try:
+        code = root.main(arguments, prog_name="privctl", standalone_mode=False)
+        return code if isinstance(code, int) else ExitCode.OK
+    except PrivctlError as error:
+        return _fail(str(error), error.exit_code)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return ExitCode.USAGE
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("interrupted; nothing was left under its final name that is not complete", ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output went away; keep Python from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILURE
+    except MemoryError:
+        return _fail("out of memory; close other programs or use a machine with more", ExitCode.FAILURE)
+    except Exception as error:
+        return _fail(
+            f"internal error, please report it: {type(error).__name__}: {error} (--debug shows where)",
+            ExitCode.FAILURE,
+        )
+
+
+def _fail(message: str, code: int) -> int:
+    if os.environ.get("PRIVCTL_DEBUG"):
+        traceback.print_exc()
+    click.echo(f"privctl: {' '.join(message.split())}", err=True)
+    return code

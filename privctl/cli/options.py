@@ -1,0 +1,37 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        os.environ["PRIVCTL_DEBUG"] = "1"
+
+
+def common(command: Command) -> Command:
+    """``--json``, ``--quiet`` and ``--debug``."""
+    for option in (
+        click.option("--debug", is_flag=True, expose_value=False, callback=_debug, help="Show tracebacks."),
+        click.option("-q", "--quiet", is_flag=True, help="No progress, no notes; only results and errors."),
+        click.option("--json", "as_json", is_flag=True, help="Print the JSON report to standard output."),
+    ):
+        command = option(command)
+    return command
+
+
+def force(command: Command) -> Command:
+    """``--force``."""
+    return click.option("-f", "--force", is_flag=True, help="Replace files that exist.")(command)
+
+
+#: Tensor-like inputs: a ``.safetensors`` file or a Hugging Face directory. Existence is checked by the reader, whose
+#: error says more.
+MODEL = click.Path(path_type=str)

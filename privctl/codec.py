@@ -1,0 +1,224 @@
+"""Reports to JSON and back, driven by the domain's own types through a closed table of tags.
+
+Nothing is ever imported or constructed by a name found in the data: a tagged union's members are listed in ``TAGS``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from privctl.domain.errors import InputFault
+from privctl.domain.mechanism import ClippedTraining, WeightNoise
+from privctl.domain.report import SCHEMA_VERSION, PrivacyReport
+
+TAGS: dict[str, type] = {"clipped-training": ClippedTraining, "weight-noise": WeightNoise}
+_TAG_OF = {cls: tag for tag, cls in TAGS.items()}
+_DEPTH_LIMIT = 64
+
+
+def encode(report: PrivacyReport) -> str:
+    """The report as JSON text, keys in declared order, ending in a newline.
+
+    Raises ValueError for NaN or infinite numbers: a report says None where nothing finite is known.
+    """
+    return json.dumps(_to_json(report), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def decode(text: str, source: str) -> PrivacyReport:
+    """The report held in ``text``; ``source`` names the file in errors.
+
+    Raises InputFault for anything but a report of a known schema version.
+    """
+    data = parse_json(text, source)
+    if not isinstance(data, dict) or "schema_version" not in data:
+        raise InputFault(f"{source} is not a privctl report: it has no schema_version; give a *.report.json file")
+    if data["schema_version"] != SCHEMA_VERSION:
+        raise InputFault(
+            f"{source} has schema_version {data['schema_version']!r}; this privctl reads version {SCHEMA_VERSION}"
+        )
+    return _from_json(PrivacyReport, data, source, "report")
+
+
+def parse_json(text: str, source: str) -> Any:
+    """Strict JSON: duplicate keys, NaN, infinities and absurd nesting are refused with an InputFault."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            names = [k for k, _ in pairs]
+            twice = next(k for k in names if names.count(k) > 1)
+            raise InputFault(f"{source} names {twice!r} twice in one JSON object; keep one")
+        return found
+
+    def refuse(token: str) -> Any:
+        raise InputFault(f"{source} holds {token}, which JSON has no number for")
+
+    try:
+        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+    except json.JSONDecodeError as error:
+        raise InputFault(f"{source} is not valid JSON: {error.msg} at line {error.lineno}") from None
+    except RecursionError:
+        raise InputFault(f"{source} is nested too deeply to be a report") from None
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a report, generated from the domain's types."""
+    definitions: dict[str, Any] = {}
+    root = _schema_of(PrivacyReport, definitions)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"privctl report, schema version {SCHEMA_VERSION}",
+        **root,
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+@cache
+def _fields(cls: type) -> dict[str, tuple[Any, bool]]:
+    """Field name -> (resolved type, required)."""
+    hints = get_type_hints(cls)
+    missing = dataclasses.MISSING
+    return {
+        f.name: (hints[f.name], f.default is missing and f.default_factory is missing) for f in dataclasses.fields(cls)
+    }
+
+
+def _to_json(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        body = {name: _to_json(getattr(value, name)) for name in _fields(type(value))}
+        tag = _TAG_OF.get(type(value))
+        return {"type": tag, **body} if tag else body
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: _to_json(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_to_json(item) for item in value]
+    return value
+
+
+def _from_json(kind: Any, data: Any, source: str, where: str, depth: int = 0) -> Any:
+    if depth > _DEPTH_LIMIT:
+        raise InputFault(f"{source} is nested too deeply at {where}")
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return _union_from_json(get_args(kind), data, source, where, depth)
+    if kind is Any:
+        return data
+    if origin is tuple:
+        if not isinstance(data, list):
+            raise _mismatch(source, where, data, "a list")
+        item = get_args(kind)[0]
+        return tuple(_from_json(item, x, source, f"{where}[{i}]", depth + 1) for i, x in enumerate(data))
+    if origin is Mapping:
+        if not isinstance(data, dict):
+            raise _mismatch(source, where, data, "an object")
+        item = get_args(kind)[1]
+        return {k: _from_json(item, x, source, f"{where}.{k}", depth + 1) for k, x in data.items()}
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_from_json(kind, data, source, where, depth)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        try:
+            return kind(data)
+        except ValueError:
+            raise _mismatch(source, where, data, "one of " + ", ".join(m.value for m in kind)) from None
+    return _scalar_from_json(kind, data, source, where)
+
+
+def _scalar_from_json(kind: type, data: Any, source: str, where: str) -> Any:
+    if kind is float and isinstance(data, (int, float)) and not isinstance(data, bool):
+        try:
+            number = float(data)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number):
+            return number
+    elif type(data) is kind:
+        return data
+    expected = {float: "a finite number", int: "a whole number", str: "a string", bool: "true or false"}
+    raise _mismatch(source, where, data, expected[kind])
+
+
+def _union_from_json(options: tuple[Any, ...], data: Any, source: str, where: str, depth: int) -> Any:
+    if data is None and type(None) in options:
+        return None
+    rest = [option for option in options if option is not type(None)]
+    if len(rest) == 1:
+        return _from_json(rest[0], data, source, where, depth)
+    tag = data.get("type") if isinstance(data, dict) else None
+    cls = TAGS.get(tag) if isinstance(tag, str) else None
+    if cls not in rest:
+        raise _mismatch(source, f"{where}.type", tag, "one of " + ", ".join(_TAG_OF[option] for option in rest))
+    return _dataclass_from_json(cls, data, source, where, depth)
+
+
+def _dataclass_from_json(cls: Any, data: Any, source: str, where: str, depth: int) -> Any:
+    if not isinstance(data, dict):
+        raise _mismatch(source, where, data, "an object")
+    fields = _fields(cls)
+    tag = _TAG_OF.get(cls)
+    if tag is not None and data.get("type") != tag:
+        raise _mismatch(source, f"{where}.type", data.get("type"), repr(tag))
+    body = {k: v for k, v in data.items() if not (tag and k == "type")}
+    for name in body:
+        if name not in fields:
+            raise InputFault(f"{source}: {where} has the unknown key {name!r}")
+    for name, (_, required) in fields.items():
+        if required and name not in body:
+            raise InputFault(f"{source}: {where} lacks the key {name!r}")
+    values = {k: _from_json(fields[k][0], v, source, f"{where}.{k}", depth + 1) for k, v in body.items()}
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise InputFault(f"{source}: {where}: {error}") from None
+
+
+def _mismatch(source: str, where: str, data: Any, expected: str) -> InputFault:
+    shown = repr(data)
+    return InputFault(f"{source}: {where} is {shown[:60]}{'...' if len(shown) > 60 else ''}; expected {expected}")
+
+
+def _schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_schema_of(option, definitions) for option in get_args(kind)]}
+    if kind is Any:
+        return {}
+    if origin is tuple:
+        return {"type": "array", "items": _schema_of(get_args(kind)[0], definitions)}
+    if origin is Mapping:
+        return {"type": "object", "additionalProperties": _schema_of(get_args(kind)[1], definitions)}
+    if dataclasses.is_dataclass(kind):
+        name = kind.__name__  # type: ignore[union-attr]
+        if name not in definitions:
+            definitions[name] = {}
+            definitions[name] = _dataclass_schema(kind, definitions)
+        return {"$ref": f"#/$defs/{name}"}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {"enum": [member.value for member in kind]}
+    names = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+    return {"type": names[kind]}
+
+
+def _dataclass_schema(cls: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    tag = _TAG_OF.get(cls)
+    properties: dict[str, Any] = {"type": {"const": tag}} if tag else {}
+    properties |= {name: _schema_of(kind, definitions) for name, (kind, _) in _fields(cls).items()}
+    required = (["type"] if tag else []) + [name for name, (_, needed) in _fields(cls).items() if needed]
+    if cls is PrivacyReport:
+        properties["schema_version"] = {"const": SCHEMA_VERSION}
+        required.append("schema_version")
+    return {
+        "type": "object",
+        "description": (cls.__doc__ or "").strip().splitlines()[0],
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }

@@ -1,0 +1,43 @@
+"""The errors a user can meet, each with the exit code it ends in.
+
+An error is one sentence: what, where, what was expected, what to do. Anything else that escapes is a defect.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the process returns (DESIGN: separate codes for *found* and *broke*)."""
+
+    OK = 0
+    REFUTED = 1
+    USAGE = 2
+    BAD_INPUT = 3
+    FAILURE = 4
+    INTERRUPTED = 130
+
+
+class PrivctlError(Exception):
+    """Base of every error that is shown as one sentence, without a traceback."""
+
+    exit_code: ExitCode = ExitCode.FAILURE
+
+
+class UsageFault(PrivctlError):
+    """The call itself cannot be carried out: a flag is missing, out of range, or contradicts another."""
+
+    exit_code = ExitCode.USAGE
+
+
+class InputFault(PrivctlError):
+    """A file or value that was read is malformed, unsupported, or not what a report says it is."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class IoFault(PrivctlError):
+    """The operating system refused: no space, no permission, a file that vanished."""
+
+    exit_code = ExitCode.FAILURE

@@ -1,0 +1,95 @@
+"""Guarantees: numbers that never travel without what they rest on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from privctl.domain.checks import at_least, fraction
+
+
+class Notion(StrEnum):
+    """The definition of privacy that the numbers instantiate."""
+
+    APPROXIMATE_DP = "approximate-dp"
+
+
+class PrivacyUnit(StrEnum):
+    """Whose presence is protected."""
+
+    EXAMPLE = "example"
+
+
+class Adjacency(StrEnum):
+    """Which two data sets must look alike.
+
+    ``ZERO_OUT`` replaces one example's gradient by zero while the batch's normaliser stays; it stands for
+    add-or-remove where the normaliser is fixed.
+    """
+
+    REPLACE_ONE = "replace-one"
+    ZERO_OUT = "zero-out"
+    UNSTATED = "unstated"
+
+
+class Scope(StrEnum):
+    """Which released files one guarantee speaks of."""
+
+    THIS_MODEL = "this-model"
+    ALL_CANDIDATES = "all-candidates"
+
+
+class Status(StrEnum):
+    """How far a guarantee is established."""
+
+    PROVED = "proved"
+    CONDITIONAL = "conditional"
+    CLAIMED = "claimed"
+    REFUTED = "refuted"
+    VOID = "void"
+
+
+class AssumptionState(StrEnum):
+    """Who stands behind an assumption."""
+
+    ENFORCED = "enforced"
+    CHECKED = "checked"
+    ASSERTED = "asserted"
+    VIOLATED = "violated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumption:
+    """One condition a guarantee rests on."""
+
+    name: str
+    statement: str
+    state: AssumptionState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee:
+    """An (epsilon, delta) bound with everything needed to weigh it.
+
+    ``epsilon`` None means that no finite bound follows. ``sensitivity`` is the L2 sensitivity the bound used, in the
+    units of what was released; ``noise_multiplier`` is noise standard deviation / sensitivity.
+    """
+
+    name: str
+    epsilon: float | None
+    delta: float
+    adjacency: Adjacency
+    accountant: str
+    status: Status
+    notion: Notion = Notion.APPROXIMATE_DP
+    unit: PrivacyUnit = PrivacyUnit.EXAMPLE
+    scope: Scope = Scope.THIS_MODEL
+    sensitivity: float | None = None
+    noise_multiplier: float | None = None
+    assumptions: tuple[Assumption, ...] = ()
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None:
+            at_least("epsilon", self.epsilon, 0)
+        fraction("delta", self.delta, zero=True)

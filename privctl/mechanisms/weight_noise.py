@@ -1,0 +1,124 @@
+"""Adding Gaussian noise to weights as they stream past, in every float format, rounded once.
+
+Candidates of several noise levels are nested: each is the next less noisy one plus fresh noise (gradual release,
+Koufogiannis et al. 2015), formed before rounding. One alone is exactly Gaussian around the weights; all of them
+together are post-processing of the least noisy one, so releasing them all costs what that one costs.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from privctl.domain.errors import InputFault
+from privctl.randomness import BLOCK, NoiseSource
+from privctl.storage.stream import CHUNK, Piece
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Formats that can take noise, with the numpy view of their bytes.
+FLOAT_VIEWS: dict[str, np.dtype] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
+
+
+class WeightNoiser:
+    """A ``Transform`` that writes one noisy copy of each weight per standard deviation."""
+
+    def __init__(self, source: NoiseSource, stddevs: Sequence[float], streams: Mapping[str, int]) -> None:
+        """``stddevs`` must increase; ``streams`` maps each tensor to be noised to its noise stream.
+
+        Tensors sharing a stream get the same noise (tied weights); tensors that are not named pass unchanged.
+        """
+        if list(stddevs) != sorted(set(stddevs)):
+            raise ValueError(f"stddevs {list(stddevs)} must increase")
+        self._source = source
+        before = [0.0, *stddevs[:-1]]
+        self._increments = [math.sqrt(s * s - b * b) for s, b in zip(stddevs, before, strict=True)]
+        self._streams = streams
+        self._local = threading.local()
+
+    def __call__(self, piece: Piece, buffers: Sequence[memoryview]) -> None:
+        stream = self._streams.get(piece.tensor.name)
+        if stream is None:
+            for buffer in buffers[1:]:
+                buffer[:] = buffers[0]
+            return
+        view = FLOAT_VIEWS[piece.tensor.dtype]
+        outputs = [np.frombuffer(buffer, view) for buffer in buffers]
+        per_block = min(BLOCK, CHUNK // view.itemsize)
+        first = piece.start // view.itemsize // per_block
+        for i, start in enumerate(range(0, len(outputs[0]), per_block)):
+            part = [out[start : start + per_block] for out in outputs]
+            self._noise_block(piece, stream, first + i, part)
+
+    def _noise_block(self, piece: Piece, stream: int, block: int, outputs: Sequence[NDArray[np.generic]]) -> None:
+        dtype = piece.tensor.dtype
+        exact = dtype in ("F32", "F64")
+        noise, wide = self._scratch(len(outputs[0]), np.float64 if dtype == "F64" else np.float32)
+        running = outputs[0] if exact else _widen(outputs[0], dtype, wide)
+        for candidate, (out, increment) in enumerate(zip(outputs, self._increments, strict=True)):
+            self._source.normal(stream * len(outputs) + candidate, block, noise, increment)
+            if exact:
+                running = np.add(running, noise, out=out)
+            else:
+                _narrow(np.add(running, noise, out=running), dtype, out)
+            if not _finite(out, dtype):
+                raise _not_finite(piece, running)
+
+    def _scratch(self, count: int, dtype: type[np.floating]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+        """Two working arrays of this thread, for the noise and for the running sum."""
+        if not hasattr(self._local, "arrays"):
+            self._local.arrays = [np.empty(BLOCK, np.float64) for _ in range(2)]
+        noise, running = (a.view(dtype)[:count] for a in self._local.arrays)
+        return noise, running
+
+
+def _widen(stored: NDArray[np.generic], dtype: str, out: NDArray[np.floating]) -> NDArray[np.floating]:
+    """The half-precision weights as float32, in ``out``."""
+    if dtype == "BF16":
+        np.left_shift(stored, 16, out=out.view(np.uint32), dtype=np.uint32, casting="unsafe")
+    else:
+        np.copyto(out, stored)
+    return out
+
+
+def _narrow(values: NDArray[np.floating], dtype: str, out: NDArray[np.generic]) -> None:
+    """Round to nearest, ties to even, into ``out``."""
+    if dtype != "BF16":
+        with np.errstate(over="ignore"):  # an overflow becomes infinite and is reported by the caller
+            np.copyto(out, values, casting="same_kind")
+        return
+    bits = values.view(np.uint32)
+    up = np.right_shift(bits, 16)
+    np.bitwise_and(up, 1, out=up)
+    np.add(up, 0x7FFF, out=up)
+    np.add(up, bits, out=up)
+    np.right_shift(up, 16, out=out, dtype=np.uint32, casting="unsafe")
+
+
+def _finite(out: NDArray[np.generic], dtype: str) -> bool:
+    if not len(out):
+        return True
+    if dtype == "BF16":
+        return bool(np.max(np.bitwise_and(out, 0x7F80)) < 0x7F80)
+    return bool(np.isfinite(out.min()) and np.isfinite(out.max()))  # type: ignore[attr-defined]
+
+
+def _not_finite(piece: Piece, values: NDArray[np.floating]) -> InputFault:
+    tensor = piece.tensor
+    if np.isfinite(values).all():
+        return InputFault(
+            f"tensor {tensor.name!r} overflows {tensor.dtype} once noise is added; convert the model to F32 or BF16"
+        )
+    return InputFault(
+        f"tensor {tensor.name!r} holds NaN or infinite weights; noise cannot make it safe: repair or --exclude it"
+    )

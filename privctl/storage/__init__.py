@@ -1,0 +1,1 @@
+"""Files: safetensors read lazily and written streaming, digests, and writes that are whole or absent."""

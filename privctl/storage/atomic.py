@@ -1,0 +1,168 @@
+"""Writes that are whole or absent: a temporary name in the same folder, fsync, rename.
+
+A killed process leaves at most a hidden ``.NAME.*.partial``; the next write of the same name sweeps it away.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import glob
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from privctl.domain.errors import IoFault, UsageFault
+
+#: How much may lie in the page cache before the kernel is asked to start writing it out.
+_WRITEBACK_STRIDE = 64 << 20
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError met while writing ``path`` into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise IoFault(f"{path} does not fit: {error.strerror}; free some space or choose another folder") from None
+        raise IoFault(f"{path} cannot be written: {error.strerror}; choose another folder with --output") from None
+
+
+class PendingFile:
+    """A file being written under a temporary name; ``commit`` gives it its own, leaving the block otherwise removes it.
+
+    Writes go by position, so threads may share it.
+    """
+
+    def __init__(self, path: Path, size: int = 0) -> None:
+        """Create the temporary beside ``path`` with room for ``size`` bytes, so that a full disk shows at once."""
+        self.path = path
+        self._hinted = 0
+        with writing(path):
+            _sweep(path)
+            self._temporary = _temporary_name(path)
+            self._fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if size:
+                    os.posix_fallocate(self._fd, 0, size)
+            except BaseException:
+                self._discard()
+                raise
+
+    def write_at(self, position: int, data: memoryview | bytes) -> None:
+        """Write all of ``data`` at byte ``position``."""
+        view = memoryview(data)
+        with writing(self.path):
+            while view:
+                done = os.pwrite(self._fd, view, position)
+                view, position = view[done:], position + done
+            self._hint_writeback(position)
+
+    def _hint_writeback(self, position: int) -> None:
+        """Ask the kernel to start writing out what lies well behind, so that the final fsync finds little to do."""
+        ready = position // _WRITEBACK_STRIDE - 1
+        if ready > self._hinted:
+            self._hinted, start = ready, self._hinted * _WRITEBACK_STRIDE
+            os.posix_fadvise(self._fd, start, (ready * _WRITEBACK_STRIDE) - start, os.POSIX_FADV_DONTNEED)
+
+    def commit(self) -> None:
+        """Make the bytes durable, then give them their final name."""
+        with writing(self.path):
+            os.fsync(self._fd)
+            os.replace(self._temporary, self.path)
+            os.close(self._fd)
+            self._fd = -1
+            sync_folder(self.path.parent)
+
+    def _discard(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self._temporary.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._discard()
+
+
+class PendingFolder:
+    """A folder being filled under a temporary name; ``commit`` renames it. The final name must not exist yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with writing(path):
+            _sweep(path)
+            self.temporary = _temporary_name(path)
+            self.temporary.mkdir()
+            self._fd = os.open(self.temporary, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def commit(self) -> None:
+        """Give the filled folder its final name; its files must have been committed before."""
+        with writing(self.path):
+            os.fsync(self._fd)
+            os.rename(self.temporary, self.path)
+            sync_folder(self.path.parent)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        os.close(self._fd)
+        shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path``, whole or not at all; raises IoFault."""
+    with PendingFile(path) as pending:
+        pending.write_at(0, data)
+        pending.commit()
+
+
+def require_absent(path: Path, force: bool) -> None:
+    """Raise UsageFault where ``path`` exists and may not be replaced; a folder is never replaced."""
+    if path.is_dir():
+        raise UsageFault(f"{path} exists and is a folder; remove it or choose another --output")
+    if path.exists() and not force:
+        raise UsageFault(f"{path} exists; give --force to replace it, or choose another --output")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename inside ``folder`` durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _temporary_name(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.partial")
+
+
+def _sweep(path: Path) -> None:
+    """Remove what a killed writer of ``path`` left: a temporary whose lock nobody holds any more."""
+    for stale in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        try:
+            fd = os.open(stale, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if stale.is_dir():
+                shutil.rmtree(stale, ignore_errors=True)
+            else:
+                stale.unlink(missing_ok=True)
+        except BlockingIOError:
+            pass  # its writer is alive
+        finally:
+            os.close(fd)

@@ -1,0 +1,96 @@
+"""Digests of files and of tensors: BLAKE3, as ``b3sum`` prints it, in the form ``blake3:hex``.
+
+SHA-256 would cost more than reading, noising and writing a checkpoint together (1.9 against 9 GB/s a core).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from blake3 import blake3
+
+from privctl.domain.report import TensorDigest
+from privctl.storage.header import TensorInfo
+from privctl.storage.reader import SafetensorsFile, unreadable
+
+_BLOCK = 1 << 20
+
+#: Called with the number of bytes just handled.
+Advance = Callable[[int], None]
+
+
+def silent(_: int) -> None:
+    """The ``Advance`` of a caller that shows no progress."""
+
+
+def tag(hasher: blake3) -> str:
+    """The finished digest with its algorithm's name."""
+    return f"blake3:{hasher.hexdigest()}"
+
+
+class TensorHasher:
+    """The digests of one safetensors file, fed with its tensors' bytes in file order."""
+
+    def __init__(self, header: bytes) -> None:
+        self._file = blake3(header)
+        self._tensor = blake3()
+        self._digests: list[TensorDigest] = []
+
+    def update(self, data: memoryview) -> None:
+        """Take the next bytes of the current tensor."""
+        self._file.update(data)
+        self._tensor.update(data)
+
+    def finish_tensor(self, tensor: TensorInfo) -> None:
+        """Close the current tensor and begin the next."""
+        self._digests.append(TensorDigest(
+            name=tensor.name, dtype=tensor.dtype, shape=tensor.shape, digest=tag(self._tensor)
+        ))  # fmt: skip
+        self._tensor = blake3()
+
+    @property
+    def file_digest(self) -> str:
+        """Digest of everything so far, header included."""
+        return tag(self._file)
+
+    @property
+    def tensors(self) -> tuple[TensorDigest, ...]:
+        """Digests by name."""
+        return tuple(sorted(self._digests, key=lambda d: d.name))
+
+
+def file_digest(path: Path, advance: Advance = silent) -> str:
+    """Digest of a file's bytes; raises InputFault or IoFault where it cannot be read."""
+    digest = blake3()
+    buffer = bytearray(_BLOCK)
+    try:
+        with path.open("rb", buffering=0) as stream:
+            while got := stream.readinto(buffer):
+                digest.update(memoryview(buffer)[:got])
+                advance(got)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return tag(digest)
+
+
+def hash_tensors(file: SafetensorsFile, advance: Advance = silent) -> TensorHasher:
+    """The digests of an open file, read once from front to back in constant memory."""
+    header = bytearray(file.header.data_start)
+    file.read_into(0, memoryview(header))
+    hasher = TensorHasher(bytes(header))
+    buffer = memoryview(bytearray(_BLOCK))
+    for tensor in file.tensors:
+        for start in range(0, tensor.size, _BLOCK):
+            part = buffer[: min(_BLOCK, tensor.size - start)]
+            file.read_into(file.header.data_start + tensor.begin + start, part)
+            hasher.update(part)
+            advance(len(part))
+        hasher.finish_tensor(tensor)
+    return hasher
+
+
+def changed_tensors(found: Iterable[TensorDigest], recorded: Iterable[TensorDigest]) -> list[str]:
+    """Names of the tensors that differ between two sets of digests, sorted; missing and extra ones count."""
+    left, right = ({d.name: d for d in side} for side in (found, recorded))
+    return sorted(name for name in left.keys() | right.keys() if left.get(name) != right.get(name))

@@ -1,0 +1,162 @@
+"""The safetensors header: parsed with every check the format asks for, and written sorted.
+
+Format: 8 bytes little-endian header length, that many bytes of JSON, then the tensors' bytes without a gap.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from privctl.codec import parse_json
+from privctl.domain.errors import InputFault
+
+#: Bits of one element, by the format's dtype names.
+DTYPE_BITS: dict[str, int] = {
+    "BOOL": 8,
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "U8": 8,
+    "I8": 8,
+    "F8_E5M2": 8,
+    "F8_E4M3": 8,
+    "F8_E8M0": 8,
+    "I16": 16,
+    "U16": 16,
+    "F16": 16,
+    "BF16": 16,
+    "I32": 32,
+    "U32": 32,
+    "F32": 32,
+    "C64": 64,
+    "F64": 64,
+    "I64": 64,
+    "U64": 64,
+}
+INTEGER_DTYPES = frozenset({"BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64"})
+
+#: safetensors' own limit on the header.
+HEADER_LIMIT = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor's entry; ``begin`` and ``end`` are byte offsets into the data section."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.end - self.begin
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A parsed header; ``tensors`` are in the order of their bytes, ``data_start`` is where the bytes begin."""
+
+    tensors: tuple[TensorInfo, ...]
+    metadata: Mapping[str, str]
+    data_start: int
+
+
+def header_length(prefix: bytes, file_size: int, source: str) -> int:
+    """Length of the JSON that follows the first 8 bytes ``prefix``; raises InputFault where it cannot be one."""
+    if prefix[:4] == b"PK\x03\x04" or prefix[:1] == b"\x80":
+        raise InputFault(
+            f"{source} is a pickle file (PyTorch .bin/.pt), which can run code when loaded; "
+            "convert it with safetensors.torch.save_file(state_dict, 'model.safetensors') and give that"
+        )
+    if file_size < 8:
+        raise InputFault(f"{source} is {file_size} bytes long; a safetensors file has at least 8; it is truncated")
+    length = int.from_bytes(prefix, "little")
+    if length > HEADER_LIMIT or 8 + length > file_size:
+        raise InputFault(
+            f"{source} declares a header of {length} bytes but is {file_size} bytes long; "
+            "it is truncated or not a safetensors file"
+        )
+    return length
+
+
+def parse_header(raw: bytes, file_size: int, source: str) -> Header:
+    """Parse and check the JSON ``raw``; ``file_size`` is the whole file's.
+
+    Raises InputFault for a malformed entry, a duplicate name, an unknown dtype, a size that disagrees with the shape,
+    and offsets that overlap, leave a gap or pass the end of the file.
+    """
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputFault(f"{source} has a header that is not UTF-8; it is not a safetensors file") from None
+    entries = parse_json(text, f"{source} (header)")
+    if not isinstance(entries, dict):
+        raise InputFault(f"{source} has a header that is not a JSON object; it is not a safetensors file")
+    metadata = entries.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise InputFault(f"{source} has a __metadata__ that is not a map of strings")
+    tensors = sorted((_entry(n, e, source) for n, e in entries.items()), key=lambda t: (t.begin, t.end, t.name))
+    data_start = 8 + len(raw)
+    _check_layout(tensors, file_size - data_start, source)
+    return Header(tuple(tensors), metadata, data_start)
+
+
+def serialize_header(tensors: Iterable[TensorInfo], metadata: Mapping[str, str]) -> bytes:
+    """The length prefix and JSON: names sorted, padded with spaces to a multiple of 8, the same bytes every time."""
+    entries: dict[str, Any] = {}
+    if metadata:
+        entries["__metadata__"] = dict(sorted(metadata.items()))
+    for t in sorted(tensors, key=lambda t: t.name):
+        entries[t.name] = {"dtype": t.dtype, "shape": list(t.shape), "data_offsets": [t.begin, t.end]}
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _entry(name: str, entry: Any, source: str) -> TensorInfo:
+    where = f"{source}: tensor {name!r}"
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise InputFault(f"{where} must have exactly dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
+        raise InputFault(f"{where} has the unknown dtype {dtype!r}; known are {', '.join(DTYPE_BITS)}")
+    if not isinstance(shape, list) or not all(_count(s) for s in shape):
+        raise InputFault(f"{where} has the shape {shape!r}; expected a list of whole numbers")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(_count(o) for o in offsets):
+        raise InputFault(f"{where} has the data_offsets {offsets!r}; expected two whole numbers")
+    info = TensorInfo(name, dtype, tuple(shape), *offsets)
+    if info.size * 8 != info.elements * DTYPE_BITS[dtype]:
+        raise InputFault(f"{where} spans {info.size} bytes, which is not what {dtype} of shape {shape} takes")
+    return info
+
+
+def _check_layout(tensors: list[TensorInfo], data_size: int, source: str) -> None:
+    position = 0
+    for t in tensors:
+        if t.begin < position:
+            raise InputFault(f"{source}: tensor {t.name!r} overlaps the one before it")
+        if t.begin > position:
+            raise InputFault(f"{source}: {t.begin - position} bytes before tensor {t.name!r} belong to no tensor")
+        position = t.end
+    if position > data_size:
+        raise InputFault(
+            f"{source} holds {data_size} bytes of tensors but its header describes {position}; it is truncated"
+        )
+    if position < data_size:
+        raise InputFault(f"{source} has {data_size - position} bytes after its last tensor that belong to none")

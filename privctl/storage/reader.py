@@ -1,0 +1,193 @@
+"""Lazy reading: one safetensors file, or a Hugging Face directory of one or many, opened without loading a tensor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from privctl.codec import parse_json
+from privctl.domain.errors import InputFault, IoFault
+from privctl.storage.header import Header, TensorInfo, header_length, parse_header
+
+INDEX_NAME = "model.safetensors.index.json"
+SINGLE_NAME = "model.safetensors"
+
+
+class SafetensorsFile:
+    """An open file whose header has been checked. Reads by position (pread), so threads may share it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open ``path``; raises InputFault where it is not a well-formed safetensors file, IoFault where unreadable."""
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise unreadable(path, error) from None
+        try:
+            self.size = os.fstat(self._fd).st_size
+            self.header = self._read_header()
+        except OSError as error:
+            os.close(self._fd)
+            raise unreadable(path, error) from None
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def _read_header(self) -> Header:
+        prefix = os.pread(self._fd, 8, 0)
+        length = header_length(prefix, self.size, str(self.path))
+        return parse_header(os.pread(self._fd, length, 8), self.size, str(self.path))
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        """Entries in the order of their bytes."""
+        return self.header.tensors
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The header's ``__metadata__``."""
+        return self.header.metadata
+
+    def read_into(self, position: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from absolute byte ``position``; raises InputFault where the file ends first."""
+        done = 0
+        while done < len(buffer):
+            got = os.preadv(self._fd, [buffer[done:]], position + done)
+            if got == 0:
+                raise InputFault(f"{self.path} became shorter while it was read; try again when nothing writes to it")
+            done += got
+
+    def read(self, tensor: TensorInfo, start: int = 0, size: int | None = None) -> bytearray:
+        """``size`` bytes of ``tensor`` from byte ``start`` (all of it by default)."""
+        out = bytearray(tensor.size - start if size is None else size)
+        self.read_into(self.header.data_start + tensor.begin + start, memoryview(out))
+        return out
+
+    def close(self) -> None:
+        """Release the descriptor; safe to call twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model's weights: ``files`` are open; ``root`` is the path the user named."""
+
+    root: Path
+    files: tuple[SafetensorsFile, ...]
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether the user named a Hugging Face directory rather than one file."""
+        return self.root.is_dir()
+
+    @property
+    def folder(self) -> Path:
+        """Where configuration and tokenizer would lie."""
+        return self.root if self.is_directory else self.root.parent
+
+    def tensors(self) -> Iterator[tuple[SafetensorsFile, TensorInfo]]:
+        """Every tensor with the file that holds it."""
+        for file in self.files:
+            for tensor in file.tensors:
+                yield file, tensor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for file in self.files:
+            file.close()
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Open ``path``: a ``.safetensors`` file, or a directory holding ``model.safetensors`` or shards with an index.
+
+    Raises InputFault for a malformed file, a missing shard, a tensor the index misplaces, or a directory that holds
+    only pickles; IoFault where the system refuses.
+    """
+    if not path.is_dir():
+        return Checkpoint(path, (SafetensorsFile(path),))
+    index = path / INDEX_NAME
+    if index.is_file():
+        return _open_sharded(path, index)
+    if (path / SINGLE_NAME).is_file():
+        return Checkpoint(path, (SafetensorsFile(path / SINGLE_NAME),))
+    pickles = sorted(p.name for suffix in ("*.bin", "*.pt", "*.pth") for p in path.glob(suffix))
+    if pickles:
+        raise InputFault(
+            f"{path} holds pickles ({pickles[0]}), which can run code when loaded; convert them with "
+            "AutoModel.from_pretrained(...).save_pretrained(..., safe_serialization=True)"
+        )
+    raise InputFault(f"{path} holds neither {SINGLE_NAME} nor {INDEX_NAME}; give a safetensors model")
+
+
+def weight_map(index: Path) -> dict[str, str]:
+    """The index's tensor name -> shard name; raises InputFault for a malformed one or a name that is no plain file."""
+    data = parse_json(read_text(index), str(index))
+    mapping = data.get("weight_map") if isinstance(data, dict) else None
+    if not isinstance(mapping, dict) or not mapping or not all(isinstance(v, str) for v in mapping.values()):
+        raise InputFault(f"{index} has no weight_map of tensor names to shard names")
+    for shard in mapping.values():
+        if Path(shard).name != shard:
+            raise InputFault(f"{index} names the shard {shard!r}; a shard must be a file beside the index")
+    return mapping
+
+
+def _open_sharded(folder: Path, index: Path) -> Checkpoint:
+    mapping = weight_map(index)
+    files: list[SafetensorsFile] = []
+    try:
+        for shard in sorted(set(mapping.values())):
+            if not (folder / shard).is_file():
+                raise InputFault(f"{index} names the shard {shard}, which is not in {folder}")
+            files.append(SafetensorsFile(folder / shard))
+        _check_index(index, mapping, files)
+    except BaseException:
+        for file in files:
+            file.close()
+        raise
+    return Checkpoint(folder, tuple(files))
+
+
+def _check_index(index: Path, mapping: dict[str, str], files: list[SafetensorsFile]) -> None:
+    held: dict[str, str] = {}
+    for file in files:
+        for tensor in file.tensors:
+            if tensor.name in held:
+                raise InputFault(f"{index.parent} holds the tensor {tensor.name!r} in two shards")
+            held[tensor.name] = file.path.name
+    for name, shard in mapping.items():
+        if held.get(name) != shard:
+            raise InputFault(f"{index} puts the tensor {name!r} into {shard}, which does not hold it")
+    for name, shard in held.items():
+        if name not in mapping:
+            raise InputFault(f"{index} does not list the tensor {name!r}, which {shard} holds")
+
+
+def read_text(path: Path) -> str:
+    """The file as UTF-8 text; raises InputFault or IoFault with one sentence."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except UnicodeDecodeError:
+        raise InputFault(f"{path} is not UTF-8 text") from None
+
+
+def unreadable(path: Path, error: OSError) -> InputFault | IoFault:
+    """The error for a file that could not be opened or read."""
+    if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
+        return InputFault(f"{path} is not a file; check the path")
+    return IoFault(f"{path} cannot be read: {error.strerror}")

@@ -1,0 +1,200 @@
+"""Rewriting a safetensors file chunk by chunk: each byte is read once and hashed, changed and written in passing.
+
+Every worker takes the next piece, does everything to it while it is in the worker's cache, and waits only where order
+matters: the digests take the pieces one after the other. Memory is one buffer a worker and output, whatever the
+file's size.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from blake3 import blake3
+
+from privctl.domain.report import TensorDigest
+from privctl.storage.atomic import PendingFile
+from privctl.storage.digest import Advance, TensorHasher, silent, tag
+from privctl.storage.header import TensorInfo
+from privctl.storage.reader import SafetensorsFile
+
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes ``start`` to ``start + size`` of one tensor; ``index`` counts the file's pieces."""
+
+    index: int
+    tensor: TensorInfo
+    start: int
+    size: int
+
+    @property
+    def last(self) -> bool:
+        """Whether the tensor ends with this piece."""
+        return self.start + self.size == self.tensor.size
+
+
+#: Gets a piece and one buffer an output; the first holds the piece's bytes. Leaves each output's bytes in its buffer.
+#: Called from several threads at once.
+Transform = Callable[[Piece, Sequence[memoryview]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """What one output came to."""
+
+    path: Path
+    digest: str
+    size: int
+    tensors: tuple[TensorDigest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """Digest of the input as it was read, and the outputs in the order asked for; ``commit`` has not happened yet."""
+
+    input_digest: str
+    outputs: tuple[WrittenFile, ...]
+
+
+def pieces(tensors: Sequence[TensorInfo]) -> Iterator[Piece]:
+    """The tensors cut into pieces, in file order; an empty tensor is one empty piece."""
+    index = 0
+    for tensor in tensors:
+        for start in range(0, max(tensor.size, 1), CHUNK):
+            yield Piece(index, tensor, start, min(CHUNK, tensor.size - start))
+            index += 1
+
+
+def rewrite(
+    source: SafetensorsFile,
+    pending: Sequence[PendingFile],
+    headers: Sequence[bytes],
+    transform: Transform,
+    *,
+    threads: int = 2,
+    advance: Advance = silent,
+) -> Rewritten:
+    """Stream ``source`` through ``transform`` into every file of ``pending``, which stay uncommitted.
+
+    ``headers[i]`` is output i's; it must describe the source's tensors in the source's order. ``advance`` is called
+    with bytes read, one thread at a time. The first error of any worker is raised here.
+    """
+    run = _Run(source, pending, headers, transform, advance)
+    with ThreadPoolExecutor(threads, thread_name_prefix="rewrite") as pool:
+        workers = [pool.submit(run.work) for _ in range(threads)]
+        try:
+            for worker in workers:
+                worker.result()
+        except BaseException:
+            run.abandon()
+            raise
+    return run.result()
+
+
+class _Abandoned(Exception):
+    """Another worker failed; this one stops quietly."""
+
+
+class _Turns:
+    """Lets the pieces through one at a time, by index."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._next = 0
+        self._open = True
+
+    @contextmanager
+    def turn(self, index: int) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._next == index or not self._open)
+            if not self._open:
+                raise _Abandoned
+        yield
+        with self._changed:
+            self._next += 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._open = False
+            self._changed.notify_all()
+
+
+class _Run:
+    """What the workers of one rewrite share."""
+
+    def __init__(
+        self,
+        source: SafetensorsFile,
+        pending: Sequence[PendingFile],
+        headers: Sequence[bytes],
+        transform: Transform,
+        advance: Advance,
+    ) -> None:
+        self._source, self._pending, self._headers = source, pending, headers
+        self._transform, self._advance = transform, advance
+        self._todo = pieces(source.tensors)
+        self._taking = threading.Lock()
+        self._reading, self._writing = _Turns(), _Turns()
+        self._failure: BaseException | None = None
+        head = bytearray(source.header.data_start)
+        source.read_into(0, memoryview(head))
+        self._input = blake3(head)
+        self._hashers = [TensorHasher(header) for header in headers]
+        for output, header in zip(pending, headers, strict=True):
+            output.write_at(0, header)
+
+    def work(self) -> None:
+        """Take pieces until none is left."""
+        buffers = [memoryview(bytearray(CHUNK)) for _ in self._pending]
+        try:
+            while (piece := self._take()) is not None:
+                self._handle(piece, [buffer[: piece.size] for buffer in buffers])
+        except _Abandoned:
+            return
+        except BaseException as error:
+            self._failure = self._failure or error
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Stop every worker at its next step."""
+        with self._taking:
+            self._todo = iter(())
+        self._reading.close()
+        self._writing.close()
+
+    def result(self) -> Rewritten:
+        """The digests, or the first error met."""
+        if self._failure is not None:
+            raise self._failure
+        size = sum(t.size for t in self._source.tensors)
+        outputs = (
+            WrittenFile(p.path, h.file_digest, len(header) + size, h.tensors)
+            for p, h, header in zip(self._pending, self._hashers, self._headers, strict=True)
+        )
+        return Rewritten(tag(self._input), tuple(outputs))
+
+    def _take(self) -> Piece | None:
+        with self._taking:
+            return next(self._todo, None)
+
+    def _handle(self, piece: Piece, views: list[memoryview]) -> None:
+        start = piece.tensor.begin + piece.start
+        self._source.read_into(self._source.header.data_start + start, views[0])
+        with self._reading.turn(piece.index):
+            self._input.update(views[0])
+        self._transform(piece, views)
+        with self._writing.turn(piece.index):
+            for output, header, hasher, view in zip(self._pending, self._headers, self._hashers, views, strict=True):
+                output.write_at(len(header) + start, view)
+                hasher.update(view)
+                if piece.last:
+                    hasher.finish_tensor(piece.tensor)
+            self._advance(piece.size)
