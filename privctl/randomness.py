@@ -30,6 +30,8 @@ _PAIRS = BLOCK // 2
 _AES_BLOCK = 16
 #: Uniforms this close to 0 or 1 are drawn again with 32 more bits, in double precision.
 _EDGE = np.float32(2.0**-12)
+#: Standard deviations whose square float32 holds; outside, noise would vanish or overflow under the root.
+_FOLDABLE = (1e-15, 1e15)
 
 
 class NoiseSource:
@@ -74,13 +76,16 @@ class NoiseSource:
         np.log(u, out=u)
         if len(edge):
             u[edge] = self._log_uniform(words[:pairs][edge].astype(np.int64), stream, block)
-        np.multiply(u, np.float32(-2.0 * stddev * stddev), out=u)
+        folded = stddev if _FOLDABLE[0] <= stddev <= _FOLDABLE[1] else 1.0
+        np.multiply(u, np.float32(-2.0 * folded * folded), out=u)
         np.sqrt(u, out=u)
         np.multiply(words[pairs:], np.float32(math.pi * 2.0**-31), out=angle, dtype=np.float32, casting="unsafe")
         np.cos(angle, out=wave)
         np.multiply(wave, u, out=out[:pairs])
         np.sin(angle, out=angle)
         np.multiply(angle[: len(out) - pairs], u[: len(out) - pairs], out=out[pairs:])
+        if folded != stddev:
+            np.multiply(out, stddev, out=out, casting="same_kind")
 
     def _log_uniform(self, words: NDArray[np.int64], stream: int, block: int) -> NDArray[np.float64]:
         """Log of the uniforms whose 31-bit cells are ``words``, each placed inside its cell by 32 fresh bits."""

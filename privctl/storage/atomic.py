@@ -46,8 +46,8 @@ class PendingFile:
         self._hinted = 0
         with writing(path):
             _sweep(path)
-            self._temporary = _temporary_name(path)
-            self._fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self.temporary = _temporary_name(path)
+            self._fd = os.open(self.temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if size:
@@ -76,7 +76,7 @@ class PendingFile:
         """Make the bytes durable, then give them their final name."""
         with writing(self.path):
             os.fsync(self._fd)
-            os.replace(self._temporary, self.path)
+            os.replace(self.temporary, self.path)
             os.close(self._fd)
             self._fd = -1
             sync_folder(self.path.parent)
@@ -85,7 +85,7 @@ class PendingFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            self._temporary.unlink(missing_ok=True)
+            self.temporary.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,213 @@
+"""``privctl noise``: DP-Weights on a finished checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privctl.cli.options import MODEL, common, force
+from privctl.domain.guarantee import Adjacency
+from privctl.domain.mechanism import Calibration, Formula, Optimizer, Regime
+
+if TYPE_CHECKING:
+    from privctl.mechanisms.dp_weights import Target
+    from privctl.privatize import Candidate, Release
+    from privctl.storage.reader import Checkpoint
+
+
+@click.command()
+@click.argument("model", type=MODEL)
+@click.option("--epsilon", type=float, multiple=True, help="Target epsilon; repeat for several candidates. [default: 1]")
+@click.option("--delta", type=float, help="Target delta.  [default: 1 / dataset-size squared]")
+@click.option("--facts", type=click.Path(), help="JSON object of training facts under the names of the flags below.")
+@click.option("--epochs", type=int, help="Epochs of training.")
+@click.option("--learning-rate", type=float, help="Constant (or largest) learning rate.")
+@click.option("--clip-norm", type=float, help="L2 norm each example's gradient was clipped to.")
+@click.option("--dataset-size", type=int, help="Number of training examples.")
+@click.option("--batch-size", type=int, help="Examples a batch; the divisor of the summed gradients.")
+@click.option("--steps", type=int, help="Optimizer steps, if not epochs * dataset-size / batch-size rounded up.")
+@click.option("--optimizer", type=click.Choice([str(o) for o in Optimizer]), help="Update rule.  [default: sgd]")
+@click.option("--momentum", type=float, help="Heavy-ball factor, with --optimizer momentum.")
+@click.option("--beta1", type=float, help="Adam's first decay rate.  [default: 0.9]")
+@click.option("--beta2", type=float, help="Adam's second decay rate.  [default: 0.999]")
+@click.option("--weight-decay", type=float, help="Decoupled weight decay.  [default: 0]")
+@click.option("--smoothness", type=float, help="Lipschitz constant of every example's gradient, if known.")
+@click.option("--strong-convexity", type=float, help="Strong convexity of every example's loss, if known.")
+@click.option(
+    "--calibration",
+    type=click.Choice([str(c) for c in Calibration]),
+    default=str(Calibration.DP_WEIGHTS),
+    show_default=True,
+    help="dp-weights: the published formula. gaussian: the analytic Gaussian mechanism for --regime.",
+)
+@click.option(
+    "--formula",
+    type=click.Choice([str(f) for f in Formula]),
+    default=str(Formula.ALGORITHM_2),
+    show_default=True,
+    help="Which reading of the published formula.",
+)
+@click.option("--regime", type=click.Choice([str(r) for r in Regime]), help="What is known of the loss (gaussian).")
+@click.option(
+    "--adjacency",
+    type=click.Choice([str(Adjacency.REPLACE_ONE), str(Adjacency.ZERO_OUT)]),
+    default=str(Adjacency.REPLACE_ONE),
+    show_default=True,
+    help="Which neighbours the gaussian calibration protects.",
+)
+@click.option("--include", multiple=True, help="Only tensors matching this glob (repeatable).")
+@click.option("--exclude", multiple=True, help="Not tensors matching this glob (repeatable).")
+@click.option("--base", type=MODEL, help="Public model: tensors identical to its own are left alone.")
+@click.option("--evaluate", type=click.Path(), help="JSONL to compute each candidate's perplexity on.")
+@click.option("--dry-run", is_flag=True, help="Show the table, write nothing.")
+@click.option("--threads", type=click.IntRange(1, 64), default=2, show_default=True, help="Worker threads.")
+@click.option("--seed", type=click.IntRange(min=0), help="For tests only: voids every guarantee.")
+@click.option("-o", "--output", type=click.Path(), help="Where to write.  [default: NAME.private beside MODEL]")
+@force
+@common
+def noise(model: str, **options: Any) -> None:
+    """Add calibrated Gaussian noise to the weights of MODEL, once, after training.
+
+    MODEL is a .safetensors file or a Hugging Face directory. The training facts come from flags, from --facts, or from
+    the report of a model that privctl trained itself. Several --epsilon give several candidates to choose from. The
+    report states the published claim beside the epsilon that follows under each regime.
+
+    \b
+    Example:
+      privctl noise model.safetensors --epsilon 1 --epsilon 10 --epochs 10 \\
+          --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5
+    """
+    from privctl.privatize import plan, privatize
+    from privctl.progress import progress
+    from privctl.storage.reader import open_checkpoint
+
+    quiet = options["quiet"]
+    output = Path(options["output"]) if options["output"] else None
+    with open_checkpoint(Path(model)) as checkpoint, _opened(options["base"]) as base:
+        release = _release(checkpoint, base, options)
+        candidates = plan(release, output)
+        if options["dry_run"]:
+            _show(candidates, [None] * len(candidates), None, dry_run=True)
+            return
+        evaluate, original = _evaluation(checkpoint, options)
+        total = sum(file.size for file in checkpoint.files)
+        with progress("noise", total, quiet=quiet) as advance:
+            reports = privatize(
+                release,
+                candidates,
+                force=options["force"],
+                threads=options["threads"],
+                advance=advance,
+                evaluate=evaluate,
+            )
+    if options["as_json"]:
+        _print_json(reports)
+    else:
+        perplexities = [next((e.estimate for e in report.evidence), None) for report in reports]
+        _show(candidates, perplexities, original)
+
+
+@contextmanager
+def _opened(base: str | None) -> Iterator[Checkpoint | None]:
+    from privctl.storage.reader import open_checkpoint
+
+    if base is None:
+        yield None
+    else:
+        with open_checkpoint(Path(base)) as checkpoint:
+            yield checkpoint
+
+
+def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str, Any]) -> Release:
+    from privctl.domain.errors import UsageFault
+    from privctl.facts import from_file, from_flags, from_report, training_facts
+    from privctl.mechanisms.dp_weights import Premises, default_delta
+    from privctl.privatize import Release, noise_premises
+    from privctl.reports import report_of
+    from privctl.selection import select
+
+    found = report_of(checkpoint)
+    told = [from_report(found.path, found.report)] if found else []
+    told += [from_file(Path(options["facts"]))] if options["facts"] else []
+    sources = [source for source in [*told, from_flags(options)] if source is not None]
+    training, trust = training_facts(sources)
+    stated = (source.values["delta"] for source in sources if "delta" in source.values)
+    delta = options["delta"] if options["delta"] is not None else next(stated, default_delta(training.dataset_size))
+    selection = select(checkpoint, include=options["include"], exclude=options["exclude"], base=base)
+    try:
+        targets = tuple(_target(epsilon, delta, options) for epsilon in options["epsilon"] or (1.0,))
+    except ValueError as error:
+        raise UsageFault(f"{error}; give another --{str(error).split()[0]}") from None
+    files = {"facts": options["facts"], "evaluation": options["evaluate"]}
+    inputs = {role: Path(path) for role, path in files.items() if path}
+    inputs |= {f"base-{file.path.name}": file.path for file in base.files} if base else {}
+    return Release(
+        checkpoint=checkpoint,
+        training=training,
+        selection=selection,
+        premises=Premises(assumptions=(trust, noise_premises(options["seed"]), *selection.assumptions)),
+        targets=targets,
+        found=found if told and told[0] is not None else None,
+        inputs=inputs,
+        parameters={"include": list(options["include"]), "exclude": list(options["exclude"])},
+        seed=options["seed"],
+    )
+
+
+def _target(epsilon: float, delta: float, options: dict[str, Any]) -> Target:
+    from privctl.domain.errors import UsageFault
+    from privctl.mechanisms.dp_weights import Target
+
+    calibration = Calibration(options["calibration"])
+    if calibration is Calibration.GAUSSIAN and options["regime"] is None:
+        raise UsageFault(f"--calibration gaussian needs --regime, one of {', '.join(Regime)}")
+    if calibration is Calibration.DP_WEIGHTS and options["regime"] is not None:
+        raise UsageFault("--regime goes with --calibration gaussian; dp-weights reports every regime anyway")
+    return Target(
+        epsilon=epsilon,
+        delta=delta,
+        calibration=calibration,
+        formula=Formula(options["formula"]),
+        regime=Regime(options["regime"] or Regime.NONCONVEX),
+        adjacency=Adjacency(options["adjacency"]),
+    )
+
+
+def _evaluation(checkpoint: Checkpoint, options: dict[str, Any]) -> Any:
+    """The function that measures a candidate's perplexity, and the input's own; both None without ``--evaluate``."""
+    if not options["evaluate"]:
+        return None, None
+    raise NotImplementedError
+
+
+def _print_json(reports: Any) -> None:
+    from privctl.codec import encode
+
+    texts = [encode(report).rstrip("\n") for report in reports]
+    click.echo(texts[0] if len(texts) == 1 else "[" + ",\n".join(texts) + "]")
+
+
+def _show(
+    candidates: tuple[Candidate, ...],
+    perplexities: list[float | None],
+    original: float | None,
+    *,
+    dry_run: bool = False,
+) -> None:
+    from privctl.render.noise import NoiseRow, noise_table
+
+    rows = [
+        NoiseRow(
+            epsilon=candidate.target.epsilon,
+            stddev=candidate.stddev,
+            guarantees=candidate.guarantees,
+            perplexity=perplexity,
+            path=str(candidate.path),
+        )
+        for candidate, perplexity in zip(candidates, perplexities, strict=True)
+    ]
+    click.echo(noise_table(rows, original_perplexity=original, dry_run=dry_run), nl=False)

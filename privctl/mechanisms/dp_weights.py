@@ -1,0 +1,160 @@
+"""DP-Weights: Gaussian noise added once to finished weights; how much, and what follows from it.
+
+Two calibrations choose the standard deviation: the published formula, and the analytic Gaussian mechanism for a
+sensitivity derived under a named regime. Whichever was used, ``guarantees`` states the published claim beside the
+epsilon that follows under each regime.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from privctl.accounting.gaussian import gaussian_guarantee, noise_multiplier_for
+from privctl.domain.checks import fraction, positive
+from privctl.domain.errors import UsageFault
+from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Guarantee, Scope, Status
+from privctl.domain.mechanism import Calibration, ClippedTraining, Formula, Regime
+from privctl.domain.report import Omission
+from privctl.mechanisms.sensitivity import REGIMES, NotApplicable, Sensitivity, sensitivity
+
+PUBLISHED = "published"
+#: The fitted additive constant of the paper: a / epsilon^b.
+_TAIL_SCALE, _TAIL_POWER = 0.009760, 0.078008
+
+_ADJACENCIES = (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a noise level is chosen for. ``regime`` and ``adjacency`` matter to the Gaussian calibration only."""
+
+    epsilon: float
+    delta: float
+    calibration: Calibration = Calibration.DP_WEIGHTS
+    formula: Formula = Formula.ALGORITHM_2
+    regime: Regime = Regime.NONCONVEX
+    adjacency: Adjacency = Adjacency.REPLACE_ONE
+
+    def __post_init__(self) -> None:
+        positive("epsilon", self.epsilon)
+        fraction("delta", self.delta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Premises:
+    """What stands behind a release beside the mathematics: decides how far a guarantee may be called established."""
+
+    assumptions: tuple[Assumption, ...]
+
+    def status(self, extra: Sequence[Assumption] = ()) -> Status:
+        """``proved`` only where every assumption is enforced or checked; ``void`` where one is violated."""
+        states = {a.state for a in (*self.assumptions, *extra)}
+        if AssumptionState.VIOLATED in states:
+            return Status.VOID
+        return Status.CONDITIONAL if AssumptionState.ASSERTED in states else Status.PROVED
+
+
+def default_delta(dataset_size: int) -> float:
+    """The paper's choice, 1 / N^2."""
+    return 1.0 / dataset_size**2
+
+
+def published_shift(training: ClippedTraining) -> float:
+    """The paper's bound on the weights' change, E * lr * C / (N * B); not a bound (THEORY A.4)."""
+    t = training
+    return t.epochs * t.learning_rate * t.clip_norm / (t.dataset_size * t.batch_size)
+
+
+def published_stddev(training: ClippedTraining, epsilon: float, delta: float, formula: Formula) -> float:
+    """The paper's noise standard deviation.
+
+    ``ALGORITHM_2`` (section 8.1): sqrt(2 ln(1.25/delta)) * shift / epsilon + tail, tail = 0.00976 / epsilon^0.078008.
+    ``EQUATION_1``: the square root of 2 ln(1.25/delta) * shift / epsilon + tail.
+
+    Example: E=10, lr=5e-5, C=1, N=1000, B=5, epsilon 1, delta 1e-6 gives 0.00976052988025269.
+    """
+    log_term, shift = 2 * math.log(1.25 / delta), published_shift(training)
+    tail = _TAIL_SCALE / epsilon**_TAIL_POWER
+    if formula is Formula.EQUATION_1:
+        return math.sqrt(log_term * shift / epsilon + tail)
+    return math.sqrt(log_term) * shift / epsilon + tail
+
+
+def noise_stddev(training: ClippedTraining, target: Target, dimension: int) -> float:
+    """The standard deviation for ``target``; ``dimension`` counts the weights that get noise.
+
+    Raises UsageFault where the regime says nothing about this training, with the reason.
+    """
+    if target.calibration is Calibration.DP_WEIGHTS:
+        return published_stddev(training, target.epsilon, target.delta, target.formula)
+    bound = sensitivity(training, target.regime, target.adjacency, dimension)
+    if isinstance(bound, NotApplicable):
+        raise UsageFault(f"the regime {target.regime} does not apply: {bound.reason}; choose another --regime")
+    stddev = bound.value * noise_multiplier_for(target.epsilon, target.delta)
+    if not math.isfinite(stddev):
+        raise UsageFault(f"no finite noise reaches epsilon {target.epsilon} under the regime {target.regime}")
+    return stddev
+
+
+def guarantees(
+    training: ClippedTraining,
+    target: Target,
+    stddev: float,
+    dimension: int,
+    premises: Premises,
+    *,
+    released_stddevs: Sequence[float] = (),
+) -> tuple[tuple[Guarantee, ...], tuple[Omission, ...]]:
+    """What noise of ``stddev`` gives: the published claim, then each regime; and the regimes that say nothing.
+
+    ``released_stddevs`` are all standard deviations of one run (nested candidates). Where there are several, each
+    regime also has a row for someone who holds them all, which is worth the least noisy one.
+    """
+    found: list[Guarantee] = []
+    omitted: list[Omission] = []
+    if target.calibration is Calibration.DP_WEIGHTS:
+        found.append(_published(training, target, premises))
+    for regime in REGIMES:
+        for adjacency in _ADJACENCIES:
+            bound = sensitivity(training, regime, adjacency, dimension)
+            if isinstance(bound, NotApplicable):
+                omitted.append(Omission(what=f"guarantee under the regime {regime}", reason=bound.reason))
+                break
+            found.append(_under(bound, stddev, target.delta, premises, Scope.THIS_MODEL))
+            if len(released_stddevs) > 1:
+                found.append(_under(bound, min(released_stddevs), target.delta, premises, Scope.ALL_CANDIDATES))
+    return tuple(found), tuple(omitted)
+
+
+def _published(training: ClippedTraining, target: Target, premises: Premises) -> Guarantee:
+    void = premises.status() is Status.VOID
+    return Guarantee(
+        name=PUBLISHED,
+        epsilon=target.epsilon,
+        delta=target.delta,
+        adjacency=Adjacency.UNSTATED,
+        accountant=f"DP-Weights, {target.formula}",
+        status=Status.VOID if void else Status.CLAIMED,
+        sensitivity=published_shift(training),
+        assumptions=premises.assumptions,
+        note="as published; it does not follow from the paper's assumptions",
+    )
+
+
+def _under(bound: Sensitivity, stddev: float, delta: float, premises: Premises, scope: Scope) -> Guarantee:
+    assumptions = (*premises.assumptions, *bound.assumptions)
+    guarantee = gaussian_guarantee(
+        name=str(bound.regime),
+        sensitivity=bound.value,
+        noise_stddev=stddev,
+        delta=delta,
+        adjacency=bound.adjacency,
+        status=premises.status(bound.assumptions),
+        assumptions=assumptions,
+        scope=scope,
+    )
+    if scope is Scope.ALL_CANDIDATES:
+        return replace(guarantee, note="the candidates are nested: together they are worth the least noisy one")
+    return guarantee

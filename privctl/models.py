@@ -1,0 +1,192 @@
+"""Causal language models: architecture, weights and tokenizer, from files only.
+
+Nothing is fetched, no code that comes with a model is run, and only safetensors is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Read once, when huggingface_hub is imported: some tokenizer classes ask the hub even for a local folder.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as chatter
+
+from privctl.codec import parse_json
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.storage.reader import Checkpoint, open_checkpoint, read_text
+
+CONFIG_NAME = "config.json"
+#: Any one of these makes a folder hold a tokenizer.
+TOKENIZER_NAMES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+#: Everything a tokenizer is made of, for digests.
+TOKENIZER_FILES = (
+    *TOKENIZER_NAMES,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "merges.txt",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageModel:
+    """A model ready to be evaluated; ``path`` is what the user named, ``folder`` holds configuration and tokenizer.
+
+    ``network`` and ``tokenizer`` are transformers' own objects.
+    """
+
+    path: Path
+    folder: Path
+    network: Any
+    tokenizer: Any
+    device: torch.device
+
+    @property
+    def context(self) -> int | None:
+        """The most tokens the model can see at once, where its configuration says."""
+        length = getattr(self.network.config, "max_position_embeddings", None)
+        return length if isinstance(length, int) and length > 0 else None
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the input embedding: token ids are below it."""
+        return int(self.network.get_input_embeddings().weight.shape[0])
+
+    @property
+    def dtype(self) -> str:
+        """The format the weights are held in, such as ``float32``."""
+        return str(self.network.dtype).removeprefix("torch.")
+
+
+def load_model(path: Path, *, device: str | None = None) -> LanguageModel:
+    """Load the model at ``path``: a Hugging Face directory, or a ``.safetensors`` file beside its config and tokenizer.
+
+    ``device`` None is CUDA where there is one, else the CPU. Weights are float32 on a CPU, and in the checkpoint's own
+    format elsewhere. Raises InputFault for what is missing, unsupported or disagrees; UsageFault for a device that is
+    not there.
+    """
+    target = choose_device(device)
+    with open_checkpoint(path) as checkpoint, hushed():
+        folder = checkpoint.folder
+        config = _config(folder, path)
+        tokenizer = _tokenizer(folder, path)
+        network = _network(checkpoint, config, torch.float32 if target.type == "cpu" else "auto")
+    network.eval().requires_grad_(False)
+    return LanguageModel(path=path, folder=folder, network=network.to(target), tokenizer=tokenizer, device=target)
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The device called ``name``; None is CUDA where available, else the CPU. Raises UsageFault for one not there."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise UsageFault(f"--device {name} is not a device of this machine; use cpu, or cuda where PyTorch sees a GPU") from None
+    if device.type == "meta":
+        raise UsageFault("--device meta holds no numbers; use cpu, or cuda where PyTorch sees a GPU")
+    return device
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Keep transformers' progress bars and warnings off the streams while the block runs."""
+    verbosity, bars = chatter.get_verbosity(), chatter.is_progress_bar_enabled()
+    chatter.set_verbosity(chatter.CRITICAL)
+    chatter.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        chatter.set_verbosity(verbosity)
+        if bars:
+            chatter.enable_progress_bar()
+
+
+def _config(folder: Path, path: Path) -> Any:
+    if not (folder / CONFIG_NAME).is_file():
+        raise InputFault(
+            f"{path} has no {CONFIG_NAME} beside its weights; the architecture is read from it: copy the original's"
+        )
+    data = parse_json(read_text(folder / CONFIG_NAME), str(folder / CONFIG_NAME))
+    if not isinstance(data, dict) or not isinstance(data.get("model_type"), str):
+        raise InputFault(f"{folder / CONFIG_NAME} names no model_type; give a Hugging Face model's own {CONFIG_NAME}")
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (ValueError, KeyError):
+        raise InputFault(
+            f"{folder / CONFIG_NAME} has the model_type {data['model_type']!r}, which the installed transformers does "
+            "not know; only architectures that come with transformers are run"
+        ) from None
+    except Exception as error:
+        raise InputFault(f"{folder / CONFIG_NAME} is refused by transformers: {error}") from None
+
+
+def _tokenizer(folder: Path, path: Path) -> Any:
+    if not any((folder / name).is_file() for name in TOKENIZER_NAMES):
+        raise InputFault(
+            f"{path} has no tokenizer beside its weights (such as {TOKENIZER_NAMES[0]}); copy the original model's"
+        )
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        # tokenizers reports a malformed file as a bare Exception
+        raise InputFault(f"{folder} has a tokenizer that cannot be loaded: {error}; copy the original model's") from None
+
+
+def _network(checkpoint: Checkpoint, config: Any, dtype: torch.dtype | str) -> Any:
+    """The network with the checkpoint's weights, every one of them accounted for."""
+    source: dict[str, Any] = {"pretrained_model_name_or_path": checkpoint.root}
+    if not checkpoint.is_directory:
+        # transformers looks for fixed file names; a file of any name is read here and handed over
+        source = {"pretrained_model_name_or_path": None, "state_dict": load_file(checkpoint.root)}
+    try:
+        network, info = AutoModelForCausalLM.from_pretrained(
+            **source,
+            config=config,
+            dtype=dtype,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    except ValueError as error:
+        if "Unrecognized configuration class" not in str(error):
+            raise InputFault(f"{checkpoint.root} cannot be loaded: {error}") from None
+        raise InputFault(
+            f"{checkpoint.root} is a {config.model_type} model, which is not a causal language model; "
+            "give one that predicts the next token"
+        ) from None
+    except (RuntimeError, OSError, KeyError) as error:
+        raise InputFault(f"{checkpoint.root} cannot be loaded: {error}") from None
+    _check_loaded(checkpoint.root, info)
+    return network
+
+
+def _check_loaded(path: Path, info: dict[str, Any]) -> None:
+    """Refuse weights that only partly fit: transformers would make up the rest at random."""
+    mismatched = sorted(str(entry[0]) for entry in info.get("mismatched_keys", ()))
+    for names, fault in (
+        (mismatched, "has other shapes than its config.json describes for"),
+        (sorted(info["missing_keys"]), "lacks"),
+        (sorted(info["unexpected_keys"]), "holds tensors its config.json has no place for:"),
+    ):
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise InputFault(
+                f"{path} {fault} {', '.join(names[:3])}{more}; check that config.json belongs to these weights, and "
+                "give the folder where a model has several files"
+            )

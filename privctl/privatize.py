@@ -1,0 +1,369 @@
+"""Privatizing a finished checkpoint: facts and targets in, noisy candidates and their reports out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from privctl.codec import encode
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
+from privctl.domain.mechanism import Calibration, ClippedTraining, WeightNoise
+from privctl.domain.report import Artifact, Omission, PrivacyReport
+from privctl.mechanisms.dp_weights import Premises, Target, guarantees, noise_stddev
+from privctl.mechanisms.weight_noise import WeightNoiser
+from privctl.randomness import NoiseSource
+from privctl.reports import (
+    POINTER,
+    REPORT_SUFFIX,
+    FoundReport,
+    file_artifact,
+    now,
+    relative,
+    versions,
+)
+from privctl.selection import Selection
+from privctl.storage.atomic import PendingFile, PendingFolder, require_absent, write_bytes
+from privctl.storage.digest import Advance, silent
+from privctl.storage.header import serialize_header
+from privctl.storage.reader import INDEX_NAME, Checkpoint, SafetensorsFile
+from privctl.storage.stream import Rewritten, WrittenFile, rewrite
+
+#: Files of a Hugging Face directory that describe the model without holding weights or traces of its training.
+COMPANIONS = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    INDEX_NAME,
+)
+
+_NOT_COVERED = (
+    "the guarantees speak of the weights: configuration and tokenizer are copied unchanged and must not hold private data",
+    "the bounds are for real arithmetic; what an attacker could read from floating-point rounding is not modelled",
+    "a second run on the same weights draws new noise: its release and this one compose, which no single report counts",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """What is known before any noise is drawn: the training, the tensors, who vouches for what."""
+
+    checkpoint: Checkpoint
+    training: ClippedTraining
+    selection: Selection
+    premises: Premises
+    targets: tuple[Target, ...]
+    found: FoundReport | None = None
+    inputs: Mapping[str, Path] = field(default_factory=dict)
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One noise level with what follows from it; ``path`` is where its model goes."""
+
+    target: Target
+    stddev: float
+    path: Path
+    guarantees: tuple[Guarantee, ...]
+    omissions: tuple[Omission, ...]
+
+    @property
+    def report_path(self) -> Path:
+        """Beside the model, under the model's name."""
+        stem = self.path.name.removesuffix(".safetensors")
+        return self.path.with_name(stem + REPORT_SUFFIX)
+
+
+#: Perplexity of the weights at a path (file or folder) that may still carry a temporary name.
+Evaluate = Callable[[Path], float]
+
+
+def noise_premises(seed: int | None) -> Assumption:
+    """What the guarantees assume of the noise: enforced here, unless the user chose the seed."""
+    return Assumption(
+        name="secret-noise",
+        statement="the noise comes from a cryptographic generator whose key nobody knows",
+        state=AssumptionState.ENFORCED if seed is None else AssumptionState.VIOLATED,
+    )
+
+
+def plan(release: Release, output: Path | None) -> tuple[Candidate, ...]:
+    """The candidates in the order of their targets, none written yet.
+
+    Raises UsageFault where two targets ask for the same noise or a calibration does not apply.
+    """
+    dimension = release.selection.dimension
+    stddevs = [noise_stddev(release.training, target, dimension) for target in release.targets]
+    if len(set(stddevs)) < len(stddevs):
+        raise UsageFault("two of the epsilons ask for the same noise; give each --epsilon once")
+    return tuple(
+        _candidate(release, target, stddev, stddevs, _output_path(release, target, output))
+        for target, stddev in zip(release.targets, stddevs, strict=True)
+    )
+
+
+def privatize(
+    release: Release,
+    candidates: Sequence[Candidate],
+    *,
+    force: bool = False,
+    threads: int = 2,
+    advance: Advance = silent,
+    evaluate: Evaluate | None = None,
+) -> tuple[PrivacyReport, ...]:
+    """Write every candidate and its report; returns the reports in the candidates' order.
+
+    Each report gets its name just before its model does, so that no model ever stands without one. A folder is never
+    replaced; a file only with ``force``. Raises InputFault where the input's bytes are not those its report names.
+    """
+    for candidate in candidates:
+        require_absent(candidate.path, force)
+        require_absent(candidate.report_path, force)
+    quietest_first = sorted(candidates, key=lambda c: c.stddev)
+    source = NoiseSource(release.seed)
+    noiser = WeightNoiser(source, [c.stddev for c in quietest_first], release.selection.streams)
+    with ExitStack() as stack:
+        places = [_Place(stack, release.checkpoint, candidate) for candidate in quietest_first]
+        streamed = [
+            (file, _stream(stack, file, places, noiser, threads, advance)) for file in release.checkpoint.files
+        ]
+        _check_input(release, streamed)
+        reports = {}
+        for i, (candidate, place) in enumerate(zip(quietest_first, places, strict=True)):
+            place.close_files()
+            perplexity = None if evaluate is None else evaluate(place.weights)
+            written = [(file.path.name, done.outputs[i]) for file, done in streamed]
+            stddevs = [c.stddev for c in quietest_first]
+            report = _report(release, candidate, source, streamed, written, perplexity, stddevs)
+            reports[candidate.path] = (place, report)
+        for candidate in quietest_first:
+            place, report = reports[candidate.path]
+            write_bytes(candidate.report_path, encode(report).encode())
+            place.commit()
+    return tuple(reports[candidate.path][1] for candidate in candidates)
+
+
+class _Place:
+    """Where one candidate is being written: a file, or a folder with companions, under a temporary name."""
+
+    def __init__(self, stack: ExitStack, checkpoint: Checkpoint, candidate: Candidate) -> None:
+        self.candidate = candidate
+        self._files: list[PendingFile] = []
+        self._folder = stack.enter_context(PendingFolder(candidate.path)) if checkpoint.is_directory else None
+        if self._folder is not None:
+            for name in COMPANIONS:
+                if (checkpoint.root / name).is_file():
+                    write_bytes(self._folder.temporary / name, (checkpoint.root / name).read_bytes())
+
+    @property
+    def weights(self) -> Path:
+        """What a loader can read before the commit."""
+        return self._files[0].temporary if self._folder is None else self._folder.temporary
+
+    @property
+    def pointer(self) -> str:
+        """The report as the weight files' headers name it."""
+        name = self.candidate.report_path.name
+        return name if self._folder is None else f"../{name}"
+
+    def open_file(self, stack: ExitStack, name: str, size: int) -> PendingFile:
+        """A pending file for the shard ``name``."""
+        path = self.candidate.path if self._folder is None else self._folder.temporary / name
+        pending = stack.enter_context(PendingFile(path, size))
+        self._files.append(pending)
+        return pending
+
+    def close_files(self) -> None:
+        """In a folder, give the files their names; the folder itself still carries a temporary one."""
+        if self._folder is not None:
+            for pending in self._files:
+                pending.commit()
+
+    def commit(self) -> None:
+        """Make the candidate appear under its final name."""
+        if self._folder is not None:
+            self._folder.commit()
+        else:
+            self._files[0].commit()
+
+
+def _stream(
+    stack: ExitStack,
+    file: SafetensorsFile,
+    places: Sequence[_Place],
+    noiser: WeightNoiser,
+    threads: int,
+    advance: Advance,
+) -> Rewritten:
+    headers = []
+    for place in places:
+        metadata = {"format": "pt", **file.metadata, POINTER: place.pointer}
+        headers.append(serialize_header(file.tensors, metadata))
+    size = file.size - file.header.data_start
+    pending = [
+        place.open_file(stack, file.path.name, len(header) + size)
+        for place, header in zip(places, headers, strict=True)
+    ]
+    return rewrite(file, pending, headers, noiser, threads=threads, advance=advance)
+
+
+def _candidate(
+    release: Release, target: Target, stddev: float, stddevs: Sequence[float], path: Path
+) -> Candidate:
+    found, omitted = guarantees(
+        release.training,
+        target,
+        stddev,
+        release.selection.dimension,
+        release.premises,
+        released_stddevs=stddevs,
+    )
+    return Candidate(target=target, stddev=stddev, path=path, guarantees=found, omissions=omitted)
+
+
+def _output_path(release: Release, target: Target, output: Path | None) -> Path:
+    """``NAME.private`` beside the input, or what ``--output`` says; with several targets the epsilon joins the name."""
+    root = release.checkpoint.root.resolve()
+    suffix = "" if release.checkpoint.is_directory else ".safetensors"
+    mark = f"-eps{target.epsilon:g}" if len(release.targets) > 1 else ""
+    stem = root.name.removesuffix(suffix)
+    if output is None:
+        return release.checkpoint.root.parent / f"{stem}.private{mark}{suffix}"
+    if output.is_dir() and not release.checkpoint.is_directory:
+        return output / f"{stem}.private{mark}{suffix}"
+    path = output.with_name(output.name.removesuffix(suffix) + mark + suffix)
+    if path.resolve() == root:
+        raise UsageFault(f"the output {path} is the input; choose another --output")
+    return path
+
+
+def _check_input(release: Release, streamed: Sequence[tuple[SafetensorsFile, Rewritten]]) -> None:
+    """Facts taken from a report hold only for the bytes that the report names."""
+    if release.found is None:
+        return
+    known = {artifact.digest for artifact in release.found.report.outputs}
+    for file, done in streamed:
+        if done.input_digest not in known:
+            raise InputFault(
+                f"{file.path} is not the file that its report {release.found.path} describes (the digest differs); "
+                "give the facts by flags, or restore the file"
+            )
+
+
+def _report(
+    release: Release,
+    candidate: Candidate,
+    source: NoiseSource,
+    streamed: Sequence[tuple[SafetensorsFile, Rewritten]],
+    written: Sequence[tuple[str, WrittenFile]],
+    perplexity: float | None,
+    stddevs: Sequence[float],
+) -> PrivacyReport:
+    target, place = candidate.target, candidate.report_path
+    models = (
+        Artifact(role="model", path=relative(file.path, place), digest=done.input_digest, bytes=file.size)
+        for file, done in streamed
+    )
+    others = (file_artifact(role, path, place) for role, path in release.inputs.items())
+    gaussian = target.calibration is Calibration.GAUSSIAN
+    return PrivacyReport(
+        step="noise",
+        created=now(),
+        versions=versions(("numpy", "scipy", "cryptography", "blake3")),
+        inputs=(*models, *others),
+        outputs=tuple(_outputs(release, candidate, written)),
+        parameters={
+            **release.parameters,
+            "epsilon": target.epsilon,
+            "delta": target.delta,
+            "calibration": target.calibration.value,
+            "tensors_noised": len(release.selection.streams),
+            "tensors_untouched": dict(release.selection.untouched),
+            "tensors_tied": [list(group) for group in release.selection.tied],
+        },
+        mechanism=WeightNoise(
+            training=release.training,
+            noise_stddev=candidate.stddev,
+            dimension=release.selection.dimension,
+            calibration=target.calibration,
+            formula=None if gaussian else target.formula,
+            regime=target.regime if gaussian else None,
+            candidate_stddevs=tuple(stddevs),
+            noise_source=source.description,
+        ),
+        guarantees=candidate.guarantees,
+        evidence=() if perplexity is None else (_perplexity(perplexity),),
+        omissions=(*candidate.omissions, *_left_behind(release.checkpoint)),
+        warnings=tuple(_warnings(release)),
+        parents=() if release.found is None else (release.found.parent_of(place),),
+    )
+
+
+def _outputs(
+    release: Release, candidate: Candidate, written: Sequence[tuple[str, WrittenFile]]
+) -> Iterator[Artifact]:
+    folder = release.checkpoint.is_directory
+    for name, file in written:
+        path = f"{candidate.path.name}/{name}" if folder else candidate.path.name
+        yield Artifact(role="model", path=path, digest=file.digest, bytes=file.size, tensors=file.tensors)
+    if folder:
+        for name in COMPANIONS:
+            original = release.checkpoint.root / name
+            if original.is_file():
+                copied = file_artifact("companion", original, candidate.report_path)
+                yield Artifact(
+                    role="companion", path=f"{candidate.path.name}/{name}", digest=copied.digest, bytes=copied.bytes
+                )
+
+
+def _perplexity(value: float) -> Evidence:
+    return Evidence(
+        method="per-token likelihood of the evaluation data",
+        quantity="perplexity",
+        estimate=value,
+        bound=Bound.NONE,
+    )
+
+
+def _left_behind(checkpoint: Checkpoint) -> Iterator[Omission]:
+    """Files of the directory that were not copied: they may hold the weights without noise, or training logs."""
+    if not checkpoint.is_directory:
+        return
+    copied = {*COMPANIONS, *(file.path.name for file in checkpoint.files)}
+    for path in sorted(checkpoint.root.iterdir()):
+        if path.name not in copied and not path.name.startswith("."):
+            yield Omission(
+                what=f"copy of {path.name}",
+                reason="not known to be free of weights or traces of the data",
+            )
+
+
+def _warnings(release: Release) -> Iterator[str]:
+    yield from _NOT_COVERED
+    if release.seed is not None:
+        yield "the noise was drawn from a seed given by the user: whoever knows it can take the noise off again"
+    if len(release.targets) > 1:
+        yield (
+            f"{len(release.targets)} candidates were made in one run, nested (each the next less noisy one plus fresh "
+            "noise): whoever sees several of them has what the least noisy one gives"
+        )
+    if release.found is not None and release.found.report.step == "noise":
+        yield "the input had noise already; the guarantees count only the noise added here"

@@ -1,0 +1,89 @@
+"""Reports as files: where a model's report lies, how one is read, what every step writes into its envelope."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from privctl import __version__
+from privctl.codec import decode, encode
+from privctl.domain.report import Artifact, ParentReport, PrivacyReport
+from privctl.storage.atomic import write_bytes
+from privctl.storage.digest import Advance, file_digest, silent
+from privctl.storage.reader import Checkpoint, read_text
+
+#: Key of a safetensors header's metadata: path of the report, relative to the file that holds it.
+POINTER = "privctl.report"
+
+REPORT_SUFFIX = ".report.json"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundReport:
+    """A report with the place it was read from."""
+
+    path: Path
+    report: PrivacyReport
+
+    def parent_of(self, child: Path) -> ParentReport:
+        """How the report written at ``child`` refers to this one."""
+        return ParentReport(path=relative(self.path, child), digest=file_digest(self.path))
+
+
+def read_report(path: Path) -> PrivacyReport:
+    """The report at ``path``; raises InputFault where it is not one."""
+    return decode(read_text(path), str(path))
+
+
+def write_report(path: Path, report: PrivacyReport) -> None:
+    """Write ``report``, whole or not at all."""
+    write_bytes(path, encode(report).encode())
+
+
+def report_of(checkpoint: Checkpoint) -> FoundReport | None:
+    """The report a checkpoint's header points to; None where it names none or the file is gone.
+
+    Raises InputFault where the file is there but is no report.
+    """
+    for file in checkpoint.files:
+        pointer = file.metadata.get(POINTER)
+        if pointer:
+            path = Path(os.path.normpath(file.path.parent / pointer))
+            return FoundReport(path, read_report(path)) if path.is_file() else None
+    return None
+
+
+def relative(path: Path, report: Path) -> str:
+    """``path`` as the report at ``report`` names it: relative to the report's folder, forward slashes."""
+    return Path(os.path.relpath(path.resolve(), report.resolve().parent)).as_posix()
+
+
+def file_artifact(role: str, path: Path, report: Path, advance: Advance = silent) -> Artifact:
+    """The artifact entry of any file, digested here."""
+    return Artifact(
+        role=role,
+        path=relative(path, report),
+        digest=file_digest(path, advance),
+        bytes=path.stat().st_size,
+    )
+
+
+def now() -> str:
+    """The time as reports write it: UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """privctl's, Python's and the named packages' versions; a package that is not installed is left out."""
+    found = {"privctl": __version__, "python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,164 @@
+"""Which tensors of a checkpoint get noise, which are left alone, and what that assumes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.guarantee import Assumption, AssumptionState
+from privctl.mechanisms.weight_noise import FLOAT_VIEWS
+from privctl.storage.header import INTEGER_DTYPES, TensorInfo
+from privctl.storage.reader import Checkpoint, SafetensorsFile
+
+_BLOCK = 1 << 20
+_SAMPLE = 4096
+#: Batch normalisation's statistics are means over the data that no gradient clipping bounds.
+_BATCH_STATISTICS = ("running_mean", "running_var")
+
+_INTEGER = "integer type"
+_EXCLUDED = "left out by --include or --exclude"
+_BASE = "equal to the public base"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """``streams`` maps each tensor to be noised to its noise stream, tied ones to one; the rest is ``untouched``."""
+
+    streams: Mapping[str, int]
+    untouched: Mapping[str, str]
+    tied: Sequence[Sequence[str]]
+    dimension: int
+    assumptions: tuple[Assumption, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Located:
+    file: SafetensorsFile
+    tensor: TensorInfo
+
+    def blocks(self) -> Iterator[bytearray]:
+        for start in range(0, self.tensor.size, _BLOCK):
+            yield self.file.read(self.tensor, start, min(_BLOCK, self.tensor.size - start))
+
+
+def select(
+    checkpoint: Checkpoint,
+    *,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    base: Checkpoint | None = None,
+) -> Selection:
+    """Decide for every tensor of ``checkpoint``; patterns are shell globs on whole names.
+
+    Raises UsageFault for a pattern that matches nothing or when nothing is left to noise, InputFault for a floating
+    type that cannot be noised and for batch statistics that noise cannot make safe.
+    """
+    located = {tensor.name: _Located(file, tensor) for file, tensor in checkpoint.tensors()}
+    _check_patterns((*include, *exclude), located)
+    public = {tensor.name: _Located(file, tensor) for file, tensor in base.tensors()} if base else {}
+    untouched: dict[str, str] = {}
+    chosen: dict[str, _Located] = {}
+    for name, item in located.items():
+        if item.tensor.dtype in INTEGER_DTYPES:
+            untouched[name] = _INTEGER
+        elif not _wanted(name, include, exclude):
+            untouched[name] = _EXCLUDED
+        elif name in public and _equal(item, public[name]):
+            untouched[name] = _BASE
+        else:
+            _check_noisable(item.tensor)
+            chosen[name] = item
+    if not chosen:
+        raise UsageFault(f"nothing in {checkpoint.root} is left to add noise to; loosen --include, --exclude or --base")
+    groups = _tied_groups(chosen)
+    streams = {name: stream for stream, group in enumerate(groups) for name in group}
+    return Selection(
+        streams=streams,
+        untouched=untouched,
+        tied=[group for group in groups if len(group) > 1],
+        dimension=sum(chosen[group[0]].tensor.elements for group in groups),
+        assumptions=tuple(_assumptions(untouched)),
+    )
+
+
+def _wanted(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
+    if include and not any(fnmatchcase(name, pattern) for pattern in include):
+        return False
+    return not any(fnmatchcase(name, pattern) for pattern in exclude)
+
+
+def _check_patterns(patterns: Iterable[str], names: Iterable[str]) -> None:
+    known = list(names)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            raise UsageFault(f"the pattern {pattern!r} matches no tensor; privctl inspect lists their names")
+
+
+def _check_noisable(tensor: TensorInfo) -> None:
+    if tensor.name.rsplit(".", 1)[-1] in _BATCH_STATISTICS:
+        raise InputFault(
+            f"tensor {tensor.name!r} holds batch statistics, which gradient clipping does not bound; "
+            "train with group norm instead, or --exclude it and accept that no guarantee is left"
+        )
+    if tensor.dtype not in FLOAT_VIEWS:
+        raise InputFault(
+            f"tensor {tensor.name!r} is {tensor.dtype}, which cannot take noise "
+            f"(only {', '.join(FLOAT_VIEWS)}); convert the model or --exclude it"
+        )
+
+
+def _equal(left: _Located, right: _Located) -> bool:
+    """Same type, shape and bytes; stops at the first difference."""
+    if (left.tensor.dtype, left.tensor.shape) != (right.tensor.dtype, right.tensor.shape):
+        return False
+    return all(a == b for a, b in zip(left.blocks(), right.blocks(), strict=True))
+
+
+def _tied_groups(chosen: Mapping[str, _Located]) -> list[list[str]]:
+    """The names grouped by tie: same type, shape and bytes, unless all elements are equal.
+
+    Trained weights do not coincide to the last bit unless they are one parameter. Constant tensors (untrained biases,
+    scales) do coincide without being tied; they get noise of their own.
+    """
+    alike: dict[tuple[str, tuple[int, ...], bytes], list[list[str]]] = defaultdict(list)
+    for name, item in chosen.items():
+        sample = bytes(item.file.read(item.tensor, 0, min(_SAMPLE, item.tensor.size)))
+        groups = alike[item.tensor.dtype, item.tensor.shape, sample]
+        for group in groups:
+            if _equal(item, chosen[group[0]]) and not _constant(item):
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return [group for groups in alike.values() for group in groups]
+
+
+def _constant(item: _Located) -> bool:
+    width = item.tensor.size // max(item.tensor.elements, 1)
+    first: bytes | None = None
+    for block in item.blocks():
+        first = first or bytes(block[:width])
+        if block != first * (len(block) // width):
+            return False
+    return True
+
+
+def _assumptions(untouched: Mapping[str, str]) -> Iterator[Assumption]:
+    reasons = set(untouched.values())
+    statements = {
+        _INTEGER: ("integer-tensors", "tensors of integer type hold no trained weights"),
+        _EXCLUDED: ("excluded-tensors", "tensors left out by --include or --exclude do not depend on the data"),
+        _BASE: ("frozen-tensors", "tensors equal to the public base would be so whatever the data"),
+    }
+    for reason, (name, statement) in statements.items():
+        if reason in reasons:
+            yield Assumption(name=name, statement=statement, state=AssumptionState.ASSERTED)
+    if any(name.rsplit(".", 1)[-1] in _BATCH_STATISTICS for name in untouched):
+        yield Assumption(
+            name="batch-statistics",
+            statement="no statistic of the data is released without noise",
+            state=AssumptionState.VIOLATED,
+        )

@@ -1,0 +1,1 @@
+"""Training whose steps are what a mechanism says they are, and the models it releases."""
