@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import types
 from collections.abc import Mapping
 from enum import Enum
@@ -21,6 +22,10 @@ from privctl.domain.report import SCHEMA_VERSION, PrivacyReport
 TAGS: dict[str, type] = {"clipped-training": ClippedTraining, "weight-noise": WeightNoise}
 _TAG_OF = {cls: tag for tag, cls in TAGS.items()}
 _DEPTH_LIMIT = 64
+#: How much of a value an error shows.
+_SHOWN = 100
+#: A string escape that is no character on its own.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def encode(report: PrivacyReport) -> str:
@@ -43,7 +48,8 @@ def decode(text: str, source: str) -> PrivacyReport:
         raise InputFault(
             f"{source} has schema_version {data['schema_version']!r}; this privctl reads version {SCHEMA_VERSION}"
         )
-    return _from_json(PrivacyReport, data, source, "report")
+    report: PrivacyReport = _from_json(PrivacyReport, data, source, "report")
+    return report
 
 
 def parse_json(text: str, source: str) -> Any:
@@ -54,18 +60,35 @@ def parse_json(text: str, source: str) -> Any:
         if len(found) != len(pairs):
             names = [k for k, _ in pairs]
             twice = next(k for k in names if names.count(k) > 1)
-            raise InputFault(f"{source} names {twice!r} twice in one JSON object; keep one")
+            raise InputFault(f"{source} names {shown(twice)} twice in one JSON object; keep one")
         return found
 
     def refuse(token: str) -> Any:
-        raise InputFault(f"{source} holds {token}, which JSON has no number for")
+        raise InputFault(f"{source} holds {shown(token)}, which is not a finite number")
+
+    def finite(token: str) -> float:
+        number = float(token)
+        return number if math.isfinite(number) else refuse(token)
 
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+        data = json.loads(text, object_pairs_hook=unique, parse_constant=refuse, parse_float=finite)
+        if _SURROGATE.search(text):
+            json.dumps(data, ensure_ascii=False).encode()
+        return data
     except json.JSONDecodeError as error:
         raise InputFault(f"{source} is not valid JSON: {error.msg} at line {error.lineno}") from None
+    except UnicodeEncodeError:
+        raise InputFault(f"{source} holds half a surrogate pair, which is no character") from None
+    except ValueError:
+        raise InputFault(f"{source} holds a whole number too long to read") from None
     except RecursionError:
         raise InputFault(f"{source} is nested too deeply to be a report") from None
+
+
+def shown(data: Any) -> str:
+    """``data`` as a sentence can hold it."""
+    text = repr(data)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
 def schema() -> dict[str, Any]:
@@ -112,16 +135,8 @@ def _from_json(kind: Any, data: Any, source: str, where: str, depth: int = 0) ->
         return _union_from_json(get_args(kind), data, source, where, depth)
     if kind is Any:
         return data
-    if origin is tuple:
-        if not isinstance(data, list):
-            raise _mismatch(source, where, data, "a list")
-        item = get_args(kind)[0]
-        return tuple(_from_json(item, x, source, f"{where}[{i}]", depth + 1) for i, x in enumerate(data))
-    if origin is Mapping:
-        if not isinstance(data, dict):
-            raise _mismatch(source, where, data, "an object")
-        item = get_args(kind)[1]
-        return {k: _from_json(item, x, source, f"{where}.{k}", depth + 1) for k, x in data.items()}
+    if origin in (tuple, Mapping):
+        return _container_from_json(kind, data, source, where, depth)
     if dataclasses.is_dataclass(kind):
         return _dataclass_from_json(kind, data, source, where, depth)
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -130,6 +145,26 @@ def _from_json(kind: Any, data: Any, source: str, where: str, depth: int = 0) ->
         except ValueError:
             raise _mismatch(source, where, data, "one of " + ", ".join(m.value for m in kind)) from None
     return _scalar_from_json(kind, data, source, where)
+
+
+def _container_from_json(kind: Any, data: Any, source: str, where: str, depth: int) -> Any:
+    item = get_args(kind)[-1 if get_origin(kind) is Mapping else 0]
+    if get_origin(kind) is tuple:
+        if not isinstance(data, list):
+            raise _mismatch(source, where, data, "a list")
+        return tuple(_from_json(item, x, source, f"{where}[{i}]", depth + 1) for i, x in enumerate(data))
+    if not isinstance(data, dict):
+        raise _mismatch(source, where, data, "an object")
+    return {k: _from_json(item, x, source, f"{where}.{k}", depth + 1) for k, x in data.items()}
+
+
+def _shallow(data: Any, source: str, where: str, depth: int) -> Any:
+    """``data``, of any kind, unless it is nested deeper than everything else may be."""
+    if depth > _DEPTH_LIMIT:
+        raise InputFault(f"{source} is nested too deeply at {where}")
+    for item in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        _shallow(item, source, where, depth + 1)
+    return data
 
 
 def _scalar_from_json(kind: type, data: Any, source: str, where: str) -> Any:
@@ -169,7 +204,7 @@ def _dataclass_from_json(cls: Any, data: Any, source: str, where: str, depth: in
     body = {k: v for k, v in data.items() if not (tag and k == "type")}
     for name in body:
         if name not in fields:
-            raise InputFault(f"{source}: {where} has the unknown key {name!r}")
+            raise InputFault(f"{source}: {where} has the unknown key {shown(name)}")
     for name, (_, required) in fields.items():
         if required and name not in body:
             raise InputFault(f"{source}: {where} lacks the key {name!r}")
@@ -178,11 +213,12 @@ def _dataclass_from_json(cls: Any, data: Any, source: str, where: str, depth: in
         return cls(**values)
     except ValueError as error:
         raise InputFault(f"{source}: {where}: {error}") from None
+    except OverflowError:
+        raise InputFault(f"{source}: {where} holds a whole number beyond all bounds") from None
 
 
 def _mismatch(source: str, where: str, data: Any, expected: str) -> InputFault:
-    shown = repr(data)
-    return InputFault(f"{source}: {where} is {shown[:60]}{'...' if len(shown) > 60 else ''}; expected {expected}")
+    return InputFault(f"{source}: {where} is {shown(data)}; expected {expected}")
 
 
 def _schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:

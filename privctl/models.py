@@ -93,7 +93,9 @@ def choose_device(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise UsageFault(f"--device {name} is not a device of this machine; use cpu, or cuda where PyTorch sees a GPU") from None
+        raise UsageFault(
+            f"--device {name} is not a device of this machine; use cpu, or cuda where PyTorch sees a GPU"
+        ) from None
     if device.type == "meta":
         raise UsageFault("--device meta holds no numbers; use cpu, or cuda where PyTorch sees a GPU")
     return device
@@ -143,7 +145,9 @@ def _tokenizer(folder: Path, path: Path) -> Any:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         # tokenizers reports a malformed file as a bare Exception
-        raise InputFault(f"{folder} has a tokenizer that cannot be loaded: {error}; copy the original model's") from None
+        raise InputFault(
+            f"{folder} has a tokenizer that cannot be loaded: {error}; copy the original model's"
+        ) from None
 
 
 def _network(checkpoint: Checkpoint, config: Any, dtype: torch.dtype | str) -> Any:

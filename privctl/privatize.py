@@ -54,9 +54,9 @@ COMPANIONS = (
 )
 
 _NOT_COVERED = (
-    "the guarantees speak of the weights: configuration and tokenizer are copied unchanged and must not hold private data",
+    "the guarantees speak of the weights; configuration and tokenizer are copied as they are, so check them for data",
     "the bounds are for real arithmetic; what an attacker could read from floating-point rounding is not modelled",
-    "a second run on the same weights draws new noise: its release and this one compose, which no single report counts",
+    "another run on the same weights draws new noise; the two releases compose, which no single report counts",
 )
 
 
@@ -142,9 +142,7 @@ def privatize(
     noiser = WeightNoiser(source, [c.stddev for c in quietest_first], release.selection.streams)
     with ExitStack() as stack:
         places = [_Place(stack, release.checkpoint, candidate) for candidate in quietest_first]
-        streamed = [
-            (file, _stream(stack, file, places, noiser, threads, advance)) for file in release.checkpoint.files
-        ]
+        streamed = [(file, _stream(stack, file, places, noiser, threads, advance)) for file in release.checkpoint.files]
         _check_input(release, streamed)
         reports = {}
         for i, (candidate, place) in enumerate(zip(quietest_first, places, strict=True)):
@@ -225,9 +223,7 @@ def _stream(
     return rewrite(file, pending, headers, noiser, threads=threads, advance=advance)
 
 
-def _candidate(
-    release: Release, target: Target, stddev: float, stddevs: Sequence[float], path: Path
-) -> Candidate:
+def _candidate(release: Release, target: Target, stddev: float, stddevs: Sequence[float], path: Path) -> Candidate:
     found, omitted = guarantees(
         release.training,
         target,
@@ -317,9 +313,7 @@ def _report(
     )
 
 
-def _outputs(
-    release: Release, candidate: Candidate, written: Sequence[tuple[str, WrittenFile]]
-) -> Iterator[Artifact]:
+def _outputs(release: Release, candidate: Candidate, written: Sequence[tuple[str, WrittenFile]]) -> Iterator[Artifact]:
     folder = release.checkpoint.is_directory
     for name, file in written:
         path = f"{candidate.path.name}/{name}" if folder else candidate.path.name

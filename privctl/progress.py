@@ -17,7 +17,8 @@ _LINE_EVERY = 10.0
 def note(message: str, *, quiet: bool = False) -> None:
     """One line of log."""
     if not quiet:
-        print(f"privctl: {message}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"privctl: {message}\n")
+        sys.stderr.flush()
 
 
 @contextmanager
@@ -57,7 +58,8 @@ def _lines(label: str, total: float, unit: str) -> Iterator[Advance]:
         now = time.monotonic()
         if now - shown >= _LINE_EVERY:
             shown = now
-            note(f"{label}: {100 * done / total if total else 100:.0f} % of {total:.0f} {unit} after {now - started:.0f} s")
+            share = 100 * done / total if total else 100
+            note(f"{label}: {share:.0f} % of {total:.0f} {unit} after {now - started:.0f} s")
 
     yield advance
     elapsed = time.monotonic() - started

@@ -1,8 +1,9 @@
 """Gaussian noise from a cryptographic keystream.
 
 AES-256 in counter mode under a key from the operating system gives the bits (drawn as AES-GCM's encryption of zeros,
-the same bits from the faster code); Box-Muller turns them into normal deviates. The radius uses 31 bits where that is plenty and 63 where it is not (the tail, and close to zero), so the tail
-reaches past 9 standard deviations. Float32 output is drawn in float32, float64 in float64.
+the same bits from faster code); Box-Muller turns them into normal deviates. The radius uses 31 bits where that is
+plenty and 63 where it is not (the tail, and close to zero), so the tail reaches past 9 standard deviations. Float32
+output is drawn in float32, float64 in float64.
 
 Every deviate has a fixed place in the keystream, given by (stream, position): threads draw without sharing state, and
 a stream drawn twice is the same noise (which tied weights need).
@@ -92,7 +93,8 @@ class NoiseSource:
         extra = self._keystream(stream, block, 4 * len(words), lane=1)
         within = (np.frombuffer(extra, np.uint32, len(words)) + 0.5) * 2.0**-32
         cell = np.where(words >= 0, words, -words - 1)
-        return np.log((cell + within) * 2.0**-31)
+        log: NDArray[np.float64] = np.log((cell + within) * 2.0**-31)
+        return log
 
     def _normal64(self, stream: int, block: int, out: NDArray[np.floating], stddev: float) -> None:
         pairs = (len(out) + 1) // 2

@@ -45,17 +45,22 @@ def write_report(path: Path, report: PrivacyReport) -> None:
     write_bytes(path, encode(report).encode())
 
 
+def pointer_of(checkpoint: Checkpoint) -> Path | None:
+    """Where the checkpoint's header says its report lies, whether or not it is there."""
+    for file in checkpoint.files:
+        pointer = file.metadata.get(POINTER)
+        if pointer:
+            return Path(os.path.normpath(file.path.parent / pointer))
+    return None
+
+
 def report_of(checkpoint: Checkpoint) -> FoundReport | None:
     """The report a checkpoint's header points to; None where it names none or the file is gone.
 
     Raises InputFault where the file is there but is no report.
     """
-    for file in checkpoint.files:
-        pointer = file.metadata.get(POINTER)
-        if pointer:
-            path = Path(os.path.normpath(file.path.parent / pointer))
-            return FoundReport(path, read_report(path)) if path.is_file() else None
-    return None
+    path = pointer_of(checkpoint)
+    return FoundReport(path, read_report(path)) if path is not None and path.is_file() else None
 
 
 def relative(path: Path, report: Path) -> str:

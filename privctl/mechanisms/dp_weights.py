@@ -76,7 +76,7 @@ def published_stddev(training: ClippedTraining, epsilon: float, delta: float, fo
     Example: E=10, lr=5e-5, C=1, N=1000, B=5, epsilon 1, delta 1e-6 gives 0.00976052988025269.
     """
     log_term, shift = 2 * math.log(1.25 / delta), published_shift(training)
-    tail = _TAIL_SCALE / epsilon**_TAIL_POWER
+    tail = _TAIL_SCALE * math.pow(epsilon, -_TAIL_POWER)
     if formula is Formula.EQUATION_1:
         return math.sqrt(log_term * shift / epsilon + tail)
     return math.sqrt(log_term) * shift / epsilon + tail

@@ -167,9 +167,7 @@ def _not_plain_sgd(t: ClippedTraining, regime: Regime) -> NotApplicable | None:
     return NotApplicable(regime=regime, reason=reason)
 
 
-def _step_too_long(
-    t: ClippedTraining, regime: Regime, limit: float, curvature: float | None
-) -> NotApplicable | None:
+def _step_too_long(t: ClippedTraining, regime: Regime, limit: float, curvature: float | None) -> NotApplicable | None:
     """A step is non-expansive up to lr = ``limit`` / curvature; weight decay adds to the curvature."""
     if curvature is None or t.learning_rate * (curvature + t.weight_decay) <= limit:
         return None

@@ -47,6 +47,7 @@ class WeightNoiser:
         self._local = threading.local()
 
     def __call__(self, piece: Piece, buffers: Sequence[memoryview]) -> None:
+        """Noise one piece; raises InputFault where a weight is or becomes NaN or infinite."""
         stream = self._streams.get(piece.tensor.name)
         if stream is None:
             for buffer in buffers[1:]:
@@ -58,7 +59,8 @@ class WeightNoiser:
         first = piece.start // view.itemsize // per_block
         for i, start in enumerate(range(0, len(outputs[0]), per_block)):
             part = [out[start : start + per_block] for out in outputs]
-            self._noise_block(piece, stream, first + i, part)
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is reported below, with its name
+                self._noise_block(piece, stream, first + i, part)
 
     def _noise_block(self, piece: Piece, stream: int, block: int, outputs: Sequence[NDArray[np.generic]]) -> None:
         dtype = piece.tensor.dtype
@@ -72,7 +74,7 @@ class WeightNoiser:
             else:
                 _narrow(np.add(running, noise, out=running), dtype, out)
             if not _finite(out, dtype):
-                raise _not_finite(piece, running)
+                raise _not_finite(piece, np.asarray(running))
 
     def _scratch(self, count: int, dtype: type[np.floating]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
         """Two working arrays of this thread, for the noise and for the running sum."""
@@ -94,8 +96,7 @@ def _widen(stored: NDArray[np.generic], dtype: str, out: NDArray[np.floating]) -
 def _narrow(values: NDArray[np.floating], dtype: str, out: NDArray[np.generic]) -> None:
     """Round to nearest, ties to even, into ``out``."""
     if dtype != "BF16":
-        with np.errstate(over="ignore"):  # an overflow becomes infinite and is reported by the caller
-            np.copyto(out, values, casting="same_kind")
+        np.copyto(out, values, casting="same_kind")
         return
     bits = values.view(np.uint32)
     up = np.right_shift(bits, 16)
@@ -110,15 +111,16 @@ def _finite(out: NDArray[np.generic], dtype: str) -> bool:
         return True
     if dtype == "BF16":
         return bool(np.max(np.bitwise_and(out, 0x7F80)) < 0x7F80)
-    return bool(np.isfinite(out.min()) and np.isfinite(out.max()))  # type: ignore[attr-defined]
+    return bool(np.isfinite(out.min()) and np.isfinite(out.max()))
 
 
-def _not_finite(piece: Piece, values: NDArray[np.floating]) -> InputFault:
+def _not_finite(piece: Piece, values: NDArray[np.generic]) -> InputFault:
     tensor = piece.tensor
-    if np.isfinite(values).all():
+    if np.isfinite(values.astype(np.float64)).all():
         return InputFault(
             f"tensor {tensor.name!r} overflows {tensor.dtype} once noise is added; convert the model to F32 or BF16"
         )
     return InputFault(
-        f"tensor {tensor.name!r} holds NaN or infinite weights; noise cannot make it safe: repair or --exclude it"
+        f"tensor {tensor.name!r} holds NaN or infinite weights, or overflows {tensor.dtype} once noise is added; "
+        "repair or --exclude it"
     )

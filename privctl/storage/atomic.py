@@ -11,7 +11,7 @@ import glob
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -46,10 +46,8 @@ class PendingFile:
         self._hinted = 0
         with writing(path):
             _sweep(path)
-            self.temporary = _temporary_name(path)
-            self._fd = os.open(self.temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self.temporary, self._fd = _claim(path, _new_file)
             try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if size:
                     os.posix_fallocate(self._fd, 0, size)
             except BaseException:
@@ -101,10 +99,7 @@ class PendingFolder:
         self.path = path
         with writing(path):
             _sweep(path)
-            self.temporary = _temporary_name(path)
-            self.temporary.mkdir()
-            self._fd = os.open(self.temporary, os.O_RDONLY | os.O_CLOEXEC)
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.temporary, self._fd = _claim(path, _new_folder)
 
     def commit(self) -> None:
         """Give the filled folder its final name; its files must have been committed before."""
@@ -145,8 +140,32 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _temporary_name(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.partial")
+def _claim(path: Path, create: Callable[[Path], int]) -> tuple[Path, int]:
+    """A new temporary of ``path``, locked; made again where another writer swept it in the moment before the lock."""
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.partial")
+        fd = create(temporary)
+        if _lock(fd) and temporary.exists():
+            return temporary, fd
+        os.close(fd)
+
+
+def _new_file(temporary: Path) -> int:
+    return os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+
+def _new_folder(temporary: Path) -> int:
+    temporary.mkdir()
+    return os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _lock(fd: int) -> bool:
+    """Whether nobody else held the lock."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _sweep(path: Path) -> None:
@@ -157,12 +176,11 @@ def _sweep(path: Path) -> None:
         except OSError:
             continue
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _lock(fd):
+                continue  # its writer is alive
             if stale.is_dir():
                 shutil.rmtree(stale, ignore_errors=True)
             else:
                 stale.unlink(missing_ok=True)
-        except BlockingIOError:
-            pass  # its writer is alive
         finally:
             os.close(fd)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from privctl.codec import parse_json
+from privctl.codec import parse_json, shown
 from privctl.domain.errors import InputFault
 
 #: Bits of one element, by the format's dtype names.
@@ -75,15 +75,16 @@ class Header:
 
 def header_length(prefix: bytes, file_size: int, source: str) -> int:
     """Length of the JSON that follows the first 8 bytes ``prefix``; raises InputFault where it cannot be one."""
-    if prefix[:4] == b"PK\x03\x04" or prefix[:1] == b"\x80":
+    length = int.from_bytes(prefix, "little")
+    plausible = length <= HEADER_LIMIT and 8 + length <= file_size
+    if prefix[:4] == b"PK\x03\x04" or (prefix[:1] == b"\x80" and not plausible):
         raise InputFault(
             f"{source} is a pickle file (PyTorch .bin/.pt), which can run code when loaded; "
             "convert it with safetensors.torch.save_file(state_dict, 'model.safetensors') and give that"
         )
     if file_size < 8:
         raise InputFault(f"{source} is {file_size} bytes long; a safetensors file has at least 8; it is truncated")
-    length = int.from_bytes(prefix, "little")
-    if length > HEADER_LIMIT or 8 + length > file_size:
+    if not plausible:
         raise InputFault(
             f"{source} declares a header of {length} bytes but is {file_size} bytes long; "
             "it is truncated or not a safetensors file"
@@ -130,19 +131,19 @@ def _count(value: Any) -> bool:
 
 
 def _entry(name: str, entry: Any, source: str) -> TensorInfo:
-    where = f"{source}: tensor {name!r}"
+    where = f"{source}: tensor {shown(name)}"
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise InputFault(f"{where} must have exactly dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise InputFault(f"{where} has the unknown dtype {dtype!r}; known are {', '.join(DTYPE_BITS)}")
+        raise InputFault(f"{where} has the unknown dtype {shown(dtype)}; known are {', '.join(DTYPE_BITS)}")
     if not isinstance(shape, list) or not all(_count(s) for s in shape):
-        raise InputFault(f"{where} has the shape {shape!r}; expected a list of whole numbers")
+        raise InputFault(f"{where} has the shape {shown(shape)}; expected a list of whole numbers")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_count(o) for o in offsets):
-        raise InputFault(f"{where} has the data_offsets {offsets!r}; expected two whole numbers")
+        raise InputFault(f"{where} has the data_offsets {shown(offsets)}; expected two whole numbers")
     info = TensorInfo(name, dtype, tuple(shape), *offsets)
     if info.size * 8 != info.elements * DTYPE_BITS[dtype]:
-        raise InputFault(f"{where} spans {info.size} bytes, which is not what {dtype} of shape {shape} takes")
+        raise InputFault(f"{where} spans {info.size} bytes, not what {dtype} of shape {shown(shape)} takes")
     return info
 
 
@@ -150,9 +151,9 @@ def _check_layout(tensors: list[TensorInfo], data_size: int, source: str) -> Non
     position = 0
     for t in tensors:
         if t.begin < position:
-            raise InputFault(f"{source}: tensor {t.name!r} overlaps the one before it")
+            raise InputFault(f"{source}: tensor {shown(t.name)} overlaps the one before it")
         if t.begin > position:
-            raise InputFault(f"{source}: {t.begin - position} bytes before tensor {t.name!r} belong to no tensor")
+            raise InputFault(f"{source}: {t.begin - position} bytes before tensor {shown(t.name)} belong to no tensor")
         position = t.end
     if position > data_size:
         raise InputFault(

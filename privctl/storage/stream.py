@@ -98,7 +98,7 @@ def rewrite(
     return run.result()
 
 
-class _Abandoned(Exception):
+class _AbandonedError(Exception):
     """Another worker failed; this one stops quietly."""
 
 
@@ -115,7 +115,7 @@ class _Turns:
         with self._changed:
             self._changed.wait_for(lambda: self._next == index or not self._open)
             if not self._open:
-                raise _Abandoned
+                raise _AbandonedError
         yield
         with self._changed:
             self._next += 1
@@ -157,7 +157,7 @@ class _Run:
         try:
             while (piece := self._take()) is not None:
                 self._handle(piece, [buffer[: piece.size] for buffer in buffers])
-        except _Abandoned:
+        except _AbandonedError:
             return
         except BaseException as error:
             self._failure = self._failure or error

@@ -1,0 +1,88 @@
+"""``privctl inspect``: what a checkpoint holds and where it comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from privctl.cli.options import MODEL, common
+from privctl.domain.errors import ExitCode
+from privctl.domain.verdict import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from privctl.domain.report import PrivacyReport
+    from privctl.storage.digest import TensorHasher
+    from privctl.storage.reader import Checkpoint
+    from verify.integrity import Link
+
+
+@click.command()
+@click.argument("model", type=MODEL)
+@click.option("--report", type=click.Path(), help="The model's report, where its header does not say or it has moved.")
+@common
+@click.pass_context
+def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, quiet: bool) -> None:
+    """Show the tensors of MODEL with their digests, and the chain of reports that leads to it.
+
+    Every digest that the chain records is computed again; exit code 1 says that one no longer matches.
+
+    \b
+    Example:
+      privctl inspect model.private.safetensors
+    """
+    from privctl.progress import progress
+    from privctl.reports import pointer_of
+    from privctl.storage.digest import hash_tensors
+    from privctl.storage.reader import open_checkpoint
+    from verify.integrity import check_chain
+
+    with open_checkpoint(Path(model)) as checkpoint:
+        with progress("digests", sum(file.size for file in checkpoint.files), quiet=quiet) as advance:
+            hashed = {file.path: hash_tensors(file, advance) for file in checkpoint.files}
+        start = Path(report) if report else pointer_of(checkpoint)
+        chain = check_chain(start, hashed) if start else ()
+        if as_json:
+            from privctl.codec import encode
+
+            click.echo(encode(_as_report(checkpoint, hashed, chain)), nl=False)
+        else:
+            from privctl.render.inspect import ChainRow, inspection
+
+            rows = [
+                ChainRow(depth=link.depth, path=link.path, report=link.report, verdicts=link.verdicts) for link in chain
+            ]
+            tensors = [tensor for hasher in hashed.values() for tensor in hasher.tensors]
+            click.echo(inspection(checkpoint.root, tensors, rows), nl=False)
+    if any(v.outcome is Outcome.REFUTED for link in chain for v in link.verdicts):
+        ctx.exit(ExitCode.REFUTED)
+
+
+def _as_report(checkpoint: Checkpoint, hashed: Mapping[Path, TensorHasher], chain: Sequence[Link]) -> PrivacyReport:
+    from privctl.domain.report import Artifact, ParentReport, PrivacyReport
+    from privctl.reports import now, versions
+    from privctl.storage.digest import file_digest
+
+    inputs = tuple(
+        Artifact(
+            role="model",
+            path=str(file.path),
+            digest=hashed[file.path].file_digest,
+            bytes=file.size,
+            tensors=hashed[file.path].tensors,
+        )
+        for file in checkpoint.files
+    )
+    return PrivacyReport(
+        step="inspect",
+        created=now(),
+        versions=versions(("blake3",)),
+        inputs=inputs,
+        verdicts=tuple(verdict for link in chain for verdict in link.verdicts),
+        parents=tuple(
+            ParentReport(path=str(link.path), digest=file_digest(link.path)) for link in chain[:1] if link.report
+        ),
+    )

@@ -1,0 +1,63 @@
+"""The terminal view of a checkpoint: its tensors, then the chain of reports from the newest back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from privctl.domain.guarantee import Scope
+from privctl.domain.mechanism import ClippedTraining, WeightNoise
+from privctl.domain.report import PrivacyReport, TensorDigest
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.render.text import number, short, table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainRow:
+    """One report of the chain; ``depth`` 0 is the model's own."""
+
+    depth: int
+    path: Path
+    report: PrivacyReport | None
+    verdicts: Sequence[Verdict]
+
+
+def inspection(root: Path, tensors: Sequence[TensorDigest], chain: Sequence[ChainRow]) -> str:
+    """Everything known of the checkpoint at ``root``."""
+    rows = [[t.name, t.dtype, "x".join(map(str, t.shape)) or "scalar", short(t.digest)] for t in tensors]
+    text = f"{root}\n\n" + table(["tensor", "dtype", "shape", "digest"], rows) + "\n"
+    if not chain:
+        return text + "no report: the header names none (give --report if you have it)\n"
+    return text + "".join(f"{line}\n" for row in chain for line in _chain_lines(row))
+
+
+def _chain_lines(row: ChainRow) -> Iterator[str]:
+    indent = "  " * row.depth
+    step = f"{row.report.step} at {row.report.created}" if row.report else "no report"
+    yield f"{indent}{step}  ({row.path})"
+    for line in _content(row.report) if row.report else ():
+        yield f"{indent}    {line}"
+    matching = [v for v in row.verdicts if v.outcome is Outcome.PROVED]
+    if matching:
+        names = ", ".join(v.subject for v in matching)
+        yield f"{indent}    {Outcome.PROVED}: the digests of {names} are those recorded"
+    for verdict in row.verdicts:
+        if verdict not in matching:
+            yield f"{indent}    {verdict.outcome}: {verdict.subject}: {verdict.reason}"
+
+
+def _content(report: PrivacyReport) -> Iterator[str]:
+    mechanism = report.mechanism
+    if isinstance(mechanism, WeightNoise):
+        yield f"noise stddev {number(mechanism.noise_stddev)} on {mechanism.dimension} weights"
+    training = mechanism.training if isinstance(mechanism, WeightNoise) else mechanism
+    if isinstance(training, ClippedTraining):
+        yield (
+            f"{training.epochs} epochs of {training.dataset_size} examples in batches of {training.batch_size}, "
+            f"{training.optimizer}, learning rate {number(training.learning_rate)}, "
+            f"clip norm {number(training.clip_norm)}"
+        )
+    for g in report.guarantees:
+        if g.scope is Scope.THIS_MODEL:
+            yield f"{g.name}: epsilon {number(g.epsilon)} at delta {number(g.delta)}, {g.adjacency}, {g.status}"

@@ -1,0 +1,283 @@
+"""``privctl noise`` from the command line to the files it leaves."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from privctl.cli import run
+from privctl.codec import decode
+from privctl.domain.guarantee import Status
+from privctl.domain.mechanism import ClippedTraining, WeightNoise
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.reports import file_artifact, now, versions, write_report
+
+FACTS = ["--epochs", "10", "--learning-rate", "5e-5", "--clip-norm", "1", "--dataset-size", "1000", "--batch-size", "5"]
+RNG = np.random.default_rng(1)
+WEIGHTS = {
+    "embed": RNG.standard_normal((300, 70)).astype(np.float32),
+    "half": RNG.standard_normal((50, 50)).astype(np.float16),
+    "bias": np.zeros(7, np.float32),
+    "positions": np.arange(12),
+}
+WEIGHTS["head"] = WEIGHTS["embed"].copy()
+
+
+@pytest.fixture
+def model(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
+    return write_model(tmp_path / "m.safetensors", WEIGHTS, {"format": "pt", "made": "here"})
+
+
+def report_at(path: Path) -> PrivacyReport:
+    return decode(path.read_text(), str(path))
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_one_candidate(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = model.read_bytes()
+    assert run(["noise", str(model), "--epsilon", "1", *FACTS]) == 0
+    table = capsys.readouterr().out
+    assert all(text in table for text in ("0.00976053", "0.0728298", "306.229", "claimed", "conditional"))
+    assert model.read_bytes() == before
+
+    noisy = load_file(model.with_name("m.private.safetensors"))
+    assert np.array_equal(noisy["positions"], WEIGHTS["positions"])
+    assert np.array_equal(noisy["embed"], noisy["head"])
+    added = (noisy["embed"] - WEIGHTS["embed"]).ravel()
+    assert abs(added.std() / 0.00976052988 - 1) < 5 / np.sqrt(2 * added.size)
+    assert abs(added.mean()) < 5 * 0.00976 / np.sqrt(added.size)
+    assert noisy["bias"].all()
+
+    report = report_at(model.with_name("m.private.report.json"))
+    assert isinstance(report.mechanism, WeightNoise)
+    assert report.mechanism.noise_stddev == pytest.approx(0.00976052988, rel=1e-9)
+    assert report.mechanism.dimension == 300 * 70 + 50 * 50 + 7
+    claims = {(g.name, g.adjacency.value): g for g in report.guarantees}
+    assert claims["published", "unstated"].epsilon == 1
+    assert claims["convex", "replace-one"].epsilon == pytest.approx(0.0728298432464, rel=1e-9)
+    assert claims["nonconvex", "replace-one"].epsilon == pytest.approx(306.229454833, rel=1e-10)
+    assert report.outputs[0].path == "m.private.safetensors"
+    assert report.outputs[0] == _as_written(model.with_name("m.private.safetensors"), report)
+
+
+def _as_written(path: Path, report: PrivacyReport) -> Artifact:
+    fresh = file_artifact("model", path, path.with_name("r"))
+    return Artifact(
+        role="model", path=path.name, digest=fresh.digest, bytes=fresh.bytes, tensors=report.outputs[0].tensors
+    )
+
+
+def test_several_candidates_are_nested_and_named(model: Path) -> None:
+    assert run(["noise", str(model), "--epsilon", "0.01", "--epsilon", "100", "-q", *FACTS]) == 0
+    quiet, loud = (load_file(model.with_name(f"m.private-eps{e}.safetensors"))["embed"] for e in ("100", "0.01"))
+    first, step = (quiet - WEIGHTS["embed"]).ravel(), (loud - quiet).ravel()
+    assert first.std() == pytest.approx(0.0068145, rel=0.03)
+    assert step.std() == pytest.approx(np.sqrt(0.01403166**2 - 0.0068145**2), rel=0.03)
+    assert abs(np.corrcoef(first, step)[0, 1]) < 5 / np.sqrt(first.size)
+    report = report_at(model.with_name("m.private-eps0.01.report.json"))
+    assert any(g.scope.value == "all-candidates" for g in report.guarantees)
+    assert any("nested" in warning for warning in report.warnings)
+
+
+def test_two_runs_draw_different_noise(model: Path, tmp_path: Path) -> None:
+    noisy = []
+    for name in ("a", "b"):
+        assert run(["noise", str(model), "-q", "-o", str(tmp_path / f"{name}.safetensors"), *FACTS]) == 0
+        noisy.append(load_file(tmp_path / f"{name}.safetensors")["embed"] - WEIGHTS["embed"])
+    assert abs(np.corrcoef(noisy[0].ravel(), noisy[1].ravel())[0, 1]) < 0.05
+
+
+def test_a_seed_repeats_the_noise_and_voids_every_guarantee(model: Path, tmp_path: Path) -> None:
+    digests = []
+    for name in ("a", "b"):
+        out = tmp_path / f"{name}.safetensors"
+        assert run(["noise", str(model), "-q", "--seed", "7", "-o", str(out), *FACTS]) == 0
+        report = report_at(tmp_path / f"{name}.report.json")
+        digests.append({t.digest for t in report.outputs[0].tensors})
+        assert {g.status for g in report.guarantees} == {Status.VOID}
+        assert not any("7" in str(value) for key, value in report.parameters.items() if "seed" in key)
+    assert digests[0] == digests[1]
+
+
+def test_dry_run_writes_nothing(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = snapshot(tmp_path)
+    assert run(["noise", str(model), "--dry-run", "--epsilon", "0.5", "--epsilon", "2", *FACTS]) == 0
+    assert "would write" in capsys.readouterr().out
+    assert snapshot(tmp_path) == before
+
+
+def test_json_is_the_report(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["noise", str(model), "--json", *FACTS]) == 0
+    printed = capsys.readouterr().out
+    assert printed == model.with_name("m.private.report.json").read_text()
+    assert run(["noise", str(model), "--json", "--epsilon", "2", "--epsilon", "3", *FACTS]) == 0
+    assert [r["parameters"]["epsilon"] for r in json.loads(capsys.readouterr().out)] == [2, 3]
+
+
+def test_existing_outputs_are_kept_unless_forced(model: Path, tmp_path: Path) -> None:
+    assert run(["noise", str(model), "-q", *FACTS]) == 0
+    before = snapshot(tmp_path)
+    assert run(["noise", str(model), "-q", *FACTS]) == 2
+    assert snapshot(tmp_path) == before
+    assert run(["noise", str(model), "-q", "--force", *FACTS]) == 0
+    assert snapshot(tmp_path) != before
+
+
+def test_gaussian_calibration_for_a_regime(model: Path) -> None:
+    assert run(["noise", str(model), "-q", "--calibration", "gaussian", "--regime", "convex", *FACTS]) == 0
+    report = report_at(model.with_name("m.private.report.json"))
+    assert isinstance(report.mechanism, WeightNoise)
+    assert report.mechanism.noise_stddev == pytest.approx(8.4493577787e-4, rel=1e-9)
+    assert all(g.name != "published" for g in report.guarantees)
+
+
+def test_base_tensors_stay_identical(model: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
+    base = write_model(tmp_path / "base.safetensors", {"half": WEIGHTS["half"], "embed": WEIGHTS["embed"] * 2})
+    assert run(["noise", str(model), "-q", "--base", str(base), *FACTS]) == 0
+    noisy = load_file(model.with_name("m.private.safetensors"))
+    assert np.array_equal(noisy["half"], WEIGHTS["half"])
+    assert not np.array_equal(noisy["embed"], WEIGHTS["embed"])
+    report = report_at(model.with_name("m.private.report.json"))
+    assert report.parameters["tensors_untouched"]["half"] == "equal to the public base"
+
+
+@pytest.fixture
+def trained(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
+    """A model with the report that training writes beside it."""
+    path = write_model(
+        tmp_path / "t.safetensors", {"w": WEIGHTS["embed"]}, {"format": "pt", "privctl.report": "t.report.json"}
+    )
+    training = ClippedTraining(epochs=10, learning_rate=5e-5, clip_norm=1, dataset_size=1000, batch_size=5)
+    report_path = tmp_path / "t.report.json"
+    report = PrivacyReport(
+        step="retrain",
+        created=now(),
+        versions=versions(()),
+        mechanism=training,
+        outputs=(file_artifact("model", path, report_path),),
+    )
+    write_report(report_path, report)
+    return path
+
+
+def test_a_model_with_a_training_report_needs_no_flags(trained: Path) -> None:
+    assert run(["noise", str(trained), "-q"]) == 0
+    report = report_at(trained.with_name("t.private.report.json"))
+    statuses = {g.name: g.status for g in report.guarantees}
+    assert statuses == {"published": Status.CLAIMED, "convex": Status.CONDITIONAL, "nonconvex": Status.PROVED}
+    assert [p.path for p in report.parents] == ["t.report.json"]
+
+
+def test_facts_of_another_files_report_are_refused(trained: Path, tmp_path: Path, capsys: Any) -> None:
+    with trained.open("r+b") as stream:
+        stream.seek(-1, os.SEEK_END)
+        stream.write(b"\x00")
+    before = snapshot(tmp_path)
+    assert run(["noise", str(trained), "-q"]) == 3
+    assert "digest differs" in capsys.readouterr().err
+    assert snapshot(tmp_path) == before
+
+
+def test_a_flag_that_contradicts_the_report_is_refused(trained: Path, capsys: Any) -> None:
+    assert run(["noise", str(trained), "--batch-size", "6"]) == 3
+    assert "batch_size" in capsys.readouterr().err
+
+
+def _sharded(folder: Path, write_model: Callable[..., Path]) -> Path:
+    folder.mkdir()
+    names = {"embed": "a.safetensors", "half": "b.safetensors", "head": "b.safetensors"}
+    for shard in ("a.safetensors", "b.safetensors"):
+        write_model(folder / shard, {n: WEIGHTS[n] for n, s in names.items() if s == shard})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    (folder / "optimizer.pt").write_bytes(b"moments of the gradients")
+    return folder
+
+
+def test_a_sharded_folder(tmp_path: Path, write_model: Callable[..., Path]) -> None:
+    folder = _sharded(tmp_path / "model", write_model)
+    assert run(["noise", str(folder), "-q", *FACTS]) == 0
+    private = tmp_path / "model.private"
+    assert sorted(p.name for p in private.iterdir()) == [
+        "a.safetensors",
+        "b.safetensors",
+        "config.json",
+        "model.safetensors.index.json",
+    ]
+    noisy = load_file(private / "a.safetensors"), load_file(private / "b.safetensors")
+    assert np.array_equal(noisy[0]["embed"], noisy[1]["head"])  # tied across shards
+    report = report_at(tmp_path / "model.private.report.json")
+    assert any("optimizer.pt" in o.what for o in report.omissions)
+    assert run(["inspect", str(private), "-q"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "because"),
+    [
+        (["--epsilon", "0", *FACTS], 2, "epsilon is 0.0"),
+        (["--epsilon", "nan", *FACTS], 2, "epsilon is nan"),
+        (["--epsilon", "1", "--epsilon", "1", *FACTS], 2, "same noise"),
+        (["--delta", "1", *FACTS], 2, "delta is 1.0"),
+        (["--delta", "0", *FACTS], 2, "delta is 0.0"),
+        ([], 2, "--epochs, --learning-rate, --clip-norm, --dataset-size, --batch-size"),
+        (["--calibration", "gaussian", *FACTS], 2, "--regime"),
+        (["--regime", "convex", *FACTS], 2, "gaussian"),
+        (["--calibration", "gaussian", "--regime", "smooth", *FACTS], 2, "smoothness was not given"),
+        (["--optimizer", "lion", *FACTS], 2, "lion"),
+        (["--include", "nothing*", *FACTS], 2, "matches no tensor"),
+        (["--facts", "absent.json", *FACTS], 3, "absent.json"),
+        (["--base", "absent.safetensors", *FACTS], 3, "absent.safetensors"),
+        (["--evaluate", "absent.jsonl", *FACTS], 3, "absent.jsonl"),
+        (["--dry-run", "--evaluate", "absent.jsonl", *FACTS], 2, "--dry-run"),
+        (["-o", "/proc/none/x.safetensors", *FACTS], 4, "cannot be written"),
+    ],
+)
+def test_bad_calls_change_nothing(
+    model: Path, tmp_path: Path, capsys: Any, arguments: list[str], code: int, because: str
+) -> None:
+    before = snapshot(tmp_path)
+    assert run(["noise", str(model), *arguments]) == code
+    error = capsys.readouterr().err
+    assert because in error
+    assert "Traceback" not in error
+    assert snapshot(tmp_path) == before
+
+
+def test_output_equal_to_input_is_refused(model: Path, capsys: Any) -> None:
+    before = model.read_bytes()
+    assert run(["noise", str(model), "--force", "-o", str(model), *FACTS]) == 2
+    assert "is the input" in capsys.readouterr().err
+    link = model.with_name("link.safetensors")
+    link.symlink_to(model)
+    assert run(["noise", str(model), "--force", "-o", str(link), *FACTS]) == 2
+    assert model.read_bytes() == before
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite_are_refused_by_name(
+    tmp_path: Path, write_model: Callable[..., Path], capsys: Any, bad: float
+) -> None:
+    weights = {**WEIGHTS, "spoiled": np.array([1, bad, 2], np.float32)}
+    path = write_model(tmp_path / "m.safetensors", weights)
+    before = snapshot(tmp_path)
+    assert run(["noise", str(path), "-q", *FACTS]) == 3
+    assert "'spoiled'" in capsys.readouterr().err
+    assert snapshot(tmp_path) == before
+
+
+def test_malformed_models_are_refused(tmp_path: Path, model: Path, capsys: Any) -> None:
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(model.read_bytes()[:-5])
+    pickle = tmp_path / "p.bin"
+    pickle.write_bytes(b"\x80\x02}q\x00.")
+    for path, because in ((cut, "truncated"), (pickle, "pickle"), (tmp_path / "no", "is not a file"), (tmp_path, "")):
+        assert run(["noise", str(path), *FACTS]) == 3
+        assert because in capsys.readouterr().err

@@ -1,0 +1,124 @@
+"""Integrity: whether the bytes at hand still have the digests that the chain of reports records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from privctl.codec import decode
+from privctl.domain.errors import InputFault
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.storage.digest import TensorHasher, changed_tensors, file_digest
+from privctl.storage.reader import read_text
+
+_MODEL_ROLE = "model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One report of the chain, newest first; ``report`` is None where it is missing or unreadable."""
+
+    path: Path
+    depth: int
+    report: PrivacyReport | None
+    verdicts: tuple[Verdict, ...]
+
+
+def check_chain(path: Path, weights: Mapping[Path, TensorHasher]) -> tuple[Link, ...]:
+    """Follow the report at ``path`` and its parents, checking every digest that can be checked.
+
+    ``weights`` are the model's files as just hashed; they are held against the first report's outputs.
+    """
+    return tuple(_follow(path, weights, None, 0, set()))
+
+
+def _follow(
+    path: Path,
+    weights: Mapping[Path, TensorHasher],
+    child: tuple[PrivacyReport, str] | None,
+    depth: int,
+    seen: set[Path],
+) -> Iterator[Link]:
+    path = Path(os.path.normpath(path.absolute()))
+    if path in seen:
+        verdict = Verdict(subject=str(path), outcome=Outcome.REFUTED, reason="the chain of reports loops back to it")
+        yield Link(path=path, depth=depth, report=None, verdicts=(verdict,))
+        return
+    seen.add(path)
+    if not path.is_file():
+        verdict = Verdict(subject=str(path), outcome=Outcome.INCONCLUSIVE, reason="the report is not where it was")
+        yield Link(path=path, depth=depth, report=None, verdicts=(verdict,))
+        return
+    verdicts = [] if child is None else [_compare(path.name, file_digest(path), child[1])]
+    try:
+        report = decode(read_text(path), str(path))
+    except InputFault as fault:
+        verdicts.append(Verdict(subject=path.name, outcome=Outcome.REFUTED, reason=str(fault)))
+        yield Link(path=path, depth=depth, report=None, verdicts=tuple(verdicts))
+        return
+    verdicts += _check_weights(path, report, weights)
+    verdicts += _check_lineage(report, child[0]) if child is not None else ()
+    verdicts += _check_others(path, report)
+    yield Link(path=path, depth=depth, report=report, verdicts=tuple(verdicts))
+    for parent in report.parents:
+        yield from _follow(path.parent / parent.path, {}, (report, parent.digest), depth + 1, seen)
+
+
+def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
+    """The files at hand against the outputs recorded; a changed tensor is named."""
+    if not weights:
+        return
+    recorded = {_located(path, a): a for a in report.outputs if a.role == _MODEL_ROLE}
+    by_digest = {a.digest for a in recorded.values()}
+    for file, hasher in weights.items():
+        artifact = recorded.pop(Path(os.path.normpath(file.absolute())), None)
+        if artifact is None:
+            known = hasher.file_digest in by_digest
+            yield Verdict(
+                subject=file.name,
+                outcome=Outcome.PROVED if known else Outcome.REFUTED,
+                reason="its digest is recorded, under another path" if known else "no output recorded is this file",
+            )
+            continue
+        changed = changed_tensors(hasher.tensors, artifact.tensors) if artifact.tensors else []
+        yield _compare(file.name, hasher.file_digest, artifact.digest, changed)
+    for missing in recorded:
+        yield Verdict(subject=missing.name, outcome=Outcome.REFUTED, reason="recorded as an output, not there")
+
+
+def _check_lineage(parent: PrivacyReport, child: PrivacyReport) -> Iterator[Verdict]:
+    """What the child read must be what the parent wrote."""
+    written = {a.digest for a in parent.outputs}
+    for artifact in child.inputs:
+        if artifact.role == _MODEL_ROLE and artifact.digest not in written:
+            yield Verdict(
+                subject=artifact.path,
+                outcome=Outcome.REFUTED,
+                reason=f"the {child.step} step read it, but its parent report did not write it",
+            )
+
+
+def _check_others(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
+    """Outputs that are not weights (scores, configuration, tokenizer)."""
+    for artifact in report.outputs:
+        if artifact.role == _MODEL_ROLE:
+            continue
+        located = _located(path, artifact)
+        if located.is_file():
+            yield _compare(located.name, file_digest(located), artifact.digest)
+        else:
+            yield Verdict(subject=located.name, outcome=Outcome.INCONCLUSIVE, reason="the file is not where it was")
+
+
+def _compare(subject: str, found: str, recorded: str, changed: list[str] | None = None) -> Verdict:
+    if found == recorded:
+        return Verdict(subject=subject, outcome=Outcome.PROVED, reason="its digest is the one recorded")
+    which = f"; changed: {', '.join(changed[:5])}{' ...' if len(changed) > 5 else ''}" if changed else ""
+    return Verdict(subject=subject, outcome=Outcome.REFUTED, reason=f"its digest is not the one recorded{which}")
+
+
+def _located(report: Path, artifact: Artifact) -> Path:
+    return Path(os.path.normpath(report.parent.absolute() / artifact.path))
