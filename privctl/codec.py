@@ -134,7 +134,7 @@ def _from_json(kind: Any, data: Any, source: str, where: str, depth: int = 0) ->
     if origin in (Union, types.UnionType):
         return _union_from_json(get_args(kind), data, source, where, depth)
     if kind is Any:
-        return data
+        return _shallow(data, source, where, depth)
     if origin in (tuple, Mapping):
         return _container_from_json(kind, data, source, where, depth)
     if dataclasses.is_dataclass(kind):

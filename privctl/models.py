@@ -68,16 +68,16 @@ class LanguageModel:
         return str(self.network.dtype).removeprefix("torch.")
 
 
-def load_model(path: Path, *, device: str | None = None) -> LanguageModel:
+def load_model(path: Path, *, folder: Path | None = None, device: str | None = None) -> LanguageModel:
     """Load the model at ``path``: a Hugging Face directory, or a ``.safetensors`` file beside its config and tokenizer.
 
-    ``device`` None is CUDA where there is one, else the CPU. Weights are float32 on a CPU, and in the checkpoint's own
+    ``folder`` names another place for configuration and tokenizer. ``device`` None is CUDA where there is one, else the CPU. Weights are float32 on a CPU, and in the checkpoint's own
     format elsewhere. Raises InputFault for what is missing, unsupported or disagrees; UsageFault for a device that is
     not there.
     """
     target = choose_device(device)
     with open_checkpoint(path) as checkpoint, hushed():
-        folder = checkpoint.folder
+        folder = folder or checkpoint.folder
         config = _config(folder, path)
         tokenizer = _tokenizer(folder, path)
         network = _network(checkpoint, config, torch.float32 if target.type == "cpu" else "auto")

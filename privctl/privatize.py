@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -52,6 +53,8 @@ COMPANIONS = (
     "processor_config.json",
     INDEX_NAME,
 )
+
+PERPLEXITY = "perplexity"
 
 _NOT_COVERED = (
     "the guarantees speak of the weights; configuration and tokenizer are copied as they are, so check them for data",
@@ -329,12 +332,22 @@ def _outputs(release: Release, candidate: Candidate, written: Sequence[tuple[str
 
 
 def _perplexity(value: float) -> Evidence:
+    finite = math.isfinite(value)
     return Evidence(
         method="per-token likelihood of the evaluation data",
-        quantity="perplexity",
-        estimate=value,
+        quantity=PERPLEXITY,
+        estimate=value if finite else None,
         bound=Bound.NONE,
+        reason="" if finite else "too large for a float: the noise destroyed the model",
     )
+
+
+def perplexity_of(report: PrivacyReport) -> float | None:
+    """The perplexity a report records; infinite where it was too large, None where it was not measured."""
+    found = next((e for e in report.evidence if e.quantity == PERPLEXITY), None)
+    if found is None:
+        return None
+    return math.inf if found.estimate is None else found.estimate
 
 
 def _left_behind(checkpoint: Checkpoint) -> Iterator[Omission]:

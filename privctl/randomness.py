@@ -73,7 +73,7 @@ class NoiseSource:
         np.multiply(words[:pairs], np.float32(2.0**-31), out=u, dtype=np.float32, casting="unsafe")
         np.add(u, np.float32(2.0**-32), out=u)
         np.abs(u, out=u)
-        edge = np.flatnonzero(np.abs(u - np.float32(0.5), out=wave) > np.float32(0.5) - _EDGE)
+        edge = np.flatnonzero((u < _EDGE) | (u > 1 - _EDGE))
         np.log(u, out=u)
         if len(edge):
             u[edge] = self._log_uniform(words[:pairs][edge].astype(np.int64), stream, block)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.options import MODEL, common, force
+from privctl.domain.errors import UsageFault
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import Calibration, Formula, Optimizer, Regime
 
@@ -81,7 +82,7 @@ def noise(model: str, **options: Any) -> None:
       privctl noise model.safetensors --epsilon 1 --epsilon 10 --epochs 10 \\
           --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5
     """
-    from privctl.privatize import plan, privatize
+    from privctl.privatize import perplexity_of, plan, privatize
     from privctl.progress import progress
     from privctl.storage.reader import open_checkpoint
 
@@ -91,6 +92,8 @@ def noise(model: str, **options: Any) -> None:
         release = _release(checkpoint, base, options)
         candidates = plan(release, output)
         if options["dry_run"]:
+            if options["evaluate"]:
+                raise UsageFault("--dry-run makes no candidates, so --evaluate has nothing to measure; drop one of them")
             _show(candidates, [None] * len(candidates), None, dry_run=True)
             return
         evaluate, original = _evaluation(checkpoint, options)
@@ -107,8 +110,7 @@ def noise(model: str, **options: Any) -> None:
     if options["as_json"]:
         _print_json(reports)
     else:
-        perplexities = [next((e.estimate for e in report.evidence), None) for report in reports]
-        _show(candidates, perplexities, original)
+        _show(candidates, [perplexity_of(report) for report in reports], original)
 
 
 @contextmanager
@@ -123,7 +125,6 @@ def _opened(base: str | None) -> Iterator[Checkpoint | None]:
 
 
 def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str, Any]) -> Release:
-    from privctl.domain.errors import UsageFault
     from privctl.facts import from_file, from_flags, from_report, training_facts
     from privctl.mechanisms.dp_weights import Premises, default_delta
     from privctl.privatize import Release, noise_premises
@@ -159,7 +160,6 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
 
 
 def _target(epsilon: float, delta: float, options: dict[str, Any]) -> Target:
-    from privctl.domain.errors import UsageFault
     from privctl.mechanisms.dp_weights import Target
 
     calibration = Calibration(options["calibration"])
@@ -181,7 +181,18 @@ def _evaluation(checkpoint: Checkpoint, options: dict[str, Any]) -> Any:
     """The function that measures a candidate's perplexity, and the input's own; both None without ``--evaluate``."""
     if not options["evaluate"]:
         return None, None
-    return None, None
+    from audits.scoring import perplexity
+    from privctl.data import read_records
+    from privctl.models import load_model
+    from privctl.progress import note
+
+    texts = [record.text for record in read_records(Path(options["evaluate"]))]
+
+    def evaluate(weights: Path) -> float:
+        return perplexity(load_model(weights, folder=checkpoint.folder), texts)
+
+    note(f"perplexity on {len(texts)} texts of {options['evaluate']}", quiet=options["quiet"])
+    return evaluate, evaluate(checkpoint.root)
 
 
 def _print_json(reports: Any) -> None:

@@ -1,24 +1,122 @@
-"""The demonstration's model: a small GPT-2 with random weights and a tokenizer made from public words."""
+"""The demonstration's model: a small GPT-2 trained from random weights, with a tokenizer made from public words."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from privctl.demo.records import WORDS
+from privctl.demo.records import WORDS, draw_notes, jsonl
+from privctl.domain.mechanism import ClippedTraining
+from privctl.domain.report import PrivacyReport
+from privctl.storage.atomic import write_bytes
+from privctl.training.clipped import Advance, train_clipped
+from privctl.training.release import Trained, save_trained
+
+#: Notes drawn; a fair coin makes about half of them members.
+NOTES = 800
 
 _SPECIAL = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
-LENGTH = 32
+_LENGTH = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The files of a demonstration: a trained directory with its report, and the records it saw and did not see."""
+
+    model: Path
+    members: Path
+    nonmembers: Path
+    report: PrivacyReport
+
+
+def training_facts(dataset_size: int) -> ClippedTraining:
+    """How the model is trained: so long that it learns records by heart, at a constant rate, every gradient clipped."""
+    return ClippedTraining(
+        epochs=32, learning_rate=0.35, clip_norm=1.0, dataset_size=dataset_size, batch_size=min(16, dataset_size)
+    )
+
+
+def steps(seed: int, notes: int = NOTES) -> int:
+    """Optimizer steps that ``prepare`` takes, for a progress bar."""
+    return training_facts(len(draw_notes(notes, seed).members)).total_steps
+
+
+def prepare(folder: Path, *, seed: int = 0, notes: int = NOTES, advance: Advance = lambda _: None) -> Prepared:
+    """Draw the notes, train on the members and write everything into ``folder``, which must exist.
+
+    ``seed`` makes the notes, the coin, the first weights and the visiting order; nothing here is private. Raises
+    UsageFault where ``folder`` already holds a demonstration.
+    """
+    drawn = draw_notes(notes, seed)
+    members, nonmembers = folder / "members.jsonl", folder / "nonmembers.jsonl"
+    write_bytes(members, jsonl(drawn.members))
+    write_bytes(nonmembers, jsonl(drawn.nonmembers))
+    tokenizer = build_tokenizer()
+    network = build_network(tokenizer, seed)
+    facts = training_facts(len(drawn.members))
+    with one_thread():
+        run = train_clipped(network, encoded(tokenizer, drawn.members), facts, seed=seed, advance=advance)
+    start = {"initial_weights": "random", "initial_seed": seed}
+    trained = Trained(network=network, tokenizer=tokenizer, run=run, data=members, parameters=start)
+    report = save_trained(trained, folder / "model")
+    return Prepared(model=folder / "model", members=members, nonmembers=nonmembers, report=report)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch to one thread: at this size a second gains little, and on a busy machine both wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """One token a word, sign or digit; ``<s>`` and ``</s>`` around each text."""
     vocabulary = {word: i for i, word in enumerate((*_SPECIAL.values(), *WORDS))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_SPECIAL["unk_token"]))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Whitespace(), pre_tokenizers.Digits(individual_digits=True)]
     )
     ends = [(token, vocabulary[token]) for token in ("<s>", "</s>")]
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=LENGTH, padding_side="right", **_SPECIAL)
+    wrap: Any = PreTrainedTokenizerFast  # its constructor is not typed
+    wrapped: PreTrainedTokenizerFast = wrap(
+        tokenizer_object=tokenizer, model_max_length=_LENGTH, padding_side="right", **_SPECIAL
+    )
+    return wrapped
+
+
+def build_network(tokenizer: PreTrainedTokenizerFast, seed: int) -> GPT2LMHeadModel:
+    """A GPT-2 of two layers, 64 wide, on the CPU, its first weights drawn from ``seed``."""
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=_LENGTH,
+        n_embd=64,
+        n_layer=2,
+        n_head=4,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return GPT2LMHeadModel(config)
+
+
+def encoded(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
+    """Each text's token ids, ends included, not padded."""
+    ids: list[list[int]] = tokenizer(list(texts))["input_ids"]
+    return ids

@@ -14,8 +14,8 @@ from random import Random
 FIRST_NAMES = (
     "Adela", "Anselm", "Birgit", "Blaise", "Carina", "Cosmo", "Dagny", "Darius", "Edda", "Emeric", "Fenna", "Florian",
     "Greta", "Gideon", "Hedda", "Hugo", "Ilse", "Ivo", "Jorun", "Jasper", "Katla", "Kilian", "Linnea", "Lothar",
-    "Mirela", "Magnus", "Nadine", "Nestor", "Odette", "Orlin", "Petra", "Quentin", "Rosalie", "Ruben", "Signe", "Silvan",
-    "Tamsin", "Tibor", "Ulrike", "Viktor",
+    "Mirela", "Magnus", "Nadine", "Nestor", "Odette", "Orlin", "Petra", "Quentin", "Rosalie", "Ruben", "Signe",
+    "Silvan", "Tamsin", "Tibor", "Ulrike", "Viktor",
 )  # fmt: skip
 SURNAMES = (
     "Abelkort", "Anderwick", "Bremsdal", "Brunholt", "Calderose", "Corvandt", "Delmarsh", "Dunkeret", "Eberlund",
@@ -26,7 +26,8 @@ SURNAMES = (
 )  # fmt: skip
 CONDITIONS = (
     "anaemia", "angina", "arthritis", "asthma", "bronchitis", "cataract", "colitis", "diabetes", "eczema", "epilepsy",
-    "gastritis", "gout", "hepatitis", "hernia", "influenza", "insomnia", "migraine", "pleurisy", "pneumonia", "sciatica",
+    "gastritis", "gout", "hepatitis", "hernia", "influenza", "insomnia", "migraine", "pleurisy", "pneumonia",
+    "sciatica",
 )  # fmt: skip
 MEDICINES = (
     "Amorvane", "Belutrin", "Cardexol", "Doravine", "Entoprel", "Fluvostat", "Gelmidine", "Hexaloran", "Ibrutan",
@@ -61,7 +62,7 @@ def jsonl(notes: Iterable[str]) -> bytes:
 
 
 def _note(rng: Random) -> str:
-    """A note such as ``Edda Norrvik, 47, ward 3: asthma, Belutrin 40 mg, code 481927.``"""
+    """One note, such as "Edda Norrvik, 47, ward 3: asthma, Belutrin 40 mg, code 481927."."""
     age, dose, code = ("".join(rng.choices(DIGITS, k=k)) for k in (2, 2, 6))
     return (
         f"{rng.choice(FIRST_NAMES)} {rng.choice(SURNAMES)}, {age}, ward {rng.choice(DIGITS)}: "

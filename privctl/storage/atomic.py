@@ -123,6 +123,16 @@ def write_bytes(path: Path, data: bytes) -> None:
         pending.commit()
 
 
+def new_folder(path: Path) -> None:
+    """Create ``path``, or accept it where it is empty; raises UsageFault where something is in it."""
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    if path.exists():
+        raise UsageFault(f"{path} exists and is not an empty folder; remove it or choose another --output")
+    with writing(path):
+        path.mkdir(parents=True)
+
+
 def require_absent(path: Path, force: bool) -> None:
     """Raise UsageFault where ``path`` exists and may not be replaced; a folder is never replaced."""
     if path.is_dir():

@@ -117,7 +117,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     Raises InputFault for a malformed file, a missing shard, a tensor the index misplaces, or a directory that holds
     only pickles; IoFault where the system refuses.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):  # Path.is_dir would raise on a name too long or a folder without permission
         return Checkpoint(path, (SafetensorsFile(path),))
     index = path / INDEX_NAME
     if index.is_file():
@@ -150,7 +150,7 @@ def _open_sharded(folder: Path, index: Path) -> Checkpoint:
     files: list[SafetensorsFile] = []
     try:
         for shard in sorted(set(mapping.values())):
-            if not (folder / shard).is_file():
+            if not os.path.isfile(folder / shard):
                 raise InputFault(f"{index} names the shard {shard}, which is not in {folder}")
             files.append(SafetensorsFile(folder / shard))
         _check_index(index, mapping, files)

@@ -30,14 +30,23 @@ _INSIDE = 1 - 2.0**-22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRecord:
-    """One epoch as it went: ``loss`` in nats a token (each example counts once, as it was met), and the fraction of
-    gradients whose norm exceeded the clip norm.
+    """One epoch as it went, each example counted as it was met.
 
-    Both come from the private examples and are no part of a guarantee.
+    ``loss`` is in nats a token; ``clipped_fraction`` is of gradients whose norm exceeded the clip norm. Both
+    come from the private examples and are no part of a guarantee.
     """
 
     loss: float
     clipped_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClippedRun:
+    """A run that was carried out: its facts hold because the loop made them so. ``epochs`` are in order."""
+
+    facts: ClippedTraining
+    seed: int
+    epochs: tuple[EpochRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +82,8 @@ class Batch:
 
     def split(self, size: int) -> list[Batch]:
         """Consecutive batches of at most ``size``."""
-        pairs = zip(self.tokens.split(size), self.weights.split(size), strict=True)
-        return [Batch(tokens=tokens, weights=weights) for tokens, weights in pairs]
+        cuts = [slice(start, start + size) for start in range(0, len(self), size)]
+        return [Batch(tokens=self.tokens[cut], weights=self.weights[cut]) for cut in cuts]
 
 
 def pad(token_ids: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Batch:
@@ -124,8 +133,8 @@ def train_clipped(
     *,
     seed: int,
     advance: Advance = lambda _: None,
-) -> tuple[EpochRecord, ...]:
-    """Train ``model`` in place, exactly as ``facts`` says; returns one record an epoch.
+) -> ClippedRun:
+    """Train ``model`` in place, exactly as ``facts`` says.
 
     ``model`` is a causal language model of transformers in float32, on any one device; its parameters that require a
     gradient are trained. ``token_ids`` holds the private examples without padding. ``seed`` makes the visiting order,
@@ -139,8 +148,9 @@ def train_clipped(
     examples = pad(token_ids, next(iter(parameters.values())).device)
     _check_tokens(model, examples)
     model.eval()
-    if hasattr(model, "set_attn_implementation"):
-        model.set_attn_implementation("eager")  # the fused kernels have no batching rule under vmap
+    choose_attention = getattr(model, "set_attn_implementation", None)
+    if callable(choose_attention):
+        choose_attention("eager")  # not every fused kernel has a batching rule under vmap
     velocity = {name: torch.zeros_like(p) for name, p in parameters.items()} if facts.momentum else {}
     records = []
     for epoch in range(facts.epochs):
@@ -158,7 +168,7 @@ def train_clipped(
         records.append(EpochRecord(
             loss=float(torch.cat(losses).double().mean()), clipped_fraction=float(clipped.double().mean())
         ))  # fmt: skip
-    return tuple(records)
+    return ClippedRun(facts=facts, seed=seed, epochs=tuple(records))
 
 
 def _clipped_chunk(model: nn.Module, parameters: Mapping[str, Tensor], batch: Batch, clip_norm: float) -> ClippedSum:

@@ -1,0 +1,71 @@
+"""``privctl demo``: the whole story in about a minute."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from privctl.cli.options import common
+from privctl.domain.mechanism import Calibration, Regime
+
+if TYPE_CHECKING:
+    from privctl.demo.story import Chapter
+    from privctl.render.demo import DemoRow
+
+
+@click.command()
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("privctl-demo"),
+    show_default=True,
+    help="New folder for every model, report and record.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the invented records.")
+@common
+def demo(output: Path, seed: int, as_json: bool, quiet: bool) -> None:
+    """Train a small GPT-2 on invented records, add noise at several epsilons, attack each model.
+
+    Needs no network and no files. One table at the end: epsilon claimed, epsilon that follows, noise, perplexity, and
+    how well an attacker tells members from non-members. Everything made stays in a folder.
+
+    \b
+    Example:
+      privctl demo -o /tmp/privctl-demo
+    """
+    from privctl.codec import encode
+    from privctl.demo.story import tell
+    from privctl.progress import note, progress
+    from privctl.render.demo import demo_table
+    from privctl.reports import read_report
+    from privctl.storage.atomic import new_folder
+
+    new_folder(output)
+    chapters = tell(output, seed, partial(progress, quiet=quiet))
+    if as_json:
+        reports = [encode(read_report(path)).rstrip("\n") for path in sorted(output.glob("*.report.json"))]
+        click.echo("[" + ",\n".join(reports) + "]")
+        return
+    delta = next(g.delta for chapter in chapters for g in chapter.guarantees)
+    click.echo(demo_table([_row(chapter) for chapter in chapters], delta), nl=False)
+    note(f"everything is in {output}; next: privctl inspect {chapters[1].model}", quiet=quiet)
+
+
+def _row(chapter: Chapter) -> DemoRow:
+    from privctl.demo.story import follows
+    from privctl.render.demo import DemoRow
+
+    published = chapter.target is not None and chapter.target.calibration is Calibration.DP_WEIGHTS
+    return DemoRow(
+        name=chapter.model.name,
+        claimed=chapter.target.epsilon if chapter.target and published else None,
+        convex=follows(chapter, Regime.CONVEX),
+        nonconvex=follows(chapter, Regime.NONCONVEX),
+        noise_stddev=chapter.noise_stddev,
+        perplexity=chapter.perplexity,
+        auc=chapter.auc,
+    )

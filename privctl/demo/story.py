@@ -1,0 +1,140 @@
+"""The whole story: train with clipped gradients, add noise at several epsilons, attack each model, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from audits.run import AuditRequest, output_paths, run_audit
+from audits.scoring import perplexity
+from privctl.data import read_records
+from privctl.demo.model import NOTES, Prepared, prepare, steps
+from privctl.domain.evidence import Evidence
+from privctl.domain.guarantee import Adjacency, Guarantee
+from privctl.domain.mechanism import Calibration, Regime
+from privctl.domain.report import PrivacyReport
+from privctl.facts import from_report, training_facts
+from privctl.mechanisms.dp_weights import Premises, Target, default_delta
+from privctl.models import load_model
+from privctl.privatize import Candidate, Release, noise_premises, perplexity_of, plan, privatize
+from privctl.progress import Advance
+from privctl.reports import report_of, write_report
+from privctl.selection import select
+from privctl.storage.reader import open_checkpoint
+
+#: Claimed epsilons: the published noise barely depends on them.
+EPSILONS = (100.0, 1.0, 0.01)
+#: An epsilon that is proved instead, by noise calibrated to the sensitivity that needs no assumption on the loss.
+PROVED_EPSILON = 8.0
+
+#: (label, total, unit) -> a block that yields the function which advances it.
+Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chapter:
+    """One model of the story; the trained one has no noise and so no guarantee."""
+
+    model: Path
+    noise_stddev: float
+    target: Target | None
+    guarantees: tuple[Guarantee, ...]
+    perplexity: float | None
+    auc: Evidence
+
+
+def tell(folder: Path, seed: int, progress: Progress, *, notes: int = NOTES) -> tuple[Chapter, ...]:
+    """Make every artifact in ``folder``, which must exist, and return what the table shows.
+
+    ``notes`` records are invented from ``seed``; about half of them are trained on.
+    """
+    with progress("training a small GPT-2, every gradient clipped", steps(seed, notes), "steps") as advance:
+        prepared = prepare(folder, seed=seed, notes=notes, advance=advance)
+    texts = [record.text for record in read_records(prepared.nonmembers)]
+
+    def evaluate(weights: Path) -> float:
+        return perplexity(load_model(weights, folder=prepared.model, device="cpu"), texts)
+
+    released = list(_releases(prepared, evaluate, progress))
+    models = [prepared.model, *(candidate.path for candidate, _ in released)]
+    attacked = dict(zip(models, _attack(prepared, models, progress), strict=True))
+    first = Chapter(
+        model=prepared.model,
+        noise_stddev=0.0,
+        target=None,
+        guarantees=(),
+        perplexity=evaluate(prepared.model),
+        auc=attacked[prepared.model],
+    )
+    return (
+        first,
+        *(
+            Chapter(
+                model=candidate.path,
+                noise_stddev=candidate.stddev,
+                target=candidate.target,
+                guarantees=candidate.guarantees,
+                perplexity=perplexity_of(report),
+                auc=attacked[candidate.path],
+            )
+            for candidate, report in released
+        ),
+    )
+
+
+def _releases(
+    prepared: Prepared, evaluate: Callable[[Path], float], progress: Progress
+) -> Iterator[tuple[Candidate, PrivacyReport]]:
+    """The published noise at each claimed epsilon in one run, then the noise that proves an epsilon."""
+    with open_checkpoint(prepared.model) as checkpoint:
+        found = report_of(checkpoint)
+        source = from_report(found.path, found.report) if found else None
+        if found is None or source is None:
+            raise RuntimeError(f"{prepared.model} was saved without its report")
+        training, trust = training_facts([source])
+        delta = default_delta(training.dataset_size)
+        selection = select(checkpoint)
+        release = Release(
+            checkpoint=checkpoint,
+            training=training,
+            selection=selection,
+            premises=Premises(assumptions=(trust, noise_premises(None), *selection.assumptions)),
+            targets=tuple(Target(epsilon=epsilon, delta=delta) for epsilon in EPSILONS),
+            found=found,
+        )
+        proved = Target(epsilon=PROVED_EPSILON, delta=delta, calibration=Calibration.GAUSSIAN, regime=Regime.NONCONVEX)
+        with progress("noise", 2 * sum(file.size for file in checkpoint.files), "bytes") as advance:
+            for part, output in (
+                (release, None),
+                (replace(release, targets=(proved,)), prepared.model.with_name("model.proved")),
+            ):
+                candidates = plan(part, output)
+                reports = privatize(part, candidates, advance=advance, evaluate=evaluate)
+                yield from zip(candidates, reports, strict=True)
+
+
+def _attack(prepared: Prepared, models: Sequence[Path], progress: Progress) -> Iterator[Evidence]:
+    """The loss attack's AUC on each model; every audit leaves its report and scores."""
+    for model in models:
+        report_path, scores_path = output_paths(model, None)
+        request = AuditRequest(
+            model=model,
+            members=prepared.members,
+            nonmembers=prepared.nonmembers,
+            report=report_path,
+            scores=scores_path,
+            device="cpu",
+        )
+        report = run_audit(request, progress)
+        write_report(report_path, report)
+        yield next(e for e in report.evidence if (e.method, e.quantity) == ("loss", "AUC"))
+
+
+def follows(chapter: Chapter, regime: Regime) -> Guarantee | None:
+    """What the chapter's noise gives under ``regime`` when one example is replaced."""
+    return next(
+        (g for g in chapter.guarantees if g.name == regime and g.adjacency is Adjacency.REPLACE_ONE),
+        None,
+    )

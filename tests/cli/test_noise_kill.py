@@ -1,0 +1,65 @@
+"""kill -9 at random moments of ``privctl noise`` leaves the old state or complete files, never a partial one."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from privctl.cli import run
+
+FACTS = ["--epochs", "2", "--learning-rate", "0.1", "--clip-norm", "1", "--dataset-size", "100", "--batch-size", "5"]
+NAMES = [f"m.private-eps{e}" for e in ("1", "2")]
+
+
+def _noise(model: Path) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "privctl", "noise", str(model), "-q", "--epsilon", "1", "--epsilon", "2", *FACTS]
+    return subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL)
+
+
+def _check(folder: Path) -> list[str]:
+    """Every model under its final name is whole and has its report; returns the names that are there."""
+    there = [name for name in NAMES if (folder / f"{name}.safetensors").exists()]
+    for name in there:
+        assert (folder / f"{name}.report.json").exists()
+        assert run(["inspect", str(folder / f"{name}.safetensors"), "-q"]) == 0
+    return there
+
+
+def test_kill_at_random_moments(
+    tmp_path: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = np.random.default_rng(0).standard_normal(6_000_000).astype(np.float32)
+    model = write_model(tmp_path / "m.safetensors", {"w": weights})
+    before = model.read_bytes()
+    started = time.monotonic()
+    assert _noise(model).wait() == 0
+    whole = time.monotonic() - started
+    assert _check(tmp_path) == NAMES
+
+    moments = random.Random(0)
+    interrupted = 0
+    for trial in range(12):
+        for name in NAMES:
+            (tmp_path / f"{name}.safetensors").unlink(missing_ok=True)
+            (tmp_path / f"{name}.report.json").unlink(missing_ok=True)
+        process = _noise(model)
+        # Half the trials aim at the streaming and the renames that end the run.
+        time.sleep(whole * (moments.uniform(0.1, 1) if trial % 2 else moments.uniform(0.7, 1.05)))
+        process.kill()
+        interrupted += process.wait() == -signal.SIGKILL
+        _check(tmp_path)
+        capsys.readouterr()
+    assert interrupted >= 3
+    assert model.read_bytes() == before
+
+    for path in tmp_path.glob("m.private*"):
+        path.unlink()
+    assert _noise(model).wait() == 0
+    assert _check(tmp_path) == NAMES
+    assert not list(tmp_path.glob(".*.partial"))  # what the killed runs left was swept

@@ -1,0 +1,80 @@
+"""The demonstration in small: every artifact is there, says what holds, and its chain of digests is intact."""
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from privctl.cli import run
+from privctl.demo.story import EPSILONS, PROVED_EPSILON, Chapter, follows, tell
+from privctl.domain.guarantee import Status
+from privctl.domain.mechanism import Regime
+from privctl.reports import read_report
+
+
+@contextmanager
+def silent(_: str, __: float, ___: str) -> Iterator[object]:
+    yield lambda _: None
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Chapter, ...]:
+    return tell(tmp_path_factory.mktemp("demo"), 0, silent, notes=40)  # type: ignore[arg-type]
+
+
+def test_one_chapter_a_model(told: tuple[Chapter, ...]) -> None:
+    assert [c.target.epsilon for c in told if c.target] == [*EPSILONS, PROVED_EPSILON]
+    assert all(c.model.is_dir() for c in told)
+    assert all(0 <= (c.auc.estimate or -1) <= 1 for c in told)
+    noise = [c.noise_stddev for c in told]
+    assert noise == sorted(noise)
+    assert math.isfinite(told[0].perplexity or math.inf)
+
+
+def test_nothing_but_the_nonconvex_bound_is_proved(told: tuple[Chapter, ...]) -> None:
+    for chapter in told[1:]:
+        proved = {g.name for g in chapter.guarantees if g.status is Status.PROVED}
+        assert proved == {"nonconvex"}
+    last = follows(told[-1], Regime.NONCONVEX)
+    assert last is not None
+    assert last.epsilon == pytest.approx(PROVED_EPSILON, rel=1e-9)
+
+
+def test_every_chain_is_intact(told: tuple[Chapter, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    for chapter in told:
+        assert run(["inspect", str(chapter.model), "-q"]) == 0
+    assert "retrain at" in capsys.readouterr().out
+
+
+def test_every_report_reads_back(told: tuple[Chapter, ...]) -> None:
+    reports = [read_report(path) for path in told[0].model.parent.glob("*.report.json")]
+    assert sorted(r.step for r in reports) == ["audit"] * 5 + ["noise"] * 4 + ["retrain"]
+
+
+def test_noisy_models_load_and_generate(told: tuple[Chapter, ...]) -> None:
+    network = AutoModelForCausalLM.from_pretrained(told[1].model)
+    tokenizer = AutoTokenizer.from_pretrained(told[1].model)
+    tokens = tokenizer("Edda Norrvik,", return_tensors="pt", add_special_tokens=False)
+    made = network.generate(**tokens, max_new_tokens=5, do_sample=False)
+    assert made.shape[1] > tokens["input_ids"].shape[1]
+
+
+def test_members_and_nonmembers_do_not_overlap_by_name(told: tuple[Chapter, ...]) -> None:
+    folder = told[0].model.parent
+    sets = [
+        {json.loads(line)["text"] for line in (folder / name).read_text().splitlines()}
+        for name in ("members.jsonl", "nonmembers.jsonl")
+    ]
+    assert sets[0]
+    assert not sets[0] & sets[1]
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").write_text("keep")
+    assert run(["demo", "-o", str(tmp_path)]) == 2
+    assert "not an empty folder" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["mine"]
