@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from privctl.domain.errors import InputFault
 from privctl.storage.reader import unreadable
@@ -53,12 +53,12 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+    return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def _text_of(line: bytes, where: str) -> str:
     try:
-        data = json.loads(line.decode("utf-8-sig"))
+        data = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise InputFault(f"{where} is not UTF-8 text; save the file as UTF-8") from None
     except json.JSONDecodeError as error:

@@ -5,7 +5,9 @@ Nothing is fetched, no code that comes with a model is run, and only safetensors
 
 from __future__ import annotations
 
+import logging
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +19,16 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
-from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging as chatter
+from transformers.utils import logging as _logging
 
 from privctl.codec import parse_json
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.storage.reader import Checkpoint, open_checkpoint, read_text
+from privctl.storage.reader import SINGLE_NAME, Checkpoint, open_checkpoint, read_text
+
+#: transformers types some of what is used here loosely.
+_chatter: Any = _logging
+_CausalLM: Any = AutoModelForCausalLM
 
 CONFIG_NAME = "config.json"
 #: Any one of these makes a folder hold a tokenizer.
@@ -71,16 +76,16 @@ class LanguageModel:
 def load_model(path: Path, *, folder: Path | None = None, device: str | None = None) -> LanguageModel:
     """Load the model at ``path``: a Hugging Face directory, or a ``.safetensors`` file beside its config and tokenizer.
 
-    ``folder`` names another place for configuration and tokenizer. ``device`` None is CUDA where there is one, else the CPU. Weights are float32 on a CPU, and in the checkpoint's own
-    format elsewhere. Raises InputFault for what is missing, unsupported or disagrees; UsageFault for a device that is
-    not there.
+    ``folder`` names another place for configuration and tokenizer. ``device`` None is CUDA where there is one, else the
+    CPU. Weights are float32 on a CPU, and in the checkpoint's own format elsewhere. Raises InputFault for what is
+    missing, unsupported or disagrees; UsageFault for a device that is not there.
     """
     target = choose_device(device)
     with open_checkpoint(path) as checkpoint, hushed():
         folder = folder or checkpoint.folder
         config = _config(folder, path)
         tokenizer = _tokenizer(folder, path)
-        network = _network(checkpoint, config, torch.float32 if target.type == "cpu" else "auto")
+        network = _network(checkpoint, folder, config, torch.float32 if target.type == "cpu" else "auto")
     network.eval().requires_grad_(False)
     return LanguageModel(path=path, folder=folder, network=network.to(target), tokenizer=tokenizer, device=target)
 
@@ -104,17 +109,17 @@ def choose_device(name: str | None) -> torch.device:
 @contextmanager
 def hushed() -> Iterator[None]:
     """Keep transformers' progress bars and warnings off the streams while the block runs."""
-    verbosity, bars = chatter.get_verbosity(), chatter.is_progress_bar_enabled()
-    chatter.set_verbosity(chatter.CRITICAL)
-    chatter.disable_progress_bar()
+    verbosity, bars = _chatter.get_verbosity(), _chatter.is_progress_bar_enabled()
+    _chatter.set_verbosity(logging.CRITICAL)
+    _chatter.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        chatter.set_verbosity(verbosity)
+        _chatter.set_verbosity(verbosity)
         if bars:
-            chatter.enable_progress_bar()
+            _chatter.enable_progress_bar()
 
 
 def _config(folder: Path, path: Path) -> Any:
@@ -150,23 +155,20 @@ def _tokenizer(folder: Path, path: Path) -> Any:
         ) from None
 
 
-def _network(checkpoint: Checkpoint, config: Any, dtype: torch.dtype | str) -> Any:
+def _network(checkpoint: Checkpoint, folder: Path, config: Any, dtype: torch.dtype | str) -> Any:
     """The network with the checkpoint's weights, every one of them accounted for."""
-    source: dict[str, Any] = {"pretrained_model_name_or_path": checkpoint.root}
-    if not checkpoint.is_directory:
-        # transformers looks for fixed file names; a file of any name is read here and handed over
-        source = {"pretrained_model_name_or_path": None, "state_dict": load_file(checkpoint.root)}
     try:
-        network, info = AutoModelForCausalLM.from_pretrained(
-            **source,
-            config=config,
-            dtype=dtype,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
+        with _as_folder(checkpoint, folder) as whole:
+            network, info = _CausalLM.from_pretrained(
+                whole,
+                config=config,
+                dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
     except ValueError as error:
         if "Unrecognized configuration class" not in str(error):
             raise InputFault(f"{checkpoint.root} cannot be loaded: {error}") from None
@@ -178,6 +180,21 @@ def _network(checkpoint: Checkpoint, config: Any, dtype: torch.dtype | str) -> A
         raise InputFault(f"{checkpoint.root} cannot be loaded: {error}") from None
     _check_loaded(checkpoint.root, info)
     return network
+
+
+@contextmanager
+def _as_folder(checkpoint: Checkpoint, folder: Path) -> Iterator[Path]:
+    """The checkpoint under the file names that transformers looks for.
+
+    A lone file is linked into a scratch folder, beside ``folder``'s configuration.
+    """
+    if checkpoint.is_directory:
+        yield checkpoint.root
+        return
+    with tempfile.TemporaryDirectory(prefix="privctl-") as scratch:
+        (Path(scratch) / SINGLE_NAME).symlink_to(checkpoint.root.absolute())
+        (Path(scratch) / CONFIG_NAME).symlink_to((folder / CONFIG_NAME).absolute())
+        yield Path(scratch)
 
 
 def _check_loaded(path: Path, info: dict[str, Any]) -> None:

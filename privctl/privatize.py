@@ -16,10 +16,10 @@ from privctl.domain.mechanism import Calibration, ClippedTraining, WeightNoise
 from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.mechanisms.dp_weights import Premises, Target, guarantees, noise_stddev
 from privctl.mechanisms.weight_noise import WeightNoiser
+from privctl.placement import COMPANIONS, Place, left_behind, output_path, report_path
 from privctl.randomness import NoiseSource
 from privctl.reports import (
     POINTER,
-    REPORT_SUFFIX,
     FoundReport,
     file_artifact,
     now,
@@ -27,32 +27,11 @@ from privctl.reports import (
     versions,
 )
 from privctl.selection import Selection
-from privctl.storage.atomic import PendingFile, PendingFolder, require_absent, write_bytes
+from privctl.storage.atomic import require_absent, write_bytes
 from privctl.storage.digest import Advance, silent
 from privctl.storage.header import serialize_header
-from privctl.storage.reader import INDEX_NAME, Checkpoint, SafetensorsFile
+from privctl.storage.reader import Checkpoint, SafetensorsFile
 from privctl.storage.stream import Rewritten, WrittenFile, rewrite
-
-#: Files of a Hugging Face directory that describe the model without holding weights or traces of its training.
-COMPANIONS = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tokenizer.model",
-    "chat_template.jinja",
-    "chat_template.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-    INDEX_NAME,
-)
 
 PERPLEXITY = "perplexity"
 
@@ -91,8 +70,7 @@ class Candidate:
     @property
     def report_path(self) -> Path:
         """Beside the model, under the model's name."""
-        stem = self.path.name.removesuffix(".safetensors")
-        return self.path.with_name(stem + REPORT_SUFFIX)
+        return report_path(self.path)
 
 
 #: Perplexity of the weights at a path (file or folder) that may still carry a temporary name.
@@ -117,9 +95,12 @@ def plan(release: Release, output: Path | None) -> tuple[Candidate, ...]:
     stddevs = [noise_stddev(release.training, target, dimension) for target in release.targets]
     if len(set(stddevs)) < len(stddevs):
         raise UsageFault("two of the epsilons ask for the same noise; give each --epsilon once")
+    marks = [f"-eps{target.epsilon:g}" if len(stddevs) > 1 else "" for target in release.targets]
+    if len(set(marks)) < len(marks):
+        raise UsageFault("two of the epsilons are too close to get files of their own; choose others")
     return tuple(
-        _candidate(release, target, stddev, stddevs, _output_path(release, target, output))
-        for target, stddev in zip(release.targets, stddevs, strict=True)
+        _candidate(release, target, stddev, stddevs, output_path(release.checkpoint, output, mark))
+        for target, stddev, mark in zip(release.targets, stddevs, marks, strict=True)
     )
 
 
@@ -144,7 +125,7 @@ def privatize(
     source = NoiseSource(release.seed)
     noiser = WeightNoiser(source, [c.stddev for c in quietest_first], release.selection.streams)
     with ExitStack() as stack:
-        places = [_Place(stack, release.checkpoint, candidate) for candidate in quietest_first]
+        places = [Place(stack, release.checkpoint, candidate.path) for candidate in quietest_first]
         streamed = [(file, _stream(stack, file, places, noiser, threads, advance)) for file in release.checkpoint.files]
         _check_input(release, streamed)
         reports = {}
@@ -162,54 +143,10 @@ def privatize(
     return tuple(reports[candidate.path][1] for candidate in candidates)
 
 
-class _Place:
-    """Where one candidate is being written: a file, or a folder with companions, under a temporary name."""
-
-    def __init__(self, stack: ExitStack, checkpoint: Checkpoint, candidate: Candidate) -> None:
-        self.candidate = candidate
-        self._files: list[PendingFile] = []
-        self._folder = stack.enter_context(PendingFolder(candidate.path)) if checkpoint.is_directory else None
-        if self._folder is not None:
-            for name in COMPANIONS:
-                if (checkpoint.root / name).is_file():
-                    write_bytes(self._folder.temporary / name, (checkpoint.root / name).read_bytes())
-
-    @property
-    def weights(self) -> Path:
-        """What a loader can read before the commit."""
-        return self._files[0].temporary if self._folder is None else self._folder.temporary
-
-    @property
-    def pointer(self) -> str:
-        """The report as the weight files' headers name it."""
-        name = self.candidate.report_path.name
-        return name if self._folder is None else f"../{name}"
-
-    def open_file(self, stack: ExitStack, name: str, size: int) -> PendingFile:
-        """A pending file for the shard ``name``."""
-        path = self.candidate.path if self._folder is None else self._folder.temporary / name
-        pending = stack.enter_context(PendingFile(path, size))
-        self._files.append(pending)
-        return pending
-
-    def close_files(self) -> None:
-        """In a folder, give the files their names; the folder itself still carries a temporary one."""
-        if self._folder is not None:
-            for pending in self._files:
-                pending.commit()
-
-    def commit(self) -> None:
-        """Make the candidate appear under its final name."""
-        if self._folder is not None:
-            self._folder.commit()
-        else:
-            self._files[0].commit()
-
-
 def _stream(
     stack: ExitStack,
     file: SafetensorsFile,
-    places: Sequence[_Place],
+    places: Sequence[Place],
     noiser: WeightNoiser,
     threads: int,
     advance: Advance,
@@ -236,22 +173,6 @@ def _candidate(release: Release, target: Target, stddev: float, stddevs: Sequenc
         released_stddevs=stddevs,
     )
     return Candidate(target=target, stddev=stddev, path=path, guarantees=found, omissions=omitted)
-
-
-def _output_path(release: Release, target: Target, output: Path | None) -> Path:
-    """``NAME.private`` beside the input, or what ``--output`` says; with several targets the epsilon joins the name."""
-    root = release.checkpoint.root.resolve()
-    suffix = "" if release.checkpoint.is_directory else ".safetensors"
-    mark = f"-eps{target.epsilon:g}" if len(release.targets) > 1 else ""
-    stem = root.name.removesuffix(suffix)
-    if output is None:
-        return release.checkpoint.root.parent / f"{stem}.private{mark}{suffix}"
-    if output.is_dir() and not release.checkpoint.is_directory:
-        return output / f"{stem}.private{mark}{suffix}"
-    path = output.with_name(output.name.removesuffix(suffix) + mark + suffix)
-    if path.resolve() == root:
-        raise UsageFault(f"the output {path} is the input; choose another --output")
-    return path
 
 
 def _check_input(release: Release, streamed: Sequence[tuple[SafetensorsFile, Rewritten]]) -> None:
@@ -310,7 +231,7 @@ def _report(
         ),
         guarantees=candidate.guarantees,
         evidence=() if perplexity is None else (_perplexity(perplexity),),
-        omissions=(*candidate.omissions, *_left_behind(release.checkpoint)),
+        omissions=(*candidate.omissions, *left_behind(release.checkpoint)),
         warnings=tuple(_warnings(release)),
         parents=() if release.found is None else (release.found.parent_of(place),),
     )
@@ -348,19 +269,6 @@ def perplexity_of(report: PrivacyReport) -> float | None:
     if found is None:
         return None
     return math.inf if found.estimate is None else found.estimate
-
-
-def _left_behind(checkpoint: Checkpoint) -> Iterator[Omission]:
-    """Files of the directory that were not copied: they may hold the weights without noise, or training logs."""
-    if not checkpoint.is_directory:
-        return
-    copied = {*COMPANIONS, *(file.path.name for file in checkpoint.files)}
-    for path in sorted(checkpoint.root.iterdir()):
-        if path.name not in copied and not path.name.startswith("."):
-            yield Omission(
-                what=f"copy of {path.name}",
-                reason="not known to be free of weights or traces of the data",
-            )
 
 
 def _warnings(release: Release) -> Iterator[str]:

@@ -21,7 +21,9 @@ Choose = Callable[..., Selection]
 
 @pytest.fixture
 def choose(tmp_path: Path, write_model: Callable[..., Path]) -> Choose:
-    def run(tensors: dict[str, np.ndarray], base: dict[str, np.ndarray] | None = None, **options: list[str]) -> Selection:
+    def run(
+        tensors: dict[str, np.ndarray], base: dict[str, np.ndarray] | None = None, **options: list[str]
+    ) -> Selection:
         model = write_model(tmp_path / "m.safetensors", tensors)
         public = write_model(tmp_path / "b.safetensors", base if base is not None else tensors)
         with open_checkpoint(model) as checkpoint, open_checkpoint(public) as other:

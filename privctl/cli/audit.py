@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -49,7 +48,7 @@ def audit(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Attack MODEL: can members of its training data be told apart from records it never saw?
+    """Attack MODEL: tell members of its training data from records it never saw.
 
     MODEL is a Hugging Face directory, or a .safetensors file with config.json and tokenizer beside it. Records are
     JSON objects with "text", or with "prompt" and "response". Both files should come from one source and have been
@@ -123,8 +122,8 @@ def conclusion(evidence: Sequence[Evidence]) -> str:
             f"Members can be told from non-members: {worst.method} {worst.quantity} {_span(worst)}, "
             f"where chance gives {worst.details['chance']:.3g}."
         )
-    spans = [f"{item.method} {item.quantity} {_span(item)}" for item in judged if item.estimate is not None]
-    shown = f" These records leave room for {', '.join(spans)}." if spans else ""
+    spans = [f"{item.method} {item.quantity} up to {item.upper:.3f}" for item in judged if item.upper is not None]
+    shown = f" Still possible, going by the intervals: {', '.join(spans)}." if spans else ""
     return "No difference was found, which does not make the model safe." + shown
 
 
@@ -132,8 +131,8 @@ def _span(item: Evidence) -> str:
     return f"{item.estimate:.3f} ({item.lower:.3f} to {item.upper:.3f})"
 
 
-def _excess(item: Evidence) -> float:
-    """How far the interval lies above what chance gives; quantities without either come last."""
+def _excess(item: Evidence) -> tuple[bool, float]:
+    """Resolved quantities first, then by how far the interval lies above what chance gives, if it does."""
     if item.lower is None or "chance" not in item.details:
-        return -math.inf if item.estimate is None else -9.0
-    return item.lower - item.details["chance"]
+        return item.estimate is not None, 0.0
+    return True, max(0.0, item.lower - item.details["chance"])

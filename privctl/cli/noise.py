@@ -93,7 +93,7 @@ def noise(model: str, **options: Any) -> None:
         candidates = plan(release, output)
         if options["dry_run"]:
             if options["evaluate"]:
-                raise UsageFault("--dry-run makes no candidates, so --evaluate has nothing to measure; drop one of them")
+                raise UsageFault("--dry-run makes no candidates, so --evaluate has nothing to measure; drop one")
             _show(candidates, [None] * len(candidates), None, dry_run=True)
             return
         evaluate, original = _evaluation(checkpoint, options)

@@ -10,7 +10,7 @@ from pathlib import Path
 from audits.run import AuditRequest, output_paths, run_audit
 from audits.scoring import perplexity
 from privctl.data import read_records
-from privctl.demo.model import NOTES, Prepared, prepare, steps
+from privctl.demo.model import NOTES, Prepared, one_thread, prepare, steps
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Adjacency, Guarantee
 from privctl.domain.mechanism import Calibration, Regime
@@ -25,7 +25,7 @@ from privctl.selection import select
 from privctl.storage.reader import open_checkpoint
 
 #: Claimed epsilons: the published noise barely depends on them.
-EPSILONS = (100.0, 1.0, 0.01)
+EPSILONS = (100.0, 10.0, 1.0, 0.3)
 #: An epsilon that is proved instead, by noise calibrated to the sensitivity that needs no assumption on the loss.
 PROVED_EPSILON = 8.0
 
@@ -50,6 +50,11 @@ def tell(folder: Path, seed: int, progress: Progress, *, notes: int = NOTES) -> 
 
     ``notes`` records are invented from ``seed``; about half of them are trained on.
     """
+    with one_thread():
+        return tuple(_chapters(folder, seed, progress, notes))
+
+
+def _chapters(folder: Path, seed: int, progress: Progress, notes: int) -> Iterator[Chapter]:
     with progress("training a small GPT-2, every gradient clipped", steps(seed, notes), "steps") as advance:
         prepared = prepare(folder, seed=seed, notes=notes, advance=advance)
     texts = [record.text for record in read_records(prepared.nonmembers)]
@@ -60,7 +65,7 @@ def tell(folder: Path, seed: int, progress: Progress, *, notes: int = NOTES) -> 
     released = list(_releases(prepared, evaluate, progress))
     models = [prepared.model, *(candidate.path for candidate, _ in released)]
     attacked = dict(zip(models, _attack(prepared, models, progress), strict=True))
-    first = Chapter(
+    yield Chapter(
         model=prepared.model,
         noise_stddev=0.0,
         target=None,
@@ -68,20 +73,15 @@ def tell(folder: Path, seed: int, progress: Progress, *, notes: int = NOTES) -> 
         perplexity=evaluate(prepared.model),
         auc=attacked[prepared.model],
     )
-    return (
-        first,
-        *(
-            Chapter(
-                model=candidate.path,
-                noise_stddev=candidate.stddev,
-                target=candidate.target,
-                guarantees=candidate.guarantees,
-                perplexity=perplexity_of(report),
-                auc=attacked[candidate.path],
-            )
-            for candidate, report in released
-        ),
-    )
+    for candidate, report in released:
+        yield Chapter(
+            model=candidate.path,
+            noise_stddev=candidate.stddev,
+            target=candidate.target,
+            guarantees=candidate.guarantees,
+            perplexity=perplexity_of(report),
+            auc=attacked[candidate.path],
+        )
 
 
 def _releases(

@@ -138,7 +138,8 @@ def train_clipped(
 
     ``model`` is a causal language model of transformers in float32, on any one device; its parameters that require a
     gradient are trained. ``token_ids`` holds the private examples without padding. ``seed`` makes the visiting order,
-    which is not secret. Dropout is off and attention is eager, so that an example's gradient is its own.
+    which is not secret. Dropout is off and attention is eager, so that an example's gradient is its own; the model is
+    left so.
 
     Raises UsageFault for facts this loop does not carry out, InputFault for examples or a model it cannot train on,
     and for a loss or gradient that is not finite.

@@ -52,7 +52,7 @@ def test_every_chain_is_intact(told: tuple[Chapter, ...], capsys: pytest.Capture
 
 def test_every_report_reads_back(told: tuple[Chapter, ...]) -> None:
     reports = [read_report(path) for path in told[0].model.parent.glob("*.report.json")]
-    assert sorted(r.step for r in reports) == ["audit"] * 5 + ["noise"] * 4 + ["retrain"]
+    assert sorted(r.step for r in reports) == ["audit"] * 6 + ["noise"] * 5 + ["retrain"]
 
 
 def test_noisy_models_load_and_generate(told: tuple[Chapter, ...]) -> None:

@@ -120,9 +120,7 @@ def test_a_convex_claim_below_the_tail_is_exceeded() -> None:
 )
 def test_gaussian_calibration(regime: Regime, adjacency: Adjacency, batch: int, stddev: float) -> None:
     t = replace(PAPER, batch_size=batch)
-    target = Target(
-        epsilon=1, delta=DELTA, calibration=Calibration.GAUSSIAN, regime=regime, adjacency=adjacency
-    )
+    target = Target(epsilon=1, delta=DELTA, calibration=Calibration.GAUSSIAN, regime=regime, adjacency=adjacency)
     chosen = noise_stddev(t, target, 1)
     assert chosen == pytest.approx(stddev, rel=1e-10)
     found, _ = guarantees(t, target, chosen, 1, ENFORCED)

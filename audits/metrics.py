@@ -1,0 +1,148 @@
+"""Statistics of two samples of scores, members against non-members, each with an honest interval.
+
+A higher score means more member-like. ``alpha`` is the allowed failure probability of a two-sided interval. No curve
+is interpolated or replaced by its convex hull.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import betaincinv, ndtri
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+DELONG = "DeLong, logit scale"
+PAIRS = "Clopper-Pearson over disjoint pairs"
+CLOPPER_PEARSON = "Clopper-Pearson"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auc:
+    """Area under the ROC curve: P(member scores higher) + P(tie) / 2; ``stderr`` is DeLong's, NaN where undefined."""
+
+    value: float
+    stderr: float
+    lower: float
+    upper: float
+    interval: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatingPoint:
+    """Calling a record a member where its score exceeds ``threshold``: counts, and intervals of the rates.
+
+    ``tpr_lower`` and ``tpr_upper`` are two-sided for the threshold as it stands. ``fpr_upper`` is one-sided, and
+    ``certified`` says whether it keeps to the rate asked for. ``reason`` is not empty where the non-members are too
+    few to resolve that rate; the counts are then no estimate of the TPR at it.
+    """
+
+    threshold: float
+    true_positives: int
+    false_positives: int
+    tpr: float
+    tpr_lower: float
+    tpr_upper: float
+    fpr_upper: float
+    certified: bool
+    reason: str
+
+
+def clopper_pearson(successes: int, trials: int, alpha: float = 0.05) -> tuple[float, float]:
+    """The exact two-sided interval of a binomial probability (Clopper and Pearson 1934).
+
+    ``clopper_pearson(90, 100)`` is (0.823777, 0.950995).
+    """
+    if not 0 <= successes <= trials:
+        raise ValueError(f"successes is {successes} of {trials} trials; it must lie between 0 and trials")
+    lower = 0.0 if successes == 0 else float(betaincinv(successes, trials - successes + 1, alpha / 2))
+    upper = 1.0 if successes == trials else float(betaincinv(successes + 1, trials - successes, 1 - alpha / 2))
+    return lower, upper
+
+
+def auc(members: NDArray[Any], nonmembers: NDArray[Any], alpha: float = 0.05) -> Auc:
+    """AUC by mid-ranks with DeLong's interval on the logit scale, in O(n log n) (DeLong 1988; Sun and Xu 2014).
+
+    ``members`` and ``nonmembers`` are one score each, in any order. Where DeLong's variance is zero or undefined
+    (complete separation, one distinct score, one record) the interval is the exact one of pairing the records off.
+    Members [.9, .8, .7, .6, .55] against [.65, .5, .4, .3, .2] give 0.92, standard error 0.093808, (0.486, 0.993).
+    """
+    _require_scores(members, nonmembers)
+    m, n = len(members), len(nonmembers)
+    pooled = midranks(np.concatenate([members, nonmembers]))
+    above = (pooled[:m] - midranks(members)) / n  # share of non-members below each member
+    below = 1 - (pooled[m:] - midranks(nonmembers)) / m  # share of members above each non-member
+    value = float(above.mean())
+    stderr = math.nan
+    if min(m, n) > 1:
+        stderr = math.sqrt(above.var(ddof=1) / m + below.var(ddof=1) / n)
+    if not stderr > 0 or not 0 < value < 1:
+        lower, upper = _pairs_interval(members, nonmembers, alpha)
+        return Auc(value=value, stderr=stderr, lower=lower, upper=upper, interval=PAIRS)
+    half = -float(ndtri(alpha / 2)) * stderr / (value * (1 - value))
+    center = math.log(value / (1 - value))
+    lower, upper = _sigmoid(center - half), _sigmoid(center + half)
+    return Auc(value=value, stderr=stderr, lower=lower, upper=upper, interval=DELONG)
+
+
+def midranks(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Ranks from 1; equal values share the mean of their ranks."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    shared: NDArray[np.float64] = (last - (counts - 1) / 2)[inverse.reshape(-1)]
+    return shared
+
+
+def tpr_at_fpr(members: NDArray[Any], nonmembers: NDArray[Any], fpr: float, alpha: float = 0.05) -> OperatingPoint:
+    """The true positive rate at a false positive rate of at most ``fpr``, without interpolation.
+
+    The threshold is the (k+1)-th largest non-member score, k = floor(fpr * n); a member must exceed it, so ties never
+    push the false positive rate above ``fpr``. The example of ``auc`` at 20 %: threshold .5, 5 and 1 positives.
+    """
+    _require_scores(members, nonmembers)
+    count = len(nonmembers)
+    allowed = math.floor(fpr * count + 1e-9)  # 0.29 * 100 is 28.999999999999996
+    threshold = float(np.partition(nonmembers, count - 1 - allowed)[count - 1 - allowed])
+    hits, errors = int((members > threshold).sum()), int((nonmembers > threshold).sum())
+    lower, upper = clopper_pearson(hits, len(members), alpha)
+    fpr_upper = clopper_pearson(errors, count, 2 * alpha)[1]
+    reason = ""
+    if allowed < 1:
+        reason = (
+            f"a false positive rate of {fpr:g} needs at least {math.ceil(1 / fpr - 1e-9)} non-members; here are {count}"
+        )
+    return OperatingPoint(
+        threshold=threshold,
+        true_positives=hits,
+        false_positives=errors,
+        tpr=hits / len(members),
+        tpr_lower=lower,
+        tpr_upper=upper,
+        fpr_upper=fpr_upper,
+        certified=fpr_upper <= fpr,
+        reason=reason,
+    )
+
+
+def _pairs_interval(members: NDArray[Any], nonmembers: NDArray[Any], alpha: float) -> tuple[float, float]:
+    """Exact bounds from independent pairs: a tie counts against the bound on either side."""
+    pairs = min(len(members), len(nonmembers))
+    won = int((members[:pairs] > nonmembers[:pairs]).sum())
+    tied = int((members[:pairs] == nonmembers[:pairs]).sum())
+    return clopper_pearson(won, pairs, alpha)[0], clopper_pearson(won + tied, pairs, alpha)[1]
+
+
+def _require_scores(members: NDArray[Any], nonmembers: NDArray[Any]) -> None:
+    for name, scores in (("members", members), ("nonmembers", nonmembers)):
+        if not len(scores):
+            raise ValueError(f"{name} is empty; a comparison needs at least one score on each side")
+        if np.isnan(scores).any():
+            raise ValueError(f"{name} holds NaN; every record needs a score")
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))

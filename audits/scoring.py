@@ -1,0 +1,365 @@
+"""One forward pass over every record, batched by length, that serves all attacks.
+
+The network's trunk runs on whole batches; only real positions are then projected to the vocabulary, a few hundred at a
+time and in float32, so that logits of shape [batch, length, vocabulary] never exist.
+
+Policy. Text is tokenised without special tokens. Where the tokenizer's own template begins with its BOS token, BOS is
+put in front; it is never scored. No EOS is added. A record longer than the limit keeps its first tokens. Rows are
+padded on the right, which a causal model cannot see, so that a token's score does not depend on its batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from audits.scores import FIELDS, ScoreTable, Skip
+from privctl.data import Record
+from privctl.domain.errors import InputFault, IoFault, UsageFault
+from privctl.models import LanguageModel, hushed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Called with the number of tokens just scored.
+Advance = Callable[[float], None]
+
+#: Length limit for models whose configuration states a longer context, or none.
+DEFAULT_LENGTH = 2048
+#: Texts tokenised in one call.
+_TEXTS = 1024
+#: Logits held at once by a network that can only be run whole.
+_WHOLE_LOGITS = 1 << 26
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """Performance settings; no score depends on them beyond rounding.
+
+    A batch holds at most ``tokens`` positions, padding counted. At most ``logits`` numbers (positions times
+    vocabulary, but 32 positions at least) exist at once: few enough to stay in a CPU's cache, many enough for a GPU.
+    """
+
+    tokens: int = 2048
+    logits: int = 1 << 21
+
+    @classmethod
+    def on(cls, device: torch.device) -> Batching:
+        """What suits ``device``."""
+        return cls() if device.type == "cpu" else cls(tokens=1 << 15, logits=1 << 27)
+
+    def positions(self, vocabulary: int) -> int:
+        """Positions that are projected at once."""
+        return max(32, self.logits // vocabulary)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Two sets of records as token ids, ready to be scored; ``rows`` are in file order, members first."""
+
+    rows: tuple[NDArray[np.int64], ...]
+    member: NDArray[np.bool_]
+    line: NDArray[np.int64]
+    truncated: NDArray[np.bool_]
+    skipped: tuple[tuple[bool, int, Skip], ...]
+    max_length: int
+    bos: bool
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that will be scored."""
+        return sum(len(row) - 1 for row in self.rows)
+
+
+def _silent(_: float) -> None:
+    """The ``Advance`` of a caller that shows no progress."""
+
+
+def length_limit(model: LanguageModel, max_length: int | None) -> int:
+    """Tokens kept of a record: ``max_length``, else the model's context up to ``DEFAULT_LENGTH``.
+
+    Raises UsageFault for a ``max_length`` below 2 or beyond the context.
+    """
+    context = model.context
+    if max_length is None:
+        return min(context or DEFAULT_LENGTH, DEFAULT_LENGTH)
+    if max_length < 2:
+        raise UsageFault(f"--max-length is {max_length}; it must be at least 2, as scoring predicts each next token")
+    if context is not None and max_length > context:
+        raise UsageFault(f"--max-length is {max_length}, but {model.path} sees at most {context} tokens; give less")
+    return max_length
+
+
+def begins_with_bos(model: LanguageModel) -> bool:
+    """Whether the tokenizer's own template puts BOS in front of a text."""
+    bos = model.tokenizer.bos_token_id
+    ids = model.tokenizer("a")["input_ids"]
+    return bos is not None and len(ids) > 0 and ids[0] == bos
+
+
+def prepare(
+    model: LanguageModel, members: Sequence[Record], nonmembers: Sequence[Record], max_length: int | None = None
+) -> Workload:
+    """Tokenise both sets once and decide what can be scored.
+
+    A record that occurs in both sets is left out of both, one that repeats within its set counts once, one of fewer
+    than 2 tokens cannot be scored; each is listed in ``skipped`` as (member, line, reason).
+    """
+    limit = length_limit(model, max_length)
+    both = {r.text for r in members} & {r.text for r in nonmembers}
+    kept: list[tuple[bool, Record]] = []
+    skipped: list[tuple[bool, int, Skip]] = []
+    for member, records in ((True, members), (False, nonmembers)):
+        seen: set[str] = set()
+        for record in records:
+            if record.text in both or record.text in seen:
+                skipped.append((member, record.line, Skip.IN_BOTH if record.text in both else Skip.DUPLICATE))
+            else:
+                seen.add(record.text)
+                kept.append((member, record))
+    rows = encode(model, [record.text for _, record in kept])
+    scored = [(*entry, row) for entry, row in zip(kept, rows, strict=True) if len(row) >= 2]
+    skipped += [(m, r.line, Skip.TOO_SHORT) for (m, r), row in zip(kept, rows, strict=True) if len(row) < 2]
+    return Workload(
+        rows=tuple(row[:limit] for _, _, row in scored),
+        member=np.array([member for member, _, _ in scored], dtype=np.bool_),
+        line=np.array([record.line for _, record, _ in scored], dtype=np.int64),
+        truncated=np.array([len(row) > limit for _, _, row in scored], dtype=np.bool_),
+        skipped=tuple(skipped),
+        max_length=limit,
+        bos=begins_with_bos(model),
+    )
+
+
+def score(
+    model: LanguageModel, workload: Workload, *, batching: Batching | None = None, advance: Advance = _silent
+) -> ScoreTable:
+    """Score every token of ``workload``; ``advance`` is called with the tokens done.
+
+    Raises InputFault where the model yields NaN or infinite scores, naming the record.
+    """
+    values, offsets = score_rows(model, workload.rows, batching=batching, advance=advance)
+    bad = np.flatnonzero(~np.isfinite(values).all(axis=0))
+    if len(bad):
+        record = int(np.searchsorted(offsets, bad[0], side="right")) - 1
+        side = "members" if workload.member[record] else "non-members"
+        raise InputFault(
+            f"{model.path} gives NaN or infinite scores, first on line {workload.line[record]} of the {side}; "
+            "check its weights for NaN and its format for overflow"
+        )
+    flags, lines, reasons = zip(*workload.skipped, strict=True) if workload.skipped else ((), (), ())
+    return ScoreTable(
+        **dict(zip(FIELDS, values, strict=True)),
+        offsets=offsets,
+        member=workload.member,
+        line=workload.line,
+        truncated=workload.truncated,
+        skipped_member=np.array(flags, dtype=np.bool_),
+        skipped_line=np.array(lines, dtype=np.int64),
+        skipped_reason=np.array(reasons, dtype=np.uint8),
+    )
+
+
+def perplexity(
+    model: LanguageModel,
+    texts: Sequence[str],
+    *,
+    max_length: int | None = None,
+    batching: Batching | None = None,
+    advance: Advance = _silent,
+) -> float:
+    """Exp of the mean negative log-likelihood (nats) over every predicted token of ``texts``, long ones cut as above.
+
+    Infinite where the model is that bad. Raises InputFault where no text has 2 tokens, or for NaN scores.
+    """
+    limit = length_limit(model, max_length)
+    rows = [row[:limit] for row in encode(model, texts) if len(row) >= 2]
+    if not rows:
+        raise InputFault(f"none of the {len(texts)} texts has 2 tokens; perplexity needs a next token to predict")
+    values, _ = score_rows(model, rows, batching=batching, advance=advance)
+    mean = -float(values[FIELDS.index("lp")].mean(dtype=np.float64))
+    if math.isnan(mean):
+        raise InputFault(f"{model.path} gives NaN scores; check its weights for NaN and its format for overflow")
+    return math.exp(mean) if mean < 709 else math.inf
+
+
+def encode(model: LanguageModel, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+    """Token ids of each text, with BOS in front where the tokenizer's template has it; not cut.
+
+    Raises InputFault for ids the model has no embedding for.
+    """
+    front = [model.tokenizer.bos_token_id] if begins_with_bos(model) else []
+    rows: list[NDArray[np.int64]] = []
+    with hushed():
+        for start in range(0, len(texts), _TEXTS):
+            part = list(texts[start : start + _TEXTS])
+            ids = model.tokenizer(part, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+            rows += [np.array(front + row, dtype=np.int64) for row in ids]
+    highest = max((int(row.max()) for row in rows if len(row)), default=0)
+    if highest >= model.vocabulary:
+        raise InputFault(
+            f"{model.folder} has a tokenizer that gives id {highest}, but the model knows {model.vocabulary} tokens; "
+            "give the tokenizer the model was trained with"
+        )
+    return rows
+
+
+@torch.inference_mode()
+def score_rows(
+    model: LanguageModel,
+    rows: Sequence[NDArray[np.int64]],
+    *,
+    batching: Batching | None = None,
+    advance: Advance = _silent,
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Scores [6, tokens] of every token after each row's first, in the rows' order, and the offsets [rows + 1].
+
+    Each row has at least 2 ids. Raises InputFault for a network that looks ahead.
+    """
+    batching = batching or Batching.on(model.device)
+    positions = batching.positions(model.vocabulary)
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths - 1)])
+    values = np.empty((len(FIELDS), int(offsets[-1])), dtype=np.float32)
+    with hushed(), _memory(model):
+        logits_of = _projection(model)
+        for batch in batches(lengths, batching.tokens):
+            ids, real = _padded([rows[i] for i in batch])
+            ids, real = ids.to(model.device), real.to(model.device)
+            targets = ids[:, 1:][real]
+            done = 0
+            parts = []
+            for logits in logits_of(ids, real, positions):
+                parts.append(token_scores(logits, targets[done : done + len(logits)]))
+                done += len(logits)
+            places = np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in batch])
+            values[:, places] = torch.cat(parts, dim=1).cpu().numpy()
+            advance(done)
+    return values, offsets
+
+
+def token_scores(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The scores [6, n], rows as ``FIELDS``, of ``targets`` [n] under ``logits`` [n, vocabulary], in float32.
+
+    ``logits`` serves as working memory and is overwritten where it is float32. The variance is taken around the mean:
+    the difference of two means of squares cancels in float32.
+    Probabilities (.7, .2, .1) and target 0 give lp -0.356675, mu -0.801819, var 0.494382.
+    """
+    z = logits.to(torch.float32)
+    index = targets[:, None]
+    own = z.gather(1, index)
+    others = z.scatter_(1, index, -math.inf).amax(dim=1, keepdim=True)
+    z.scatter_(1, index, own)
+    weight = torch.empty_like(z)
+    rank = torch.gt(z, own, out=weight).sum(dim=1)  # summing floats is quicker than summing bools
+    top = torch.maximum(own, others)
+    # Masked-out vocabulary has logits of -inf; a floor far below any real one keeps 0 * inf out of the sums.
+    y = z.sub_(top).clamp_(min=-1e15)
+    total = torch.exp(y, out=weight).sum(dim=1, keepdim=True)
+    mean = torch.linalg.vecdot(weight, y)[:, None] / total
+    deviation = y.sub_(mean)
+    var = torch.linalg.vecdot(weight.mul_(deviation), deviation) / total[:, 0]
+    log_total = total.log()
+    lp, mu, lse = own - top - log_total, mean - log_total, top + log_total
+    return torch.stack([lp[:, 0], mu[:, 0], var, rank, (own - others)[:, 0], lse[:, 0]])
+
+
+def batches(lengths: NDArray[np.int64], tokens: int) -> Iterator[list[int]]:
+    """Indices of rows to run together, longest first: at most ``tokens`` positions a batch, unless one row has more.
+
+    A batch of some size is closed early rather than be padded by more than a tenth.
+    """
+    order = np.argsort(-lengths, kind="stable").tolist()
+    batch: list[int] = []
+    width = real = 0
+    for i in order:
+        length = int(lengths[i])
+        size = (len(batch) + 1) * width
+        if batch and (size > tokens or (8 * size > tokens and size > 1.1 * (real + length))):
+            yield batch
+            batch, real = [], 0
+        width = width if batch else length
+        batch.append(i)
+        real += length
+    if batch:
+        yield batch
+
+
+@contextmanager
+def _memory(model: LanguageModel) -> Iterator[None]:
+    """One sentence where the device has too little memory."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise IoFault(
+            f"{model.device} has too little memory to score with {model.path}; give a smaller --max-length, or "
+            "--device cpu"
+        ) from None
+
+
+def _padded(rows: Sequence[NDArray[np.int64]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids [rows, longest], zeros on the right, and which of the positions [rows, longest - 1] predict a real token."""
+    width = max(len(row) for row in rows)
+    ids = np.zeros((len(rows), width), dtype=np.int64)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = row
+    lengths = np.array([len(row) for row in rows])
+    real = np.arange(width - 1)[None, :] < lengths[:, None] - 1
+    return torch.from_numpy(ids), torch.from_numpy(real)
+
+
+#: (ids [rows, width], real [rows, width - 1], positions at once) -> logits [<= positions, vocabulary] of the real ones.
+_Projection = Callable[[torch.Tensor, torch.Tensor, int], Iterator[torch.Tensor]]
+
+
+def _projection(model: LanguageModel) -> _Projection:
+    """How to get logits: trunk and head apart where that is what the network itself computes, else the whole.
+
+    Found out by trying, which also covers networks that scale or cap their logits after the head.
+    """
+    network = model.network
+    ids = torch.arange(4, device=model.device)[None, :] % model.vocabulary
+    whole = network(input_ids=ids, use_cache=False).logits
+    changed = ids.clone()
+    changed[0, -1] = (changed[0, -1] + 1) % model.vocabulary
+    ahead = network(input_ids=changed, use_cache=False).logits[:, :-1] - whole[:, :-1]
+    if ahead.abs().max() > 1e-3 * (1e-6 + whole.abs().max()):
+        raise InputFault(
+            f"{model.path} is not a causal language model: what it says of a token depends on later ones; "
+            "give one that predicts the next token"
+        )
+    head, trunk = network.get_output_embeddings(), network.base_model
+    if head is None or trunk is network:
+        return lambda *batch: _whole_logits(network, *batch)
+    hidden = _hidden(trunk, ids)
+    if hidden is None or not torch.equal(head(hidden), whole):
+        return lambda *batch: _whole_logits(network, *batch)
+    return lambda *batch: _headed_logits(trunk, head, *batch)
+
+
+def _hidden(trunk: Any, ids: torch.Tensor) -> torch.Tensor | None:
+    state = getattr(trunk(input_ids=ids, use_cache=False), "last_hidden_state", None)
+    return state if isinstance(state, torch.Tensor) else None
+
+
+def _headed_logits(
+    trunk: Any, head: Any, ids: torch.Tensor, real: torch.Tensor, positions: int
+) -> Iterator[torch.Tensor]:
+    hidden = _hidden(trunk, ids)
+    assert hidden is not None  # _projection saw one
+    for part in torch.split(hidden[:, :-1][real], positions):
+        yield head(part)
+
+
+def _whole_logits(network: Any, ids: torch.Tensor, real: torch.Tensor, positions: int) -> Iterator[torch.Tensor]:
+    """A few rows at a time, as many as a fixed number of logits allows."""
+    at_once = max(1, _WHOLE_LOGITS // (ids.shape[1] * network.config.get_text_config().vocab_size))
+    for some_ids, some_real in zip(torch.split(ids, at_once), torch.split(real, at_once), strict=True):
+        logits = network(input_ids=some_ids, use_cache=False).logits[:, :-1][some_real]
+        yield from torch.split(logits, positions)

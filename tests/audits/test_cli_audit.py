@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from audits.scores import read_scores
+from privctl.cli import run
+from privctl.codec import decode
+from privctl.domain.report import PrivacyReport
+from privctl.storage.digest import file_digest
+from tests.audits.tiny import save_model, sentences, write_jsonl
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model that has learnt its members by heart, and the two files."""
+    place = tmp_path_factory.mktemp("trained")
+    members, nonmembers = sentences(60, seed=1), sentences(120, seed=2)
+    write_jsonl(place / "members.jsonl", members)
+    write_jsonl(place / "nonmembers.jsonl", nonmembers)
+    save_model(place / "model")
+    network = AutoModelForCausalLM.from_pretrained(place / "model")
+    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
+    ids = [torch.tensor([[int(word[1:]) + 3 for word in text.split()]]) for text in members]
+    for _ in range(12):
+        for row in ids:
+            optimizer.zero_grad()
+            network(input_ids=row, labels=row).loss.backward()
+            optimizer.step()
+    network.save_pretrained(place / "model")
+    return place
+
+
+@pytest.fixture
+def place(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "place"))
+
+
+def audit(place: Path, *more: str, model: str = "model") -> int:
+    files = ["--members", str(place / "members.jsonl"), "--nonmembers", str(place / "nonmembers.jsonl")]
+    return run(["audit", str(place / model), *files, "--device", "cpu", *more])
+
+
+def report_of(path: Path) -> PrivacyReport:
+    return decode(path.read_text(), path.name)
+
+
+def test_a_memorised_set_is_found(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert audit(place) == 0
+    out, err = capfd.readouterr()
+    heading, _, first, *rest = out.splitlines()
+    assert heading.split("  ")[0] == "attack"
+    assert first.startswith(("loss", "midpoint"))
+    assert "Members can be told from non-members" in out
+    for words in (
+        "asserts",
+        "no baseline without the model",
+        "2 attacks were tried (loss, midpoint)",
+        "stronger attack",
+    ):
+        assert words in out
+    assert any("0.1 % FPR: a false positive rate of 0.001 needs at least 1000 non-members" in line for line in rest)
+    assert "wrote" in err
+    assert "Traceback" not in err
+
+    report = report_of(place / "model.audit.report.json")
+    assert report.step == "audit"
+    assert [item.role for item in report.inputs] == [
+        "model", "config", "tokenizer", "tokenizer", "members", "nonmembers",
+    ]  # fmt: skip
+    for item in (*report.inputs, *report.outputs):
+        assert file_digest(place / item.path) == item.digest
+    assert report.parameters["attack"] == ["loss", "midpoint"]
+    assert set(report.versions) == {"privctl", "python", "torch", "transformers", "numpy", "tokenizers"}
+    area = next(item for item in report.evidence if item.quantity == "AUC")
+    assert area.lower is not None
+    assert area.lower > 0.8
+    assert area.confidence == 0.975
+    scores = read_scores(place / "model.audit.scores.safetensors")
+    assert scores.samples == area.samples == {"members": 60, "nonmembers": 120}
+
+
+def test_nothing_to_find_is_not_called_private(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    save_model(place / "model", seed=9)
+    write_jsonl(place / "members.jsonl", sentences(150, seed=3))
+    capfd.readouterr()
+    assert audit(place, "--quiet") == 0
+    out, err = capfd.readouterr()
+    assert "No difference was found, which does not make the model safe." in out
+    assert "up to 0." in out
+    assert "private" not in out
+    assert err == ""
+
+
+def test_json_and_one_attack(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = audit(place, "--json", "--attack", "loss", "-o", str(place / "x.report.json"), "--max-length", "8")
+    assert code == 0
+    printed = capfd.readouterr().out
+    assert printed == (place / "x.report.json").read_text()
+    report = decode(printed, "stdout")
+    assert {item.method for item in report.evidence} == {"loss"}
+    assert report.evidence[0].confidence == 0.95
+    assert report.parameters["max_length"] == 8
+    assert report.outputs[0].path == "x.scores.safetensors"
+    assert any("cut to their first 8 tokens" in line for line in report.warnings)
+
+
+def test_a_single_file_and_its_parent(place: Path) -> None:
+    assert audit(place, "-o", str(place / "model" / "p.report.json")) == 0
+    parent = report_of(place / "model" / "p.report.json")
+    weights = load_file(place / "model" / "model.safetensors")
+    for pointer in ("p.report.json", "gone.report.json"):
+        save_file(weights, place / "model" / "noisy.safetensors", metadata={"privctl.report": pointer})
+        assert audit(place, "-f", model="model/noisy.safetensors") == 0
+        report = report_of(place / "model" / "noisy.audit.report.json")
+        doubts = [line for line in report.warnings if "the model names" in line]
+        if pointer == "gone.report.json":
+            assert report.parents == ()
+            assert "gone.report.json is not a file" in doubts[0]
+        else:
+            (entry,) = report.parents
+            assert (entry.path, entry.digest) == (pointer, file_digest(place / "model" / pointer))
+            assert "about other weights" in doubts[0]
+            assert parent.outputs[0].digest != report.inputs[0].digest
+
+
+def test_repeats_and_overlap_are_reported(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shared = sentences(3, seed=2)
+    write_jsonl(place / "members.jsonl", [*sentences(10, seed=1), *shared, sentences(10, seed=1)[0], "w1"])
+    assert audit(place) == 0
+    out = capfd.readouterr().out
+    assert "left out: 3 members, occurring among members and non-members alike" in out
+    assert "left out: 1 members, repeating an earlier record" in out
+    assert "left out: 1 members, of fewer than 2 tokens" in out
+    omissions = {(item.what, item.reason) for item in report_of(place / "model.audit.report.json").omissions}
+    assert ("3 nonmembers", "occurring among members and non-members alike") in omissions
+
+
+def test_the_same_call_gives_the_same_report(place: Path) -> None:
+    reports = []
+    for _ in range(2):
+        assert audit(place, "-f", "--seed", "5") == 0
+        data = json.loads((place / "model.audit.report.json").read_text())
+        reports.append({key: value for key, value in data.items() if key != "created"})
+    assert reports[0] == reports[1]
+
+
+def test_swapped_files_are_pointed_out(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (place / "members.jsonl").rename(place / "a")
+    (place / "nonmembers.jsonl").rename(place / "members.jsonl")
+    (place / "a").rename(place / "nonmembers.jsonl")
+    assert audit(place) == 0
+    assert "check that the two files were not swapped" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", "members.jsonl holds no records"),
+        ('{"text": "w1 w2"}\n{"text": ', "members.jsonl line 2 is not valid JSON"),
+        ('{"text": "w1"}\n', "members.jsonl has no record that can be scored: 1 left out (of fewer than 2 tokens"),
+    ],
+)
+def test_bad_data_ends_in_one_sentence(
+    place: Path, content: str, sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (place / "members.jsonl").write_text(content)
+    assert audit(place) == 3
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert sentence in err
+    assert err.startswith("privctl: ")
+    assert len(err.splitlines()) == 1
+    assert not list(place.glob("*.audit.*"))
+
+
+def test_a_model_that_gives_nan_is_refused(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = place / "model" / "model.safetensors"
+    weights = load_file(path)
+    weights["model.norm.weight"][0] = float("nan")
+    save_file(weights, path, metadata={"format": "pt"})
+    assert audit(place, "-q") == 3
+    assert "gives NaN or infinite scores" in capfd.readouterr().err
+
+
+def test_outputs_are_not_replaced_unasked(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (place / "model.audit.report.json").write_text("mine")
+    assert audit(place) == 2
+    assert "give --force to replace it" in capfd.readouterr().err
+    assert (place / "model.audit.report.json").read_text() == "mine"
+    assert audit(place, "--force", "-o", str(place / "members.jsonl")) == 2
+    assert "is an input of this audit" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--attack", "unheard-of"], 2),
+        (["--max-length", "1"], 2),
+        (["--max-length", "65"], 2),
+        (["--seed", "-1"], 2),
+        (["--device", "cuda:99"], 2),
+    ],
+)
+def test_settings_that_cannot_be(place: Path, arguments: list[str], code: int) -> None:
+    assert audit(place, *arguments) == code
+
+
+def test_one_file_given_twice(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    files = ["--members", str(place / "members.jsonl"), "--nonmembers", str(place / "members.jsonl")]
+    assert run(["audit", str(place / "model"), *files]) == 2
+    assert "are the same file" in capfd.readouterr().err
+
+
+def test_a_missing_tokenizer(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (place / "model" / "tokenizer.json").unlink()
+    assert audit(place) == 3
+    assert "has no tokenizer" in capfd.readouterr().err
+
+
+def test_help_shows_every_attack(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", "--help"]) == 0
+    out = capfd.readouterr().out
+    assert "loss: members have" in " ".join(out.split())
+    assert "Example:" in out

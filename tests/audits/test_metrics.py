@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from audits.metrics import DELONG, PAIRS, auc, clopper_pearson, midranks, tpr_at_fpr
+
+POS = np.array([0.9, 0.8, 0.7, 0.6, 0.55])
+NEG = np.array([0.65, 0.5, 0.4, 0.3, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "expected"),
+    [
+        (90, 100, (0.823777, 0.950995)),
+        (5, 100, (0.016432, 0.112835)),
+        (50, 100, (0.398321, 0.601679)),
+        (1000, 1000, (0.996318, 1.0)),
+        (0, 1000, (0.0, 0.003682)),
+    ],
+)
+def test_clopper_pearson(k: int, n: int, expected: tuple[float, float]) -> None:
+    assert clopper_pearson(k, n) == pytest.approx(expected, abs=1e-6)
+
+
+def test_clopper_pearson_refuses_more_successes_than_trials() -> None:
+    with pytest.raises(ValueError, match="6 of 5"):
+        clopper_pearson(6, 5)
+
+
+def test_auc_example() -> None:
+    found = auc(POS, NEG)
+    assert found.value == pytest.approx(0.92)
+    assert found.stderr == pytest.approx(0.093808, abs=1e-6)
+    assert (found.lower, found.upper) == pytest.approx((0.486, 0.993), abs=5e-4)
+    assert found.interval == DELONG
+
+
+def test_auc_counts_pairs_with_ties_as_half() -> None:
+    source = np.random.default_rng(3)
+    pos, neg = source.integers(0, 8, 40), source.integers(0, 7, 30)
+    pairs = (pos[:, None] > neg).mean() + (pos[:, None] == neg).mean() / 2
+    assert auc(pos, neg).value == pytest.approx(pairs)
+
+
+def test_midranks_share_ties() -> None:
+    assert midranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist() == [3.5, 1.0, 3.5, 2.0]
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_complete_separation_keeps_an_open_interval(swap: bool) -> None:
+    high, low = np.arange(10.0, 20.0), np.arange(8.0)
+    found = auc(low, high) if swap else auc(high, low)
+    assert found.value == (0.0 if swap else 1.0)
+    assert found.interval == PAIRS
+    inner = found.upper if swap else 1 - found.lower
+    assert inner == pytest.approx(1 - 0.025 ** (1 / 8))
+
+
+@pytest.mark.parametrize("pos", [np.zeros(50), np.zeros(1)])
+def test_constant_scores_say_nothing(pos: np.ndarray) -> None:
+    found = auc(pos, np.zeros(50))
+    assert (found.value, found.lower, found.upper) == (0.5, 0.0, 1.0)
+
+
+def test_auc_is_quick_for_many_scores() -> None:
+    source = np.random.default_rng(0)
+    started = time.perf_counter()
+    found = auc(source.normal(size=200_000), source.normal(size=200_000))
+    # a table of all pairs would hold 4e10 entries
+    assert time.perf_counter() - started < 10
+    assert found.value == pytest.approx(0.5, abs=0.005)
+
+
+@pytest.mark.parametrize("bad", [np.array([]), np.array([0.1, np.nan])])
+def test_scores_must_be_there(bad: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="members"):
+        auc(bad, NEG)
+    with pytest.raises(ValueError, match="nonmembers"):
+        tpr_at_fpr(POS, bad, 0.1)
+
+
+def test_tpr_examples() -> None:
+    found = tpr_at_fpr(POS, NEG, 0.2)
+    assert (found.threshold, found.true_positives, found.false_positives, found.reason) == (0.5, 5, 1, "")
+    found = tpr_at_fpr(POS, NEG, 0.1)
+    assert (found.threshold, found.true_positives, found.false_positives) == (0.65, 3, 0)
+    assert (found.tpr_lower, found.tpr_upper) == pytest.approx((0.1466, 0.9473), abs=1e-4)
+    assert found.reason == "a false positive rate of 0.1 needs at least 10 non-members; here are 5"
+
+
+def test_ties_never_exceed_the_rate() -> None:
+    neg = np.array([1.0] * 50 + [0.0] * 50)
+    found = tpr_at_fpr(np.ones(10), neg, 0.1)
+    assert (found.threshold, found.true_positives, found.false_positives) == (1.0, 0, 0)
+
+
+@pytest.mark.parametrize(("rate", "count", "errors"), [(0.29, 100, 29), (0.07, 100, 7), (0.01, 100, 1), (0.01, 199, 1)])
+def test_allowed_errors_are_whole_numbers(rate: float, count: int, errors: int) -> None:
+    found = tpr_at_fpr(np.array([1e6]), np.arange(float(count)), rate)
+    assert found.false_positives == errors
+    assert found.reason == ""
+
+
+@pytest.mark.parametrize(("count", "rate", "certified"), [(299, 0.01, True), (298, 0.01, False), (2995, 0.001, True)])
+def test_sample_sizes_that_certify_a_rate(count: int, rate: float, certified: bool) -> None:
+    neg = np.zeros(count)  # a tie of all non-members leaves no false positive
+    assert tpr_at_fpr(np.ones(5), neg, rate).certified is certified
+
+
+def coverage(interval: Callable[[np.ndarray, np.ndarray], tuple[float, float]], rounds: int = 400) -> float:
+    """How often the interval of null scores covers one half."""
+    source = np.random.default_rng(11)
+    held = 0
+    for _ in range(rounds):
+        lower, upper = interval(source.normal(size=100), source.normal(size=80))
+        held += lower <= 0.5 <= upper
+    return held / rounds
+
+
+def test_null_scores_are_covered_at_the_nominal_rate() -> None:
+    def honest(pos: np.ndarray, neg: np.ndarray) -> tuple[float, float]:
+        found = auc(pos, neg)
+        return found.lower, found.upper
+
+    def standard_error_forgot_one_side(pos: np.ndarray, neg: np.ndarray) -> tuple[float, float]:
+        found = auc(pos, neg)
+        half = 1.96 * found.stderr / np.sqrt(2)
+        return found.value - half, found.value + half
+
+    def best_of_five(pos: np.ndarray, neg: np.ndarray) -> tuple[float, float]:
+        source = np.random.default_rng(int(1e6 * abs(pos[0])))
+        tries = [auc(source.permutation(np.r_[pos, neg])[:100], neg) for _ in range(4)] + [auc(pos, neg)]
+        found = max(tries, key=lambda t: abs(t.value - 0.5))
+        return found.lower, found.upper
+
+    assert 0.92 <= coverage(honest) <= 0.98
+    assert coverage(standard_error_forgot_one_side) < 0.9
+    assert coverage(best_of_five, 100) < 0.98

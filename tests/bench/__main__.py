@@ -1,0 +1,30 @@
+"""``python -m tests.bench NAME`` measures one thing, prints a table and writes JSON."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+#: Name -> (module with ``arguments`` and ``main``, one line for the help).
+BENCHES = {
+    "noise": ("tests.bench.noise", "privctl noise on a large file, against cp and the naive way"),
+    "startup": ("tests.bench.startup", "how long --help takes, against Python alone"),
+}
+
+
+def main() -> None:
+    """Parse the command line and run the bench it names."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
+    modules = {}
+    for name, (module, line) in BENCHES.items():
+        modules[name] = importlib.import_module(module)
+        sub = names.add_parser(name, help=line, description=line)
+        modules[name].arguments(sub)
+        sub.add_argument("--output", help="where the JSON goes (default: tests/bench/results/NAME.json)")
+    options = parser.parse_args()
+    modules[options.name].main(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Fixtures shared by all tests: safetensors files written by hand, and the real data where it is at hand."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: numpy dtype -> the format's name. Plain uint16 arrays stand for bfloat16, which numpy lacks.
+_NAMES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "uint16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+Tensor = np.ndarray | tuple[str, np.ndarray]
+WriteModel = Callable[..., Path]
+WriteRaw = Callable[..., Path]
+
+
+def _write_model(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Path:
+    """A file built without the code under test; a tensor may be ``(dtype name, array)``."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    body = b""
+    for name, tensor in tensors.items():
+        dtype, array = tensor if isinstance(tensor, tuple) else (_NAMES[tensor.dtype.name], tensor)
+        data = array.tobytes()
+        header[name] = {
+            "dtype": dtype,
+            "shape": list(array.shape),
+            "data_offsets": [len(body), len(body) + len(data)],
+        }
+        body += data
+    return _write_raw(path, json.dumps(header), body)
+
+
+def _write_raw(path: Path, header: str | bytes, body: bytes = b"", length: int | None = None) -> Path:
+    """A file with any header at all; ``length`` overrides the length it declares."""
+    raw = header.encode() if isinstance(header, str) else header
+    path.write_bytes(struct.pack("<Q", len(raw) if length is None else length) + raw + body)
+    return path
+
+
+@pytest.fixture(scope="session")
+def write_model() -> WriteModel:
+    """Writes ``{name: array}`` to a path."""
+    return _write_model
+
+
+@pytest.fixture(scope="session")
+def write_raw() -> WriteRaw:
+    """Writes a header given as text or bytes, and a body."""
+    return _write_raw
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data beside the checkout; tests that need it are skipped where it is absent."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("no real data beside the checkout")
+    return folder

@@ -1,0 +1,171 @@
+"""Starting up: quick helps that import no engine, exit codes, and a README whose commands are the ones CI runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from privctl import __version__
+from privctl.cli import COMMANDS
+
+HEAVY = {"torch", "numpy", "scipy", "rich", "transformers", "cryptography", "blake3", "safetensors", "tokenizers"}
+HELPS = [["--help"], ["-h"], ["--version"], *([name, "--help"] for name in COMMANDS)]
+
+LOADED = """
+import json, sys
+from privctl.cli import run
+code = run(sys.argv[1:])
+print(json.dumps([code, sorted({name.split(".")[0] for name in sys.modules})]), file=sys.stderr)
+"""
+
+
+def run(root: Path, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A Python process on the bare checkout."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder or root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("arguments", HELPS, ids=" ".join)
+def test_help_imports_no_engine(root: Path, arguments: list[str]) -> None:
+    done = run(root, "-c", LOADED, *arguments)
+    code, modules = json.loads(done.stderr.splitlines()[-1])
+    assert code == 0, done.stderr
+    assert "click" in modules
+    assert HEAVY.isdisjoint(modules), HEAVY & set(modules)
+
+
+def test_the_check_of_imports_notices_an_engine(root: Path) -> None:
+    done = run(root, "-c", "import numpy\n" + LOADED, "--help")
+    assert HEAVY & set(json.loads(done.stderr.splitlines()[-1])[1]) == {"numpy"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_has_an_example_and_is_narrow_enough(root: Path, name: str) -> None:
+    done = run(root, "-m", "privctl", name, "--help")
+    assert done.returncode == 0, done.stderr
+    assert f"Usage: privctl {name}" in done.stdout
+    example = done.stdout[done.stdout.index("Example") :]
+    assert f"privctl {name}" in example
+    for line in done.stdout.splitlines():
+        assert len(line) <= 100
+
+
+def test_the_group_lists_every_command_with_the_table_s_line(root: Path) -> None:
+    done = run(root, "-m", "privctl", "--help")
+    assert done.returncode == 0
+    assert "Example" in done.stdout
+    flowing = " ".join(done.stdout.split())
+    for name, (_, line) in COMMANDS.items():
+        assert f"{name} {line}" in flowing
+
+
+def test_the_table_and_the_files_agree(root: Path) -> None:
+    modules = {target.split(":")[0].rpartition(".")[2] for target, _ in COMMANDS.values()}
+    files = {p.stem for p in (root / "privctl" / "cli").glob("*.py")} - {"__init__", "options"}
+    assert modules <= files, "a command in the table has no file"
+    for stem in files - modules:
+        text = (root / "privctl" / "cli" / f"{stem}.py").read_text(encoding="utf-8")
+        assert "click.command" not in text, f"{stem}.py has a command that the table lacks"
+
+
+def test_the_module_runs_from_a_bare_checkout_in_any_folder(root: Path, tmp_path: Path) -> None:
+    done = run(root, "-m", "privctl", "--version", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"privctl, version {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["unheard-of"], "No such command 'unheard-of'"),
+        (["--unheard-of"], "No such option"),
+        (["inspect", "--unheard-of"], "No such option"),
+        (["noise"], "Missing argument"),
+    ],
+)
+def test_wrong_usage_exits_2_with_one_sentence(root: Path, arguments: list[str], says: str) -> None:
+    done = run(root, "-m", "privctl", *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_bad_input_exits_3_with_one_sentence(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "m.safetensors").write_bytes(b"\x80\x02}q\0.")
+    for path in ("absent.safetensors", "m.safetensors"):
+        done = run(root, "-m", "privctl", "inspect", path, folder=tmp_path)
+        assert done.returncode == 3, done.stderr
+        assert done.stdout == ""
+        assert len(done.stderr.splitlines()) == 1
+        assert done.stderr.startswith("privctl: ")
+        assert path in done.stderr
+
+
+def test_debug_shows_where(root: Path, tmp_path: Path) -> None:
+    done = run(root, "-m", "privctl", "inspect", "--debug", "absent.safetensors", folder=tmp_path)
+    assert done.returncode == 3
+    assert "Traceback" in done.stderr
+
+
+# README and CI.
+
+
+def command(text: str, name: str) -> str:
+    """The command between a README's markers called ``name``."""
+    (block,) = re.findall(rf"<!-- {name} -->\n```sh\n(.*?)\n```\n<!-- /{name} -->", text, re.DOTALL)
+    assert isinstance(block, str)
+    assert "\n" not in block
+    return block
+
+
+def test_ci_runs_the_readme_s_test_command(root: Path) -> None:
+    written = command((root / "README.md").read_text(encoding="utf-8"), "test")
+    for part in ("-c constraints.txt", "-e '.[dev]'", "ruff check .", "ruff format --check .", "mypy", "pytest"):
+        assert part in written
+    shown = subprocess.run([root / ".ci" / "run", "--show"], cwd="/", capture_output=True, text=True, check=True)
+    assert shown.stdout == written + "\n"
+
+
+def test_the_readme_s_commands_exist(root: Path) -> None:
+    text = (root / "README.md").read_text(encoding="utf-8")
+    assert command(text, "demo").endswith("privctl demo")
+    code = "\n".join(re.findall(r"```.*?```|`[^`]+`", text, re.DOTALL))
+    called = set(re.findall(r"(?:^ *|`|bin/)privctl ([a-z]+)", code, re.MULTILINE))
+    assert called == set(COMMANDS), "the README shows every command and no other"
+
+
+def test_the_ci_script_is_sound_shell(root: Path) -> None:
+    script = root / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert "set -euo pipefail" in script.read_text()
+    assert shutil.which("bash")
+    subprocess.run(["bash", "-n", script], check=True)
+    workflow = (root / ".github" / "workflows" / "ci.yml").read_text()
+    assert ".ci/run" in workflow
+    assert "3.11" in workflow
+    assert "3.12" in workflow
+
+
+def test_constraints_pin_every_dependency(root: Path) -> None:
+    import tomllib
+
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    pinned = dict(line.split("==") for line in (root / "constraints.txt").read_text().splitlines() if "==" in line)
+    assert {re.split(r"[<>=!~ ]", want)[0] for want in wanted} <= set(pinned)
+    assert not [version for version in pinned.values() if "+" in version], "a local version is on no index"

@@ -1,0 +1,168 @@
+"""The house rules: who may import whom, and no file so long that it holds two things."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGES = ("privctl", "audits", "verify")
+LINE_LIMIT = 400
+
+_BASE = {"domain", "codec", "storage", "accounting"}
+#: Room -> rooms it may import. A room is a package or module directly under ``privctl``, or one of the other packages;
+#: "privctl" itself is the package's own few constants. A new room needs a row here.
+MAY_IMPORT: dict[str, set[str]] = {
+    "privctl": set(),
+    "domain": set(),
+    "codec": {"domain"},
+    "storage": {"domain", "codec"},
+    "accounting": {"domain"},
+    "progress": {"domain"},
+    "render": {"domain"},
+    "randomness": _BASE,
+    "models": _BASE,
+    "data": {"domain", "codec", "storage"},
+    "mechanisms": {*_BASE, "randomness"},
+    "facts": {"domain", "codec", "storage"},
+    "reports": {"domain", "codec", "storage"},
+    "selection": {*_BASE, "mechanisms"},
+    "privatize": {*_BASE, "randomness", "models", "mechanisms", "progress", "facts", "reports", "selection"},
+    "training": {*_BASE, "randomness", "models", "data", "mechanisms", "progress", "reports"},
+    "audits": {"domain", "storage", "codec", "models", "data", "progress"},
+    "verify": {"domain", "codec", "storage"},
+    "__main__": {"cli"},
+}
+#: Rooms on top, which may import everything but these.
+_ON_TOP = {"cli": {"__main__"}, "demo": {"__main__", "cli"}}
+
+
+def sources(root: Path, *folders: str) -> list[Path]:
+    return sorted(p for folder in folders for p in (root / folder).rglob("*.py"))
+
+
+def room_of(module: str) -> str | None:
+    """The room of a dotted module name; None for one that is not ours."""
+    first, *rest = module.split(".")
+    if first == "privctl":
+        return rest[0] if rest else "privctl"
+    return first if first in PACKAGES else None
+
+
+def module_of(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(tree: ast.Module, path: Path) -> Iterator[tuple[int, str]]:
+    """Every module imported anywhere in a file, at its top or inside a function, with the line."""
+    package = path.with_suffix("").parts[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
+            base = base if node.level else node.module or ""
+            for alias in node.names:
+                # ``from privctl import codec`` imports a room; ``from privctl.codec import decode`` a name in one.
+                yield node.lineno, f"{base}.{alias.name}" if base == "privctl" and alias.name[0] != "_" else base
+
+
+def breaches(path: Path, text: str) -> list[str]:
+    """The imports of a file, given relative to the checkout, that its room may not make."""
+    room = room_of(module_of(path))
+    found = []
+    for line, module in sorted(set(imported(ast.parse(text), path))):
+        target = room_of(module)
+        if target is None:
+            top = module.split(".")[0]
+            if room == "domain" and top not in sys.stdlib_module_names:
+                found.append(f"{path}:{line}: domain imports {module}, which is not the standard library")
+        elif target not in (room, "privctl") and not _allowed(room, target):
+            found.append(f"{path}:{line}: {room} may not import {target}")
+    return found
+
+
+def _allowed(room: str | None, target: str) -> bool:
+    if room in _ON_TOP:
+        return target not in _ON_TOP[room]
+    return target in MAY_IMPORT.get(room or "", set())
+
+
+def test_imports_follow_the_design(root: Path) -> None:
+    found = []
+    for path in sources(root, *PACKAGES):
+        found += breaches(path.relative_to(root), path.read_text(encoding="utf-8"))
+    assert not found, "\n".join(found)
+
+
+def test_every_room_is_known(root: Path) -> None:
+    rooms = {room_of(module_of(path.relative_to(root))) for path in sources(root, *PACKAGES)}
+    assert rooms <= MAY_IMPORT.keys() | _ON_TOP.keys()
+    assert {"domain", "codec", "storage", "mechanisms", "cli"} <= rooms
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "fault"),
+    [
+        ("privctl/domain/x.py", "import numpy", "not the standard library"),
+        ("privctl/domain/x.py", "from privctl.codec import decode", "domain may not import codec"),
+        ("privctl/domain/x.py", "from privctl import codec", "domain may not import codec"),
+        ("privctl/domain/x.py", "from ..codec import decode", "domain may not import codec"),
+        (
+            "privctl/domain/x.py",
+            "def f():\n    from privctl.storage import reader",
+            ":2: domain may not import storage",
+        ),
+        ("privctl/codec.py", "import privctl.storage.header", "codec may not import storage"),
+        ("privctl/storage/x.py", "from privctl.mechanisms import y", "storage may not import mechanisms"),
+        ("privctl/accounting/x.py", "import privctl.randomness", "accounting may not import randomness"),
+        ("privctl/mechanisms/x.py", "from privctl.training import y", "mechanisms may not import training"),
+        ("privctl/render/text.py", "from privctl.storage import reader", "render may not import storage"),
+        ("privctl/demo/x.py", "from privctl.cli.noise import noise", "demo may not import cli"),
+        ("privctl/models.py", "from privctl.cli import run", "models may not import cli"),
+        ("audits/x.py", "from privctl.accounting import gaussian", "audits may not import accounting"),
+        ("audits/x.py", "import verify", "audits may not import verify"),
+        ("verify/x.py", "from privctl.accounting import gaussian", "verify may not import accounting"),
+        ("verify/x.py", "from privctl.mechanisms.weight_noise import y", "verify may not import mechanisms"),
+        ("verify/x.py", "import audits.loss", "verify may not import audits"),
+        ("privctl/training/x.py", "from privctl.cli.options import force", "training may not import cli"),
+        ("privctl/unheard_of.py", "from privctl.domain.errors import InputFault", "unheard_of may not import domain"),
+    ],
+)
+def test_a_planted_breach_is_noticed(path: str, text: str, fault: str) -> None:
+    (found,) = breaches(Path(path), text)
+    assert fault in found
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("privctl/domain/x.py", "import math\nfrom privctl.domain.errors import InputFault\nfrom . import errors"),
+        (
+            "privctl/cli/x.py",
+            "import click\nfrom privctl import __version__\nimport audits.run\nimport verify.x",
+        ),
+        ("verify/x.py", "import numpy\nfrom privctl.storage.reader import open_checkpoint\nfrom verify import y"),
+        ("privctl/__main__.py", "from privctl.cli import main"),
+    ],
+)
+def test_what_is_allowed_is_not_noticed(path: str, text: str) -> None:
+    assert breaches(Path(path), text) == []
+
+
+def test_no_file_is_too_long(root: Path) -> None:
+    lengths = {
+        path.relative_to(root): len(path.read_text(encoding="utf-8").splitlines())
+        for path in sources(root, *PACKAGES, "tests", "examples")
+    }
+    assert len(lengths) > 30
+    assert {str(path): lines for path, lines in lengths.items() if lines > LINE_LIMIT} == {}
+
+
+def test_tests_hold_no_packages_that_shadow_the_real_ones(root: Path) -> None:
+    assert not list((root / "tests").rglob("__init__.py"))
