@@ -48,12 +48,16 @@ def output_path(checkpoint: Checkpoint, output: Path | None, mark: str) -> Path:
     suffix = "" if checkpoint.is_directory else ".safetensors"
     stem = root.name.removesuffix(suffix)
     if output is None:
-        return checkpoint.root.parent / f"{stem}.private{mark}{suffix}"
+        # "." and ".." have no name of their own, and nothing beside them can be said relative to them
+        named = checkpoint.root if checkpoint.root.name not in ("", "..") else root
+        return named.parent / f"{stem}.private{mark}{suffix}"
     if output.is_dir() and not checkpoint.is_directory:
         return output / f"{stem}.private{mark}{suffix}"
     path = output.with_name(output.name.removesuffix(suffix) + mark + suffix)
     if path.resolve() == root:
         raise UsageFault(f"the output {path} is the input; choose another --output")
+    if checkpoint.is_directory and root in path.resolve().parents:
+        raise UsageFault(f"the output {path} lies inside the input; choose another --output")
     return path
 
 

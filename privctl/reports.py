@@ -65,7 +65,7 @@ def report_of(checkpoint: Checkpoint) -> FoundReport | None:
 
 def relative(path: Path, report: Path) -> str:
     """``path`` as the report at ``report`` names it: relative to the report's folder, forward slashes."""
-    return Path(os.path.relpath(path.resolve(), report.resolve().parent)).as_posix()
+    return Path(os.path.relpath(path.absolute(), report.absolute().parent)).as_posix()
 
 
 def file_artifact(role: str, path: Path, report: Path, advance: Advance = silent) -> Artifact:

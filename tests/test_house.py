@@ -30,9 +30,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "facts": {"domain", "codec", "storage"},
     "reports": {"domain", "codec", "storage"},
     "selection": {*_BASE, "mechanisms"},
-    "privatize": {*_BASE, "randomness", "models", "mechanisms", "progress", "facts", "reports", "selection"},
+    "placement": {"domain", "storage", "reports"},
+    "privatize": {*_BASE, "randomness", "mechanisms", "reports", "selection", "placement"},
     "training": {*_BASE, "randomness", "models", "data", "mechanisms", "progress", "reports"},
-    "audits": {"domain", "storage", "codec", "models", "data", "progress"},
+    "audits": {"domain", "storage", "codec", "models", "data", "reports", "progress"},
     "verify": {"domain", "codec", "storage"},
     "__main__": {"cli"},
 }

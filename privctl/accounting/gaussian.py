@@ -10,6 +10,7 @@ Example: mu = 1, delta = 1e-6 gives epsilon 4.8865541174622...
 from __future__ import annotations
 
 import math
+import sys
 
 from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr, ndtr
@@ -23,6 +24,8 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 #: Beyond this many standard deviations the Mills ratio's closed form overflows and its complement is used.
 _FAR = 25.0
 _ROOT_TOLERANCE = 1e-14
+#: Shifts beyond this have an epsilon (about mu^2 / 2) that floats can no longer hold; no finite bound is reported.
+_VACUOUS = 1e150
 
 
 def log_delta(epsilon: float, mu: float) -> float:
@@ -98,10 +101,12 @@ def gaussian_guarantee(
 ) -> Guarantee:
     """What one Gaussian release of standard deviation ``noise_stddev`` gives at L2 ``sensitivity`` (same units)."""
     positive("noise_stddev", noise_stddev)
-    at_least("sensitivity", sensitivity, 0)
+    mu = sensitivity / noise_stddev
+    if mu > _VACUOUS:
+        sensitivity, mu = min(sensitivity, sys.float_info.max), math.inf
     return Guarantee(
         name=name,
-        epsilon=epsilon_at(delta, sensitivity / noise_stddev),
+        epsilon=epsilon_at(delta, mu) if mu <= _VACUOUS else None,
         delta=delta,
         adjacency=adjacency,
         accountant=ACCOUNTANT,

@@ -57,7 +57,7 @@ def audit(
     \b
     Example:
       privctl audit model/ --members train.jsonl --nonmembers held-out.jsonl
-      privctl audit model/ --members a.jsonl --nonmembers b.jsonl --attack loss -o a.report.json --json
+      privctl audit model/ --members a.jsonl --nonmembers b.jsonl --attack loss --json
     """
     from audits.run import AuditRequest, output_paths, run_audit
     from privctl.codec import encode

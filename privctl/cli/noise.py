@@ -92,6 +92,8 @@ def noise(model: str, **options: Any) -> None:
         release = _release(checkpoint, base, options)
         candidates = plan(release, output)
         if options["dry_run"]:
+            if options["as_json"]:
+                raise UsageFault("--dry-run makes no report, so --json has nothing to print; drop one")
             if options["evaluate"]:
                 raise UsageFault("--dry-run makes no candidates, so --evaluate has nothing to measure; drop one")
             _show(candidates, [None] * len(candidates), None, dry_run=True)

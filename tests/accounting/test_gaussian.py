@@ -104,6 +104,20 @@ def test_delta_out_of_range(bad: dict[str, float]) -> None:
         epsilon_at(bad["delta"], 1)
 
 
+@pytest.mark.parametrize("sensitivity", [1e200, math.inf])
+def test_a_hopeless_shift_has_no_finite_bound(sensitivity: float) -> None:
+    g = gaussian_guarantee(
+        name="x",
+        sensitivity=sensitivity,
+        noise_stddev=0.1,
+        delta=1e-5,
+        adjacency=Adjacency.ZERO_OUT,
+        status=Status.PROVED,
+        assumptions=(),
+    )
+    assert g.epsilon is None
+
+
 def test_guarantee_carries_its_terms() -> None:
     g = gaussian_guarantee(
         name="x",

@@ -11,7 +11,7 @@ import torch
 from tests.audits.tiny import save_model
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
     """Models this small only lose by threads."""
     before = torch.get_num_threads()

@@ -237,6 +237,7 @@ def test_a_sharded_folder(tmp_path: Path, write_model: Callable[..., Path]) -> N
         (["--base", "absent.safetensors", *FACTS], 3, "absent.safetensors"),
         (["--evaluate", "absent.jsonl", *FACTS], 3, "absent.jsonl"),
         (["--dry-run", "--evaluate", "absent.jsonl", *FACTS], 2, "--dry-run"),
+        (["--dry-run", "--json", *FACTS], 2, "--dry-run"),
         (["-o", "/proc/none/x.safetensors", *FACTS], 4, "cannot be written"),
     ],
 )
@@ -249,6 +250,15 @@ def test_bad_calls_change_nothing(
     assert because in error
     assert "Traceback" not in error
     assert snapshot(tmp_path) == before
+
+
+def test_a_folder_named_by_a_dot(tmp_path: Path, write_model: Callable[..., Path], monkeypatch: Any) -> None:
+    folder = _sharded(tmp_path / "model", write_model)
+    monkeypatch.chdir(folder)
+    assert run(["noise", ".", "-q", *FACTS]) == 0
+    assert (tmp_path / "model.private" / "a.safetensors").is_file()
+    assert run(["noise", ".", "-q", "-o", "inside", *FACTS]) == 2
+    assert not (folder / "inside").exists()
 
 
 def test_output_equal_to_input_is_refused(model: Path, capsys: Any) -> None:
