@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 from audits import ATTACKS, AttackSettings, load_attack
 from audits.scores import ScoreTable, Skip, write_scores
 from audits.scoring import Advance, Workload, prepare, score
-from privctl import __version__
-from privctl.codec import decode
 from privctl.data import read_records
 from privctl.domain.errors import InputFault, PrivctlError, UsageFault
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Artifact, Omission, ParentReport, PrivacyReport
 from privctl.models import CONFIG_NAME, TOKENIZER_FILES, LanguageModel, load_model
-from privctl.storage.digest import file_digest, hash_tensors
-from privctl.storage.reader import open_checkpoint, read_text
+from privctl.reports import POINTER, file_artifact, now, pointer_of, relative, report_of, versions
+from privctl.storage.digest import hash_tensors
+from privctl.storage.reader import open_checkpoint
 
 #: Allowed failure probability of everything an audit concludes, shared equally by its attacks (Bonferroni).
 ALPHA = 0.05
-#: The metadata key of a safetensors file that names the report of the step that wrote it.
-POINTER = "privctl.report"
 
 #: (label, total, unit) -> a block that yields the function which advances it.
 Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
@@ -69,10 +63,10 @@ def run_audit(request: AuditRequest, progress: Progress) -> PrivacyReport:
     write_scores(request.scores, table, {POINTER: request.report.name})
     return PrivacyReport(
         step="audit",
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        versions=_versions(),
+        created=now(),
+        versions=versions(("torch", "transformers", "numpy", "scipy", "tokenizers")),
         inputs=inputs,
-        outputs=(_artifact("scores", request.scores, request.report),),
+        outputs=(file_artifact("scores", request.scores, request.report),),
         parameters={
             "attack": list(request.attacks),
             "max_length": workload.max_length,
@@ -130,7 +124,7 @@ def _inputs(request: AuditRequest, model: LanguageModel) -> tuple[Artifact, ...]
             found.append(
                 Artifact(
                     role="model",
-                    path=_relative(file.path, request.report),
+                    path=relative(file.path, request.report),
                     digest=hashed.file_digest,
                     bytes=file.size,
                     tensors=hashed.tensors,
@@ -138,30 +132,25 @@ def _inputs(request: AuditRequest, model: LanguageModel) -> tuple[Artifact, ...]
             )
     for role, names in (("config", (CONFIG_NAME,)), ("tokenizer", TOKENIZER_FILES)):
         paths = [model.folder / name for name in names if (model.folder / name).is_file()]
-        found += [_artifact(role, path, request.report) for path in paths]
+        found += [file_artifact(role, path, request.report) for path in paths]
     for role, path in (("members", request.members), ("nonmembers", request.nonmembers)):
-        found.append(_artifact(role, path, request.report))
+        found.append(file_artifact(role, path, request.report))
     return tuple(found)
 
 
 def _parents(request: AuditRequest, inputs: Sequence[Artifact]) -> tuple[tuple[ParentReport, ...], list[str]]:
-    """The reports that the weights' own metadata point to, and what is doubtful about them."""
+    """The report that the weights' own metadata point to, and what is doubtful about it."""
     digests = {item.digest for item in inputs if item.role == "model"}
-    parents: dict[str, ParentReport] = {}
-    doubts: list[str] = []
-    with open_checkpoint(request.model) as checkpoint:
-        pointers = {file.path.parent / file.metadata[POINTER] for file in checkpoint.files if POINTER in file.metadata}
-    for path in sorted(pointers):
-        try:
-            report = decode(read_text(path), str(path))
-        except PrivctlError as error:
-            doubts.append(f"the model names a report of how it was made, which cannot be used: {error}")
-            continue
-        if not digests & {item.digest for item in report.outputs}:
-            doubts.append(f"the model names {path.name} as its report, but that report is about other weights")
-        shown = _relative(path, request.report)
-        parents[shown] = ParentReport(path=shown, digest=file_digest(path))
-    return tuple(parents.values()), doubts
+    try:
+        with open_checkpoint(request.model) as checkpoint:
+            named, found = pointer_of(checkpoint), report_of(checkpoint)
+    except PrivctlError as error:
+        return (), [f"the model names a report of how it was made, which cannot be used: {error}"]
+    if found is None:
+        return (), [] if named is None else [f"the model names a report of how it was made, but {named} is not a file"]
+    about = {item.digest for item in found.report.outputs}
+    doubt = f"the model names {found.path.name} as its report, but that report is about other weights"
+    return (found.parent_of(request.report),), [] if digests & about else [doubt]
 
 
 def _caveats(request: AuditRequest) -> list[str]:
@@ -208,16 +197,3 @@ def _omissions(table: ScoreTable) -> tuple[Omission, ...]:
         Omission(what="baseline without the model", reason="not part of this audit"),
         Omission(what="lower bound on epsilon", reason="needs membership drawn at random before training"),
     )
-
-
-def _artifact(role: str, path: Path, report: Path) -> Artifact:
-    return Artifact(role=role, path=_relative(path, report), digest=file_digest(path), bytes=path.stat().st_size)
-
-
-def _relative(path: Path, report: Path) -> str:
-    return os.path.relpath(path.resolve(), report.parent.resolve()).replace(os.sep, "/")
-
-
-def _versions() -> dict[str, str]:
-    libraries = {name: version(name) for name in ("torch", "transformers", "numpy", "tokenizers")}
-    return {"privctl": __version__, "python": platform.python_version(), **libraries}

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 
-from scipy.optimize import brentq
-from scipy.special import erfcx, log_ndtr, ndtr
-
+from privctl.accounting.mills import mills
 from privctl.domain.checks import at_least, fraction, positive
 from privctl.domain.guarantee import Adjacency, Assumption, Guarantee, Scope, Status
 
 ACCOUNTANT = "analytic Gaussian (Balle-Wang 2018), exact"
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-#: Beyond this many standard deviations the Mills ratio's closed form overflows and its complement is used.
+#: Above this argument Mills' ratio of its negative overflows soon and the complement is used.
 _FAR = 25.0
-_ROOT_TOLERANCE = 1e-14
 #: Shifts beyond this have an epsilon (about mu^2 / 2) that floats can no longer hold; no finite bound is reported.
 _VACUOUS = 1e150
 
@@ -40,10 +38,9 @@ def log_delta(epsilon: float, mu: float) -> float:
         return -math.inf
     a = mu / 2 - epsilon / mu
     log_density = -a * a / 2 - _LOG_SQRT_2PI
-    second = _mills(mu - a)
     if a > _FAR:
-        return float(log_ndtr(a) + math.log1p(-math.exp(log_density) * second / ndtr(a)))
-    difference = _mills(-a) - second
+        return math.log1p(-math.exp(log_density) * (mills(a) + mills(mu - a)))
+    difference = mills(-a) - mills(mu - a)
     return log_density + math.log(difference) if difference > 0 else -math.inf
 
 
@@ -53,30 +50,25 @@ def delta_at(epsilon: float, mu: float) -> float:
 
 
 def epsilon_at(delta: float, mu: float) -> float:
-    """The smallest epsilon at ``delta`` for shift ``mu``; 0 where even epsilon 0 has no larger delta."""
+    """The smallest epsilon at ``delta`` for shift ``mu``, rounded up; 0 where even epsilon 0 has no larger delta."""
     fraction("delta", delta)
     target = math.log(delta)
     if log_delta(0.0, mu) <= target:
         return 0.0
     # Privacy loss is N(mu^2/2, mu^2): at this many deviations its tail alone is below delta.
     high = mu * mu / 2 + mu * (2 + math.sqrt(-2 * target))
-    return float(brentq(lambda e: log_delta(e, mu) - target, 0.0, high, xtol=_ROOT_TOLERANCE, rtol=_ROOT_TOLERANCE))
+    return _switch(lambda epsilon: log_delta(epsilon, mu) <= target, 0.0, high)[1]
 
 
 def shift_at(epsilon: float, delta: float) -> float:
-    """The largest shift mu = sensitivity / standard deviation that is (epsilon, delta)-DP."""
+    """The largest shift mu = sensitivity / standard deviation that is (epsilon, delta)-DP, rounded down."""
     at_least("epsilon", epsilon, 0)
     fraction("delta", delta)
     target = math.log(delta)
     high = 1.0
-    while log_delta(epsilon, high) < target:
+    while log_delta(epsilon, high) <= target:
         high *= 2
-    low = high / 2
-    while log_delta(epsilon, low) > target:
-        low /= 2
-    mu = float(brentq(lambda m: log_delta(epsilon, m) - target, low, high, xtol=1e-300, rtol=_ROOT_TOLERANCE))
-    # The root is known to rounding only; step to the safe side of it.
-    return mu * (1 - 1e-13)
+    return _switch(lambda mu: log_delta(epsilon, mu) > target, 0.0, high)[0]
 
 
 def noise_multiplier_for(epsilon: float, delta: float) -> float:
@@ -84,7 +76,17 @@ def noise_multiplier_for(epsilon: float, delta: float) -> float:
 
     Example: epsilon 1, delta 1e-5 gives 3.73063163481594.
     """
-    return 1.0 / shift_at(epsilon, delta)
+    multiplier = 1.0 / shift_at(epsilon, delta)
+    while log_delta(epsilon, 1.0 / multiplier) > math.log(delta):
+        multiplier = math.nextafter(multiplier, math.inf)
+    return multiplier
+
+
+def _switch(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """The neighbouring floats between which ``holds`` turns true; it must not hold at ``low`` and must at ``high``."""
+    while (middle := low + (high - low) / 2) not in (low, high):
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return low, high
 
 
 def gaussian_guarantee(
@@ -117,8 +119,3 @@ def gaussian_guarantee(
         assumptions=assumptions,
         note=note,
     )
-
-
-def _mills(x: float) -> float:
-    """Mills' ratio Phi(-x) / phi(x)."""
-    return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))
