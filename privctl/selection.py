@@ -40,8 +40,13 @@ class _Located:
     tensor: TensorInfo
 
     def blocks(self) -> Iterator[bytearray]:
-        for start in range(0, self.tensor.size, _BLOCK):
-            yield self.file.read(self.tensor, start, min(_BLOCK, self.tensor.size - start))
+        """The tensor's bytes; one buffer serves all blocks."""
+        start = self.file.header.data_start + self.tensor.begin
+        buffer = bytearray(min(_BLOCK, self.tensor.size))
+        for position in range(0, self.tensor.size, _BLOCK):
+            del buffer[self.tensor.size - position :]
+            self.file.read_into(start + position, memoryview(buffer))
+            yield buffer
 
 
 def select(

@@ -142,7 +142,7 @@ class _Run:
         self._transform, self._advance = transform, advance
         self._todo = pieces(source.tensors)
         self._taking = threading.Lock()
-        self._reading, self._writing = _Turns(), _Turns()
+        self._reading, self._writing, self._hashing = _Turns(), _Turns(), _Turns()
         self._failure: BaseException | None = None
         head = bytearray(source.header.data_start)
         source.read_into(0, memoryview(head))
@@ -169,6 +169,7 @@ class _Run:
             self._todo = iter(())
         self._reading.close()
         self._writing.close()
+        self._hashing.close()
 
     def result(self) -> Rewritten:
         """The digests, or the first error met."""
@@ -192,8 +193,10 @@ class _Run:
             self._input.update(views[0])
         self._transform(piece, views)
         with self._writing.turn(piece.index):
-            for output, header, hasher, view in zip(self._pending, self._headers, self._hashers, views, strict=True):
+            for output, header, view in zip(self._pending, self._headers, views, strict=True):
                 output.write_at(len(header) + start, view)
+        with self._hashing.turn(piece.index):
+            for hasher, view in zip(self._hashers, views, strict=True):
                 hasher.update(view)
                 if piece.last:
                     hasher.finish_tensor(piece.tensor)
