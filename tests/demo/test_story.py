@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,7 +54,7 @@ def test_every_chain_is_intact(told: tuple[Chapter, ...], capsys: pytest.Capture
 
 
 def test_every_report_reads_back(told: tuple[Chapter, ...]) -> None:
-    reports = [read_report(path) for path in told[0].model.parent.glob("*.report.json")]
+    reports = [read_report(path) for path in told[0].model.parent.glob("model*.report.json")]
     assert sorted(r.step for r in reports) == ["audit"] * 6 + ["noise"] * 5 + ["retrain"]
 
 
@@ -71,6 +74,17 @@ def test_members_and_nonmembers_do_not_overlap_by_name(told: tuple[Chapter, ...]
     ]
     assert sets[0]
     assert not sets[0] & sets[1]
+
+
+def test_the_example_goes_on_from_here(told: tuple[Chapter, ...], root: Path) -> None:
+    folder = told[0].model.parent
+    command = ["bash", str(root / "examples" / "choose-a-candidate.sh"), str(folder)]
+    environment = {**os.environ, "PRIVCTL": f"{sys.executable} -m privctl", "PYTHONPATH": str(root)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "nonconvex (proved)" in done.stdout
+    assert len(list(folder.glob("candidate-eps*.audit.report.json"))) == 3
+    assert "REFUTED" not in (folder / "candidate-eps5.inspection.txt").read_text()
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Choose the noise after training: several candidates in one run, measured, attacked, and the chain checked.
+#
+#   privctl demo -o /tmp/privctl-demo
+#   examples/choose-a-candidate.sh /tmp/privctl-demo
+#
+# The demo's model was trained by privctl, so its report holds the training facts and no flag has to repeat them.
+set -euo pipefail
+
+demo=${1:?give the folder that privctl demo made}
+privctl=${PRIVCTL:-privctl}
+
+$privctl noise "$demo/model" --epsilon 0.5 --epsilon 5 --epsilon 50 --evaluate "$demo/nonmembers.jsonl" \
+    --output "$demo/candidate"
+
+for epsilon in 0.5 5 50; do
+    $privctl audit "$demo/candidate-eps$epsilon" --members "$demo/members.jsonl" \
+        --nonmembers "$demo/nonmembers.jsonl" --attack loss
+    $privctl inspect "$demo/candidate-eps$epsilon" >"$demo/candidate-eps$epsilon.inspection.txt"
+done
