@@ -110,7 +110,8 @@ def _who_says(known: Mapping[str, tuple[Any, FactSource]]) -> Assumption:
     names = sorted({source.name for source in sources})
     statement = (
         "the model was trained as the facts say: per-example clipping, each example once an epoch in a "
-        f"data-independent order, a fixed normaliser, no other access to the data (facts from {', '.join(names)})"
+        f"data-independent order, a fixed normaliser, no other access to the data (facts from {', '.join(names)}"
+        f"{', which names these very bytes but is not signed' if enforced else ''})"
     )
     return Assumption(
         name="training-facts",
