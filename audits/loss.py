@@ -46,7 +46,9 @@ class LossAttack:
                 interval=CLOPPER_PEARSON,
                 samples=scores.samples,
                 details={
-                    "chance": rate,
+                    # The threshold is read off the same non-members, so a guess exceeds the rate on average; only where
+                    # the threshold certainly keeps to the rate does the interval compare with it.
+                    **({"chance": rate} if point.certified else {}),
                     "threshold": point.threshold,
                     "true_positives": point.true_positives,
                     "false_positives": point.false_positives,

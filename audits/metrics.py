@@ -20,6 +20,9 @@ DELONG = "DeLong, logit scale"
 PAIRS = "Clopper-Pearson over disjoint pairs"
 CLOPPER_PEARSON = "Clopper-Pearson"
 
+#: Fewer records than this on one side, and more than this many times as many on the other, are lopsided.
+_FEW, _LOPSIDED = 10, 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Auc:
@@ -68,7 +71,8 @@ def auc(members: NDArray[Any], nonmembers: NDArray[Any], alpha: float = 0.05) ->
     """AUC by mid-ranks with DeLong's interval on the logit scale, in O(n log n) (DeLong 1988; Sun and Xu 2014).
 
     ``members`` and ``nonmembers`` are one score each, in any order. Where DeLong's variance is zero or undefined
-    (complete separation, one distinct score, one record) the interval is the exact one of pairing the records off.
+    (complete separation, one distinct score, one record), or a few records face many, the interval is the exact one of
+    pairing the records off.
     Members [.9, .8, .7, .6, .55] against [.65, .5, .4, .3, .2] give 0.92, standard error 0.093808, (0.486, 0.993).
     """
     _require_scores(members, nonmembers)
@@ -80,7 +84,9 @@ def auc(members: NDArray[Any], nonmembers: NDArray[Any], alpha: float = 0.05) ->
     stderr = math.nan
     if min(m, n) > 1:
         stderr = math.sqrt(above.var(ddof=1) / m + below.var(ddof=1) / n)
-    if not stderr > 0 or not 0 < value < 1:
+    # With a handful of records against many, the handful's variance is not estimated well enough for a normal interval.
+    lopsided = min(m, n) < _FEW and max(m, n) > _LOPSIDED * min(m, n)
+    if lopsided or not stderr > 0 or not 0 < value < 1:
         lower, upper = _pairs_interval(members, nonmembers, alpha)
         return Auc(value=value, stderr=stderr, lower=lower, upper=upper, interval=PAIRS)
     half = -float(ndtri(alpha / 2)) * stderr / (value * (1 - value))

@@ -10,6 +10,7 @@ import json
 import math
 import re
 import types
+from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
@@ -58,8 +59,7 @@ def parse_json(text: str, source: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            names = [k for k, _ in pairs]
-            twice = next(k for k in names if names.count(k) > 1)
+            twice = Counter(k for k, _ in pairs).most_common(1)[0][0]
             raise InputFault(f"{source} names {shown(twice)} twice in one JSON object; keep one")
         return found
 

@@ -70,8 +70,10 @@ def from_report(path: Path, report: PrivacyReport) -> FactSource | None:
     if training is None:
         return None
     values = {name: getattr(training, name) for name in _FIELDS}
-    # Facts typed by a user stay asserted, however many reports repeat them.
-    enforced = mechanism is training and report.step == "retrain"
+    # Facts typed by a user stay asserted, however many reports repeat them; and weights that training started from
+    # are another access to the data unless they were random.
+    random_start = report.parameters.get("initial_weights") == "random"
+    enforced = mechanism is training and report.step == "retrain" and random_start
     return FactSource(str(path), {k: v for k, v in values.items() if v is not None}, enforced)
 
 
@@ -110,7 +112,8 @@ def _who_says(known: Mapping[str, tuple[Any, FactSource]]) -> Assumption:
     names = sorted({source.name for source in sources})
     statement = (
         "the model was trained as the facts say: per-example clipping, each example once an epoch in a "
-        f"data-independent order, a fixed normaliser, no other access to the data (facts from {', '.join(names)}"
+        "data-independent order, a constant learning rate, a fixed normaliser, no other access to the data "
+        f"(facts from {', '.join(names)}"
         f"{', which names these very bytes but is not signed' if enforced else ''})"
     )
     return Assumption(

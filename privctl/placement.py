@@ -98,12 +98,12 @@ class Place:
             for pending in self._files:
                 pending.commit()
 
-    def commit(self) -> None:
-        """Make the candidate appear under its final name."""
+    def commit(self, *, replace: bool) -> None:
+        """Make the candidate appear under its final name; a folder is never replaced, a file only with ``replace``."""
         if self._folder is not None:
             self._folder.commit()
         else:
-            self._files[0].commit()
+            self._files[0].commit(replace=replace)
 
 
 def left_behind(checkpoint: Checkpoint) -> Iterator[Omission]:

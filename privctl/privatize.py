@@ -26,7 +26,7 @@ from privctl.reports import (
     relative,
     versions,
 )
-from privctl.selection import Selection
+from privctl.selection import ROUNDING, Selection
 from privctl.storage.atomic import require_absent, write_bytes
 from privctl.storage.digest import Advance, silent
 from privctl.storage.header import serialize_header
@@ -37,6 +37,8 @@ PERPLEXITY = "perplexity"
 
 _NOT_COVERED = (
     "the guarantees speak of the weights; configuration and tokenizer are copied as they are, so check them for data",
+    "this report is not covered: it holds digests of the weights without noise; keep it and the reports it names to "
+    "yourself if the model goes to someone who must not learn of the data",
     "the bounds are for real arithmetic; what an attacker could read from floating-point rounding is not modelled",
     "another run on the same weights draws new noise; the two releases compose, which no single report counts",
 )
@@ -138,8 +140,8 @@ def privatize(
             reports[candidate.path] = (place, report)
         for candidate in quietest_first:
             place, report = reports[candidate.path]
-            write_bytes(candidate.report_path, encode(report).encode())
-            place.commit()
+            write_bytes(candidate.report_path, encode(report).encode(), replace=force)
+            place.commit(replace=force)
     return tuple(reports[candidate.path][1] for candidate in candidates)
 
 
@@ -153,7 +155,7 @@ def _stream(
 ) -> Rewritten:
     headers = []
     for place in places:
-        metadata = {"format": "pt", **file.metadata, POINTER: place.pointer}
+        metadata = {"format": file.metadata.get("format", "pt"), POINTER: place.pointer}
         headers.append(serialize_header(file.tensors, metadata))
     size = file.size - file.header.data_start
     pending = [
@@ -231,7 +233,7 @@ def _report(
         ),
         guarantees=candidate.guarantees,
         evidence=() if perplexity is None else (_perplexity(perplexity),),
-        omissions=(*candidate.omissions, *left_behind(release.checkpoint)),
+        omissions=(*candidate.omissions, *left_behind(release.checkpoint), *_dropped_metadata(release.checkpoint)),
         warnings=tuple(_warnings(release)),
         parents=() if release.found is None else (release.found.parent_of(place),),
     )
@@ -250,6 +252,12 @@ def _outputs(release: Release, candidate: Candidate, written: Sequence[tuple[str
                 yield Artifact(
                     role="companion", path=f"{candidate.path.name}/{name}", digest=copied.digest, bytes=copied.bytes
                 )
+
+
+def _dropped_metadata(checkpoint: Checkpoint) -> Iterator[Omission]:
+    """Header entries that were not copied: trainers write counts and names of the data there."""
+    for key in sorted({key for file in checkpoint.files for key in file.metadata} - {"format", POINTER}):
+        yield Omission(what=f"copy of the header's entry {key!r}", reason="not known to be free of traces of the data")
 
 
 def _perplexity(value: float) -> Evidence:
@@ -275,6 +283,7 @@ def _warnings(release: Release) -> Iterator[str]:
     yield from _NOT_COVERED
     if release.seed is not None:
         yield "the noise was drawn from a seed given by the user: whoever knows it can take the noise off again"
+    yield from (f"assumed, and often false: {a.statement}" for a in release.premises.assumptions if a.name == ROUNDING)
     if len(release.targets) > 1:
         yield (
             f"{len(release.targets)} candidates were made in one run, nested (each the next less noisy one plus fresh "

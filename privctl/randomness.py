@@ -53,7 +53,7 @@ class NoiseSource:
     def normal(self, stream: int, block: int, out: NDArray[np.floating], stddev: float) -> None:
         """Fill ``out`` (float32 or float64, at most ``BLOCK`` long) with N(0, stddev^2).
 
-        ``block`` (below 2^48) and ``stream`` (below 2^40) say which deviates; a shorter ``out`` gets other ones.
+        ``block`` (below 2^48) and ``stream`` (below 2^40) say which deviates; ask for one place at one length only.
         """
         if len(out) > BLOCK:
             raise ValueError(f"out holds {len(out)} deviates; a block has {BLOCK}")

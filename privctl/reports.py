@@ -60,7 +60,7 @@ def report_of(checkpoint: Checkpoint) -> FoundReport | None:
     Raises InputFault where the file is there but is no report.
     """
     path = pointer_of(checkpoint)
-    return FoundReport(path, read_report(path)) if path is not None and path.is_file() else None
+    return FoundReport(path, read_report(path)) if path is not None and os.path.isfile(path) else None
 
 
 def relative(path: Path, report: Path) -> str:

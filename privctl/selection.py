@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -17,6 +17,11 @@ _BLOCK = 1 << 20
 _SAMPLE = 4096
 #: Batch normalisation's statistics are means over the data that no gradient clipping bounds.
 _BATCH_STATISTICS = ("running_mean", "running_var")
+
+#: Name of the assumption that half-precision weights bring.
+ROUNDING = "unrounded-weights"
+#: Formats coarser than the arithmetic a sensitivity is derived for.
+_HALF = frozenset({"F16", "BF16"})
 
 _INTEGER = "integer type"
 _EXCLUDED = "left out by --include or --exclude"
@@ -78,15 +83,23 @@ def select(
             chosen[name] = item
     if not chosen:
         raise UsageFault(f"nothing in {checkpoint.root} is left to add noise to; loosen --include, --exclude or --base")
-    groups = _tied_groups(chosen)
+    for name in untouched:
+        if untouched[name] == _EXCLUDED:
+            _check_not_a_copy(located[name], chosen)
+    groups, lookalikes = _tied_groups(chosen)
     streams = {name: stream for stream, group in enumerate(groups) for name in group}
     return Selection(
         streams=streams,
         untouched=untouched,
         tied=[group for group in groups if len(group) > 1],
         dimension=sum(chosen[group[0]].tensor.elements for group in groups),
-        assumptions=tuple(_assumptions(untouched)),
+        assumptions=(*_assumptions(untouched), *_storage_assumptions(chosen, groups, lookalikes)),
     )
+
+
+def untouched_counts(selection: Selection) -> Mapping[str, int]:
+    """How many tensors are left alone, by reason."""
+    return Counter(selection.untouched.values())
 
 
 def _wanted(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
@@ -115,6 +128,16 @@ def _check_noisable(tensor: TensorInfo) -> None:
         )
 
 
+def _check_not_a_copy(left_out: _Located, chosen: Mapping[str, _Located]) -> None:
+    """A tensor left as it is must not equal one that gets noise: the noise could be subtracted."""
+    for name, item in chosen.items():
+        if _equal(left_out, item) and not _constant(left_out):
+            raise UsageFault(
+                f"tensor {left_out.tensor.name!r} is left out but equals {name!r}, whose noise it would give away; "
+                "exclude both or neither"
+            )
+
+
 def _equal(left: _Located, right: _Located) -> bool:
     """Same type, shape and bytes; stops at the first difference."""
     if (left.tensor.dtype, left.tensor.shape) != (right.tensor.dtype, right.tensor.shape):
@@ -122,23 +145,27 @@ def _equal(left: _Located, right: _Located) -> bool:
     return all(a == b for a, b in zip(left.blocks(), right.blocks(), strict=True))
 
 
-def _tied_groups(chosen: Mapping[str, _Located]) -> list[list[str]]:
-    """The names grouped by tie: same type, shape and bytes, unless all elements are equal.
+def _tied_groups(chosen: Mapping[str, _Located]) -> tuple[list[list[str]], bool]:
+    """The names grouped by tie: same type, shape and bytes, unless all elements are equal; and whether any were so.
 
     Trained weights do not coincide to the last bit unless they are one parameter. Constant tensors (untrained biases,
     scales) do coincide without being tied; they get noise of their own.
     """
+    lookalikes = False
     alike: dict[tuple[str, tuple[int, ...], bytes], list[list[str]]] = defaultdict(list)
     for name, item in chosen.items():
         sample = bytes(item.file.read(item.tensor, 0, min(_SAMPLE, item.tensor.size)))
         groups = alike[item.tensor.dtype, item.tensor.shape, sample]
         for group in groups:
-            if _equal(item, chosen[group[0]]) and not _constant(item):
+            if not _equal(item, chosen[group[0]]):
+                continue
+            if not _constant(item):
                 group.append(name)
                 break
+            lookalikes = True
         else:
             groups.append([name])
-    return [group for groups in alike.values() for group in groups]
+    return [group for groups in alike.values() for group in groups], lookalikes
 
 
 def _constant(item: _Located) -> bool:
@@ -149,6 +176,32 @@ def _constant(item: _Located) -> bool:
         if block != first * (len(block) // width):
             return False
     return True
+
+
+def _storage_assumptions(
+    chosen: Mapping[str, _Located], groups: Sequence[Sequence[str]], lookalikes: bool
+) -> Iterator[Assumption]:
+    """What the stored form of the weights leaves to be believed."""
+    if any(len(group) > 1 for group in groups):
+        yield Assumption(
+            name="tied-tensors",
+            statement="tensors with the same bytes are one parameter, whatever the data",
+            state=AssumptionState.ASSERTED,
+        )
+    if lookalikes:
+        yield Assumption(
+            name="separate-tensors",
+            statement="tensors that hold the same constant are parameters of their own",
+            state=AssumptionState.ASSERTED,
+        )
+    half = sorted({item.tensor.dtype for item in chosen.values()} & _HALF)
+    if half:
+        yield Assumption(
+            name=ROUNDING,
+            statement=f"the weights were not rounded to {' or '.join(half)} by or after the training that the facts "
+            "describe: rounding can move them much farther than the sensitivity",
+            state=AssumptionState.ASSERTED,
+        )
 
 
 def _assumptions(untouched: Mapping[str, str]) -> Iterator[Assumption]:

@@ -1,6 +1,7 @@
 """Training facts from flags, a file and a report: merged, contradictions refused, gaps listed at once."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,13 @@ def test_facts_that_contradict_each_other(change: dict[str, Any], because: str, 
 
 
 def report(step: str, mechanism: Any) -> PrivacyReport:
-    return PrivacyReport(step=step, created="2026-01-01T00:00:00Z", versions={}, mechanism=mechanism)
+    return PrivacyReport(
+        step=step,
+        created="2026-01-01T00:00:00Z",
+        versions={},
+        mechanism=mechanism,
+        parameters={"initial_weights": "random"},
+    )
 
 
 def test_a_training_report_enforces_its_facts() -> None:
@@ -102,6 +109,12 @@ def test_repeating_an_enforced_fact_changes_nothing_but_adding_one_does() -> Non
     # what is said of the loss is an assumption of its regime, not of the training
     assert training_facts([source, from_flags({"smoothness": 2.0})])[1].state is AssumptionState.ENFORCED
     assert training_facts([source, from_flags({"steps": 2000})])[1].state is AssumptionState.ASSERTED
+
+
+def test_training_that_did_not_start_from_random_weights_is_only_asserted() -> None:
+    source = from_report(Path("r.json"), replace(report("retrain", TRAINING), parameters={}))
+    assert source is not None
+    assert training_facts([source])[1].state is AssumptionState.ASSERTED
 
 
 def test_facts_once_asserted_stay_asserted() -> None:

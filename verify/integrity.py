@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from privctl.codec import decode
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputFault, PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import TensorHasher, changed_tensors, file_digest
@@ -32,27 +32,30 @@ def check_chain(path: Path, weights: Mapping[Path, TensorHasher]) -> tuple[Link,
 
     ``weights`` are the model's files as just hashed; they are held against the first report's outputs.
     """
-    return tuple(_follow(path, weights, None, 0, set()))
+    return tuple(_follow(path, weights, None, 0, frozenset(), set()))
 
 
 def _follow(
     path: Path,
     weights: Mapping[Path, TensorHasher],
-    child: tuple[PrivacyReport, str] | None,
+    recorded: str | None,
     depth: int,
-    seen: set[Path],
+    ancestors: frozenset[Path],
+    followed: set[Path],
 ) -> Iterator[Link]:
     path = Path(os.path.normpath(path.absolute()))
-    if path in seen:
+    if path in ancestors:
         verdict = Verdict(subject=str(path), outcome=Outcome.REFUTED, reason="the chain of reports loops back to it")
         yield Link(path=path, depth=depth, report=None, verdicts=(verdict,))
         return
-    seen.add(path)
+    if path in followed and recorded is not None and not _changed(path, recorded):
+        return  # two steps share a parent
+    followed.add(path)
     if not path.is_file():
         verdict = Verdict(subject=str(path), outcome=Outcome.INCONCLUSIVE, reason="the report is not where it was")
         yield Link(path=path, depth=depth, report=None, verdicts=(verdict,))
         return
-    verdicts = [] if child is None else [_compare(path.name, file_digest(path), child[1])]
+    verdicts = [] if recorded is None else [_compare(path.name, file_digest(path), recorded)]
     try:
         report = decode(read_text(path), str(path))
     except InputFault as fault:
@@ -60,11 +63,15 @@ def _follow(
         yield Link(path=path, depth=depth, report=None, verdicts=tuple(verdicts))
         return
     verdicts += _check_weights(path, report, weights)
-    verdicts += _check_lineage(report, child[0]) if child is not None else ()
+    verdicts += _check_lineage(path, report)
     verdicts += _check_others(path, report)
     yield Link(path=path, depth=depth, report=report, verdicts=tuple(verdicts))
     for parent in report.parents:
-        yield from _follow(path.parent / parent.path, {}, (report, parent.digest), depth + 1, seen)
+        yield from _follow(path.parent / parent.path, {}, parent.digest, depth + 1, ancestors | {path}, followed)
+
+
+def _changed(path: Path, recorded: str) -> bool:
+    return not path.is_file() or file_digest(path) != recorded
 
 
 def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
@@ -89,15 +96,21 @@ def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, Ten
         yield Verdict(subject=missing.name, outcome=Outcome.REFUTED, reason="recorded as an output, not there")
 
 
-def _check_lineage(parent: PrivacyReport, child: PrivacyReport) -> Iterator[Verdict]:
-    """What the child read must be what the parent wrote."""
-    written = {a.digest for a in parent.outputs}
-    for artifact in child.inputs:
+def _check_lineage(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
+    """What a step read must be what one of its parents wrote; not decided while a parent is missing or unreadable."""
+    written: set[str] = set()
+    for parent in report.parents:
+        try:
+            outputs = decode(read_text(path.parent / parent.path), parent.path).outputs
+        except PrivctlError:
+            return
+        written |= {a.digest for a in outputs}
+    for artifact in report.inputs if report.parents else ():
         if artifact.role == _MODEL_ROLE and artifact.digest not in written:
             yield Verdict(
                 subject=artifact.path,
                 outcome=Outcome.REFUTED,
-                reason=f"the {child.step} step read it, but its parent report did not write it",
+                reason=f"the {report.step} step read it, but its parent report did not write it",
             )
 
 

@@ -50,7 +50,10 @@ def delta_at(epsilon: float, mu: float) -> float:
 
 
 def epsilon_at(delta: float, mu: float) -> float:
-    """The smallest epsilon at ``delta`` for shift ``mu``, rounded up; 0 where even epsilon 0 has no larger delta."""
+    """The smallest epsilon at ``delta`` for shift ``mu``, to about 1e-11 relative in delta.
+
+    0 where even epsilon 0 has no larger delta.
+    """
     fraction("delta", delta)
     target = math.log(delta)
     if log_delta(0.0, mu) <= target:
@@ -61,7 +64,7 @@ def epsilon_at(delta: float, mu: float) -> float:
 
 
 def shift_at(epsilon: float, delta: float) -> float:
-    """The largest shift mu = sensitivity / standard deviation that is (epsilon, delta)-DP, rounded down."""
+    """The largest shift mu = sensitivity / standard deviation that is (epsilon, delta)-DP, as exactly as epsilon_at."""
     at_least("epsilon", epsilon, 0)
     fraction("delta", delta)
     target = math.log(delta)

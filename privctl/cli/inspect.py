@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, quiet: bool) -> None:
     """Show the tensors of MODEL with their digests, and the chain of reports that leads to it.
 
-    Every digest that the chain records is computed again; exit code 1 says that one no longer matches.
+    The digests of the model, of what came with it and of every report in the chain are computed again; exit code 1
+    says that one no longer matches. What the reports claim is shown as it stands there, not recomputed.
 
     \b
     Example:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import Calibration, Formula, Optimizer, Regime
 
 if TYPE_CHECKING:
+    from privctl.facts import FactSource
     from privctl.mechanisms.dp_weights import Target
     from privctl.privatize import Candidate, Release
     from privctl.storage.reader import Checkpoint
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--delta", type=float, help="Target delta.  [default: 1 / dataset-size squared]")
 @click.option("--facts", type=click.Path(), help="JSON object of training facts under the names of the flags below.")
 @click.option("--epochs", type=int, help="Epochs of training.")
-@click.option("--learning-rate", type=float, help="Constant (or largest) learning rate.")
+@click.option("--learning-rate", type=float, help="Constant learning rate.")
 @click.option("--clip-norm", type=float, help="L2 norm each example's gradient was clipped to.")
 @click.option("--dataset-size", type=int, help="Number of training examples.")
 @click.option("--batch-size", type=int, help="Examples a batch; the divisor of the summed gradients.")
@@ -96,7 +97,7 @@ def noise(model: str, **options: Any) -> None:
                 raise UsageFault("--dry-run makes no report, so --json has nothing to print; drop one")
             if options["evaluate"]:
                 raise UsageFault("--dry-run makes no candidates, so --evaluate has nothing to measure; drop one")
-            _show(candidates, [None] * len(candidates), None, dry_run=True)
+            _show(release, candidates, [None] * len(candidates), None, dry_run=True)
             return
         evaluate, original = _evaluation(checkpoint, options)
         total = sum(file.size for file in checkpoint.files)
@@ -112,7 +113,7 @@ def noise(model: str, **options: Any) -> None:
     if options["as_json"]:
         _print_json(reports)
     else:
-        _show(candidates, [perplexity_of(report) for report in reports], original)
+        _show(release, candidates, [perplexity_of(report) for report in reports], original)
 
 
 @contextmanager
@@ -138,8 +139,7 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
     told += [from_file(Path(options["facts"]))] if options["facts"] else []
     sources = [source for source in [*told, from_flags(options)] if source is not None]
     training, trust = training_facts(sources)
-    stated = (source.values["delta"] for source in sources if "delta" in source.values)
-    delta = options["delta"] if options["delta"] is not None else next(stated, default_delta(training.dataset_size))
+    delta = _delta(options, sources, default_delta(training.dataset_size))
     selection = select(checkpoint, include=options["include"], exclude=options["exclude"], base=base)
     try:
         targets = tuple(_target(epsilon, delta, options) for epsilon in options["epsilon"] or (1.0,))
@@ -159,6 +159,15 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
         parameters={"include": list(options["include"]), "exclude": list(options["exclude"])},
         seed=options["seed"],
     )
+
+
+def _delta(options: dict[str, Any], sources: Sequence[FactSource], default: float) -> float:
+    """The flag's delta, the facts file's or the default; raises UsageFault where the first two disagree."""
+    stated = {source.values["delta"] for source in sources if "delta" in source.values}
+    flag = options["delta"]
+    if flag is not None and stated - {flag}:
+        raise UsageFault(f"--delta {flag} contradicts delta {stated.pop()} of the facts file; drop one")
+    return flag if flag is not None else next(iter(stated), default)
 
 
 def _target(epsilon: float, delta: float, options: dict[str, Any]) -> Target:
@@ -205,6 +214,7 @@ def _print_json(reports: Any) -> None:
 
 
 def _show(
+    release: Release,
     candidates: tuple[Candidate, ...],
     perplexities: list[float | None],
     original: float | None,
@@ -212,6 +222,7 @@ def _show(
     dry_run: bool = False,
 ) -> None:
     from privctl.render.noise import NoiseRow, noise_table
+    from privctl.selection import untouched_counts
 
     rows = [
         NoiseRow(
@@ -223,4 +234,6 @@ def _show(
         )
         for candidate, perplexity in zip(candidates, perplexities, strict=True)
     ]
-    click.echo(noise_table(rows, original_perplexity=original, dry_run=dry_run), nl=False)
+    notes = [f"{a.state}: {a.statement}" for a in release.selection.assumptions]
+    notes += [f"{count} tensors without noise: {why}" for why, count in untouched_counts(release.selection).items()]
+    click.echo(noise_table(rows, notes=notes, original_perplexity=original, dry_run=dry_run), nl=False)

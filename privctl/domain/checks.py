@@ -7,18 +7,31 @@ import math
 
 def positive(name: str, value: float) -> None:
     """``value`` is finite and above zero."""
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} is {value!r}; it must be a finite number above 0")
+    if not (_finite(value) and value > 0):
+        raise ValueError(f"{name} is {_shown(value)}; it must be a finite number above 0")
 
 
 def at_least(name: str, value: float, least: float) -> None:
     """``value`` is finite and not below ``least``."""
-    if not (math.isfinite(value) and value >= least):
-        raise ValueError(f"{name} is {value!r}; it must be a finite number of at least {least}")
+    if not (_finite(value) and value >= least):
+        raise ValueError(f"{name} is {_shown(value)}; it must be a finite number of at least {least}")
+
+
+def _shown(value: float) -> str:
+    """The value as it stands, cut where it is absurdly long."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number too large for a float
+        return False
 
 
 def fraction(name: str, value: float, *, zero: bool = False) -> None:
     """``value`` lies strictly between 0 and 1, or may be 0 when ``zero``."""
     if not (0 < value < 1 or (zero and value == 0)):
         low = "0 or more" if zero else "above 0"
-        raise ValueError(f"{name} is {value!r}; it must be {low} and below 1")
+        raise ValueError(f"{name} is {_shown(value)}; it must be {low} and below 1")

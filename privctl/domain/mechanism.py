@@ -46,7 +46,7 @@ class Formula(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedTraining:
-    """Epochs of mini-batch training in which every example's gradient is clipped.
+    """Epochs of mini-batch training at a constant learning rate, every example's gradient clipped.
 
     Each example is visited once per epoch in an order that does not depend on the data, and a batch's sum of clipped
     gradients is divided by the fixed ``batch_size``.

@@ -155,6 +155,7 @@ def _under(bound: Sensitivity, stddev: float, delta: float, premises: Premises, 
         assumptions=assumptions,
         scope=scope,
     )
+    note = "for real arithmetic; floating-point rounding is not modelled"
     if scope is Scope.ALL_CANDIDATES:
-        return replace(guarantee, note="the candidates are nested: together they are worth the least noisy one")
-    return guarantee
+        note = f"the candidates are nested: together they are worth the least noisy one; {note}"
+    return replace(guarantee, note=note)

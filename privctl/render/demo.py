@@ -37,10 +37,11 @@ def demo_table(rows: Sequence[DemoRow], delta: float) -> str:
         ]
         for row in rows
     ]
-    headings = ["model", "eps claimed", "if convex", "proved", "noise stddev", "perplexity", "attack AUC"]
+    status = next(str(row.nonconvex.status) for row in rows if row.nonconvex)
+    headings = ["model", "eps claimed", "if convex", f"any loss ({status})", "noise stddev", "perplexity", "attack AUC"]
     return table(headings, body) + (
         f"\n  eps at delta {number(delta, 3)}, replacing one record. 'claimed' is the published formula's promise.\n"
-        "  'if convex' follows for a convex loss, which a GPT-2 does not have; 'proved' needs no such assumption.\n"
+        "  'if convex' follows for a convex loss, which a GPT-2 does not have; 'any loss' needs no such assumption.\n"
         "  'perplexity' is on records the model never saw; 'attack AUC' is 0.5 where a guess is as good.\n"
         "  An AUC near 0.5 means that this attack found nothing, not that nothing leaks.\n"
     )

@@ -58,6 +58,8 @@ def _content(report: PrivacyReport) -> Iterator[str]:
             f"{training.optimizer}, learning rate {number(training.learning_rate)}, "
             f"clip norm {number(training.clip_norm)}"
         )
+    if report.guarantees:
+        yield "as the report says, not recomputed:"
     for g in report.guarantees:
         if g.scope is Scope.THIS_MODEL:
-            yield f"{g.name}: epsilon {number(g.epsilon)} at delta {number(g.delta)}, {g.adjacency}, {g.status}"
+            yield f"  {g.name}: epsilon {number(g.epsilon)} at delta {number(g.delta)}, {g.adjacency}, {g.status}"

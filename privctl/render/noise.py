@@ -9,7 +9,7 @@ from privctl.domain.guarantee import Adjacency, Guarantee, Scope, Status
 from privctl.render.text import number, table
 
 _EXPLAINED = {
-    Status.PROVED: "proved: follows from what was enforced",
+    Status.PROVED: "proved: follows from what was enforced, in real arithmetic",
     Status.CONDITIONAL: "conditional: follows if the report's assumptions hold",
     Status.CLAIMED: "claimed: published, does not follow",
     Status.VOID: "VOID: an assumption is violated; nothing is guaranteed",
@@ -27,7 +27,13 @@ class NoiseRow:
     path: str
 
 
-def noise_table(rows: Sequence[NoiseRow], *, original_perplexity: float | None = None, dry_run: bool = False) -> str:
+def noise_table(
+    rows: Sequence[NoiseRow],
+    *,
+    notes: Sequence[str] = (),
+    original_perplexity: float | None = None,
+    dry_run: bool = False,
+) -> str:
     """Epsilon asked for, and what the noise gives under each regime (replace-one), one candidate a line."""
     regimes = _columns(rows)
     evaluated = original_perplexity is not None or any(row.perplexity is not None for row in rows)
@@ -42,7 +48,7 @@ def noise_table(rows: Sequence[NoiseRow], *, original_perplexity: float | None =
         body.append([*cells, row.path])
     if original_perplexity is not None:
         body.insert(0, ["-", "0", *["-"] * len(regimes), number(original_perplexity), "(the input)"])
-    return table(headings, body) + _legend(rows)
+    return table(headings, body) + _legend(rows) + "".join(f"  {note}\n" for note in notes)
 
 
 def _columns(rows: Sequence[NoiseRow]) -> list[Guarantee]:

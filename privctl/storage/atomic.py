@@ -70,11 +70,17 @@ class PendingFile:
             self._hinted, start = ready, self._hinted * _WRITEBACK_STRIDE
             os.posix_fadvise(self._fd, start, (ready * _WRITEBACK_STRIDE) - start, os.POSIX_FADV_DONTNEED)
 
-    def commit(self) -> None:
-        """Make the bytes durable, then give them their final name."""
+    def commit(self, *, replace: bool = True) -> None:
+        """Make the bytes durable, then give them their final name.
+
+        Without ``replace`` a file that has come to exist there since is kept, and UsageFault raised.
+        """
         with writing(self.path):
             os.fsync(self._fd)
-            os.replace(self.temporary, self.path)
+            if replace:
+                os.replace(self.temporary, self.path)
+            else:
+                _link(self.temporary, self.path)
             os.close(self._fd)
             self._fd = -1
             sync_folder(self.path.parent)
@@ -116,11 +122,20 @@ class PendingFolder:
         shutil.rmtree(self.temporary, ignore_errors=True)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path``, whole or not at all; raises IoFault."""
+def write_bytes(path: Path, data: bytes, *, replace: bool = True) -> None:
+    """Write ``data`` to ``path``, whole or not at all; raises IoFault, or UsageFault as ``PendingFile.commit`` does."""
     with PendingFile(path) as pending:
         pending.write_at(0, data)
-        pending.commit()
+        pending.commit(replace=replace)
+
+
+def _link(temporary: Path, path: Path) -> None:
+    """Rename without replacing: a hard link fails where the name is taken."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise UsageFault(f"{path} came to exist meanwhile and was kept; choose another --output") from None
+    temporary.unlink()
 
 
 def new_folder(path: Path) -> None:

@@ -39,6 +39,7 @@ DTYPE_BITS: dict[str, int] = {
 }
 INTEGER_DTYPES = frozenset({"BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64"})
 
+_DIMENSION_LIMIT = 1 << 63
 #: safetensors' own limit on the header.
 HEADER_LIMIT = 100_000_000
 
@@ -137,7 +138,7 @@ def _entry(name: str, entry: Any, source: str) -> TensorInfo:
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         raise InputFault(f"{where} has the unknown dtype {shown(dtype)}; known are {', '.join(DTYPE_BITS)}")
-    if not isinstance(shape, list) or not all(_count(s) for s in shape):
+    if not isinstance(shape, list) or not all(_count(s) and s < _DIMENSION_LIMIT for s in shape):
         raise InputFault(f"{where} has the shape {shown(shape)}; expected a list of whole numbers")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_count(o) for o in offsets):
         raise InputFault(f"{where} has the data_offsets {shown(offsets)}; expected two whole numbers")

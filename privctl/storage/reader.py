@@ -120,6 +120,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
     if not os.path.isdir(path):  # Path.is_dir would raise on a name too long or a folder without permission
         return Checkpoint(path, (SafetensorsFile(path),))
     index = path / INDEX_NAME
+    if index.is_file() and (path / SINGLE_NAME).is_file():
+        raise InputFault(f"{path} holds both {SINGLE_NAME} and {INDEX_NAME}, which may disagree; remove one of them")
     if index.is_file():
         return _open_sharded(path, index)
     if (path / SINGLE_NAME).is_file():

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from privctl.cli import run
@@ -55,6 +56,8 @@ def test_one_candidate(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert abs(added.std() / 0.00976052988 - 1) < 5 / np.sqrt(2 * added.size)
     assert abs(added.mean()) < 5 * 0.00976 / np.sqrt(added.size)
     assert noisy["bias"].all()
+    with safe_open(model.with_name("m.private.safetensors"), "np") as file:
+        assert file.metadata() == {"format": "pt", "privctl.report": "m.private.report.json"}
 
     report = report_at(model.with_name("m.private.report.json"))
     assert isinstance(report.mechanism, WeightNoise)
@@ -64,6 +67,7 @@ def test_one_candidate(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert claims["published", "unstated"].epsilon == 1
     assert claims["convex", "replace-one"].epsilon == pytest.approx(0.0728298432464, rel=1e-9)
     assert claims["nonconvex", "replace-one"].epsilon == pytest.approx(306.229454833, rel=1e-10)
+    assert any("'made'" in o.what for o in report.omissions)
     assert report.outputs[0].path == "m.private.safetensors"
     assert report.outputs[0] == _as_written(model.with_name("m.private.safetensors"), report)
 
@@ -162,6 +166,7 @@ def trained(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
         created=now(),
         versions=versions(()),
         mechanism=training,
+        parameters={"initial_weights": "random"},
         outputs=(file_artifact("model", path, report_path),),
     )
     write_report(report_path, report)

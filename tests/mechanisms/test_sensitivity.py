@@ -98,18 +98,24 @@ def test_a_given_smoothness_checks_the_step_size() -> None:
 Gradient = Callable[[float, int, bool], float]
 
 
-def run_pair(t: ClippedTraining, gradient: Gradient, start: float = 0.0) -> float:
-    """Distance after really training twice, the data sets differing in example 0, which comes first in each epoch."""
+def run_pair(
+    t: ClippedTraining, gradient: Gradient, start: float = 0.0, order: Callable[[int], list[int]] | None = None
+) -> float:
+    """Distance after really training twice, the data sets differing in example 0.
+
+    ``order`` gives an epoch's visiting order; as the examples stand by default, so that example 0 comes first.
+    """
     weights = []
     for changed in (False, True):
         w, velocity = start, 0.0
-        for _ in range(t.epochs):
+        for epoch in range(t.epochs):
+            visited = order(epoch) if order else list(range(t.dataset_size))
             for batch in range(t.steps_per_epoch):
-                examples = range(batch * t.batch_size, min((batch + 1) * t.batch_size, t.dataset_size))
+                examples = visited[batch * t.batch_size : (batch + 1) * t.batch_size]
                 raw = [gradient(w, i, changed and i == 0) for i in examples]
                 mean = sum(max(-t.clip_norm, min(t.clip_norm, g)) for g in raw) / t.batch_size
                 velocity = t.momentum * velocity + mean
-                w -= t.learning_rate * velocity
+                w -= t.learning_rate * (velocity + t.weight_decay * w)
         weights.append(w)
     return abs(weights[0] - weights[1])
 
@@ -150,6 +156,41 @@ def test_momentum_can_exceed_the_convex_formula_but_not_the_nonconvex_bound() ->
     assert moved <= value(t, Regime.NONCONVEX)
 
 
+def test_a_late_visit_does_most_harm_under_strong_weight_decay() -> None:
+    # One visit, at the last step: nothing after it decays the difference away.
+    t = ClippedTraining(
+        epochs=1, learning_rate=0.1, clip_norm=1, dataset_size=100, batch_size=1, weight_decay=1.0, smoothness=0.1
+    )
+
+    def only_first(_: float, i: int, changed: bool) -> float:
+        return 0.0 if i else (-9.0 if changed else 9.0)
+
+    moved = run_pair(t, only_first, order=lambda _: [*range(1, 100), 0])
+    assert moved == pytest.approx(0.2, rel=1e-12)
+    assert value(t, Regime.SMOOTH) >= moved * (1 - 1e-12)
+
+
+def test_clipping_breaks_contraction_so_the_strongly_convex_bound_assumes_that_none_happens() -> None:
+    t = ClippedTraining(
+        epochs=10, learning_rate=0.1, clip_norm=1, dataset_size=10, batch_size=1, strong_convexity=1.0, smoothness=1.0
+    )
+
+    def far(w: float, i: int, changed: bool) -> float:
+        return w - (-1000.0 if i == 0 and changed else 1000.0)
+
+    assert run_pair(t, far) > value(t, Regime.STRONGLY_CONVEX)  # every gradient is clipped here
+    found = sensitivity(t, Regime.STRONGLY_CONVEX, REPLACE, 1)
+    assert isinstance(found, Sensitivity)
+    assert "clipping-inactive" in {a.name for a in found.assumptions}
+    mild = replace(t, clip_norm=3000.0)
+    assert run_pair(mild, far) <= value(mild, Regime.STRONGLY_CONVEX)
+
+
+def test_adam_with_betas_that_overflow_has_no_bound() -> None:
+    t = replace(PAPER, epochs=50, optimizer=Optimizer.ADAM, beta1=0.999, beta2=0.9)
+    assert value(t, Regime.NONCONVEX) == math.inf
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_random_smooth_trainings_stay_within_their_bound(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -158,7 +199,8 @@ def test_random_smooth_trainings_stay_within_their_bound(seed: int) -> None:
     def wavy(w: float, i: int, changed: bool) -> float:
         return float(np.sin(a[i] * w + b[i] + 3 * changed)) / 2  # Lipschitz with a[i] / 2
 
-    t = replace(SMALL, smoothness=float(a.max()) / 2)
-    moved = run_pair(t, wavy)
+    decay = float(rng.choice([0.0, 0.5, 5.0]))
+    t = replace(SMALL, smoothness=float(a.max()) / 2, weight_decay=decay)
+    moved = run_pair(t, wavy, order=lambda epoch: np.random.default_rng((seed, epoch)).permutation(10).tolist())
     assert moved <= value(t, Regime.SMOOTH) * (1 + 1e-12)
     assert value(t, Regime.SMOOTH) <= value(t, Regime.NONCONVEX)

@@ -20,6 +20,12 @@ WriteModel = Callable[..., Path]
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
 
+def test_a_folder_with_both_forms_is_refused(tmp_path: Path, write_model: WriteModel) -> None:
+    write_model(tmp_path / SINGLE_NAME, {"w": np.ones(2, np.float32)})
+    (tmp_path / INDEX_NAME).write_text(json.dumps({"weight_map": {"w": SINGLE_NAME}}))
+    refused(tmp_path, "holds both")
+
+
 def refused(path: Path, *names: str) -> str:
     """The sentence with which a model is refused; it must name ``names``."""
     with pytest.raises(InputFault) as caught:

@@ -10,7 +10,7 @@ import pytest
 
 from privctl.cli import run
 from privctl.domain.verdict import Outcome
-from privctl.storage.digest import hash_tensors
+from privctl.storage.digest import file_digest, hash_tensors
 from privctl.storage.reader import open_checkpoint
 from verify.integrity import Link, check_chain
 
@@ -101,6 +101,21 @@ def test_a_chain_that_loops_ends(chain: Path) -> None:
     own = chain.with_name("m.private.private.report.json")
     edit(own, lambda report: report["parents"][0].update(path=own.name))
     assert any("loops" in line for line in refuted(check(chain)))
+
+
+def test_two_steps_may_share_a_parent(chain: Path) -> None:
+    own, shared = chain.with_name("m.private.private.report.json"), chain.with_name("m.private.report.json")
+    aunt = chain.with_name("aunt.report.json")
+    report = json.loads(own.read_text())
+    aunt.write_text(json.dumps({**report, "step": "audit", "outputs": []}))
+    digest = file_digest(aunt)
+    edit(
+        own,
+        lambda r: r.update(step="audit", outputs=[], parents=[*r["parents"], {"path": aunt.name, "digest": digest}]),
+    )
+    links = check_chain(own, {})
+    assert not refuted(links)
+    assert [link.path.name for link in links].count(shared.name) == 1
 
 
 def test_a_moved_model_is_known_by_its_digest(chain: Path) -> None:
