@@ -22,7 +22,7 @@ _FIELDS = {f.name: f for f in dataclasses.fields(ClippedTraining)}
 _REQUIRED = tuple(name for name, f in _FIELDS.items() if f.default is dataclasses.MISSING)
 _WHOLE = ("epochs", "dataset_size", "batch_size", "steps")
 #: The name of facts given on the command line.
-FLAGS = "the flags"
+FLAGS = "the command line"
 #: What is said of the loss rather than of the training run; each regime that uses one carries its own assumption.
 _LOSS_PROPERTIES = ("smoothness", "strong_convexity")
 #: Keys a facts file may hold beside the training's own: the release's.
@@ -51,6 +51,7 @@ def from_file(path: Path) -> FactSource:
     data = parse_json(read_text(path), str(path))
     if not isinstance(data, dict):
         raise InputFault(f"{path} is not a JSON object of training facts")
+    data = {key.replace("-", "_"): value for key, value in data.items()}
     for key, value in data.items():
         if key not in _FIELDS and key not in RELEASE_KEYS:
             raise InputFault(f"{path} has the unknown fact {key!r}; known are {', '.join((*_FIELDS, *RELEASE_KEYS))}")

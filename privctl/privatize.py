@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from privctl.codec import encode
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import InputFault, PrivctlError, UsageFault
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.mechanism import Calibration, ClippedTraining, WeightNoise
@@ -121,7 +121,7 @@ def privatize(
     replaced; a file only with ``force``. Raises InputFault where the input's bytes are not those its report names.
     """
     for candidate in candidates:
-        require_absent(candidate.path, force)
+        require_absent(candidate.path, force and not release.checkpoint.is_directory)
         require_absent(candidate.report_path, force)
     quietest_first = sorted(candidates, key=lambda c: c.stddev)
     source = NoiseSource(release.seed)
@@ -141,7 +141,11 @@ def privatize(
         for candidate in quietest_first:
             place, report = reports[candidate.path]
             write_bytes(candidate.report_path, encode(report).encode(), replace=force)
-            place.commit(replace=force)
+            try:
+                place.commit(replace=force)
+            except PrivctlError:
+                candidate.report_path.unlink(missing_ok=True)  # it would describe a model that is not there
+                raise
     return tuple(reports[candidate.path][1] for candidate in candidates)
 
 

@@ -16,7 +16,7 @@ _LINE_EVERY = 10.0
 
 def note(message: str, *, quiet: bool = False) -> None:
     """One line of log."""
-    if not quiet:
+    if not quiet and sys.stderr is not None:  # None where the caller closed it
         sys.stderr.write(f"privctl: {message}\n")
         sys.stderr.flush()
 
@@ -24,7 +24,7 @@ def note(message: str, *, quiet: bool = False) -> None:
 @contextmanager
 def progress(label: str, total: float, unit: str = "bytes", *, quiet: bool = False) -> Iterator[Advance]:
     """Show work of ``total`` ``unit`` under ``label`` while the block runs; yields the function that advances it."""
-    if quiet:
+    if quiet or sys.stderr is None:
         yield lambda _: None
     elif sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb":
         with _bar(label, total, unit) as advance:

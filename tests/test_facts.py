@@ -36,7 +36,7 @@ def test_flags_complete_a_file(tmp_path: Path) -> None:
 def test_two_sources_that_disagree_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "facts.json"
     path.write_text(json.dumps(FULL))
-    with pytest.raises(InputFault, match=r"facts\.json says batch_size 5 but the flags says 6"):
+    with pytest.raises(InputFault, match=r"facts\.json says batch_size 5 but the command line says 6"):
         training_facts([from_file(path), from_flags({"batch_size": 6})])
 
 

@@ -15,6 +15,7 @@ from privctl.storage.digest import TensorHasher, changed_tensors, file_digest
 from privctl.storage.reader import read_text
 
 _MODEL_ROLE = "model"
+_COMPANION_ROLE = "companion"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ def _follow(
         return
     verdicts += _check_weights(path, report, weights)
     verdicts += _check_lineage(path, report)
-    verdicts += _check_others(path, report)
+    verdicts += _check_others(path, report, weights)
     yield Link(path=path, depth=depth, report=report, verdicts=tuple(verdicts))
     for parent in report.parents:
         yield from _follow(path.parent / parent.path, {}, parent.digest, depth + 1, ancestors | {path}, followed)
@@ -75,25 +76,23 @@ def _changed(path: Path, recorded: str) -> bool:
 
 
 def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
-    """The files at hand against the outputs recorded; a changed tensor is named."""
-    if not weights:
-        return
-    recorded = {_located(path, a): a for a in report.outputs if a.role == _MODEL_ROLE}
-    by_digest = {a.digest for a in recorded.values()}
+    """The files at hand against the outputs recorded, wherever they lie now; a changed tensor is named."""
+    recorded = [a for a in report.outputs if a.role == _MODEL_ROLE]
     for file, hasher in weights.items():
-        artifact = recorded.pop(Path(os.path.normpath(file.absolute())), None)
+        same = next((a for a in recorded if a.digest == hasher.file_digest), None)
+        here = Path(os.path.normpath(file.absolute()))
+        artifact = same or next((a for a in recorded if _located(path, a) == here), None)
+        artifact = artifact or next((a for a in recorded if Path(a.path).name == file.name), None)
         if artifact is None:
-            known = hasher.file_digest in by_digest
-            yield Verdict(
-                subject=file.name,
-                outcome=Outcome.PROVED if known else Outcome.REFUTED,
-                reason="its digest is recorded, under another path" if known else "no output recorded is this file",
-            )
+            yield Verdict(subject=file.name, outcome=Outcome.REFUTED, reason="no output recorded is this file")
             continue
+        recorded.remove(artifact)
         changed = changed_tensors(hasher.tensors, artifact.tensors) if artifact.tensors else []
         yield _compare(file.name, hasher.file_digest, artifact.digest, changed)
-    for missing in recorded:
-        yield Verdict(subject=missing.name, outcome=Outcome.REFUTED, reason="recorded as an output, not there")
+    for artifact in recorded if weights else ():
+        yield Verdict(
+            subject=Path(artifact.path).name, outcome=Outcome.INCONCLUSIVE, reason="recorded as an output, not at hand"
+        )
 
 
 def _check_lineage(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
@@ -114,12 +113,15 @@ def _check_lineage(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
             )
 
 
-def _check_others(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
-    """Outputs that are not weights (scores, configuration, tokenizer)."""
+def _check_others(path: Path, report: PrivacyReport, weights: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
+    """Outputs that are not weights (scores, configuration, tokenizer); a companion is looked for beside the weights."""
+    beside = next((file.absolute().parent for file in weights), None)
     for artifact in report.outputs:
         if artifact.role == _MODEL_ROLE:
             continue
         located = _located(path, artifact)
+        if artifact.role == _COMPANION_ROLE and beside is not None:
+            located = beside / located.name
         if located.is_file():
             yield _compare(located.name, file_digest(located), artifact.digest)
         else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import traceback
 from typing import NoReturn
@@ -65,6 +66,8 @@ def root() -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit with the code that says what happened."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     sys.exit(run(sys.argv[1:]))
 
 
@@ -86,6 +89,10 @@ def run(arguments: list[str]) -> int:
         # The reader of our output went away; keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILURE
+    except OSError as error:
+        return _fail(f"the system refused: {error.strerror or error}; what was written before stays", ExitCode.FAILURE)
+    except ImportError as error:
+        return _fail(f"{error}; install privctl and what it needs as its README says", ExitCode.FAILURE)
     except MemoryError:
         return _fail("out of memory; close other programs or use a machine with more", ExitCode.FAILURE)
     except Exception as error:
@@ -93,6 +100,11 @@ def run(arguments: list[str]) -> int:
             f"internal error, please report it: {type(error).__name__}: {error} (--debug shows where)",
             ExitCode.FAILURE,
         )
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    """A polite kill ends like Ctrl-C: temporary files are removed on the way out."""
+    raise KeyboardInterrupt
 
 
 def _fail(message: str, code: int) -> int:

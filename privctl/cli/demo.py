@@ -21,13 +21,11 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    default=Path("privctl-demo"),
-    show_default=True,
-    help="New folder for every model, report and record.",
+    help="New folder for every model, report and record.  [default: privctl-demo, or the next free privctl-demo-N]",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the invented records.")
 @common
-def demo(output: Path, seed: int, as_json: bool, quiet: bool) -> None:
+def demo(output: Path | None, seed: int, as_json: bool, quiet: bool) -> None:
     """Train a small GPT-2 on invented records, add noise at several epsilons, attack each model.
 
     Needs no network and no files. One table at the end: epsilon claimed, epsilon that follows, noise, perplexity, and
@@ -42,8 +40,9 @@ def demo(output: Path, seed: int, as_json: bool, quiet: bool) -> None:
     from privctl.progress import note, progress
     from privctl.render.demo import demo_table
     from privctl.reports import read_report
-    from privctl.storage.atomic import new_folder
+    from privctl.storage.atomic import fresh_folder, new_folder
 
+    output = output or fresh_folder(Path("privctl-demo"))
     new_folder(output)
     chapters = tell(output, seed, partial(progress, quiet=quiet))
     if as_json:

@@ -28,15 +28,16 @@ if TYPE_CHECKING:
 def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, quiet: bool) -> None:
     """Show the tensors of MODEL with their digests, and the chain of reports that leads to it.
 
-    The digests of the model, of what came with it and of every report in the chain are computed again; exit code 1
-    says that one no longer matches. What the reports claim is shown as it stands there, not recomputed.
+    The digests of the model, of what came with it and of every report in the chain are computed again. Exit code 1 says
+    that one no longer matches, 3 that the model's own report or a file named in it is missing. What the reports claim
+    is shown as it stands there, not recomputed.
 
     \b
     Example:
       privctl inspect model.private.safetensors
     """
     from privctl.progress import progress
-    from privctl.reports import pointer_of
+    from privctl.reports import pointer_of, read_report
     from privctl.storage.digest import hash_tensors
     from privctl.storage.reader import open_checkpoint
     from verify.integrity import check_chain
@@ -44,6 +45,8 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
     with open_checkpoint(Path(model)) as checkpoint:
         with progress("digests", sum(file.size for file in checkpoint.files), quiet=quiet) as advance:
             hashed = {file.path: hash_tensors(file, advance) for file in checkpoint.files}
+        if report:
+            read_report(Path(report))  # one the user names must be there and be one
         start = Path(report) if report else pointer_of(checkpoint)
         chain = check_chain(start, hashed) if start else ()
         if as_json:
@@ -60,6 +63,8 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
             click.echo(inspection(checkpoint.root, tensors, rows), nl=False)
     if any(v.outcome is Outcome.REFUTED for link in chain for v in link.verdicts):
         ctx.exit(ExitCode.REFUTED)
+    if any(v.outcome is Outcome.INCONCLUSIVE for link in chain[:1] for v in link.verdicts):
+        ctx.exit(ExitCode.BAD_INPUT)
 
 
 def _as_report(checkpoint: Checkpoint, hashed: Mapping[Path, TensorHasher], chain: Sequence[Link]) -> PrivacyReport:

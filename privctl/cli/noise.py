@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 @click.argument("model", type=MODEL)
 @click.option("--epsilon", type=float, multiple=True, help="Target epsilon; repeatable.  [default: 1]")
 @click.option("--delta", type=float, help="Target delta.  [default: 1 / dataset-size squared]")
-@click.option("--facts", type=click.Path(), help="JSON object of training facts under the names of the flags below.")
+@click.option(
+    "--facts", type=click.Path(), help='JSON object of the facts below, such as {"epochs": 10, "batch_size": 5}.'
+)
 @click.option("--epochs", type=int, help="Epochs of training.")
 @click.option("--learning-rate", type=float, help="Constant learning rate.")
 @click.option("--clip-norm", type=float, help="L2 norm each example's gradient was clipped to.")
@@ -49,22 +51,20 @@ if TYPE_CHECKING:
 @click.option(
     "--formula",
     type=click.Choice([str(f) for f in Formula]),
-    default=str(Formula.ALGORITHM_2),
-    show_default=True,
-    help="Which reading of the published formula.",
+    help="Which reading of the published formula.  [default: algorithm2]",
 )
 @click.option("--regime", type=click.Choice([str(r) for r in Regime]), help="What is known of the loss (gaussian).")
 @click.option(
     "--adjacency",
     type=click.Choice([str(Adjacency.REPLACE_ONE), str(Adjacency.ZERO_OUT)]),
-    default=str(Adjacency.REPLACE_ONE),
-    show_default=True,
-    help="Which neighbours the gaussian calibration protects.",
+    help="Which neighbours the gaussian calibration protects.  [default: replace-one]",
 )
 @click.option("--include", multiple=True, help="Only tensors matching this glob (repeatable).")
 @click.option("--exclude", multiple=True, help="Not tensors matching this glob (repeatable).")
 @click.option("--base", type=MODEL, help="Public model: tensors identical to its own are left alone.")
-@click.option("--evaluate", type=click.Path(), help="JSONL to compute each candidate's perplexity on.")
+@click.option(
+    "--evaluate", type=click.Path(), help='JSONL ({"text": ...} a line) to compute each candidate\'s perplexity on.'
+)
 @click.option("--dry-run", is_flag=True, help="Show the table, write nothing.")
 @click.option("--threads", type=click.IntRange(1, 64), default=2, show_default=True, help="Worker threads.")
 @click.option("--seed", type=click.IntRange(min=0), help="For tests only: voids every guarantee.")
@@ -178,13 +178,17 @@ def _target(epsilon: float, delta: float, options: dict[str, Any]) -> Target:
         raise UsageFault(f"--calibration gaussian needs --regime, one of {', '.join(Regime)}")
     if calibration is Calibration.DP_WEIGHTS and options["regime"] is not None:
         raise UsageFault("--regime goes with --calibration gaussian; dp-weights reports every regime anyway")
+    if calibration is Calibration.DP_WEIGHTS and options["adjacency"] is not None:
+        raise UsageFault("--adjacency goes with --calibration gaussian; dp-weights reports both anyway")
+    if calibration is Calibration.GAUSSIAN and options["formula"] is not None:
+        raise UsageFault("--formula goes with --calibration dp-weights; gaussian has only one")
     return Target(
         epsilon=epsilon,
         delta=delta,
         calibration=calibration,
-        formula=Formula(options["formula"]),
+        formula=Formula(options["formula"] or Formula.ALGORITHM_2),
         regime=Regime(options["regime"] or Regime.NONCONVEX),
-        adjacency=Adjacency(options["adjacency"]),
+        adjacency=Adjacency(options["adjacency"] or Adjacency.REPLACE_ONE),
     )
 
 
@@ -228,6 +232,7 @@ def _show(
         NoiseRow(
             epsilon=candidate.target.epsilon,
             stddev=candidate.stddev,
+            adjacency=candidate.target.adjacency,
             guarantees=candidate.guarantees,
             perplexity=perplexity,
             path=str(candidate.path),

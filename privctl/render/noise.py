@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from privctl.domain.guarantee import Adjacency, Guarantee, Scope, Status
 from privctl.render.text import number, table
 
+_CHANGES = {
+    Adjacency.REPLACE_ONE: "one example is replaced",
+    Adjacency.ZERO_OUT: "one example's gradient becomes zero",
+}
 _EXPLAINED = {
     Status.PROVED: "proved: follows from what was enforced, in real arithmetic",
     Status.CONDITIONAL: "conditional: follows if the report's assumptions hold",
@@ -22,6 +26,7 @@ class NoiseRow:
 
     epsilon: float
     stddev: float
+    adjacency: Adjacency
     guarantees: Sequence[Guarantee]
     perplexity: float | None
     path: str
@@ -34,7 +39,7 @@ def noise_table(
     original_perplexity: float | None = None,
     dry_run: bool = False,
 ) -> str:
-    """Epsilon asked for, and what the noise gives under each regime (replace-one), one candidate a line."""
+    """Epsilon asked for, and what the noise gives under each regime for the row's adjacency, one candidate a line."""
     regimes = _columns(rows)
     evaluated = original_perplexity is not None or any(row.perplexity is not None for row in rows)
     headings = ["epsilon", "noise stddev", *(_heading(g) for g in regimes)]
@@ -55,7 +60,7 @@ def _columns(rows: Sequence[NoiseRow]) -> list[Guarantee]:
     return [
         g
         for g in rows[0].guarantees
-        if g.scope is Scope.THIS_MODEL and g.adjacency in (Adjacency.REPLACE_ONE, Adjacency.UNSTATED)
+        if g.scope is Scope.THIS_MODEL and g.adjacency in (rows[0].adjacency, Adjacency.UNSTATED)
     ]
 
 
@@ -69,7 +74,8 @@ def _find(row: NoiseRow, name: str) -> float | None:
 
 def _legend(rows: Sequence[NoiseRow]) -> str:
     found = rows[0].guarantees
-    lines = [f"epsilon at delta {number(found[0].delta)}, replacing one example; see the report for zero-out and more"]
+    change = _CHANGES[rows[0].adjacency]
+    lines = [f"epsilon at delta {number(found[0].delta)} when {change}; the report has the other adjacency too"]
     lines += [text for status, text in _EXPLAINED.items() if any(g.status is status for g in found)]
     if len(rows) > 1:
         lines.append("candidates are nested: someone who holds several of them has what the least noisy one gives")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import glob
+import itertools
 import os
 import secrets
 import shutil
@@ -148,10 +149,18 @@ def new_folder(path: Path) -> None:
         path.mkdir(parents=True)
 
 
+def fresh_folder(path: Path) -> Path:
+    """``path``, or where something is there already the first of ``path-2``, ``path-3``, ... that is free."""
+    candidates = (path if n == 1 else path.with_name(f"{path.name}-{n}") for n in itertools.count(1))
+    return next(candidate for candidate in candidates if not candidate.exists())
+
+
 def require_absent(path: Path, force: bool) -> None:
     """Raise UsageFault where ``path`` exists and may not be replaced; a folder is never replaced."""
     if path.is_dir():
-        raise UsageFault(f"{path} exists and is a folder; remove it or choose another --output")
+        raise UsageFault(
+            f"{path} exists and is a folder, which --force does not replace; remove it or choose another --output"
+        )
     if path.exists() and not force:
         raise UsageFault(f"{path} exists; give --force to replace it, or choose another --output")
 

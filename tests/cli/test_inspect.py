@@ -38,8 +38,18 @@ def test_a_report_that_is_named_but_gone(
     tmp_path: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = write_model(tmp_path / "m.safetensors", {"w": W}, {"privctl.report": "gone.report.json"})
-    assert run(["inspect", str(model)]) == 0
+    assert run(["inspect", str(model)]) == 3
     assert "INCONCLUSIVE" in capsys.readouterr().out
+
+
+def test_a_report_named_by_the_user_must_be_one(
+    tmp_path: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = write_model(tmp_path / "m.safetensors", {"w": W})
+    (tmp_path / "other.json").write_text("{}")
+    for name in ("none.json", "other.json"):
+        assert run(["inspect", str(model), "--report", str(tmp_path / name)]) == 3
+        assert name in capsys.readouterr().err
 
 
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

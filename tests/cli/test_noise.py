@@ -243,6 +243,8 @@ def test_a_sharded_folder(tmp_path: Path, write_model: Callable[..., Path]) -> N
         (["--evaluate", "absent.jsonl", *FACTS], 3, "absent.jsonl"),
         (["--dry-run", "--evaluate", "absent.jsonl", *FACTS], 2, "--dry-run"),
         (["--dry-run", "--json", *FACTS], 2, "--dry-run"),
+        (["--adjacency", "zero-out", *FACTS], 2, "--adjacency goes with"),
+        (["--calibration", "gaussian", "--regime", "convex", "--formula", "eq1", *FACTS], 2, "--formula goes with"),
         (["-o", "/proc/none/x.safetensors", *FACTS], 4, "cannot be written"),
     ],
 )
@@ -264,6 +266,34 @@ def test_a_folder_named_by_a_dot(tmp_path: Path, write_model: Callable[..., Path
     assert (tmp_path / "model.private" / "a.safetensors").is_file()
     assert run(["noise", ".", "-q", "-o", "inside", *FACTS]) == 2
     assert not (folder / "inside").exists()
+
+
+def test_a_file_in_the_way_of_a_folder_is_kept_and_no_report_appears(
+    tmp_path: Path, write_model: Callable[..., Path]
+) -> None:
+    folder = _sharded(tmp_path / "model", write_model)
+    (tmp_path / "taken").write_text("mine")
+    assert run(["noise", str(folder), "-q", "--force", "-o", str(tmp_path / "taken"), *FACTS]) == 2
+    assert (tmp_path / "taken").read_text() == "mine"
+    assert not (tmp_path / "taken.report.json").exists()
+
+
+def test_a_moved_folder_is_checked_where_it_lies(tmp_path: Path, write_model: Callable[..., Path], capsys: Any) -> None:
+    folder = _sharded(tmp_path / "model", write_model)
+    assert run(["noise", str(folder), "-q", *FACTS]) == 0
+    moved = (tmp_path / "model.private").rename(tmp_path / "release")
+    assert run(["inspect", str(moved), "-q"]) == 0
+    (moved / "config.json").write_text("{}")
+    assert run(["inspect", str(moved), "-q"]) == 1
+    assert "REFUTED: config.json" in capsys.readouterr().out
+
+
+def test_zero_out_is_shown_when_asked_for(model: Path, capsys: Any) -> None:
+    asked = ["--calibration", "gaussian", "--regime", "nonconvex", "--adjacency", "zero-out", "--epsilon", "8"]
+    assert run(["noise", str(model), "--dry-run", *asked, *FACTS]) == 0
+    row = capsys.readouterr().out.splitlines()[2].split()
+    assert row[:1] == ["8"]
+    assert "8" in row[2:]
 
 
 def test_output_equal_to_input_is_refused(model: Path, capsys: Any) -> None:
