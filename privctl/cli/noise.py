@@ -239,6 +239,7 @@ def _show(
         )
         for candidate, perplexity in zip(candidates, perplexities, strict=True)
     ]
-    notes = [f"{a.state}: {a.statement}" for a in release.selection.assumptions]
+    notes = [f"no {o.what}: {o.reason}" for o in candidates[0].omissions if not o.reason.endswith("was not given")]
+    notes += [f"{a.state}: {a.statement}" for a in release.selection.assumptions]
     notes += [f"{count} tensors without noise: {why}" for why, count in untouched_counts(release.selection).items()]
     click.echo(noise_table(rows, notes=notes, original_perplexity=original, dry_run=dry_run), nl=False)

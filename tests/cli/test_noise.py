@@ -288,6 +288,13 @@ def test_a_moved_folder_is_checked_where_it_lies(tmp_path: Path, write_model: Ca
     assert "REFUTED: config.json" in capsys.readouterr().out
 
 
+def test_a_regime_that_says_nothing_is_named_with_its_reason(model: Path, capsys: Any) -> None:
+    assert run(["noise", str(model), "--dry-run", "--optimizer", "adamw", *FACTS]) == 0
+    shown = capsys.readouterr().out
+    assert "no guarantee under the regime convex: adamw rescales" in shown
+    assert "not given" not in shown
+
+
 def test_zero_out_is_shown_when_asked_for(model: Path, capsys: Any) -> None:
     asked = ["--calibration", "gaussian", "--regime", "nonconvex", "--adjacency", "zero-out", "--epsilon", "8"]
     assert run(["noise", str(model), "--dry-run", *asked, *FACTS]) == 0
