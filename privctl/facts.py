@@ -51,7 +51,10 @@ def from_file(path: Path) -> FactSource:
     data = parse_json(read_text(path), str(path))
     if not isinstance(data, dict):
         raise InputFault(f"{path} is not a JSON object of training facts")
+    stated = len(data)
     data = {key.replace("-", "_"): value for key, value in data.items()}
+    if len(data) < stated:
+        raise InputFault(f"{path} states a fact twice, once with dashes and once with underscores; keep one")
     for key, value in data.items():
         if key not in _FIELDS and key not in RELEASE_KEYS:
             raise InputFault(f"{path} has the unknown fact {key!r}; known are {', '.join((*_FIELDS, *RELEASE_KEYS))}")

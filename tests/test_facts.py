@@ -33,6 +33,12 @@ def test_flags_complete_a_file(tmp_path: Path) -> None:
     assert trust.state is AssumptionState.ASSERTED
 
 
+def test_dashes_serve_as_underscores(tmp_path: Path) -> None:
+    path = tmp_path / "facts.json"
+    path.write_text(json.dumps({k.replace("_", "-"): v for k, v in FULL.items()}))
+    assert training_facts([from_file(path)])[0] == TRAINING
+
+
 def test_two_sources_that_disagree_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "facts.json"
     path.write_text(json.dumps(FULL))
@@ -46,6 +52,7 @@ def test_two_sources_that_disagree_are_refused(tmp_path: Path) -> None:
         ("[]", "not a JSON object"),
         ("{", "not valid JSON"),
         ('{"epochs": 1, "epochs": 2}', "twice"),
+        ('{"batch-size": 1, "batch_size": 2}', "twice"),
         ('{"epoch": 1}', "unknown fact 'epoch'"),
         ('{"epochs": 1.5}', "whole number"),
         ('{"epochs": true}', "whole number"),

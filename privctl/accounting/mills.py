@@ -1,6 +1,6 @@
 """Mills' ratio of the normal distribution, to rounding, from the standard library alone.
 
-scipy has it too, and takes longer to import than a checkpoint of a gigabyte takes to be noised.
+scipy has it too, but importing it took 0.15 s of a command whose other start-up takes 0.2 s.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from privctl.domain.report import PrivacyReport
+    from privctl.render.inspect import FileRow
     from privctl.storage.digest import TensorHasher
-    from privctl.storage.reader import Checkpoint
+    from privctl.storage.reader import Checkpoint, SafetensorsFile
     from verify.integrity import Link
 
 
@@ -59,12 +60,24 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
             rows = [
                 ChainRow(depth=link.depth, path=link.path, report=link.report, verdicts=link.verdicts) for link in chain
             ]
-            tensors = [tensor for hasher in hashed.values() for tensor in hasher.tensors]
-            click.echo(inspection(checkpoint.root, tensors, rows), nl=False)
+            files = [_file_row(file, hashed[file.path]) for file in checkpoint.files]
+            click.echo(inspection(files, rows), nl=False)
     if any(v.outcome is Outcome.REFUTED for link in chain for v in link.verdicts):
         ctx.exit(ExitCode.REFUTED)
     if any(v.outcome is Outcome.INCONCLUSIVE for link in chain[:1] for v in link.verdicts):
         ctx.exit(ExitCode.BAD_INPUT)
+
+
+def _file_row(file: SafetensorsFile, hasher: TensorHasher) -> FileRow:
+    from privctl.render.inspect import FileRow
+
+    sizes = {tensor.name: tensor.size for tensor in file.tensors}
+    return FileRow(
+        path=file.path,
+        bytes=file.size,
+        digest=hasher.file_digest,
+        tensors=[(tensor, sizes[tensor.name]) for tensor in hasher.tensors],
+    )
 
 
 def _as_report(checkpoint: Checkpoint, hashed: Mapping[Path, TensorHasher], chain: Sequence[Link]) -> PrivacyReport:

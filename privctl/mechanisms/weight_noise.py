@@ -1,8 +1,9 @@
 """Adding Gaussian noise to weights as they stream past, in every float format, rounded once.
 
 Candidates of several noise levels are nested: each is the next less noisy one plus fresh noise (gradual release,
-Koufogiannis et al. 2015), formed before rounding. One alone is exactly Gaussian around the weights; all of them
-together are post-processing of the least noisy one, so releasing them all costs what that one costs.
+Koufogiannis et al. 2015); half precision rounds a sum kept in float32. One alone is exactly Gaussian around the
+weights; all of them together are post-processing of the least noisy one, so releasing them all costs what that one
+costs.
 """
 
 from __future__ import annotations

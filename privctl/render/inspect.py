@@ -10,7 +10,7 @@ from privctl.domain.guarantee import Scope
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport, TensorDigest
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.render.text import number, short, table
+from privctl.render.text import number, short, size, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +23,30 @@ class ChainRow:
     verdicts: Sequence[Verdict]
 
 
-def inspection(root: Path, tensors: Sequence[TensorDigest], chain: Sequence[ChainRow]) -> str:
-    """Everything known of the checkpoint at ``root``."""
-    rows = [[t.name, t.dtype, "x".join(map(str, t.shape)) or "scalar", short(t.digest)] for t in tensors]
-    text = f"{root}\n\n" + table(["tensor", "dtype", "shape", "digest"], rows) + "\n"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRow:
+    """One weight file: ``tensors`` with their sizes in bytes."""
+
+    path: Path
+    bytes: int
+    digest: str
+    tensors: Sequence[tuple[TensorDigest, int]]
+
+
+def inspection(files: Sequence[FileRow], chain: Sequence[ChainRow]) -> str:
+    """Everything known of a checkpoint's files and of where they come from."""
+    text = "".join(f"{file.path}  {size(file.bytes)}  {file.digest}\n\n{_tensor_table(file)}\n" for file in files)
     if not chain:
         return text + "no report: the header names none (give --report if you have it)\n"
     return text + "".join(f"{line}\n" for row in chain for line in _chain_lines(row))
+
+
+def _tensor_table(file: FileRow) -> str:
+    rows = [
+        [t.name, t.dtype, "x".join(map(str, t.shape)) or "scalar", size(count), short(t.digest)]
+        for t, count in file.tensors
+    ]
+    return table(["tensor", "dtype", "shape", "size", "digest"], rows)
 
 
 def _chain_lines(row: ChainRow) -> Iterator[str]:

@@ -21,6 +21,8 @@ def test_a_model_without_a_report(
     shown = capsys.readouterr().out
     assert blake3(W.tobytes()).hexdigest()[:12] in shown
     assert "2x3" in shown
+    assert "24 B" in shown
+    assert f"blake3:{blake3(model.read_bytes()).hexdigest()}" in shown
     assert "scalar" in shown
     assert "no report" in shown
 
