@@ -17,10 +17,20 @@ from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from privctl.domain.errors import InputFault
+from privctl.domain.events import LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian, SecretMixture, SignBits
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import SCHEMA_VERSION, PrivacyReport
 
-TAGS: dict[str, type] = {"clipped-training": ClippedTraining, "weight-noise": WeightNoise}
+TAGS: dict[str, type] = {
+    "clipped-training": ClippedTraining,
+    "weight-noise": WeightNoise,
+    "ledger": Ledger,
+    "sampled-gaussian": SampledGaussian,
+    "laplace": LaplaceNoise,
+    "randomized-response": RandomizedResponse,
+    "sign-bits": SignBits,
+    "secret-mixture": SecretMixture,
+}
 _TAG_OF = {cls: tag for tag, cls in TAGS.items()}
 _DEPTH_LIMIT = 64
 #: How much of a value an error shows.

@@ -35,3 +35,9 @@ def fraction(name: str, value: float, *, zero: bool = False) -> None:
     if not (0 < value < 1 or (zero and value == 0)):
         low = "0 or more" if zero else "above 0"
         raise ValueError(f"{name} is {_shown(value)}; it must be {low} and below 1")
+
+
+def probability(name: str, value: float) -> None:
+    """``value`` lies between 0 and 1, both included."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} is {_shown(value)}; it must lie between 0 and 1")

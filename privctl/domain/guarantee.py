@@ -5,28 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from privctl.domain.checks import at_least, fraction
+from privctl.domain.checks import at_least, fraction, probability
 
 
 class Notion(StrEnum):
     """The definition of privacy that the numbers instantiate."""
 
     APPROXIMATE_DP = "approximate-dp"
+    MUTUAL_INFORMATION = "mutual-information"
+    SECRET_PROTECTION = "secret-protection"
 
 
 class PrivacyUnit(StrEnum):
     """Whose presence is protected."""
 
     EXAMPLE = "example"
+    SECRET = "secret"
 
 
 class Adjacency(StrEnum):
     """Which two data sets must look alike.
 
-    ``ZERO_OUT`` replaces one example's gradient by zero while the batch's normaliser stays; it stands for
+    ``ADD_OR_REMOVE`` is one example more or less. ``ZERO_OUT`` replaces one example's gradient by zero while the batch's normaliser stays; it stands for
     add-or-remove where the normaliser is fixed.
     """
 
+    ADD_OR_REMOVE = "add-or-remove"
     REPLACE_ONE = "replace-one"
     ZERO_OUT = "zero-out"
     UNSTATED = "unstated"
@@ -67,11 +71,37 @@ class Assumption:
     state: AssumptionState
 
 
+class RiskMeasure(StrEnum):
+    """What an attacker might achieve.
+
+    ``ADVANTAGE`` is true minus false positive rate of telling whether one example was used, ``TRUE_POSITIVE_RATE`` is
+    at a given false positive rate, ``POSTERIOR`` the probability of naming a secret right from a given prior.
+    """
+
+    ADVANTAGE = "advantage"
+    TRUE_POSITIVE_RATE = "true-positive-rate"
+    POSTERIOR = "posterior"
+    AUC = "auc"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Risk:
+    """The most any attacker can achieve; ``at`` is the false positive rate or the prior where the measure has one."""
+
+    measure: RiskMeasure
+    bound: float
+    at: float | None = None
+
+    def __post_init__(self) -> None:
+        probability("bound", self.bound)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:
-    """An (epsilon, delta) bound with everything needed to weigh it.
+    """A privacy bound with everything needed to weigh it.
 
-    ``epsilon`` None means that no finite bound follows. ``sensitivity`` is the L2 sensitivity the bound used, in the
+    ``epsilon`` is that of (epsilon, delta)-DP, or nats under the notion ``mutual-information``; None means that no
+    finite bound follows. ``risks`` say what the bound means for an attacker. ``sensitivity`` is the L2 sensitivity the bound used, in the
     units of what was released; ``noise_multiplier`` is noise standard deviation / sensitivity.
     """
 
@@ -88,6 +118,7 @@ class Guarantee:
     noise_multiplier: float | None = None
     assumptions: tuple[Assumption, ...] = ()
     note: str = ""
+    risks: tuple[Risk, ...] = ()
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from privctl.domain.checks import at_least, fraction, positive
+from privctl.domain.events import Ledger, SignBits
 
 
 class Optimizer(StrEnum):
@@ -142,4 +143,4 @@ class WeightNoise:
         at_least("dimension", self.dimension, 0)
 
 
-Mechanism = ClippedTraining | WeightNoise
+Mechanism = ClippedTraining | WeightNoise | Ledger | SignBits

@@ -1,0 +1,164 @@
+"""From a ledger of events to numbers: the tight accountant that other rooms ask.
+
+Every event type has a dominating pair (``pld.pairs``); a ledger of any of them composes in one privacy loss distribution,
+once for each order of the neighbours. Where only Gaussians without sampling are left, the exact formula answers.
+"""
+
+from __future__ import annotations
+
+import math
+
+from privctl.accounting import gaussian
+from privctl.accounting.pld.compose import COARSE, FINE, compose
+from privctl.accounting.pld.distribution import LossDistribution
+from privctl.accounting.pld.pairs import Gaussian, GaussianMixture, Laplace, Reversed, Sampled, Symmetrized, ThreePoints
+from privctl.accounting.pld.plan import Step
+from privctl.accounting.poisson_binomial import poisson_binomial
+from privctl.accounting.randomized_response import three_point
+from privctl.domain.checks import fraction
+from privctl.domain.events import Batches, Event, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian
+from privctl.domain.guarantee import Adjacency
+
+ACCOUNTANT = "privacy loss distribution (privctl), connect the dots"
+
+__all__ = ["ACCOUNTANT", "COARSE", "FINE", "adjacency_of", "composed", "delta_bound", "epsilon_bound", "epsilon_floor"]
+
+
+def adjacency_of(ledger: Ledger) -> Adjacency:
+    """The neighbours that the ledger's pairs speak of; raises ValueError where no single notion fits them all.
+
+    Poisson batches: one record more or less. Fixed-size batches: one record replaced. Shuffled passes: one record's
+    contribution zeroed, which for Poisson batches is the same as its removal.
+    """
+    kinds = {event.batches for event in ledger.events if isinstance(event, SampledGaussian)}
+    if Batches.FIXED_SIZE in kinds:
+        if len(kinds) > 1 or not all(isinstance(event, SampledGaussian) for event in ledger.events):
+            raise ValueError("fixed-size batches protect against replacing a record and compose only with their like")
+        return Adjacency.REPLACE_ONE
+    return Adjacency.ZERO_OUT if Batches.SHUFFLED in kinds else Adjacency.ADD_OR_REMOVE
+
+
+def epsilon_bound(ledger: Ledger, delta: float, *, precision: float = FINE) -> float:
+    """An epsilon that ``ledger`` certainly has at ``delta``; inf where none is finite.
+
+    ``precision`` bounds, about, how much the grid may add, relatively. Raises ValueError for delta outside (0, 1) and
+    for events that do not compose.
+    """
+    fraction("delta", delta)
+    exact = gaussian_shift(ledger)
+    if exact is not None:
+        return gaussian.epsilon_at(delta, exact) if exact else 0.0
+    return max(found.epsilon(delta) for found in composed(ledger, delta, precision=precision))
+
+
+def epsilon_floor(ledger: Ledger, delta: float, *, precision: float = FINE) -> float:
+    """An epsilon below which ``ledger`` certainly does not meet ``delta``: the other end of the enclosure.
+
+    It is the dominating pair's: for the worst data and the strongest observer. Raises as ``epsilon_bound``.
+    """
+    fraction("delta", delta)
+    exact = gaussian_shift(ledger)
+    if exact is not None:
+        return gaussian.epsilon_at(delta, exact) * (1 - 1e-10) if exact else 0.0
+    return max(found.epsilon(delta) for found in composed(ledger, delta, precision=precision, lower=True))
+
+
+def delta_bound(ledger: Ledger, epsilon: float, *, near: float) -> float:
+    """A delta that ``ledger`` certainly has at ``epsilon``; sharpest where it is about ``near``."""
+    exact = gaussian_shift(ledger)
+    if exact is not None:
+        return gaussian.delta_at(epsilon, exact)
+    return max(math.exp(found.log_delta(epsilon)) for found in composed(ledger, near))
+
+
+def gaussian_shift(ledger: Ledger) -> float | None:
+    """Mu of the one Gaussian that the ledger equals, 0 where nothing touches the data; None where it is not one.
+
+    Gaussian mechanisms compose into one of mu = sqrt(sum mu_i^2) (Dong, Roth and Su 2022, corollary 3.3), added here
+    without overflow.
+    """
+    mus = []
+    for event in ledger.events:
+        if _unseen(event):
+            continue
+        mu = _plain_shift(event)
+        if mu is None:
+            return None
+        mus.append(mu)
+    return math.hypot(*mus)
+
+
+def composed(
+    ledger: Ledger, delta: float | None, *, precision: float = FINE, lower: bool = False, order: int | None = None
+) -> tuple[LossDistribution, ...]:
+    """The ledger's privacy loss in each order of the neighbours; one of them where both are alike.
+
+    The first order is with the record against without it; ``order`` asks for one alone. ``delta`` None is for whole
+    trade-off curves.
+    """
+    adjacency_of(ledger)
+    steps = _steps(ledger)
+    log_delta = None if delta is None else math.log(delta)
+    orders = [steps]
+    if not all(isinstance(step.pair, Gaussian | Laplace | ThreePoints | Symmetrized) for step in steps):
+        orders.append([Step(Reversed(step.pair), step.count) for step in steps])
+    chosen = orders if order is None else [orders[order]]
+    return tuple(compose(steps, log_delta=log_delta, precision=precision, lower=lower) for steps in chosen)
+
+
+def _steps(ledger: Ledger) -> list[Step]:
+    """One step a kind of event; Gaussians without sampling joined into one."""
+    found: list[Step] = []
+    mus: list[float] = []
+    for event in ledger.events:
+        if _unseen(event):
+            continue
+        mu = _plain_shift(event)
+        if mu is None:
+            found.append(_step(event))
+        else:
+            mus.append(mu)
+    if mus:
+        found.append(Step(Gaussian(math.hypot(*mus)), 1))
+    return found
+
+
+def _unseen(event: Event) -> bool:
+    """No record ever takes part."""
+    rates = event.probabilities if not hasattr(event, "sample_rate") else (event.sample_rate,)
+    return not any(rates)
+
+
+def _plain_shift(event: Event) -> float | None:
+    """Mu of an event that is a Gaussian mechanism without sampling; None for others."""
+    if not isinstance(event, SampledGaussian):
+        return None
+    mu = 1 / event.noise_multiplier
+    if event.batches is Batches.SHUFFLED:
+        # A record is in one batch a pass and the others do not depend on it, in whatever secret order.
+        return mu * math.sqrt(math.ceil(round(event.steps * event.sample_rate, 9)))
+    if event.sample_rate == 1:
+        return mu * math.sqrt(event.steps) * (2 if event.batches is Batches.FIXED_SIZE else 1)
+    return None
+
+
+def _step(event: Event) -> Step:
+    if isinstance(event, SampledGaussian):
+        if event.batches is Batches.FIXED_SIZE:
+            # Two batches that differ in whether they hold the record differ by two clipped contributions.
+            return Step(Symmetrized(Sampled(Gaussian(2 / event.noise_multiplier), event.sample_rate)), event.steps)
+        return Step(Sampled(Gaussian(1 / event.noise_multiplier), event.sample_rate), event.steps)
+    if isinstance(event, LaplaceNoise):
+        base = Laplace(event.scale)
+        return Step(Sampled(base, event.sample_rate) if event.sample_rate < 1 else base, event.steps)
+    if isinstance(event, RandomizedResponse):
+        loss, weight = three_point(event.epsilon, event.bits, event.sample_rate)
+        return Step(ThreePoints(loss, weight), event.steps)
+    law = poisson_binomial(event.probabilities)
+    mixture = GaussianMixture(
+        shifts=tuple(float(k) for k in law.shifts),
+        weights=tuple(float(w) for w in law.weights),
+        stddev=event.noise_multiplier,
+        lost=law.tail_mass,
+    )
+    return Step(mixture, event.steps)

@@ -1,0 +1,131 @@
+"""A composed privacy loss on a grid, and what it says of epsilon and delta."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from privctl.accounting.pld.pairs import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """How much mass beyond the window can have come round its ends, which a lower bound must not count.
+
+    From below at most exp(``log_from_below``) in delta. From above, relative to the tilted masses, by Chernoff bounds
+    exp(value - theta * (``width`` + epsilon)) for each pair (theta, value).
+    """
+
+    log_from_below: float
+    width: float
+    bounds: tuple[tuple[float, float], ...]
+
+    def from_above(self, epsilon: float) -> float:
+        """What may have come from above and lie above ``epsilon`` now."""
+        return math.exp(min(0.0, *(value - theta * (self.width + epsilon) for theta, value in self.bounds)))
+
+
+@dataclass(frozen=True, slots=True)
+class LossDistribution:
+    """A composed privacy loss on the grid ``start + interval * i``.
+
+    P(loss_i) = masses[i] * exp(log_scale - tilt * loss_i). ``log_outside`` is the log mass that may lie above the grid
+    or at infinity, ``margin`` what rounding may have taken from each entry of ``masses``. Where ``lower``, everything
+    is a lower bound instead: ``margin`` is what rounding may have added, ``wrapped`` what may have come round the
+    grid's ends.
+    """
+
+    start: float
+    interval: float
+    masses: Array
+    tilt: float
+    log_scale: float
+    log_outside: float
+    margin: float
+    lower: bool = False
+    wrapped: Wrapped | None = None
+
+    @property
+    def losses(self) -> Array:
+        """The grid's privacy losses, rising."""
+        return np.asarray(self.start + self.interval * np.arange(len(self.masses)), dtype=np.float64)
+
+    def log_delta(self, epsilon: float) -> float:
+        """Log of a delta at ``epsilon`` (any real number) that is never too small; never too large where ``lower``.
+
+        Below the grid nothing is known: the bound there is 1, or what it is at ``start`` where ``lower``.
+        """
+        if epsilon < self.start:
+            return self.log_delta(self.start) if self.lower else 0.0
+        first = max(0, math.floor((epsilon - self.start) / self.interval) + 1)
+        above = self.start + self.interval * np.arange(first, len(self.masses)) - epsilon
+        excess = np.exp(-self.tilt * above) * -np.expm1(-above)
+        error = self.margin * float(excess.sum())
+        total = float(np.dot(self.masses[first:], excess))
+        total += error if self.wrapped is None else -error - self.wrapped.from_above(epsilon)
+        body = math.log(total) + self.log_scale - self.tilt * epsilon if total > 0 else -math.inf
+        if self.wrapped is None:
+            return min(0.0, float(np.logaddexp(body, self.log_outside)))
+        shortfall = self.wrapped.log_from_below - body if body > -math.inf else 0.0
+        return body + math.log1p(-math.exp(shortfall)) if shortfall < 0 else -math.inf
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon >= 0 at ``delta`` as far as this distribution knows; inf where it knows none."""
+        target = math.log(delta)
+        # delta is above the target at grid point ``low`` (or at 0, or unknown) and not above it at ``high``.
+        low, high = max(-1, math.floor(-self.start / self.interval)), len(self.masses)
+        if self.lower:
+            low = self._known_above(target)
+            if low < 0:
+                return 0.0
+        elif self.log_delta(0.0) <= target:
+            return 0.0
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.log_delta(self.start + self.interval * middle) <= target:
+                high = middle
+            else:
+                low = middle
+        if high == len(self.masses):
+            return math.inf
+        if low < 0:
+            return max(0.0, self.start)
+        left, right = max(0.0, self.start + self.interval * low), self.start + self.interval * high
+        found = self._between(left, right, target)
+        return max(left, found * (1 - 1e-9)) if self.lower else found
+
+    def _known_above(self, target: float) -> int:
+        """A grid point with epsilon >= 0 where the lower bound exceeds the target; -1 where none is found.
+
+        The bound is sharp near the tilted mean and fades far below it, so the search walks down from there.
+        """
+        middle = int(np.argmax(np.cumsum(self.masses) >= 0.5 * self.masses.sum()))
+        for k in range(40):
+            at = middle - (1 << k)
+            if at < 0 or self.start + self.interval * at < 0:
+                at = max(0, math.ceil(-self.start / self.interval))
+            if self.log_delta(self.start + self.interval * at) > target:
+                return at
+            if at == 0 or self.start + self.interval * (at - 1) < 0:
+                break
+        return -1
+
+    def _between(self, left: float, right: float, target: float) -> float:
+        """Where the chord of delta over exp(epsilon), which lies above delta, meets the target."""
+        if right - left > 500:
+            return left if self.lower else right
+        at_left, at_right = self.log_delta(left), self.log_delta(right)
+        share = -math.expm1(target - at_left) / -math.expm1(at_right - at_left) if at_right < at_left else 1.0
+        return min(right, left + math.log1p(share * math.expm1(right - left)))
+
+    def profile(self) -> tuple[Array, Array]:
+        """Grid epsilons and a delta at each that is never too small; meant for a distribution without tilt."""
+        losses = self.losses
+        with np.errstate(divide="ignore"):
+            log_p = np.log(self.masses + self.margin) + self.log_scale - self.tilt * losses
+        above = np.append(np.cumsum(np.exp(log_p)[::-1])[::-1][1:], 0.0)
+        log_q_above = np.append(np.logaddexp.accumulate((log_p - losses)[::-1])[::-1][1:], -np.inf)
+        deltas = np.clip(above - np.exp(losses + log_q_above), 0.0, 1.0) + math.exp(self.log_outside)
+        return losses, np.minimum(deltas * (1 + 1e-12) + 1e-14, 1.0)

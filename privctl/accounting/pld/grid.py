@@ -1,0 +1,74 @@
+"""One step's privacy loss on a grid, moved only upwards (``connect``) or only downwards (``merge``)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from privctl.accounting.pld.pairs import Array, Pair
+
+UNIT_ROUNDOFF = 2.0**-53
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One step on the grid: log masses at interval * (first + i), and the log mass at infinity."""
+
+    first: int
+    log_p: Array
+    log_infinity: float
+
+
+def grid_edges(ends: tuple[float, float], h: float) -> Array:
+    """Multiples of ``h`` that reach beyond both ends, three at least."""
+    first = math.floor(ends[0] / h)
+    return np.asarray(h * np.arange(first, max(math.ceil(ends[1] / h) + 1, first + 2) + 1), dtype=np.float64)
+
+
+def connect(pair: Pair, edges: Array) -> Grid:
+    """Connect the dots: each cell's mass goes to its two ends so that P and Q keep theirs; the tails move up."""
+    h = float(edges[1] - edges[0])
+    log_p, log_q = pair.cells(edges)
+    inner_p, inner_q = log_p[1:-1], log_q[1:-1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        # The share of a cell's P mass at its upper end; rounded up, since that is the safe side.
+        slack = 4 * UNIT_ROUNDOFF * (2 + np.abs(inner_p) + np.abs(edges[:-1])) / min(h, 1.0)
+        share = np.clip(np.expm1(inner_q - inner_p + edges[:-1]) / math.expm1(-h) + slack, 0.0, 1.0)
+        share = np.where(np.isfinite(inner_p), share, 0.0)
+        up, stay = inner_p + np.log(share), inner_p + np.log1p(-share)
+    placed = np.full(len(edges), -np.inf)
+    placed[1:] = up
+    placed[:-1] = np.logaddexp(placed[:-1], stay)
+    placed[0] = np.logaddexp(placed[0], log_p[0])
+    return Grid(round(edges[0] / h), placed, float(log_p[-1]))
+
+
+def merge(pair: Pair, edges: Array) -> Grid:
+    """Join what lies half an interval above and below a grid value so that their joint loss is that value.
+
+    One side has some mass too many for that; it moves down to the next grid value. The lowest tail is dropped.
+    """
+    h = float(edges[1] - edges[0])
+    log_p, log_q = pair.cells(np.sort(np.concatenate([edges, edges[:-1] + h / 2])))
+    # Around edges[i], i >= 1: (edges[i] - h/2, edges[i]] is ``under``, (edges[i], edges[i] + h/2] is ``over``.
+    under_p, under_q = log_p[2:-1:2], log_q[2:-1:2]
+    over_p, over_q = np.append(log_p[3:-1:2], -np.inf), np.append(log_q[3:-1:2], -np.inf)
+    at = edges[1:]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        lacks = under_p + np.log(np.maximum(np.expm1(under_q + at - under_p), 0.0))
+        exceeds = over_p + np.log(np.maximum(-np.expm1(over_q + at - over_p), 0.0))
+        log_ratio = np.where(np.isfinite(lacks) & np.isfinite(exceeds), exceeds - lacks, np.nan)
+    # Shares that stay; where one side is empty the whole other side moves down.
+    keep_under = np.exp(np.minimum(np.nan_to_num(log_ratio, nan=-np.inf), 0.0))
+    keep_over = np.exp(np.minimum(np.nan_to_num(-log_ratio, nan=-np.inf), 0.0))
+    with np.errstate(divide="ignore"):
+        joined = np.logaddexp(under_p + np.log(keep_under), over_p + np.log(keep_over))
+        fallen_under, fallen_over = under_p + np.log1p(-keep_under), over_p + np.log1p(-keep_over)
+    placed = np.full(len(edges), -np.inf)
+    placed[1:] = np.logaddexp(joined, fallen_over)
+    placed[:-1] = np.logaddexp(placed[:-1], fallen_under)
+    placed[0] = np.logaddexp(placed[0], log_p[1])
+    placed[-1] = np.logaddexp(placed[-1], log_p[-1])
+    return Grid(round(edges[0] / h), placed, -math.inf)

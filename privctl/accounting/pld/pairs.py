@@ -1,0 +1,320 @@
+"""Dominating pairs of one step, seen through their privacy loss (Zhu, Dong and Wang 2022, "Optimal Accounting").
+
+A pair (P, Q) stands for the outputs with and without one record. Everything an accountant needs of it is how much mass
+P and Q put between two values of the privacy loss log dP/dQ. Masses are natural logarithms throughout, so that a tail
+of 1e-300 is as exact as the bulk.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtri_exp
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Losses outside which P, and Q, have little mass: log probability of at most what was asked for, on each side."""
+
+    p_low: float
+    p_high: float
+    q_low: float
+    q_high: float
+
+
+class Pair(Protocol):
+    """Two distributions; ``P`` is the one whose privacy loss is meant."""
+
+    def cells(self, edges: Array) -> tuple[Array, Array]:
+        """Log masses under P and Q of the loss in (-inf, e0], (e0, e1], ..., (en, inf): arrays one longer."""
+        ...
+
+    def span(self, log_tail: float) -> Span:
+        """Where P and Q lie, but for ``log_tail`` at each end."""
+        ...
+
+    def sketch(self, count: int, log_tail: float) -> Array:
+        """About ``count`` rising losses that trace the pair within its span, closer where it changes faster."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian:
+    """P = N(mu, 1), Q = N(0, 1)."""
+
+    mu: float
+
+    def cells(self, edges: Array) -> tuple[Array, Array]:
+        """See ``Pair``."""
+        q_edges = edges / self.mu + self.mu / 2
+        return log_normal_cells(q_edges - self.mu), log_normal_cells(q_edges)
+
+    def span(self, log_tail: float) -> Span:
+        """See ``Pair``."""
+        reach, half = -self.mu * float(ndtri_exp(log_tail)), self.mu * self.mu / 2
+        return Span(half - reach, half + reach, -half - reach, -half + reach)
+
+    def sketch(self, count: int, log_tail: float) -> Array:
+        """See ``Pair``."""
+        span = self.span(log_tail)
+        return np.linspace(span.q_low, span.p_high, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Laplace:
+    """P and Q are Laplace distributions of scale ``scale``, one unit apart."""
+
+    scale: float
+
+    def cells(self, edges: Array) -> tuple[Array, Array]:
+        """See ``Pair``."""
+        epsilon = 1 / self.scale
+        # Under P the loss is epsilon with probability 1/2, -epsilon with exp(-epsilon)/2 and in between has density
+        # exp((l - epsilon) / 2) / 4.
+        inside = np.clip(edges, -epsilon, epsilon)
+        at_most = np.where(edges < -epsilon, -np.inf, (inside - epsilon) / 2 - math.log(2))
+        at_most = np.where(edges >= epsilon, 0.0, at_most)
+        above = np.where(edges >= epsilon, -np.inf, np.log1p(-np.exp(np.minimum(at_most, -math.log(2)))))
+        log_p = _differences(at_most, above)
+        # Under Q the same, mirrored: Q(loss <= l) = P(loss >= -l).
+        q_above = np.where(edges >= epsilon, -np.inf, (-inside - epsilon) / 2 - math.log(2))
+        q_above = np.where(edges < -epsilon, 0.0, q_above)
+        q_at_most = np.where(edges < -epsilon, -np.inf, np.log1p(-np.exp(np.minimum(q_above, -math.log(2)))))
+        return log_p, _differences(q_at_most, q_above)
+
+    def span(self, log_tail: float) -> Span:
+        """See ``Pair``."""
+        return Span(-1 / self.scale, 1 / self.scale, -1 / self.scale, 1 / self.scale)
+
+    def sketch(self, count: int, log_tail: float) -> Array:
+        """See ``Pair``."""
+        return np.linspace(-1 / self.scale, 1 / self.scale, count)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreePoints:
+    """Losses ``loss``, 0 and -``loss`` with P masses w A, 1 - w, w (1 - A), where A = 1 / (1 + exp(-loss))."""
+
+    loss: float
+    weight: float
+
+    def cells(self, edges: Array) -> tuple[Array, Array]:
+        """See ``Pair``."""
+        truth, lie = -np.logaddexp(0, -self.loss), -np.logaddexp(0, self.loss)
+        weight = math.log(self.weight) if self.weight > 0 else -math.inf
+        rest = math.log1p(-self.weight) if self.weight < 1 else -math.inf
+        log_p = np.full(len(edges) + 1, -np.inf)
+        log_q = log_p.copy()
+        for loss, p, q in (
+            (-self.loss, weight + lie, weight + truth),
+            (0.0, rest, rest),
+            (self.loss, weight + truth, weight + lie),
+        ):
+            i = int(np.searchsorted(edges, loss))
+            log_p[i], log_q[i] = np.logaddexp(log_p[i], p), np.logaddexp(log_q[i], q)
+        return log_p, log_q
+
+    def span(self, log_tail: float) -> Span:
+        """See ``Pair``."""
+        return Span(-self.loss, self.loss, -self.loss, self.loss)
+
+    def sketch(self, count: int, log_tail: float) -> Array:
+        """See ``Pair``."""
+        return np.array([-self.loss, 0.0, self.loss])
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianMixture:
+    """P = sum of weights[i] N(shifts[i], stddev^2), Q = N(0, stddev^2); shifts rise from 0 or more, one above 0.
+
+    ``lost`` is mass of P that is not described; it counts as an infinite loss.
+    """
+
+    shifts: tuple[float, ...]
+    weights: tuple[float, ...]
+    stddev: float
+    lost: float = 0.0
+
+    def cells(self, edges: Array) -> tuple[Array, Array]:
+        """See ``Pair``."""
+        x = self._inverse(edges)
+        parts = [
+            log_normal_cells((x - shift) / self.stddev) + math.log(weight)
+            for shift, weight in zip(self.shifts, self.weights, strict=True)
+            if weight > 0
+        ]
+        log_p = np.logaddexp.reduce(np.stack(parts))
+        if self.lost > 0:
+            log_p[-1] = np.logaddexp(log_p[-1], math.log(self.lost))
+        return log_p, log_normal_cells(x / self.stddev)
+
+    def span(self, log_tail: float) -> Span:
+        """See ``Pair``."""
+        reach = -self.stddev * float(ndtri_exp(log_tail))
+        low, high, q_high = (float(x) for x in self._loss(np.array([-reach, self.shifts[-1] + reach, reach])))
+        return Span(low, high, low, q_high)
+
+    def sketch(self, count: int, log_tail: float) -> Array:
+        """See ``Pair``."""
+        reach = -self.stddev * float(ndtri_exp(log_tail))
+        return np.unique(self._loss(np.linspace(-reach, self.shifts[-1] + reach, count)))
+
+    def _loss(self, x: Array) -> Array:
+        k = np.array(self.shifts)[:, None]
+        with np.errstate(divide="ignore"):
+            terms = np.log(np.array(self.weights))[:, None] + (k * x - k * k / 2) / self.stddev**2
+        return np.asarray(np.logaddexp.reduce(terms), dtype=np.float64)
+
+    def _inverse(self, losses: Array) -> Array:
+        """Where the loss, which rises with x, reaches each value, by bisection to the last bit."""
+        k, variance = np.array(self.shifts), self.stddev**2
+        top, weight = k[-1], self.weights[-1]
+        # The loss is at least its last term's, and at most that of all weight on the last shift where x is large.
+        high = np.maximum(((losses - math.log(weight)) * variance + top * top / 2) / top, 0.0) + self.stddev
+        low = np.minimum(losses * variance / top, 0.0) - 60 * self.stddev
+        floor = math.log(self.weights[0]) if k[0] == 0 else -math.inf
+        if floor == -math.inf:
+            low = np.minimum(low, (losses - 1) * variance / k[0] - 1)
+        for _ in range(200):
+            middle = low + (high - low) / 2
+            if np.all((middle <= low) | (middle >= high)):
+                break
+            reached = self._loss(middle) >= losses
+            low, high = np.where(reached, low, middle), np.where(reached, middle, high)
+        return np.where(losses <= floor, -np.inf, high)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """P is (1 - rate) Q + rate P of ``base``: its record takes part with probability ``rate``, 0 < rate <= 1."""
+
+    base: Pair
+    rate: float
+
+    def cells(self, edges: Array) -> tuple[Array, Array]:
+        """See ``Pair``."""
+        log_p, log_q = self.base.cells(self._unsampled(edges))
+        if self.rate == 1:
+            return log_p, log_q
+        return np.logaddexp(math.log1p(-self.rate) + log_q, math.log(self.rate) + log_p), log_q
+
+    def span(self, log_tail: float) -> Span:
+        """See ``Pair``."""
+        base = self.base.span(log_tail)
+        low, high, q_high = (float(x) for x in self._sampled(np.array([base.q_low, base.p_high, base.q_high])))
+        return Span(low, high, low, q_high)
+
+    def sketch(self, count: int, log_tail: float) -> Array:
+        """See ``Pair``."""
+        return np.unique(self._sampled(self.base.sketch(count, log_tail)))
+
+    def _sampled(self, losses: Array) -> Array:
+        """log(1 - rate + rate exp(loss))."""
+        if self.rate == 1:
+            return losses
+        small = np.log1p(self.rate * np.expm1(np.minimum(losses, 1.0)))
+        large = np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + losses)
+        return np.where(losses <= 1, small, large)
+
+    def _unsampled(self, losses: Array) -> Array:
+        """The base's loss that becomes each of ``losses``; -inf where none is as low."""
+        if self.rate == 1:
+            return losses
+        with np.errstate(divide="ignore", invalid="ignore"):
+            small = np.log1p(np.maximum(np.expm1(np.minimum(losses, 1.0)) / self.rate, -1.0))
+            large = losses + np.log1p(-(1 - self.rate) * np.exp(-np.maximum(losses, 0.5))) - math.log(self.rate)
+        return np.where(losses <= 1, small, large)
+
+
+@dataclass(frozen=True, slots=True)
+class Reversed:
+    """(Q, P) of ``pair``: a record more instead of a record less."""
+
+    pair: Pair
+
+    def cells(self, edges: Array) -> tuple[Array, Array]:
+        """See ``Pair``; a loss exactly on an edge is counted above it here, below it there."""
+        log_p, log_q = self.pair.cells(-edges[::-1])
+        return log_q[::-1], log_p[::-1]
+
+    def span(self, log_tail: float) -> Span:
+        """See ``Pair``."""
+        base = self.pair.span(log_tail)
+        return Span(-base.q_high, -base.q_low, -base.p_high, -base.p_low)
+
+    def sketch(self, count: int, log_tail: float) -> Array:
+        """See ``Pair``."""
+        return -self.pair.sketch(count, log_tail)[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Symmetrized:
+    """Both orders of ``pair`` at once: each positive loss as in ``pair``, its mirror below, the rest without loss.
+
+    Sampling a fixed number of records without replacement is dominated by this, with neighbours that differ in one
+    record's content (Dong, Roth and Su 2022, theorem 4.2, the operator C_p).
+    """
+
+    pair: Pair
+
+    def cells(self, edges: Array) -> tuple[Array, Array]:
+        """See ``Pair``."""
+        # Fold both halves onto a common set of positive edges, then read each requested cell off it.
+        marks = np.unique(np.concatenate([np.abs(edges), [0.0]]))
+        log_p, log_q = self.pair.cells(marks)
+        gain_p, gain_q = log_p[1:], log_q[1:]
+        middle = math.log(max(-np.expm1(np.logaddexp(_total(gain_p), _total(gain_q))), 0.0) or 5e-324)
+        losses = np.concatenate([-marks[::-1], marks])
+        fine_p = np.concatenate([gain_q[::-1], [middle], gain_p])
+        fine_q = np.concatenate([gain_p[::-1], [middle], gain_q])
+        # fine[i] is the mass between losses[i - 1] and losses[i]; positions of the requested edges among them.
+        at = np.searchsorted(losses, edges, side="right")
+        return _merged(fine_p, at), _merged(fine_q, at)
+
+    def span(self, log_tail: float) -> Span:
+        """See ``Pair``."""
+        high = self.pair.span(log_tail).p_high
+        return Span(-high, high, -high, high)
+
+    def sketch(self, count: int, log_tail: float) -> Array:
+        """See ``Pair``."""
+        positive = self.pair.sketch(count, log_tail)
+        positive = positive[positive > 0]
+        return np.concatenate([-positive[::-1], [0.0], positive])
+
+
+def log_normal_cells(edges: Array) -> Array:
+    """Log masses of N(0, 1) below, between and above rising ``edges``, each to relative precision."""
+    below, above = log_ndtr(edges), log_ndtr(-edges)
+    return _differences(below, above)
+
+
+def _differences(below: Array, above: Array) -> Array:
+    """Log masses of the cells from log P(<= edge) and log P(> edge), subtracting whichever is smaller."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        from_below = below[1:] + _log1mexp(below[1:] - below[:-1])
+        from_above = above[:-1] + _log1mexp(above[:-1] - above[1:])
+        inside = np.where(below[1:] < above[:-1], from_below, from_above)
+    inside = np.where(np.isnan(inside), -np.inf, inside)
+    return np.concatenate([below[:1], inside, above[-1:]])
+
+
+def _log1mexp(gap: Array) -> Array:
+    """log(1 - exp(-gap)) for gap >= 0."""
+    return np.log(-np.expm1(-gap))
+
+
+def _total(logs: Array) -> float:
+    return float(np.logaddexp.reduce(logs)) if len(logs) else -math.inf
+
+
+def _merged(fine: Array, at: NDArray[np.intp]) -> Array:
+    """Log sums of the runs of ``fine`` that begin at 0 and at each of ``at``; none is empty."""
+    found: Array = np.logaddexp.reduceat(fine, np.concatenate([[0], at]))
+    return found

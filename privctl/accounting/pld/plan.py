@@ -1,0 +1,174 @@
+"""Where to look: the tilt, the grid's interval and the window of composed losses that matter for one delta.
+
+All of it is chosen from rough copies of the steps. A poor choice makes a bound looser, never wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from privctl.accounting.pld.pairs import Array, Pair, ThreePoints
+
+#: exp(-NEGLIGIBLE) of a quantity does not matter beside it.
+NEGLIGIBLE = 36.0
+#: A loss this far above all that matters counts as infinite: that adds exp(-_DECISIVE) of its mass.
+_DECISIVE = 16.0
+_LARGEST_GRID = 1 << 20
+_SKETCH = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """``count`` uses of one pair."""
+
+    pair: Pair
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where to look: tilt, grid interval and the window of composed losses that matters."""
+
+    tilt: float
+    interval: float
+    low: float
+    high: float
+    ends: Sequence[tuple[float, float]]
+
+
+def make_plan(
+    steps: Sequence[Step],
+    sketches: Sequence[Sketch],
+    log_delta: float | None,
+    log_tail: float,
+    precision: float,
+    *,
+    lower: bool,
+) -> Plan:
+    """Choose for the delta whose log is given (None: for the bulk); steps may lose exp(``log_tail``) to infinity."""
+    count = sum(step.count for step in steps)
+    cap, tilt, epsilon = math.inf, 0.0, 0.0
+    if log_delta is not None:
+        tilt, epsilon = _saddle(sketches, -log_delta)
+        reach = _edge(sketches, tilt, -1.0)
+        # One loss so far up decides alone: it may as well be infinite, and the grid need not reach it.
+        cap = epsilon - min(reach, 0.0) + _DECISIVE
+        sketches = [sketch.below(cap) for sketch in sketches]
+        tilt, epsilon = _saddle(sketches, -log_delta)
+    low, high = _edge(sketches, tilt, -1.0), _edge(sketches, tilt, 1.0)
+    deviation = _deviation(sketches, tilt)
+    interval = deviation * math.sqrt(6 * precision / count)
+    if tilt > 0:
+        # Placing a loss on two grid points adds up to h^2/6 to its variance, so count tilt h^2 / 12 to epsilon.
+        interval = min(deviation / 8, math.sqrt(12 * precision * max(epsilon, deviation / 100) / (count * tilt)))
+    if lower:
+        interval = min(interval, min(sketch.bulk() for sketch in sketches) / 40)
+    lattice = {step.pair.loss if isinstance(step.pair, ThreePoints) else 0.0 for step in steps}
+    if len(lattice) == 1 and 0.0 not in lattice:
+        interval = lattice.pop()
+    # Neither the window nor any one step may need more points than there are.
+    ends = [_ends(step.pair, cap, log_tail) for step in steps]
+    interval = max(interval, *((top - bottom) / _LARGEST_GRID for bottom, top in [*ends, (low, high)]))
+    spread = interval * (2 + 6 * math.sqrt(count))
+    return Plan(tilt, interval, low - spread, high + spread, ends)
+
+
+def _ends(pair: Pair, cap: float, log_tail: float) -> tuple[float, float]:
+    """Between which losses one step is gridded: below, little mass moves up; above, it counts as infinite."""
+    bottom = pair.span(-NEGLIGIBLE - 9).p_low
+    return bottom, max(bottom, min(pair.span(log_tail).p_high, cap))
+
+
+def _deviation(sketches: Sequence[Sketch], tilt: float) -> float:
+    """The composed loss's standard deviation; where the loss is all but certain that is only rounding."""
+    _, mean, variance = _cumulants(sketches, tilt)
+    return max(math.sqrt(max(variance, 0.0)), 1e-6 * abs(mean), 1e-12)
+
+
+def _cumulants(sketches: Sequence[Sketch], tilt: float) -> tuple[float, float, float]:
+    value = mean = variance = 0.0
+    for sketch in sketches:
+        one = sketch.cumulants(tilt)
+        value, mean, variance = value + one[0], mean + one[1], variance + one[2]
+    return value, mean, variance
+
+
+def _saddle(sketches: Sequence[Sketch], surprise: float) -> tuple[float, float]:
+    """The tilt t of the sharpest Chernoff bound on epsilon, (K(t) + surprise) / t, and that bound, 0 at least.
+
+    ``surprise`` is -log delta; at the best tilt it equals t K'(t) - K(t). Where a bounded loss cannot reach it, the
+    search ends at a tilt that is large enough.
+    """
+
+    def short(tilt: float) -> bool:
+        value, mean, _ = _cumulants(sketches, tilt)
+        return tilt * mean - value < surprise
+
+    low = high = math.sqrt(2 * surprise) / _deviation(sketches, 0.0)
+    ceiling, floor = high * 1e6, low * 1e-12
+    while not short(low) and low > floor:
+        low /= 4
+    # Beyond a tilt where surprise / tilt is lost in epsilon nothing is gained.
+    while short(high) and high < ceiling and surprise > 1e-6 * _cumulants(sketches, high)[0]:
+        low, high = high, high * 4
+    for _ in range(16):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if short(middle) else (low, middle)
+    return high, max(0.0, (_cumulants(sketches, high)[0] + surprise) / high)
+
+
+def _edge(sketches: Sequence[Sketch], tilt: float, side: float) -> float:
+    """A loss beyond which the tilted, composed loss has mass below exp(-NEGLIGIBLE), by the best Chernoff bound."""
+    value, mean, _ = _cumulants(sketches, tilt)
+    best = math.inf
+    push = math.sqrt(2 * NEGLIGIBLE) / _deviation(sketches, tilt)
+    for factor in (2.0**-k for k in range(-3, 14)):
+        theta = side * push * factor
+        bound = (_cumulants(sketches, tilt + theta)[0] - value + NEGLIGIBLE) / theta
+        best = min(best, side * bound)
+    return side * max(best, side * mean)
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """A rough discrete copy of a pair's loss: log masses and losses; guides choices, carries no bound."""
+
+    log_p: Array
+    loss: Array
+    count: int
+
+    def cumulants(self, tilt: float) -> tuple[float, float, float]:
+        """Log E exp(tilt * loss) with its first two derivatives, ``count`` times."""
+        exponent = self.log_p + tilt * self.loss
+        top = float(exponent.max())
+        weight = np.exp(exponent - top)
+        total = float(weight.sum())
+        mean = float(np.dot(weight, self.loss)) / total
+        variance = float(np.dot(weight, (self.loss - mean) ** 2)) / total
+        return self.count * (top + math.log(total)), self.count * mean, self.count * variance
+
+    def below(self, cap: float) -> Sketch:
+        """Without the losses above ``cap``, unless that were all."""
+        kept = self.loss <= cap
+        return Sketch(self.log_p[kept], self.loss[kept], self.count) if kept.any() else self
+
+    def bulk(self) -> float:
+        """The scale of most losses: the deviation, with far ones counted as one."""
+        weight = np.exp(self.log_p)
+        mean = float(np.dot(weight, np.clip(self.loss, -1, 1)))
+        return max(math.sqrt(float(np.dot(weight, np.clip(self.loss - mean, -1, 1) ** 2))), 1e-12)
+
+
+def sketch_of(step: Step, log_tail: float) -> Sketch:
+    """A rough copy of ``step`` that traces it down to tails of exp(``log_tail``)."""
+    edges = step.pair.sketch(_SKETCH, log_tail)
+    log_p, log_q = step.pair.cells(edges)
+    # A cell's own log ratio; the cells at the ends have only one finite edge, which does as well.
+    with np.errstate(invalid="ignore"):
+        loss = log_p - log_q
+    found = np.isfinite(loss) & np.isfinite(log_p)
+    return Sketch(log_p[found], loss[found], step.count)

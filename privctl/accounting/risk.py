@@ -1,0 +1,134 @@
+"""What a guarantee means for an attacker: the trade-off curve and what follows from it.
+
+For every epsilon, true positive rate <= e^epsilon * false positive rate + delta(epsilon) (Wasserman and Zhou 2010; Dong,
+Roth and Su 2022, proposition 2.12). The least of these bounds over all epsilons is the whole trade-off curve, and it
+bounds membership inference, reconstruction (Hayes, Mahloujifar and Balle 2023) and every other test at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from privctl.accounting.ledger import composed, gaussian_shift
+from privctl.accounting.pld.pairs import Array
+from privctl.domain.checks import probability
+from privctl.domain.events import Ledger
+from privctl.domain.guarantee import Risk, RiskMeasure
+
+#: False positive rates at which a report states the best true positive rate.
+RATES = (0.01, 0.001)
+
+
+class TradeOff(Protocol):
+    """Bounds on every test of whether one record was used."""
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """The most any test can have at this false positive rate. Raises ValueError outside [0, 1]."""
+        ...
+
+    def advantage(self) -> float:
+        """The largest true minus false positive rate."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianTradeOff:
+    """The curve of N(mu, 1) against N(0, 1): Phi(Phi^-1(false positive rate) + mu)."""
+
+    mu: float
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """See ``TradeOff``."""
+        probability("false_positive_rate", false_positive_rate)
+        return float(ndtr(ndtri(false_positive_rate) + self.mu))
+
+    def advantage(self) -> float:
+        """See ``TradeOff``: 2 Phi(mu / 2) - 1."""
+        return math.erf(self.mu / 2 / math.sqrt(2))
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """True positive rate <= e^epsilons[i] * false positive rate + deltas[i] for every i; ``epsilons`` rise."""
+
+    epsilons: Array
+    deltas: Array
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """See ``TradeOff``."""
+        probability("false_positive_rate", false_positive_rate)
+        rate = math.log(false_positive_rate) if false_positive_rate > 0 else -math.inf
+        heights = np.exp(np.minimum(self.epsilons + rate, 1.0)) + self.deltas
+        return float(heights.min(initial=1.0))
+
+    def advantage(self) -> float:
+        """See ``TradeOff``: delta at epsilon 0, where delta is straight in e^epsilon between grid points."""
+        if not self.epsilons[0] <= 0 <= self.epsilons[-1]:
+            return 1.0 if self.epsilons[0] > 0 else float(self.deltas[-1])
+        right = int(np.searchsorted(self.epsilons, 0.0))
+        if self.epsilons[right] == 0:
+            return float(self.deltas[right])
+        left, low, high = right - 1, self.epsilons[right - 1], self.epsilons[right]
+        share = math.expm1(-low) / math.expm1(min(high - low, 700.0))
+        return float(self.deltas[left] + share * (self.deltas[right] - self.deltas[left]))
+
+
+@dataclass(frozen=True, slots=True)
+class EitherOrder:
+    """The worse of several curves at each point: the attacker may look for the record or for its absence."""
+
+    curves: tuple[TradeOff, ...]
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """See ``TradeOff``."""
+        return max(curve.true_positive_rate(false_positive_rate) for curve in self.curves)
+
+    def advantage(self) -> float:
+        """See ``TradeOff``."""
+        return max(curve.advantage() for curve in self.curves)
+
+
+def trade_off(ledger: Ledger) -> TradeOff:
+    """The trade-off curve of everything in ``ledger``."""
+    mu = gaussian_shift(ledger)
+    if mu is not None:
+        return GaussianTradeOff(mu)
+    return EitherOrder(tuple(Lines(*found.profile()) for found in composed(ledger, None)))
+
+
+def line(epsilon: float, delta: float) -> TradeOff:
+    """The curve of an (epsilon, delta) guarantee about which nothing more is known (Kairouz, Oh and Viswanath 2015).
+
+    Example: epsilon 1, delta 0.001 and false positive rate 0.8 leave at most 0.927.
+    """
+    if epsilon == 0:
+        return Lines(np.array([0.0]), np.array([delta]))
+    # In terms of rates: TPR <= e^eps FPR + delta and 1 - FPR <= e^eps (1 - TPR) + delta.
+    mirrored = 1 - (1 - delta) * math.exp(-epsilon)
+    return Lines(np.array([-epsilon, 0.0, epsilon]), np.array([mirrored, _kink(epsilon, delta), delta]))
+
+
+def risks(curve: TradeOff, priors: Sequence[float] = ()) -> tuple[Risk, ...]:
+    """The bounds a report states: advantage, true positive rates at low false positive rates, and posteriors.
+
+    A posterior is the largest chance of guessing a secret whose most likely value has the prior's probability.
+    """
+    found = [Risk(measure=RiskMeasure.ADVANTAGE, bound=curve.advantage())]
+    found += [
+        Risk(measure=RiskMeasure.TRUE_POSITIVE_RATE, bound=curve.true_positive_rate(rate), at=rate) for rate in RATES
+    ]
+    found += [
+        Risk(measure=RiskMeasure.POSTERIOR, bound=curve.true_positive_rate(prior), at=prior) for prior in priors
+    ]
+    return tuple(found)
+
+
+def _kink(epsilon: float, delta: float) -> float:
+    """(e^eps - 1 + 2 delta) / (e^eps + 1), the advantage where both lines meet."""
+    return math.tanh(epsilon / 2) + 2 * delta / (math.exp(min(epsilon, 700.0)) + 1)
