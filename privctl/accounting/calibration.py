@@ -80,9 +80,7 @@ class _Search:
             stride *= 4 if len(seen) > 1 else 1
         return math.exp(high)
 
-    def _next(
-        self, seen: list[tuple[float, float]], low: float, high: float, stride: float, tolerance: float
-    ) -> float:
+    def _next(self, seen: list[tuple[float, float]], low: float, high: float, stride: float, tolerance: float) -> float:
         """The secant's point moved a little to the far side, so that the bracket closes from both ends."""
         x, value = seen[-1]
         guess = math.nan

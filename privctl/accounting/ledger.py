@@ -11,10 +11,18 @@ import math
 from privctl.accounting import gaussian
 from privctl.accounting.pld.compose import COARSE, FINE, compose
 from privctl.accounting.pld.distribution import LossDistribution
-from privctl.accounting.pld.pairs import Gaussian, GaussianMixture, Laplace, Reversed, Sampled, Symmetrized, ThreePoints
+from privctl.accounting.pld.pairs import (
+    Atoms,
+    Gaussian,
+    GaussianMixture,
+    Laplace,
+    Reversed,
+    Sampled,
+    Symmetrized,
+    randomized_response,
+)
 from privctl.accounting.pld.plan import Step
 from privctl.accounting.poisson_binomial import poisson_binomial
-from privctl.accounting.randomized_response import three_point
 from privctl.domain.checks import fraction
 from privctl.domain.events import Batches, Event, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian
 from privctl.domain.guarantee import Adjacency
@@ -100,7 +108,7 @@ def composed(
     steps = _steps(ledger)
     log_delta = None if delta is None else math.log(delta)
     orders = [steps]
-    if not all(isinstance(step.pair, Gaussian | Laplace | ThreePoints | Symmetrized) for step in steps):
+    if not all(isinstance(step.pair, Gaussian | Laplace | Atoms | Symmetrized) for step in steps):
         orders.append([Step(Reversed(step.pair), step.count) for step in steps])
     chosen = orders if order is None else [orders[order]]
     return tuple(compose(steps, log_delta=log_delta, precision=precision, lower=lower) for steps in chosen)
@@ -152,8 +160,8 @@ def _step(event: Event) -> Step:
         base = Laplace(event.scale)
         return Step(Sampled(base, event.sample_rate) if event.sample_rate < 1 else base, event.steps)
     if isinstance(event, RandomizedResponse):
-        loss, weight = three_point(event.epsilon, event.bits, event.sample_rate)
-        return Step(ThreePoints(loss, weight), event.steps)
+        bits = randomized_response(event.epsilon, event.bits)
+        return Step(Sampled(bits, event.sample_rate) if event.sample_rate < 1 else bits, event.steps)
     law = poisson_binomial(event.probabilities)
     mixture = GaussianMixture(
         shifts=tuple(float(k) for k in law.shifts),

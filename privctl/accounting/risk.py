@@ -123,9 +123,7 @@ def risks(curve: TradeOff, priors: Sequence[float] = ()) -> tuple[Risk, ...]:
     found += [
         Risk(measure=RiskMeasure.TRUE_POSITIVE_RATE, bound=curve.true_positive_rate(rate), at=rate) for rate in RATES
     ]
-    found += [
-        Risk(measure=RiskMeasure.POSTERIOR, bound=curve.true_positive_rate(prior), at=prior) for prior in priors
-    ]
+    found += [Risk(measure=RiskMeasure.POSTERIOR, bound=curve.true_positive_rate(prior), at=prior) for prior in priors]
     return tuple(found)
 
 

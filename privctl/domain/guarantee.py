@@ -20,14 +20,15 @@ class PrivacyUnit(StrEnum):
     """Whose presence is protected."""
 
     EXAMPLE = "example"
-    SECRET = "secret"
+    SECRET = "secret"  # noqa: S105 - a unit of privacy
 
 
 class Adjacency(StrEnum):
     """Which two data sets must look alike.
 
-    ``ADD_OR_REMOVE`` is one example more or less. ``ZERO_OUT`` replaces one example's gradient by zero while the batch's normaliser stays; it stands for
-    add-or-remove where the normaliser is fixed.
+    ``ADD_OR_REMOVE`` is one example more or less, ``REPLACE_ONE`` one example's content. ``ZERO_OUT`` replaces one
+    example's gradient by zero while the batch's normaliser stays; it stands for add-or-remove where the normaliser is
+    fixed.
     """
 
     ADD_OR_REMOVE = "add-or-remove"
@@ -100,9 +101,11 @@ class Risk:
 class Guarantee:
     """A privacy bound with everything needed to weigh it.
 
-    ``epsilon`` is that of (epsilon, delta)-DP, or nats under the notion ``mutual-information``; None means that no
-    finite bound follows. ``risks`` say what the bound means for an attacker. ``sensitivity`` is the L2 sensitivity the bound used, in the
-    units of what was released; ``noise_multiplier`` is noise standard deviation / sensitivity.
+    ``epsilon`` is that of (epsilon, delta)-DP, or nats of information under the other notions; None means that no
+    finite bound follows. ``follows`` is the epsilon that is proved for the same noise, where ``epsilon`` comes from
+    elsewhere; ``floor`` is one below which no epsilon holds. ``risks`` say what it means for an attacker.
+    ``sensitivity`` is the L2 sensitivity the bound used, in the units of what was released; ``noise_multiplier`` is
+    noise standard deviation / sensitivity.
     """
 
     name: str
@@ -119,6 +122,8 @@ class Guarantee:
     assumptions: tuple[Assumption, ...] = ()
     note: str = ""
     risks: tuple[Risk, ...] = ()
+    follows: float | None = None
+    floor: float | None = None
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:

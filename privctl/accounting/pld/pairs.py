@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtri_exp
+from scipy.special import gammaln, log_ndtr, ndtri_exp
 
 Array = NDArray[np.float64]
 
@@ -98,35 +98,37 @@ class Laplace:
 
 
 @dataclass(frozen=True, slots=True)
-class ThreePoints:
-    """Losses ``loss``, 0 and -``loss`` with P masses w A, 1 - w, w (1 - A), where A = 1 / (1 + exp(-loss))."""
+class Atoms:
+    """Finitely many rising ``losses`` with logs ``log_p`` of their probabilities under P; under Q, log_p - losses."""
 
-    loss: float
-    weight: float
+    losses: tuple[float, ...]
+    log_p: tuple[float, ...]
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """See ``Pair``."""
-        truth, lie = -np.logaddexp(0, -self.loss), -np.logaddexp(0, self.loss)
-        weight = math.log(self.weight) if self.weight > 0 else -math.inf
-        rest = math.log1p(-self.weight) if self.weight < 1 else -math.inf
-        log_p = np.full(len(edges) + 1, -np.inf)
-        log_q = log_p.copy()
-        for loss, p, q in (
-            (-self.loss, weight + lie, weight + truth),
-            (0.0, rest, rest),
-            (self.loss, weight + truth, weight + lie),
-        ):
-            i = int(np.searchsorted(edges, loss))
-            log_p[i], log_q[i] = np.logaddexp(log_p[i], p), np.logaddexp(log_q[i], q)
+        losses, masses = np.array(self.losses), np.array(self.log_p)
+        at = np.searchsorted(edges, losses)
+        log_p, log_q = np.full((2, len(edges) + 1), -np.inf)
+        np.logaddexp.at(log_p, at, masses)
+        np.logaddexp.at(log_q, at, masses - losses)
         return log_p, log_q
 
     def span(self, log_tail: float) -> Span:
         """See ``Pair``."""
-        return Span(-self.loss, self.loss, -self.loss, self.loss)
+        return Span(self.losses[0], self.losses[-1], self.losses[0], self.losses[-1])
 
     def sketch(self, count: int, log_tail: float) -> Array:
-        """See ``Pair``."""
-        return np.array([-self.loss, 0.0, self.loss])
+        """See ``Pair``: edges between the atoms, each of which is alone in its cell."""
+        losses = np.array(self.losses)
+        return np.concatenate([[losses[0] - 1], (losses[:-1] + losses[1:]) / 2, [losses[-1] + 1]])
+
+
+def randomized_response(epsilon: float, bits: int) -> Atoms:
+    """``bits`` bits, all against the record or all for it, each true with log-odds ``epsilon``."""
+    true = np.arange(bits + 1)
+    log_choose = gammaln(bits + 1) - gammaln(true + 1) - gammaln(bits - true + 1)
+    log_p = log_choose - true * np.logaddexp(0, -epsilon) - (bits - true) * np.logaddexp(0, epsilon)
+    return Atoms(tuple((epsilon * (2 * true - bits)).tolist()), tuple((log_p - np.logaddexp.reduce(log_p)).tolist()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,22 +174,28 @@ class GaussianMixture:
         return np.asarray(np.logaddexp.reduce(terms), dtype=np.float64)
 
     def _inverse(self, losses: Array) -> Array:
-        """Where the loss, which rises with x, reaches each value, by bisection to the last bit."""
-        k, variance = np.array(self.shifts), self.stddev**2
-        top, weight = k[-1], self.weights[-1]
-        # The loss is at least its last term's, and at most that of all weight on the last shift where x is large.
-        high = np.maximum(((losses - math.log(weight)) * variance + top * top / 2) / top, 0.0) + self.stddev
-        low = np.minimum(losses * variance / top, 0.0) - 60 * self.stddev
-        floor = math.log(self.weights[0]) if k[0] == 0 else -math.inf
-        if floor == -math.inf:
-            low = np.minimum(low, (losses - 1) * variance / k[0] - 1)
-        for _ in range(200):
-            middle = low + (high - low) / 2
-            if np.all((middle <= low) | (middle >= high)):
+        """Where the loss, which rises with x, reaches each value; -inf where it is above it everywhere.
+
+        exp(loss) less the weight on 0 is a sum of exponentials, whose logarithm is convex in x: Newton's method from
+        where its largest term alone suffices comes down to the root without passing it.
+        """
+        shifts, weights, variance = np.array(self.shifts), np.array(self.weights), self.stddev**2
+        idle = float(weights[0]) if shifts[0] == 0 else 0.0
+        moving = (shifts > 0) & (weights > 0)
+        k, log_w = shifts[moving][:, None], np.log(weights[moving])[:, None]
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            goal = np.where(losses > 0, losses + np.log1p(-idle * np.exp(-losses)), np.log(np.exp(losses) - idle))
+        reachable = np.isfinite(goal)
+        x = np.min(((np.where(reachable, goal, 0.0) - log_w) * variance + k * k / 2) / k, axis=0)
+        for _ in range(60):
+            terms = log_w + (k * x - k * k / 2) / variance
+            height = np.logaddexp.reduce(terms)
+            slope = np.sum(np.exp(terms - height) * k, axis=0) / variance
+            step = np.where(reachable, (height - goal) / slope, 0.0)
+            x = x - step
+            if np.all(np.abs(step) <= 1e-14 * (np.abs(x) + self.stddev)):
                 break
-            reached = self._loss(middle) >= losses
-            low, high = np.where(reached, low, middle), np.where(reached, middle, high)
-        return np.where(losses <= floor, -np.inf, high)
+        return np.asarray(np.maximum.accumulate(np.where(reachable, x, -np.inf)), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)

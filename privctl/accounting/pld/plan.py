@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privctl.accounting.pld.pairs import Array, Pair, ThreePoints
+from privctl.accounting.pld.pairs import Array, Pair
 
 #: exp(-NEGLIGIBLE) of a quantity does not matter beside it.
 NEGLIGIBLE = 36.0
@@ -67,9 +67,6 @@ def make_plan(
         interval = min(deviation / 8, math.sqrt(12 * precision * max(epsilon, deviation / 100) / (count * tilt)))
     if lower:
         interval = min(interval, min(sketch.bulk() for sketch in sketches) / 40)
-    lattice = {step.pair.loss if isinstance(step.pair, ThreePoints) else 0.0 for step in steps}
-    if len(lattice) == 1 and 0.0 not in lattice:
-        interval = lattice.pop()
     # Neither the window nor any one step may need more points than there are.
     ends = [_ends(step.pair, cap, log_tail) for step in steps]
     interval = max(interval, *((top - bottom) / _LARGEST_GRID for bottom, top in [*ends, (low, high)]))

@@ -1,0 +1,300 @@
+"""Composition: what many private steps give together, when each is known by its epsilon and delta alone.
+
+Theorems hold for adaptively chosen steps. Here k is the number of steps, each (epsilon0, delta0)-DP, and ``slack`` the
+delta that composition itself spends; the total delta is k * delta0 + slack, or a little less.
+
+- basic: k epsilon0 (Dwork, Kenthapadi, McSherry, Mironov and Naor 2006).
+- advanced: epsilon0 sqrt(2 k ln(1/slack)) + k epsilon0 (e^epsilon0 - 1) (Dwork, Rothblum and Vadhan 2010, theorem
+  III.3).
+- optimal: no better number follows from the steps' epsilon0 and delta0 (Kairouz, Oh and Viswanath 2015, theorem 3.3).
+
+For a sampled Gaussian the steps' parameters come from the exact Gaussian and from amplification by sampling, and delta
+is split between the steps (the share f) and the slack so that the result is smallest. An accountant that looks at the
+whole loss distribution of a step needs a fraction of the noise that any of these needs.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+
+from privctl.accounting import gaussian, three_point
+from privctl.domain.checks import at_least, fraction, positive, probability
+
+#: The noise multipliers among which calibration searches.
+LEAST_NOISE, MOST_NOISE = 1e-9, 1e9
+
+#: Shifts beyond this have an epsilon that floats cannot hold.
+_MOST_SHIFT = 1e150
+#: exp of a larger number overflows soon.
+_MOST_EXPONENT = 700.0
+_GOLDEN = (math.sqrt(5) - 1) / 2
+#: Shares of delta are searched by their log-odds.
+_LOG_ODDS = (-9.0, 30.0)
+
+_Compose = Callable[[float, int, float], float]
+
+
+def basic(epsilon0: float, steps: int, slack: float = 0.0) -> float:
+    """Epsilon of ``steps`` steps at delta ``steps * delta0``. ``slack`` is not needed."""
+    _check_steps(epsilon0, steps)
+    return steps * epsilon0
+
+
+def advanced(epsilon0: float, steps: int, slack: float) -> float:
+    """Epsilon of ``steps`` steps at delta ``steps * delta0 + slack``, both terms kept; inf where it overflows.
+
+    Example: 1000 steps of epsilon 1 at slack 1e-8 give 1910.22.
+    """
+    return advanced_as_printed(epsilon0, steps, slack) + steps * epsilon0 * _expm1(epsilon0)
+
+
+def advanced_tanh(epsilon0: float, steps: int, slack: float) -> float:
+    """As ``advanced``, with a step's mean loss bounded by epsilon0 tanh(epsilon0 / 2) (Kairouz et al., theorem 3.4).
+
+    Example: 1000 steps of epsilon 1 at slack 1e-8 give 654.06.
+    """
+    return advanced_as_printed(epsilon0, steps, slack) + steps * epsilon0 * math.tanh(epsilon0 / 2)
+
+
+def advanced_as_printed(epsilon0: float, steps: int, slack: float) -> float:
+    """The first term of ``advanced`` alone, as often quoted. NOT a bound: false unless steps * epsilon0^2 is small.
+
+    Example: 1000 steps of epsilon 1 at slack 1e-8 give 191.94, where nothing below 613.53 is true of every mechanism.
+    """
+    _check_steps(epsilon0, steps)
+    fraction("slack", slack)
+    return epsilon0 * math.sqrt(-2 * steps * math.log(slack))
+
+
+def optimal(epsilon0: float, delta0: float, steps: int, delta: float) -> float:
+    """The smallest epsilon at total ``delta`` that holds for every composition of (epsilon0, delta0)-DP steps.
+
+    Raises ValueError where the steps' ``delta0`` alone exceed ``delta``, and for more than a billion steps.
+    Example: 1000 steps of (1, 1e-8) at 1.001e-5 give 613.53.
+    """
+    _check_steps(epsilon0, steps)
+    fraction("delta0", delta0, zero=True)
+    fraction("delta", delta)
+    # 1 - (1 - delta) / (1 - delta0)^k, without cancellation; rounded down.
+    spent, allowed = -steps * math.log1p(-delta0), -math.log1p(-delta)
+    slack = -math.expm1(spent - allowed) - 4 * sys.float_info.epsilon * spent
+    if spent > allowed:
+        total = -math.expm1(-spent)
+        raise ValueError(
+            f"delta is {delta}; {steps} steps of delta {delta0} alone make {total:.6g}, so no epsilon holds"
+        )
+    return three_point.epsilon_at(max(0.0, slack), epsilon0, 1.0, steps)
+
+
+def _optimal_for_slack(epsilon0: float, steps: int, slack: float) -> float:
+    return three_point.epsilon_at(slack, epsilon0, 1.0, steps)
+
+
+def amplified_epsilon(epsilon0: float, sample_rate: float) -> float:
+    """Epsilon of an epsilon0-DP step that sees each example with probability ``sample_rate``: ln(1 + q (e^eps0 - 1)).
+
+    For Poisson batches and adding or removing an example (Li, Qardaji and Su 2012, theorem 1). The step's delta is
+    multiplied by ``sample_rate``.
+    """
+    at_least("epsilon0", epsilon0, 0)
+    probability("sample_rate", sample_rate)
+    if sample_rate in (0, 1):
+        return epsilon0 * sample_rate
+    if epsilon0 <= _MOST_EXPONENT:
+        return math.log1p(sample_rate * math.expm1(epsilon0))
+    high = math.log(sample_rate) + epsilon0
+    return max(high, 0.0) + math.log1p((1 - sample_rate) * math.exp(-abs(high)))
+
+
+def amplified(epsilon0: float, delta0: float, sample_rate: float) -> tuple[float, float]:
+    """(epsilon, delta) of an (epsilon0, delta0)-DP step on a Poisson batch of rate ``sample_rate``."""
+    fraction("delta0", delta0, zero=True)
+    return amplified_epsilon(epsilon0, sample_rate), sample_rate * delta0
+
+
+def _unamplified_epsilon(epsilon1: float, sample_rate: float) -> float:
+    """The epsilon0 that sampling turns into ``epsilon1``; ``sample_rate`` above 0."""
+    if epsilon1 <= 1:
+        return math.log1p(math.expm1(epsilon1) / sample_rate)
+    return epsilon1 + math.log1p(-(1 - sample_rate) * math.exp(-epsilon1)) - math.log(sample_rate)
+
+
+def naive_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
+    """Epsilon of a Poisson-sampled Gaussian at ``delta`` by amplification and basic composition.
+
+    inf where floats cannot hold it. Raises ValueError for arguments out of range.
+    Example: (1, 0.01, 1000, 1e-5) gives 839.4.
+    """
+    _check(sample_rate, steps, delta)
+    positive("noise_multiplier", noise_multiplier)
+    return steps * _step_epsilon(noise_multiplier, sample_rate, delta / steps)
+
+
+def advanced_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
+    """As ``naive_epsilon``, by the better of basic and advanced composition at the best split of delta.
+
+    Example: (1, 0.005, 1000, 1e-5) gives 335.35.
+    """
+    naive = naive_epsilon(noise_multiplier, sample_rate, steps, delta)
+    return min(naive, _best_over_split(_epsilon_by(advanced, noise_multiplier, sample_rate, steps, delta)))
+
+
+def optimal_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
+    """As ``naive_epsilon``, by optimal composition at the best split of delta; never above ``advanced_epsilon``."""
+    naive = naive_epsilon(noise_multiplier, sample_rate, steps, delta)
+    if steps == 1 or not 0 < naive < math.inf:
+        return naive
+    by_advanced = _best_over_split(_epsilon_by(advanced, noise_multiplier, sample_rate, steps, delta))
+    found = _best_over_split(
+        _epsilon_by(_optimal_for_slack, noise_multiplier, sample_rate, steps, delta), points=9, tolerance=0.03
+    )
+    return min(naive, by_advanced, found)
+
+
+def naive_noise_multiplier(epsilon: float, sample_rate: float, steps: int, delta: float) -> float:
+    """The smallest noise multiplier for which ``naive_epsilon`` is at most ``epsilon``, at least ``LEAST_NOISE``.
+
+    Raises ValueError where more than ``MOST_NOISE`` would be needed.
+    """
+    _check(sample_rate, steps, delta)
+    positive("epsilon", epsilon)
+    found = _noise_for_step(epsilon / steps, sample_rate, delta / steps)
+    return _safe(found, epsilon, lambda sigma: naive_epsilon(sigma, sample_rate, steps, delta))
+
+
+def advanced_noise_multiplier(epsilon: float, sample_rate: float, steps: int, delta: float) -> float:
+    """The smallest noise multiplier for which ``advanced_epsilon`` is at most ``epsilon``; see the naive one."""
+    _check(sample_rate, steps, delta)
+    positive("epsilon", epsilon)
+
+    def fits(epsilon1: float, slack: float) -> bool:
+        return advanced(epsilon1, steps, slack) <= epsilon
+
+    found = min(
+        _noise_for_step(epsilon / steps, sample_rate, delta / steps),
+        _best_over_split(_noise_by(fits, epsilon, sample_rate, steps, delta)),
+    )
+    return _safe(found, epsilon, lambda sigma: advanced_epsilon(sigma, sample_rate, steps, delta))
+
+
+def optimal_noise_multiplier(epsilon: float, sample_rate: float, steps: int, delta: float) -> float:
+    """The smallest noise multiplier for which ``optimal_epsilon`` is at most ``epsilon``; see the naive one."""
+    _check(sample_rate, steps, delta)
+    positive("epsilon", epsilon)
+
+    def fits(epsilon1: float, slack: float) -> bool:
+        return three_point.log_delta(epsilon, epsilon1, 1.0, steps) <= math.log(slack)
+
+    found = _best_over_split(_noise_by(fits, epsilon, sample_rate, steps, delta), points=9, tolerance=0.03)
+    if found > LEAST_NOISE:
+        found = min(found, _noise_for_step(epsilon / steps, sample_rate, delta / steps))
+    return _safe(found, epsilon, lambda sigma: optimal_epsilon(sigma, sample_rate, steps, delta))
+
+
+def _check_steps(epsilon0: float, steps: int) -> None:
+    at_least("epsilon0", epsilon0, 0)
+    at_least("steps", steps, 1)
+
+
+def _check(sample_rate: float, steps: int, delta: float) -> None:
+    probability("sample_rate", sample_rate)
+    at_least("steps", steps, 1)
+    fraction("delta", delta)
+    if delta / steps < sys.float_info.min:
+        raise ValueError(f"delta is {delta}; divided among {steps} steps it is too small for floating point")
+
+
+def _expm1(x: float) -> float:
+    return math.expm1(x) if x <= _MOST_EXPONENT else math.inf
+
+
+def _step_epsilon(noise_multiplier: float, sample_rate: float, delta: float) -> float:
+    """Epsilon of one sampled Gaussian step at ``delta``."""
+    if delta >= sample_rate:
+        return 0.0
+    if noise_multiplier < 1 / _MOST_SHIFT:
+        return math.inf
+    return amplified_epsilon(gaussian.epsilon_at(delta / sample_rate, 1 / noise_multiplier), sample_rate)
+
+
+def _noise_for_step(epsilon1: float, sample_rate: float, delta: float) -> float:
+    """The noise multiplier that makes one sampled Gaussian step (epsilon1, delta)-DP; 0 where none is needed."""
+    if delta >= sample_rate:
+        return 0.0
+    shift = gaussian.shift_at(_unamplified_epsilon(epsilon1, sample_rate), delta / sample_rate)
+    return 1 / shift if shift > 0 else math.inf
+
+
+def _epsilon_by(
+    compose: _Compose, noise_multiplier: float, sample_rate: float, steps: int, delta: float
+) -> Callable[[float, float], float]:
+    """Epsilon as a function of the steps' share of delta and of the share left."""
+
+    def found(share: float, left: float) -> float:
+        step = _step_epsilon(noise_multiplier, sample_rate, delta * share / steps)
+        return compose(step, steps, delta * left) if step < math.inf else math.inf
+
+    return found
+
+
+def _noise_by(
+    fits: Callable[[float, float], bool], epsilon: float, sample_rate: float, steps: int, delta: float
+) -> Callable[[float, float], float]:
+    """The noise multiplier as a function of the steps' share of delta and of the share left.
+
+    ``fits`` says whether steps of a given epsilon compose to ``epsilon`` at a given slack.
+    """
+
+    def found(share: float, left: float) -> float:
+        if delta * share / steps >= sample_rate:
+            return 0.0
+        # Steps of epsilon / steps / 1e9 meet any slack that floats can hold.
+        low, high = math.log(epsilon / steps) - math.log(1e9), math.log(epsilon)
+        while high - low > 1e-11:
+            middle = (low + high) / 2
+            low, high = (middle, high) if fits(math.exp(middle), delta * left) else (low, middle)
+        return _noise_for_step(math.exp(low), sample_rate, delta * share / steps)
+
+    return found
+
+
+def _best_over_split(value: Callable[[float, float], float], points: int = 40, tolerance: float = 1e-3) -> float:
+    """The smallest of ``value`` over splits of 1 into a share and the rest: a grid of log-odds, then golden section."""
+
+    def at(log_odds: float) -> float:
+        return value(1 / (1 + math.exp(-log_odds)), 1 / (1 + math.exp(log_odds)))
+
+    width = (_LOG_ODDS[1] - _LOG_ODDS[0]) / (points - 1)
+    grid = [_LOG_ODDS[0] + width * k for k in range(points)]
+    values = [at(x) for x in grid]
+    best = min(range(points), key=values.__getitem__)
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, points - 1)]
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    at_left, at_right = at(left), at(right)
+    smallest = min(values[best], at_left, at_right)
+    while high - low > tolerance:
+        if at_left <= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - _GOLDEN * (high - low)
+            at_left = at(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + _GOLDEN * (high - low)
+            at_right = at(right)
+        smallest = min(smallest, at_left, at_right)
+    return smallest
+
+
+def _safe(noise_multiplier: float, epsilon: float, epsilon_of: Callable[[float], float]) -> float:
+    """``noise_multiplier`` raised, by roundings only, until ``epsilon_of`` it is at most ``epsilon``."""
+    sigma, step = max(noise_multiplier, LEAST_NOISE), 1e-13
+    while sigma <= MOST_NOISE and epsilon_of(sigma) > epsilon:
+        sigma *= 1 + step
+        step *= 4
+    if sigma > MOST_NOISE:
+        raise ValueError(
+            f"epsilon is {epsilon}; it needs a noise multiplier above {MOST_NOISE:g}, too much to be useful"
+        )
+    return sigma

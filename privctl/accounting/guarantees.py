@@ -1,0 +1,97 @@
+"""Guarantees from ledgers: the one way other rooms get an (epsilon, delta) with everything it rests on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from privctl.accounting.ledger import ACCOUNTANT, adjacency_of, epsilon_bound, gaussian_shift
+from privctl.accounting.risk import risks, trade_off
+from privctl.domain.events import Batches, Ledger, SampledGaussian, SecretMixture
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, PrivacyUnit, Status
+
+#: What the accountant is called where the ledger is one exact Gaussian.
+EXACT = "analytic Gaussian (Balle and Wang 2018), exact"
+
+_BATCHES = {
+    Batches.POISSON: "every example enters each batch independently, with the stated probability",
+    Batches.SHUFFLED: "every example is in one batch of each pass, and no other batch depends on it",
+    Batches.FIXED_SIZE: "each batch is drawn afresh, uniformly, without replacement, always of the same size",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Who stands behind the assumptions: ``ENFORCED`` where the program itself did what they say."""
+
+    state: AssumptionState
+
+    @property
+    def status(self) -> Status:
+        """What a bound may be called under it."""
+        return Status.CONDITIONAL if self.state is AssumptionState.ASSERTED else Status.PROVED
+
+
+PLANNED = Standing(state=AssumptionState.ASSERTED)
+ENFORCED = Standing(state=AssumptionState.ENFORCED)
+
+
+def accountant_of(ledger: Ledger) -> str:
+    """Which accountant answers for ``ledger``."""
+    return ACCOUNTANT if gaussian_shift(ledger) is None else EXACT
+
+
+def assumptions_of(ledger: Ledger, standing: Standing) -> tuple[Assumption, ...]:
+    """What every bound on ``ledger`` rests on."""
+    found = [
+        Assumption(
+            name="contribution",
+            statement="one example changes what noise is added to by the clip norm at most",
+            state=standing.state,
+        )
+    ]
+    kinds = {event.batches for event in ledger.events if isinstance(event, SampledGaussian) and event.sample_rate < 1}
+    found += [
+        Assumption(name=f"{kind} batches", statement=_BATCHES[kind], state=standing.state) for kind in sorted(kinds)
+    ]
+    return (*found,)
+
+
+def finite(value: float) -> float | None:
+    """``value``, or None where a report says that nothing finite is known."""
+    return value if math.isfinite(value) else None
+
+
+def guarantee_of(
+    ledger: Ledger,
+    delta: float,
+    *,
+    name: str,
+    standing: Standing,
+    assumptions: Sequence[Assumption] = (),
+    priors: Sequence[float] = (),
+    note: str = "",
+) -> Guarantee:
+    """The tight guarantee of everything in ``ledger`` at ``delta``, with what it leaves an attacker.
+
+    ``assumptions`` are added to the ledger's own. Raises ValueError for delta outside (0, 1) and for events that do not
+    compose.
+    """
+    secret = any(isinstance(event, SecretMixture) for event in ledger.events)
+    only = ledger.events[0]
+    return Guarantee(
+        name=name,
+        epsilon=finite(epsilon_bound(ledger, delta)),
+        delta=delta,
+        adjacency=adjacency_of(ledger),
+        accountant=accountant_of(ledger),
+        status=standing.status,
+        unit=PrivacyUnit.SECRET if secret else PrivacyUnit.EXAMPLE,
+        noise_multiplier=only.noise_multiplier
+        if len(ledger.events) == 1 and isinstance(only, SampledGaussian)
+        else None,
+        assumptions=(*assumptions_of(ledger, standing), *assumptions),
+        risks=risks(trade_off(ledger), priors),
+        note=note,
+    )

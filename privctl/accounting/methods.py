@@ -1,0 +1,226 @@
+"""Every way of accounting for a sampled Gaussian, side by side: theorems, accountants, published formulas, an estimate.
+
+Each is one row of ``METHODS``: epsilon for given noise, noise for a given epsilon, and for which batches it is a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from privctl.accounting import calibration, composition, ledger, published, renyi
+from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.domain.guarantee import Adjacency
+
+_EVERY = frozenset(Batches)
+_POISSON = frozenset({Batches.POISSON})
+_NONE: frozenset[Batches] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """One way of accounting.
+
+    ``epsilon(event, delta)`` may be inf; ``noise_multiplier(event, epsilon, delta)`` ignores the event's own multiplier.
+    Both raise ValueError where the method has no answer. ``sound_for`` are the batches for which epsilon is a bound;
+    ``caveat`` says what is wrong where it is none.
+    """
+
+    title: str
+    source: str
+    epsilon: Callable[[SampledGaussian, float], float]
+    noise_multiplier: Callable[[SampledGaussian, float, float], float]
+    sound_for: frozenset[Batches]
+    caveat: str = ""
+
+
+def adjacency_for(batches: Batches) -> Adjacency:
+    """The neighbours that bounds for these batches speak of."""
+    return ledger.adjacency_of(Ledger(events=(SampledGaussian(noise_multiplier=1, batches=batches),)))
+
+
+def tight_epsilon(event: SampledGaussian, delta: float) -> float:
+    """The tight accountant's bound."""
+    return ledger.epsilon_bound(Ledger(events=(event,)), delta)
+
+
+def tight_noise_multiplier(event: SampledGaussian, epsilon: float, delta: float) -> float:
+    """The least noise multiplier by the tight accountant."""
+    return calibration.noise_multiplier_for(epsilon, delta, lambda noise: _noised(event, noise))
+
+
+def _noised(event: SampledGaussian, noise: float) -> Ledger:
+    return Ledger(events=(replace(event, noise_multiplier=noise),))
+
+
+def _replacing(noise: float, event: SampledGaussian) -> float:
+    """Noise relative to what one record can change: with fixed-size batches it takes another's place, twice the norm."""
+    return noise / 2 if event.batches is Batches.FIXED_SIZE else noise
+
+
+def _by_theorem(
+    epsilon: Callable[[float, float, int, float], float], noise: Callable[[float, float, int, float], float]
+) -> tuple[Callable[[SampledGaussian, float], float], Callable[[SampledGaussian, float, float], float]]:
+    """A composition theorem's two directions from functions of (noise or epsilon, rate, steps, delta)."""
+
+    def epsilon_of(event: SampledGaussian, delta: float) -> float:
+        return epsilon(_replacing(event.noise_multiplier, event), event.sample_rate, event.steps, delta)
+
+    def noise_for(event: SampledGaussian, target: float, delta: float) -> float:
+        found = noise(target, event.sample_rate, event.steps, delta)
+        return 2 * found if event.batches is Batches.FIXED_SIZE else found
+
+    return epsilon_of, noise_for
+
+
+def _renyi_epsilon(event: SampledGaussian, delta: float) -> float:
+    return renyi.ledger_epsilon(Ledger(events=(replace(event, batches=Batches.POISSON),)), delta)[0]
+
+
+def _renyi_noise(event: SampledGaussian, epsilon: float, delta: float) -> float:
+    return least_noise(lambda noise: _renyi_epsilon(replace(event, noise_multiplier=noise), delta), epsilon)
+
+
+def _poisson_pld_epsilon(event: SampledGaussian, delta: float) -> float:
+    return tight_epsilon(replace(event, batches=Batches.POISSON), delta)
+
+
+def _poisson_pld_noise(event: SampledGaussian, epsilon: float, delta: float) -> float:
+    return tight_noise_multiplier(replace(event, batches=Batches.POISSON), epsilon, delta)
+
+
+def _clt_epsilon(event: SampledGaussian, delta: float) -> float:
+    return published.clt_epsilon(event.noise_multiplier, event.sample_rate, event.steps, delta)
+
+
+def _clt_noise(event: SampledGaussian, epsilon: float, delta: float) -> float:
+    return published.clt_noise_multiplier(epsilon, event.sample_rate, event.steps, delta)
+
+
+def least_noise(epsilon_of: Callable[[float], float], epsilon: float) -> float:
+    """The least noise multiplier with ``epsilon_of(noise) <= epsilon``, to 1e-7, by bisection over its logarithm.
+
+    Raises ValueError where none between ``calibration.LEAST`` and ``calibration.MOST`` separates.
+    """
+    low, high = math.log(calibration.LEAST), math.log(calibration.MOST)
+    if epsilon_of(math.exp(high)) > epsilon:
+        raise ValueError(f"no noise multiplier up to {calibration.MOST:g} meets epsilon {epsilon}")
+    if epsilon_of(math.exp(low)) <= epsilon:
+        raise ValueError(f"epsilon {epsilon} is met with a noise multiplier below {calibration.LEAST}")
+    while high - low > 1e-7:
+        middle = (low + high) / 2
+        low, high = (middle, high) if epsilon_of(math.exp(middle)) > epsilon else (low, middle)
+    return math.exp(high)
+
+
+_naive = _by_theorem(composition.naive_epsilon, composition.naive_noise_multiplier)
+_advanced = _by_theorem(composition.advanced_epsilon, composition.advanced_noise_multiplier)
+_optimal = _by_theorem(composition.optimal_epsilon, composition.optimal_noise_multiplier)
+_poster_naive = _by_theorem(published.poster_naive_epsilon, published.poster_naive_noise_multiplier)
+_poster_printed = _by_theorem(
+    published.poster_advanced_epsilon_as_printed, published.poster_advanced_noise_multiplier_as_printed
+)
+_poster_turned = _by_theorem(published.poster_advanced_epsilon, published.poster_advanced_noise_multiplier)
+
+_AMPLIFIED = frozenset({Batches.POISSON, Batches.FIXED_SIZE})
+_SAMPLING = "it takes its gain from Poisson batches; for {batches} batches nothing proves it"
+
+#: Key -> method, in the order of the table. The tight accountant of whatever batches were asked for is ``tight``.
+METHODS: dict[str, Method] = {
+    "naive": Method(
+        title="basic composition",
+        source="Dwork et al. 2006, amplified by sampling",
+        epsilon=_naive[0],
+        noise_multiplier=_naive[1],
+        sound_for=_AMPLIFIED,
+        caveat=_SAMPLING,
+    ),
+    "advanced": Method(
+        title="advanced composition",
+        source="Dwork, Rothblum and Vadhan 2010, the whole formula",
+        epsilon=_advanced[0],
+        noise_multiplier=_advanced[1],
+        sound_for=_AMPLIFIED,
+        caveat=_SAMPLING,
+    ),
+    "optimal": Method(
+        title="optimal composition",
+        source="Kairouz, Oh and Viswanath 2015",
+        epsilon=_optimal[0],
+        noise_multiplier=_optimal[1],
+        sound_for=_AMPLIFIED,
+        caveat=_SAMPLING,
+    ),
+    "poster-naive": Method(
+        title="naive, as on the poster",
+        source="sum over rate * steps participations, classical Gaussian",
+        epsilon=_poster_naive[0],
+        noise_multiplier=_poster_naive[1],
+        sound_for=_NONE,
+        caveat="it counts participations on average, and its Gaussian formula is proved for epsilon below 1 each",
+    ),
+    "poster-advanced": Method(
+        title="advanced, as on the poster",
+        source="printed simplification, which has the ratio upside down",
+        epsilon=_poster_printed[0],
+        noise_multiplier=_poster_printed[1],
+        sound_for=_NONE,
+        caveat="as printed it lets every participation spend more than the whole budget",
+    ),
+    "poster-advanced-inverted": Method(
+        title="the same, right way up",
+        source="the simplification read as epsilon = 2 eps' sqrt(2 k ln 1/delta')",
+        epsilon=_poster_turned[0],
+        noise_multiplier=_poster_turned[1],
+        sound_for=_NONE,
+        caveat="it drops the term k eps' (e^eps' - 1) and counts participations on average",
+    ),
+    "rdp": Method(
+        title="moments / Renyi DP",
+        source="Abadi et al. 2016; Mironov, Talwar and Zhang 2019",
+        epsilon=_renyi_epsilon,
+        noise_multiplier=_renyi_noise,
+        sound_for=_POISSON,
+        caveat=_SAMPLING,
+    ),
+    "pld": Method(
+        title="privacy loss distribution",
+        source="Koskela et al. 2020; Doroshenko et al. 2022",
+        epsilon=_poisson_pld_epsilon,
+        noise_multiplier=_poisson_pld_noise,
+        sound_for=_POISSON,
+        caveat=_SAMPLING,
+    ),
+    "gdp-clt": Method(
+        title="GDP central limit",
+        source="Bu, Dong, Long and Su 2020",
+        epsilon=_clt_epsilon,
+        noise_multiplier=_clt_noise,
+        sound_for=_NONE,
+        caveat="an estimate, not a bound: the limit of ever more steps, which may lie on either side of the truth",
+    ),
+}
+
+#: What can be proved for batches that are not Poisson, added to their tables.
+TIGHT: dict[Batches, Method] = {
+    Batches.SHUFFLED: Method(
+        title="passes, not amplified",
+        source="one exact Gaussian a pass; no gain from the order",
+        epsilon=tight_epsilon,
+        noise_multiplier=tight_noise_multiplier,
+        sound_for=_EVERY,
+    ),
+    Batches.FIXED_SIZE: Method(
+        title="distribution of C_p(f)",
+        source="Dong, Roth and Su 2022, theorem 4.2",
+        epsilon=tight_epsilon,
+        noise_multiplier=tight_noise_multiplier,
+        sound_for=_EVERY,
+    ),
+}
+
+
+def methods_for(batches: Batches) -> dict[str, Method]:
+    """The table for these batches, the tight accountant's row among them under ``pld`` or ``tight``."""
+    return {**METHODS, "tight": TIGHT[batches]} if batches in TIGHT else METHODS

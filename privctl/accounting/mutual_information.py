@@ -1,0 +1,215 @@
+"""Mutual-information privacy of published signs, and what its nats do and do not imply.
+
+epsilon-MI-DP bounds I(X_i; Y | X_-i) for every example i and every prior of the data (Cuff and Yu 2016, "Differential
+Privacy as a Mutual Information Constraint"). It is an average over the prior and over what is published: a rare event
+that gives an example away costs few nats, so that no (epsilon, delta)-DP with a small delta follows, and from ln 2 nats
+on nothing follows about one yes-or-no secret. Its epsilon cannot be compared with the epsilon of (epsilon, delta)-DP.
+
+Signs of directional derivatives of a batch gradient are those of FERRET: G groups, each published with probability p in
+each of T steps, decided without looking at the data, an example being in the batch with probability s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from privctl.accounting import gaussian, renyi
+from privctl.domain.checks import at_least, fraction, positive, probability
+from privctl.domain.events import SignBits
+
+Reals = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+LN2 = math.log(2)
+
+#: A shift beyond which a yes-or-no secret is known for certain, to rounding.
+_CERTAIN_SHIFT = 20.0
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+#: Panels on which the normal density is integrated: 0.25 wide up to 13 deviations, 1e-38 of the mass being left out.
+_PANELS = np.arange(-13.0, 13.0, 0.25)
+#: Orders minus 1 searched for the dithered signs: nearly 1 for little noise, large for much.
+_EXCESS_ORDERS = (2.0**-50, 1e6)
+_ORDERS_A_PASS = 400
+
+
+def nats(event: SignBits) -> float:
+    """G T s p ln 2: the mutual information published about one example, at most.
+
+    Chain rule over steps and groups, given the mask and the batches: a published sign carries ln 2 at most, and nothing
+    about an example outside its batch. Holds for Poisson batches, and for shuffled ones with T s passes.
+    """
+    return ceiling(event.groups, event.steps, event.sample_rate) * event.fire_probability
+
+
+def ceiling(groups: int, steps: int, sample_rate: float) -> float:
+    """G T s ln 2: the nats published when every group publishes in every step."""
+    at_least("groups", groups, 1)
+    at_least("steps", steps, 1)
+    probability("sample_rate", sample_rate)
+    return groups * steps * sample_rate * LN2
+
+
+def fire_probability_for(epsilon: float, groups: int, steps: int, sample_rate: float) -> float:
+    """The largest fire probability that publishes at most ``epsilon`` nats.
+
+    Raises ValueError where ``epsilon`` exceeds ``ceiling``: there is then nothing to hold back, and no probability to
+    find.
+    Example: 0.5 nats, 2 groups, 1000 steps, rate 0.005 give 0.0721347520.
+    """
+    positive("epsilon", epsilon)
+    most = ceiling(groups, steps, sample_rate)
+    if epsilon > most:
+        raise ValueError(f"epsilon is {epsilon:g} nats; {groups} groups publish at most {most:g} nats in {steps} steps")
+    found = epsilon / most
+    while most * found > epsilon:
+        found = math.nextafter(found, 0)
+    return found
+
+
+def pinsker_total_variation(epsilon: float) -> float:
+    """min(1, sqrt(2 epsilon)): ``epsilon`` nats imply (0, this)-DP; 1 from half a nat on."""
+    at_least("epsilon", epsilon, 0)
+    return min(1.0, math.sqrt(2 * epsilon))
+
+
+def total_variation(epsilon: float) -> float:
+    """The largest total variation distance of neighbours that ``epsilon`` nats allow, exactly; 1 from ln 2 nats on.
+
+    tau with h((1 - tau) / 2) = ln 2 - epsilon, h the binary entropy: a uniform yes-or-no secret behind a binary
+    symmetric channel. It is also the largest advantage (true minus false positive rate) of telling neighbours apart.
+    """
+    at_least("epsilon", epsilon, 0)
+    if epsilon >= LN2:
+        return 1.0
+    high = pinsker_total_variation(epsilon)
+    if epsilon < 1e-20:
+        return high
+    return _turn(lambda tau: _binary_information(tau) >= epsilon, 0.0, high)[1]
+
+
+def auc(epsilon: float) -> float:
+    """The largest area under the ROC curve that ``epsilon`` nats allow: 1 - (1 - tau)^2 / 2."""
+    return 1 - (1 - total_variation(epsilon)) ** 2 / 2
+
+
+def catastrophic_delta(epsilon: float) -> float:
+    """The probability d with which a mechanism of ``epsilon`` nats may give an example away; 1 from ln 2 nats on.
+
+    It says "yes" with probability d for one of two neighbours and never for the other, a Z-channel of capacity
+    ln(1 + d (1 - d)^((1 - d) / d)) nats. So no (epsilon', delta)-DP with delta below d follows, whatever epsilon'.
+    """
+    at_least("epsilon", epsilon, 0)
+    if epsilon == 0 or epsilon >= LN2:
+        return float(epsilon > 0)
+    low, high = math.expm1(epsilon), min(1.0, math.e * math.expm1(epsilon))
+    return _turn(lambda d: _z_capacity(d) > epsilon, low, high)[0]
+
+
+def worst_case_delta_poisson(event: SignBits, angle: float = math.pi) -> float:
+    """The delta, at every epsilon, of undithered signs on Poisson batches in the worst case.
+
+    An example that decides the batch gradient, at ``angle`` radians (0 to pi) to the gradient without it, gives itself
+    away when a group publishes whose direction separates the two: probability angle / pi.
+    """
+    silent = _log_silent(event, angle, event.groups)
+    caught = event.sample_rate * -math.expm1(silent)
+    return 1.0 if caught >= 1 else -math.expm1(event.steps * math.log1p(-caught))
+
+
+def worst_case_delta_shuffled(event: SignBits, angle: float = math.pi) -> float:
+    """As ``worst_case_delta_poisson`` for shuffled batches: 1 - (1 - p)^(G E) after E = T s visits, rounded up."""
+    visits = math.ceil(event.steps * event.sample_rate * (1 - 1e-12))
+    return -math.expm1(_log_silent(event, angle, event.groups * visits))
+
+
+def dithered_divergences(event: SignBits, noise_stddev: float, orders: Reals) -> Reals:
+    """Renyi divergences, at ``orders`` above 1, of all steps with Gaussian noise on each derivative before its sign.
+
+    A group-step has ln(1 - sp + sp exp(2 a (a - 1) / sigma^2)) / (a - 1) at order a: a unit gradient turned round
+    shifts the derivative by 2, with probability sp; mask and directions are public. Batches must be Poisson.
+    """
+    positive("noise_stddev", noise_stddev)
+    chosen = event.sample_rate * event.fire_probability
+    if chosen == 0:
+        return np.zeros_like(orders)
+    excess = orders - 1
+    with np.errstate(over="ignore", divide="ignore"):
+        exponents = 2 * (excess / noise_stddev) * (orders / noise_stddev)
+        near = np.log1p(chosen * np.expm1(np.minimum(exponents, 30.0)))
+        far = np.logaddexp(np.log1p(-chosen), math.log(chosen) + exponents)
+        return event.groups * event.steps * np.where(exponents < 30, near, far) / excess
+
+
+def dithered_epsilon(event: SignBits, noise_stddev: float, delta: float) -> float:
+    """Epsilon at ``delta`` of dithered signs, from the best order of ``dithered_divergences``; inf where it overflows.
+
+    Example: 2 groups at 0.5 nats, 1000 steps, rate 0.005, noise 0.01 and delta 1e-5 give about 1.6e5: true and useless.
+    """
+    positive("noise_stddev", noise_stddev)
+    fraction("delta", delta)
+    if event.sample_rate * event.fire_probability == 0:
+        return 0.0
+    low, high = _EXCESS_ORDERS
+    best = math.inf
+    for _ in range(3):
+        orders = np.unique(1 + np.geomspace(low, high, _ORDERS_A_PASS))
+        divergences = dithered_divergences(event, noise_stddev, orders)
+        finite = np.isfinite(divergences)
+        if not finite.any():
+            return math.inf
+        epsilon, order = renyi.epsilon_at(orders[finite], divergences[finite], delta)
+        best = min(best, epsilon)
+        ratio = (high / low) ** (2 / _ORDERS_A_PASS)
+        low, high = max(_EXCESS_ORDERS[0], (order - 1) / ratio), (order - 1) * ratio
+    return best
+
+
+def gaussian_nats(shift: float) -> float:
+    """Nats of a uniform yes-or-no secret in one Gaussian of mean 0 or ``shift`` and variance 1.
+
+    E over x ~ N(shift / 2, 1) of u tanh u - ln cosh u, u = x shift / 2.
+    """
+    at_least("shift", shift, 0)
+    if shift > _CERTAIN_SHIFT:
+        return LN2
+    z = _PANELS[:, None] + 0.125 * (1 + _NODES)
+    u = np.abs(z + shift / 2) * (shift / 2)
+    log_cosh = np.where(u < 1, np.log1p(2 * np.sinh(np.minimum(u, 1.0) / 2) ** 2), u + np.log1p(np.exp(-2 * u)) - LN2)
+    density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return min(LN2, float(np.sum(0.125 * _WEIGHTS * density * (u * np.tanh(u) - log_cosh))))
+
+
+def gaussian_nats_at(epsilon: float, delta: float) -> float:
+    """Nats of a uniform yes-or-no secret in the Gaussian mechanism that is just (``epsilon``, ``delta``)-DP.
+
+    Example: (0.5, 1e-5) gives 0.0025216111, two hundred times less than 0.5 nats of MI-DP.
+    """
+    return gaussian_nats(gaussian.shift_at(epsilon, delta))
+
+
+def _binary_information(tau: float) -> float:
+    """The nats that total variation distance ``tau`` needs: ln 2 - h((1 - tau) / 2), without cancellation."""
+    return tau * math.atanh(tau) + math.log1p(-tau * tau) / 2 if tau < 1 else LN2
+
+
+def _z_capacity(d: float) -> float:
+    return math.log1p(d * math.exp((1 - d) / d * math.log1p(-d))) if d < 1 else LN2
+
+
+def _log_silent(event: SignBits, angle: float, chances: int) -> float:
+    """The logarithm of the probability that none of ``chances`` publishes a direction that separates the gradients."""
+    if not 0 <= angle <= math.pi:
+        raise ValueError(f"angle is {angle}; it must lie between 0 and pi radians")
+    telling = event.fire_probability * angle / math.pi
+    if telling >= 1:
+        return -math.inf if chances else 0.0
+    return chances * math.log1p(-telling)
+
+
+def _turn(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """Neighbouring floats between which ``holds`` turns true."""
+    while (middle := low + (high - low) / 2) not in (low, high):
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return low, high

@@ -1,0 +1,146 @@
+"""Steps whose privacy loss is +loss, 0 or -loss, composed exactly.
+
+One step is the pair of distributions whose loss is (+e, 0, -e) with probability (w A, 1 - w, w (1 - A)) under the first
+and mirrored under the second, A = 1 / (1 + exp(-e)). With w = 1 it is randomized response, the worst (e, 0)-DP step
+(Kairouz, Oh and Viswanath 2015, "The Composition Theorem for Differential Privacy"). After n steps the loss is e S with
+S a sum of n independent signs or zeros, and
+
+    delta(epsilon) = sum over j > epsilon / e of P(S = j) (1 - exp(epsilon - j e)).
+
+P is tilted so that its mean lies at epsilon / e before a Fourier transform yields it: the sum then consists of terms of
+similar size, so that a delta of 1e-300 is found as accurately as one of 1e-3. Rounding errors are bounded, to first
+order, and added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from privctl.domain.checks import at_least, fraction, probability
+
+Reals = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+#: More steps would need transforms of more than about a million points.
+MOST_STEPS = 10**9
+
+_UNIT = 2.0**-52
+#: Natural logarithm of the tilted mass that may lie outside the transform's window; it is added to the result.
+_LOG_OUTSIDE = -70.0
+
+
+def log_delta(epsilon: float, loss: float, weight: float, steps: int) -> float:
+    """An upper bound, tight to about 1e-14 * steps relative, of the natural logarithm of the smallest delta.
+
+    ``loss`` is one step's e, ``weight`` its w. -inf where ``epsilon`` is the largest loss possible or more. ValueError
+    for arguments out of range or more than ``MOST_STEPS`` steps.
+    """
+    _check(loss, weight, steps)
+    at_least("epsilon", epsilon, 0)
+    if weight == 0 or epsilon >= steps * loss:
+        return -math.inf
+    plus = weight / (1 + math.exp(-loss))
+    return log_tail(epsilon, loss, (plus, 1 - weight, plus * math.exp(-loss)), steps)
+
+
+def log_tail(threshold: float, spacing: float, shares: tuple[float, float, float], steps: int) -> float:
+    """An upper bound of ln of the sum over j > threshold / spacing of P(S = j) (1 - exp(threshold - j spacing)).
+
+    S is the sum of ``steps`` independent numbers that are 1, 0 or -1 with the probabilities ``shares``, of which the
+    first is above 0. ``threshold`` lies in [0, ``steps * spacing``).
+    """
+    tilt = _saddle(min(threshold / (steps * spacing), 1 - 0.5 / steps), *shares)
+    tilted, log_moment = _tilted(tilt, *shares)
+    first = math.floor(threshold / spacing)
+    low, masses, half_width = _masses(tilted, steps)
+    index = np.arange(low, low + len(masses))
+    kept = (index >= first) & (index * spacing * (1 + 4 * _UNIT) > threshold)
+    index, masses = index[kept], masses[kept]
+    # The gap between loss and threshold is rounded up by what the two roundings may have taken.
+    gaps = index * (spacing * (1 + 4 * _UNIT)) - threshold
+    total = float(np.sum(masses * np.exp(-tilt * (index - first)) * -np.expm1(-gaps)))
+    if half_width < steps:
+        total += math.exp(_LOG_OUTSIDE - tilt * max(0, low + len(masses) - first))
+    if total == 0:
+        return -math.inf
+    exponent = steps * log_moment - tilt * first
+    slack = 8 * _UNIT * (steps + abs(steps * log_moment) + abs(tilt * first))
+    return min(0.0, exponent + math.log(total) + slack)
+
+
+def epsilon_at(delta: float, loss: float, weight: float, steps: int) -> float:
+    """The smallest epsilon at ``delta``, rounded up by about 1e-12 relative; at most ``steps * loss``.
+
+    Raises ValueError as ``log_delta`` does, and for a ``delta`` that is not between 0 and 1.
+    """
+    fraction("delta", delta, zero=True)
+    _check(loss, weight, steps)
+    if delta == 0:
+        return steps * loss
+    return smallest(lambda epsilon: log_delta(epsilon, loss, weight, steps), delta, steps * loss)
+
+
+def smallest(log_delta_of: Callable[[float], float], delta: float, most: float) -> float:
+    """The smallest epsilon in [0, ``most``] of at most ``delta``, rounded up; ``most`` must meet it."""
+    target = math.log(delta)
+    if log_delta_of(0.0) <= target:
+        return 0.0
+    low, high = 0.0, most
+    while high - low > 1e-12 * high and (middle := low + (high - low) / 2) not in (low, high):
+        low, high = (low, middle) if log_delta_of(middle) <= target else (middle, high)
+    return high
+
+
+def _check(loss: float, weight: float, steps: int) -> None:
+    at_least("loss", loss, 0)
+    probability("weight", weight)
+    at_least("steps", steps, 1)
+    if steps > MOST_STEPS:
+        raise ValueError(f"steps is {steps}; exact composition is offered up to {MOST_STEPS} steps")
+
+
+def _saddle(mean: float, plus: float, zero: float, minus: float) -> float:
+    """The tilt, 0 or more, that moves the mean of one sign to ``mean``, which lies in [0, 1)."""
+    root = zero * mean + math.sqrt((zero * mean) ** 2 + 4 * plus * minus * (1 - mean) * (1 + mean))
+    return max(0.0, math.log(root) - math.log(2 * plus) - math.log1p(-mean)) if root > 0 else 0.0
+
+
+def _tilted(tilt: float, plus: float, zero: float, minus: float) -> tuple[tuple[float, float, float], float]:
+    """The three probabilities after tilting, and the logarithm of the moment they were divided by."""
+    z, m = zero * math.exp(-tilt), minus * math.exp(-2 * tilt)
+    scale = plus + z + m
+    small = plus * math.expm1(min(tilt, 1.0)) + minus * math.expm1(-min(tilt, 1.0))
+    log_moment = math.log1p(small) if tilt <= 1 else tilt + math.log(scale)
+    return (plus / scale, z / scale, m / scale), log_moment
+
+
+def _masses(shares: tuple[float, float, float], steps: int) -> tuple[int, Reals, int]:
+    """Upper bounds of P(S = low), P(S = low + 1), ... around the mean of S, low, and the window's half width.
+
+    Bernstein's inequality puts at most exp(``_LOG_OUTSIDE``) outside; what the transform folds back only adds.
+    """
+    plus, zero, minus = shares
+    variance = steps * (zero * (plus + minus) + 4 * plus * minus)
+    reach = -2 * _LOG_OUTSIDE / 3
+    half_width = math.ceil(reach + math.sqrt(reach * reach - 2 * _LOG_OUTSIDE * variance)) + 1
+    centre = round(steps * (plus - minus))
+    low, high = max(-steps, centre - half_width), min(steps, centre + half_width)
+    size = 1 << (high - low).bit_length()
+    frequency = np.arange(size // 2 + 1)
+    angle = 2 * math.pi / size * frequency
+    real, imaginary = zero + (plus + minus) * np.cos(angle), (plus - minus) * np.sin(angle)
+    lost = 4 * (zero * (plus + minus) * np.sin(angle / 2) ** 2 + plus * minus * np.sin(angle) ** 2)
+    with np.errstate(divide="ignore"):
+        log_modulus = np.where(lost < 0.5, 0.5 * np.log1p(-np.minimum(lost, 0.5)), np.log(np.hypot(real, imaginary)))
+    # Halves of a turn are split off and counted exactly, or their rounding would be multiplied by the steps.
+    flipped = real < 0
+    turn = np.where(flipped, np.arctan2(-imaginary, -real), np.arctan2(imaginary, real))
+    phase = steps * turn - 2 * math.pi / size * (frequency * low % size) + math.pi * (steps % 2) * flipped
+    modulus = np.exp(steps * log_modulus)
+    masses = np.fft.irfft(modulus * np.exp(-1j * phase), size)[: high - low + 1]
+    with np.errstate(invalid="ignore"):
+        doubt = modulus * (4 + math.log2(size) + np.abs(steps * turn) - steps * log_modulus)
+    error = 8 * _UNIT / size * float(np.nansum(doubt))
+    return low, np.maximum(masses, 0) + error, half_width

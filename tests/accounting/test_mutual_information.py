@@ -1,0 +1,248 @@
+"""Nats of published signs and what they imply, against 50-digit values and simulation."""
+
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+
+from privctl.accounting import gaussian
+from privctl.accounting.mutual_information import (
+    auc,
+    catastrophic_delta,
+    ceiling,
+    dithered_divergences,
+    dithered_epsilon,
+    fire_probability_for,
+    gaussian_nats,
+    gaussian_nats_at,
+    nats,
+    pinsker_total_variation,
+    total_variation,
+    worst_case_delta_poisson,
+    worst_case_delta_shuffled,
+)
+from privctl.domain.events import SignBits
+
+# (groups, ceiling, {nats: fire probability}); 1000 steps at rate 0.005.
+SETTINGS = [
+    (2, 6.931471805599453, {0.1: 0.014426950408889635, 0.5: 0.07213475204444816, 2: 0.28853900817779266}),
+    (2, 6.931471805599453, {1: 0.14426950408889633}),
+    (8, 27.725887222397812, {0.5: 0.01803368801111204}),
+    (19, 65.8489821531948, {0.5: 0.007593131794152}),
+    (148, 512.9289136143595, {0.5: 0.0009747939465465969}),
+]
+
+# (nats, Pinsker, exact total variation, AUC, delta of the catastrophic event)
+IMPLIED = [
+    (0.01, 0.1414213562, 0.1411851405, 0.6312185186, 0.0269502194),
+    (0.1, 0.4472135955, 0.4395892523, 0.8429698969, 0.2493862669),
+    (0.25, 0.7071067812, 0.6757861557, 0.9474426916, 0.5471508572),
+    (0.5, 1, 0.9036225083, 0.9953556895, 0.8742050845),
+    (0.6, 1, 0.9624931562, 0.9992966183, 0.9539083629),
+    (1, 1, 1, 1, 1),
+    (2, 1, 1, 1, 1),
+]
+
+# (groups, nats, Poisson, shuffled, limit of many steps)
+WORST_CASES = [
+    (2, 0.1, 0.13345313, 0.13525474, 0.13434558),
+    (2, 0.5, 0.50121107, 0.52701312, 0.51390321),
+    (2, 1, 0.73802949, 0.78944280, 0.76370991),
+    (2, 2, 0.91559846, 0.96677148, 0.94416699),
+    (148, 0.5, 0.48944574, 0.51407420, 0.51390321),
+]
+
+# (noise, epsilon): found over a coarse grid of orders, to which ours is never above.
+DITHERED = [(1e-3, 3.8e9), (1e-2, 1.61e5), (0.1, 1584.874), (0.5, 74.407), (1, 24.322), (2, 9.207), (4, 3.852)]
+
+
+def signs(groups: int, epsilon: float) -> SignBits:
+    probability = fire_probability_for(epsilon, groups, 1000, 0.005)
+    return SignBits(groups=groups, fire_probability=probability, sample_rate=0.005, steps=1000)
+
+
+@pytest.mark.parametrize(("groups", "most", "probabilities"), SETTINGS)
+def test_fire_probability(groups: int, most: float, probabilities: dict[float, float]) -> None:
+    assert ceiling(groups, 1000, 0.005) == pytest.approx(most, rel=1e-14)
+    for epsilon, probability in probabilities.items():
+        event = signs(groups, epsilon)
+        assert event.fire_probability == pytest.approx(probability, rel=1e-12)
+        assert epsilon * (1 - 1e-14) <= nats(event) <= epsilon
+
+
+def test_more_nats_than_can_be_published() -> None:
+    with pytest.raises(ValueError, match="6.93147 nats"):
+        fire_probability_for(6.94, 2, 1000, 0.005)
+    with pytest.raises(ValueError, match="at most 0 nats"):
+        fire_probability_for(1e-6, 2, 1000, 0)
+    assert fire_probability_for(ceiling(3, 10, 1), 3, 10, 1) == 1
+
+
+@pytest.mark.parametrize(("epsilon", "pinsker", "exact", "area", "catastrophe"), IMPLIED)
+def test_what_nats_imply(epsilon: float, pinsker: float, exact: float, area: float, catastrophe: float) -> None:
+    assert pinsker_total_variation(epsilon) == pytest.approx(pinsker, abs=6e-11)
+    assert total_variation(epsilon) == pytest.approx(exact, abs=6e-11)
+    assert auc(epsilon) == pytest.approx(area, abs=6e-11)
+    assert catastrophic_delta(epsilon) == pytest.approx(catastrophe, abs=6e-11)
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-3, 0.3, 0.69])
+def test_bounds_invert_their_channels_at_50_digits(epsilon: float) -> None:
+    with mp.workdps(50):
+
+        def symmetric(tau: float) -> mp.mpf:
+            t = mp.mpf(tau)
+            return ((1 + t) * mp.log(1 + t) + (1 - t) * mp.log(1 - t)) / 2
+
+        def z_channel(probability: float) -> mp.mpf:
+            d = mp.mpf(probability)
+            return mp.log(1 + d * (1 - d) ** ((1 - d) / d))
+
+        tau, d = total_variation(epsilon), catastrophic_delta(epsilon)
+        assert float(symmetric(tau)) == pytest.approx(epsilon, rel=1e-12)
+        assert float(z_channel(d)) == pytest.approx(epsilon, rel=1e-12)
+        assert symmetric(tau * 0.999) < epsilon < z_channel(min(1, d * 1.001))  # a smaller cap would be exceeded
+
+
+def test_caps_are_ordered_and_vacuous_from_ln_2() -> None:
+    for epsilon in (0.0, 1e-300, 1e-25, 1e-6, 0.2, 0.5, 0.693):
+        assert catastrophic_delta(epsilon) <= total_variation(epsilon) <= pinsker_total_variation(epsilon)
+    assert total_variation(math.log(2)) == 1 == catastrophic_delta(1e4)
+
+
+@pytest.mark.parametrize(("groups", "epsilon", "poisson", "shuffled", "limit"), WORST_CASES)
+def test_worst_case_delta(groups: int, epsilon: float, poisson: float, shuffled: float, limit: float) -> None:
+    event = signs(groups, epsilon)
+    assert worst_case_delta_poisson(event) == pytest.approx(poisson, abs=6e-9)
+    assert worst_case_delta_shuffled(event) == pytest.approx(shuffled, abs=6e-9)
+    assert -math.expm1(-nats(event) / math.log(2)) == pytest.approx(limit, abs=6e-9)
+
+
+@pytest.mark.parametrize(("degrees", "limit"), [(1, 0.0040), (10, 0.039), (90, 0.303)])
+def test_gradients_at_an_angle(degrees: float, limit: float) -> None:
+    event, angle = signs(2, 0.5), math.radians(degrees)
+    # The figures are those of many steps; Poisson batches lie below and shuffled ones above.
+    assert -math.expm1(-nats(event) / math.log(2) * degrees / 180) == pytest.approx(limit, abs=6e-4)
+    assert worst_case_delta_poisson(event, angle) == pytest.approx(limit, rel=0.02)
+    assert worst_case_delta_poisson(event, angle) < worst_case_delta_shuffled(event, angle)
+
+
+def test_worst_case_delta_by_simulation() -> None:
+    event = signs(2, 0.5)
+    random = np.random.default_rng(7)
+    visits = random.binomial(event.steps, event.sample_rate, 40_000)
+    caught = (random.binomial(visits * event.groups, event.fire_probability) > 0).mean()
+    assert caught == pytest.approx(worst_case_delta_poisson(event), abs=0.01)
+    assert abs(caught - worst_case_delta_shuffled(event)) > 0.015
+
+
+def test_worst_cases_at_the_edges() -> None:
+    silent = SignBits(groups=3, fire_probability=0, sample_rate=1, steps=10)
+    loud = SignBits(groups=3, fire_probability=1, sample_rate=1, steps=10)
+    unseen = SignBits(groups=3, fire_probability=1, sample_rate=0, steps=10)
+    for f in (worst_case_delta_poisson, worst_case_delta_shuffled):
+        assert (f(silent), f(loud), f(unseen), f(loud, 0.0)) == (0, 1, 0, 0)
+        with pytest.raises(ValueError, match="angle"):
+            f(loud, 4.0)
+
+
+@pytest.mark.parametrize(("noise", "coarse"), DITHERED)
+def test_dithered_signs(noise: float, coarse: float) -> None:
+    found = dithered_epsilon(signs(2, 0.5), noise, 1e-5)
+    assert found <= coarse * (1 + 1e-3)
+    if noise >= 0.5:
+        assert found == pytest.approx(coarse, rel=6e-4)
+    assert dithered_epsilon(signs(2, 0.5), noise / 2, 1e-5) > found * 1.5
+
+
+@pytest.mark.parametrize(("noise", "order"), [(1e-3, 1 + 3e-6), (0.1, 1.02), (1, 2.5), (4, 9)])
+def test_dithered_divergence_at_50_digits(noise: float, order: float) -> None:
+    event = signs(2, 0.5)
+    with mp.workdps(50):
+        a, chosen = mp.mpf(order), mp.mpf(event.sample_rate * event.fire_probability)
+        step = mp.log(1 - chosen + chosen * mp.exp(2 * a * (a - 1) / mp.mpf(noise) ** 2)) / (a - 1)
+        expected = 2000 * step
+    assert dithered_divergences(event, noise, np.array([order]))[0] == pytest.approx(float(expected), rel=1e-11)
+
+
+def test_dithered_divergence_dominates_the_mixture_it_bounds() -> None:
+    # One group-step, exactly: N(0, s^2) against (1 - r) N(0, s^2) + r N(2, s^2), both orders, by quadrature.
+    rate, noise = 0.3, 1.5
+    x = np.linspace(-60, 60, 240_001)
+    absent = np.exp(-((x / noise) ** 2) / 2)
+    present = (1 - rate) * absent + rate * np.exp(-(((x - 2) / noise) ** 2) / 2)
+    absent, present = absent / absent.sum(), present / present.sum()
+    event = SignBits(groups=1, fire_probability=1, sample_rate=rate, steps=1)
+    for order in (1.1, 2.0, 5.0):
+        bound = dithered_divergences(event, noise, np.array([order]))[0]
+        twice_the_noise = dithered_divergences(event, 2 * noise, np.array([order]))[0]
+        kept = (present > 1e-280) & (absent > 1e-280)
+        found = [
+            math.log(np.sum(q[kept] * (p[kept] / q[kept]) ** order)) / (order - 1)
+            for p, q in ((present, absent), (absent, present))
+        ]
+        assert twice_the_noise < max(found) <= bound
+
+
+@pytest.mark.filterwarnings("error")
+def test_hostile_dither() -> None:
+    event = signs(2, 0.5)
+    assert dithered_epsilon(event, 1e-200, 1e-5) == math.inf
+    assert 1e12 < dithered_epsilon(event, 1e-6, 1e-300) < math.inf
+    assert dithered_epsilon(event, 1e9, 1e-5) == pytest.approx(0, abs=1e-2)
+    assert dithered_epsilon(SignBits(groups=1, fire_probability=0, sample_rate=1, steps=1), 1e-9, 1e-300) == 0
+    assert dithered_epsilon(SignBits(groups=9, fire_probability=1, sample_rate=1, steps=10**6), 1, 1e-300) > 1e7
+    with pytest.raises(ValueError, match="delta"):
+        dithered_epsilon(event, 1, 0)
+    with pytest.raises(ValueError, match="noise_stddev"):
+        dithered_epsilon(event, 0, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "expected"),
+    [(0.1, 0.0001321827), (0.5, 0.0025216111), (1, 0.0089017047), (2, 0.0304940780), (8, 0.2599002646)],
+)
+def test_nats_of_a_gaussian(epsilon: float, expected: float) -> None:
+    assert gaussian_nats_at(epsilon, 1e-5) == pytest.approx(expected, abs=6e-11)
+    assert gaussian_nats_at(epsilon, 1e-6) < expected
+
+
+def test_a_gaussian_leaks_far_less_than_the_same_number_of_nats() -> None:
+    shift = gaussian.shift_at(0.5, 1e-5)
+    assert gaussian.delta_at(0, gaussian.shift_at(0.1, 1e-5)) == pytest.approx(0.01297334, abs=6e-9)
+    assert gaussian.delta_at(0, shift) == pytest.approx(0.05668603, abs=6e-9)
+    assert math.erfc(-shift / 2) / 2 == pytest.approx(0.54004935, abs=6e-9)  # AUC: Phi(shift / sqrt 2)
+    assert 0.5 / gaussian_nats_at(0.5, 1e-5) == pytest.approx(198, abs=1)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("shift", [1e-3, 0.5, 3.0, 12.0])
+def test_nats_of_a_shift_at_50_digits(shift: float) -> None:
+    with mp.workdps(30):
+        mu = mp.mpf(shift)
+
+        def integrand(z: mp.mpf) -> mp.mpf:
+            u = abs(z + mu / 2) * mu / 2
+            return mp.npdf(z) * (u * mp.tanh(u) - mp.log(mp.cosh(u)))
+
+        expected = mp.quad(
+            integrand, [-16, -mu / 2 - 1, -mu / 2, -mu / 2 + 1, 2, 5, 16] if mu < 4 else [-16, -7, -6, -5, 0, 16]
+        )
+    assert gaussian_nats(shift) == pytest.approx(float(expected), rel=1e-12)
+
+
+@pytest.mark.filterwarnings("error")
+def test_nats_of_extreme_shifts() -> None:
+    assert gaussian_nats(0) == 0
+    assert gaussian_nats(1e-8) == pytest.approx(1e-16 / 8, rel=1e-9)
+    assert gaussian_nats(1e200) == math.log(2)
+    assert gaussian_nats(19.9) == pytest.approx(math.log(2), rel=1e-15)
+
+
+def test_implications_out_of_range() -> None:
+    for f in (pinsker_total_variation, total_variation, auc, catastrophic_delta):
+        with pytest.raises(ValueError, match="epsilon"):
+            f(-1e-9)
+        with pytest.raises(ValueError, match="epsilon"):
+            f(math.nan)
