@@ -17,7 +17,15 @@ from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from privctl.domain.errors import InputFault
-from privctl.domain.events import LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian, SecretMixture, SignBits
+from privctl.domain.events import (
+    Event,
+    LaplaceNoise,
+    Ledger,
+    RandomizedResponse,
+    SampledGaussian,
+    SecretMixture,
+    SignBits,
+)
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import SCHEMA_VERSION, PrivacyReport
 
@@ -61,6 +69,12 @@ def decode(text: str, source: str) -> PrivacyReport:
         )
     report: PrivacyReport = _from_json(PrivacyReport, data, source, "report")
     return report
+
+
+def decode_events(text: str, source: str) -> tuple[Event, ...]:
+    """The list of events held in ``text``; ``source`` names the file in errors. Raises InputFault for anything else."""
+    found: tuple[Event, ...] = _from_json(tuple[Event, ...], parse_json(text, source), source, "ledger")
+    return found
 
 
 def parse_json(text: str, source: str) -> Any:

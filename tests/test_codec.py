@@ -13,6 +13,15 @@ import pytest
 
 from privctl.codec import TAGS, decode, encode, parse_json, schema
 from privctl.domain.errors import InputFault
+from privctl.domain.events import (
+    Batches,
+    LaplaceNoise,
+    Ledger,
+    RandomizedResponse,
+    SampledGaussian,
+    SecretMixture,
+    SignBits,
+)
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import (
     Adjacency,
@@ -21,6 +30,8 @@ from privctl.domain.guarantee import (
     Guarantee,
     Notion,
     PrivacyUnit,
+    Risk,
+    RiskMeasure,
     Scope,
     Status,
 )
@@ -71,13 +82,16 @@ FULL = PrivacyReport(
             adjacency=Adjacency.REPLACE_ONE,
             accountant="analytic Gaussian",
             status=Status.CLAIMED,
-            notion=Notion.APPROXIMATE_DP,
-            unit=PrivacyUnit.EXAMPLE,
+            notion=Notion.SECRET_PROTECTION,
+            unit=PrivacyUnit.SECRET,
             scope=Scope.ALL_CANDIDATES,
             sensitivity=2.5e-3,
             noise_multiplier=4.9,
             assumptions=(Assumption(name="clipping", statement="every gradient ≤ C", state=AssumptionState.ASSERTED),),
             note="line one\nline two",
+            risks=(Risk(measure=RiskMeasure.POSTERIOR, bound=0.25, at=0.01),),
+            follows=306.25,
+            floor=300.5,
         ),
         Guarantee(
             name="none follows",
@@ -109,6 +123,15 @@ FULL = PrivacyReport(
     warnings=("a \u2028 warning", ""),
     parents=(ParentReport(path="train.report.json", digest="blake3:" + "4" * 64),),
 )
+LEDGER = Ledger(
+    events=(
+        SampledGaussian(noise_multiplier=1.5, sample_rate=0.01, steps=1000, batches=Batches.SHUFFLED),
+        LaplaceNoise(scale=3.0, sample_rate=0.5, steps=2),
+        RandomizedResponse(epsilon=0.5, bits=3, sample_rate=0.25, steps=4),
+        SecretMixture(probabilities=(0.1, 0.25), noise_multiplier=2.0, steps=5),
+    ),
+)
+SIGNS = SignBits(groups=2, fire_probability=0.07, sample_rate=0.005, steps=1000)
 MINIMAL = PrivacyReport(step="inspect", created="2026-01-02T03:04:05+00:00", versions={})
 
 
@@ -127,7 +150,10 @@ def full() -> Any:
     return json.loads(encode(FULL))
 
 
-@pytest.mark.parametrize("report", [FULL, MINIMAL, replace(FULL, mechanism=TRAINING)], ids=["full", "minimal", "other"])
+OTHERS = [replace(FULL, mechanism=mechanism) for mechanism in (TRAINING, LEDGER, SIGNS)]
+
+
+@pytest.mark.parametrize("report", [FULL, MINIMAL, *OTHERS])
 def test_round_trip(report: PrivacyReport) -> None:
     text = encode(report)
     assert decode(text, "r.json") == report
@@ -154,9 +180,10 @@ def test_every_field_of_the_domain_is_in_the_round_trip() -> None:
                 look(getattr(value, f.name))
 
     look(replace(FULL, evidence=FULL.evidence[:1], guarantees=FULL.guarantees[:1]))
-    # One-valued enumerations, optimizer constants that only Adam has, and what is empty on purpose.
+    look((LEDGER, SIGNS))
+    # Optimizer constants that only Adam has, and what is empty on purpose.
     assert left_out == {
-        "Guarantee.notion", "Guarantee.unit", "Evidence.reason", "PrivacyReport.schema_version",
+        "Evidence.reason", "PrivacyReport.schema_version",
         "ClippedTraining.beta1", "ClippedTraining.beta2", "Artifact.tensors",
     }  # fmt: skip
 

@@ -32,6 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "selection": {*_BASE, "mechanisms"},
     "placement": {"domain", "storage", "reports"},
     "privatize": {*_BASE, "randomness", "mechanisms", "reports", "selection", "placement"},
+    "peers": set(),
+    "planning": {*_BASE, "peers", "render", "reports"},
     "training": {*_BASE, "randomness", "models", "data", "mechanisms", "progress", "reports"},
     "audits": {"domain", "storage", "codec", "models", "data", "reports", "progress"},
     "verify": {"domain", "codec", "storage"},

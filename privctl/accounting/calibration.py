@@ -1,7 +1,7 @@
 """The least noise for a target: secant steps on a coarse privacy loss distribution, then a fine one has the last word.
 
-The multiplier returned never has an epsilon above the target by the fine, pessimistic distribution, which is checked for
-both orders of the neighbours after everything else.
+The multiplier returned never has an epsilon above the target by the fine, pessimistic distribution, which is checked
+for both orders of the neighbours after everything else.
 """
 
 from __future__ import annotations

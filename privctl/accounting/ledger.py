@@ -1,7 +1,8 @@
 """From a ledger of events to numbers: the tight accountant that other rooms ask.
 
-Every event type has a dominating pair (``pld.pairs``); a ledger of any of them composes in one privacy loss distribution,
-once for each order of the neighbours. Where only Gaussians without sampling are left, the exact formula answers.
+Every event type has a dominating pair (``pld.pairs``); a ledger of any of them composes in one privacy loss
+distribution, once for each order of the neighbours. Where only Gaussians without sampling are left, the exact formula
+answers.
 """
 
 from __future__ import annotations
@@ -143,8 +144,9 @@ def _plain_shift(event: Event) -> float | None:
         return None
     mu = 1 / event.noise_multiplier
     if event.batches is Batches.SHUFFLED:
-        # A record is in one batch a pass and the others do not depend on it, in whatever secret order.
-        return mu * math.sqrt(math.ceil(round(event.steps * event.sample_rate, 9)))
+        # A record is in one batch a pass and the others do not depend on it, in whatever secret order. A pass begun
+        # counts whole; the factor forgives the rate's rounding alone.
+        return mu * math.sqrt(math.ceil(event.steps * event.sample_rate * (1 - 1e-12)))
     if event.sample_rate == 1:
         return mu * math.sqrt(event.steps) * (2 if event.batches is Batches.FIXED_SIZE else 1)
     return None

@@ -22,7 +22,7 @@ _NONE: frozenset[Batches] = frozenset()
 class Method:
     """One way of accounting.
 
-    ``epsilon(event, delta)`` may be inf; ``noise_multiplier(event, epsilon, delta)`` ignores the event's own multiplier.
+    ``epsilon(event, delta)`` may be inf; ``noise_multiplier(event, epsilon, delta)`` ignores the event's own noise.
     Both raise ValueError where the method has no answer. ``sound_for`` are the batches for which epsilon is a bound;
     ``caveat`` says what is wrong where it is none.
     """
@@ -55,7 +55,7 @@ def _noised(event: SampledGaussian, noise: float) -> Ledger:
 
 
 def _replacing(noise: float, event: SampledGaussian) -> float:
-    """Noise relative to what one record can change: with fixed-size batches it takes another's place, twice the norm."""
+    """Noise relative to what one record can change: in fixed-size batches it takes another's place, twice the norm."""
     return noise / 2 if event.batches is Batches.FIXED_SIZE else noise
 
 
@@ -74,6 +74,16 @@ def _by_theorem(
     return epsilon_of, noise_for
 
 
+def _as_published(
+    epsilon: Callable[[float, float, int, float], float], noise: Callable[[float, float, int, float], float]
+) -> tuple[Callable[[SampledGaussian, float], float], Callable[[SampledGaussian, float, float], float]]:
+    """A published formula's two directions, which know no kinds of batches."""
+    return (
+        lambda event, delta: epsilon(event.noise_multiplier, event.sample_rate, event.steps, delta),
+        lambda event, target, delta: noise(target, event.sample_rate, event.steps, delta),
+    )
+
+
 def _renyi_epsilon(event: SampledGaussian, delta: float) -> float:
     return renyi.ledger_epsilon(Ledger(events=(replace(event, batches=Batches.POISSON),)), delta)[0]
 
@@ -90,16 +100,8 @@ def _poisson_pld_noise(event: SampledGaussian, epsilon: float, delta: float) -> 
     return tight_noise_multiplier(replace(event, batches=Batches.POISSON), epsilon, delta)
 
 
-def _clt_epsilon(event: SampledGaussian, delta: float) -> float:
-    return published.clt_epsilon(event.noise_multiplier, event.sample_rate, event.steps, delta)
-
-
-def _clt_noise(event: SampledGaussian, epsilon: float, delta: float) -> float:
-    return published.clt_noise_multiplier(epsilon, event.sample_rate, event.steps, delta)
-
-
 def least_noise(epsilon_of: Callable[[float], float], epsilon: float) -> float:
-    """The least noise multiplier with ``epsilon_of(noise) <= epsilon``, to 1e-7, by bisection over its logarithm.
+    """The least noise multiplier with ``epsilon_of(noise) <= epsilon``, to 1e-6, by bisection over its logarithm.
 
     Raises ValueError where none between ``calibration.LEAST`` and ``calibration.MOST`` separates.
     """
@@ -108,20 +110,26 @@ def least_noise(epsilon_of: Callable[[float], float], epsilon: float) -> float:
         raise ValueError(f"no noise multiplier up to {calibration.MOST:g} meets epsilon {epsilon}")
     if epsilon_of(math.exp(low)) <= epsilon:
         raise ValueError(f"epsilon {epsilon} is met with a noise multiplier below {calibration.LEAST}")
-    while high - low > 1e-7:
-        middle = (low + high) / 2
-        low, high = (middle, high) if epsilon_of(math.exp(middle)) > epsilon else (low, middle)
+    x, stride = 0.0, 0.5
+    while high - low > 1e-6:
+        above = epsilon_of(math.exp(x)) > epsilon
+        low, high = (x, high) if above else (low, x)
+        # Strides from noise 1 until both sides are known, then halves.
+        x, stride = x + (stride if above else -stride), 2 * stride
+        if not low < x < high or high - low < 2 * stride:
+            x = (low + high) / 2
     return math.exp(high)
 
 
 _naive = _by_theorem(composition.naive_epsilon, composition.naive_noise_multiplier)
 _advanced = _by_theorem(composition.advanced_epsilon, composition.advanced_noise_multiplier)
 _optimal = _by_theorem(composition.optimal_epsilon, composition.optimal_noise_multiplier)
-_poster_naive = _by_theorem(published.poster_naive_epsilon, published.poster_naive_noise_multiplier)
-_poster_printed = _by_theorem(
+_poster_naive = _as_published(published.poster_naive_epsilon, published.poster_naive_noise_multiplier)
+_poster_printed = _as_published(
     published.poster_advanced_epsilon_as_printed, published.poster_advanced_noise_multiplier_as_printed
 )
-_poster_turned = _by_theorem(published.poster_advanced_epsilon, published.poster_advanced_noise_multiplier)
+_limit = _as_published(published.clt_epsilon, published.clt_noise_multiplier)
+_poster_turned = _as_published(published.poster_advanced_epsilon, published.poster_advanced_noise_multiplier)
 
 _AMPLIFIED = frozenset({Batches.POISSON, Batches.FIXED_SIZE})
 _SAMPLING = "it takes its gain from Poisson batches; for {batches} batches nothing proves it"
@@ -193,12 +201,12 @@ METHODS: dict[str, Method] = {
         caveat=_SAMPLING,
     ),
     "gdp-clt": Method(
-        title="GDP central limit",
+        title="GDP: estimate, not a bound",
         source="Bu, Dong, Long and Su 2020",
-        epsilon=_clt_epsilon,
-        noise_multiplier=_clt_noise,
+        epsilon=_limit[0],
+        noise_multiplier=_limit[1],
         sound_for=_NONE,
-        caveat="an estimate, not a bound: the limit of ever more steps, which may lie on either side of the truth",
+        caveat="the limit of ever more steps, an estimate that may lie on either side of the truth",
     ),
 }
 

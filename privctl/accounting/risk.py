@@ -1,8 +1,8 @@
 """What a guarantee means for an attacker: the trade-off curve and what follows from it.
 
-For every epsilon, true positive rate <= e^epsilon * false positive rate + delta(epsilon) (Wasserman and Zhou 2010; Dong,
-Roth and Su 2022, proposition 2.12). The least of these bounds over all epsilons is the whole trade-off curve, and it
-bounds membership inference, reconstruction (Hayes, Mahloujifar and Balle 2023) and every other test at once.
+For every epsilon, true positive rate <= e^epsilon * false positive rate + delta(epsilon) (Wasserman and Zhou 2010;
+Dong, Roth and Su 2022, proposition 2.12). The least of these bounds over all epsilons is the whole trade-off curve, and
+it bounds membership inference, reconstruction (Hayes, Mahloujifar and Balle 2023) and every other test at once.
 """
 
 from __future__ import annotations

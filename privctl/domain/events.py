@@ -59,7 +59,7 @@ class LaplaceNoise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomizedResponse:
-    """``bits`` bits computed from one Poisson batch, each kept with log-odds ``epsilon``, else flipped; ``steps`` times."""
+    """``bits`` bits of one Poisson batch, each kept with log-odds ``epsilon``, else flipped; ``steps`` times."""
 
     epsilon: float
     bits: int = 1

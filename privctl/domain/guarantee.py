@@ -13,7 +13,7 @@ class Notion(StrEnum):
 
     APPROXIMATE_DP = "approximate-dp"
     MUTUAL_INFORMATION = "mutual-information"
-    SECRET_PROTECTION = "secret-protection"
+    SECRET_PROTECTION = "secret-protection"  # noqa: S105 - a notion of privacy
 
 
 class PrivacyUnit(StrEnum):

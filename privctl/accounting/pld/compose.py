@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.fft import next_fast_len
 
 from privctl.accounting.pld.distribution import LossDistribution, Wrapped
 from privctl.accounting.pld.grid import UNIT_ROUNDOFF, Grid, connect, grid_edges, merge
@@ -35,7 +34,7 @@ def compose(
 def _convolve(steps: Sequence[Step], grids: Sequence[Grid], plan: Plan, *, lower: bool) -> LossDistribution:
     h = plan.interval
     first = math.floor(plan.low / h)
-    size = next_fast_len(max(math.ceil(plan.high / h) - first + 1, *(len(g.log_p) for g in grids)), real=True)
+    size = _fast_length(max(math.ceil(plan.high / h) - first + 1, *(len(g.log_p) for g in grids)))
     noise = 2 * UNIT_ROUNDOFF * math.log2(size)
     log_scale, offset, log_outside = 0.0, 0, -math.inf
     log_size, angle = np.zeros(size // 2 + 1), np.zeros(size // 2 + 1)
@@ -45,7 +44,7 @@ def _convolve(steps: Sequence[Step], grids: Sequence[Grid], plan: Plan, *, lower
         normaliser = float(np.logaddexp.reduce(tilted))
         masses = np.exp(tilted - normaliser)
         # Turning the array so that its mean comes first keeps phases small, and the power's rounding with them.
-        centre = round(float(np.dot(masses, np.arange(len(masses)))))
+        centre = round(float(np.sum(masses * np.arange(len(masses)))))
         padded = np.zeros(size)
         padded[: len(masses)] = masses
         spectrum = np.fft.rfft(np.roll(padded, -centre))
@@ -95,3 +94,16 @@ def _cumulant(steps: Sequence[Step], grids: Sequence[Grid], h: float, tilt: floa
         step.count * float(np.logaddexp.reduce(grid.log_p + tilt * h * (grid.first + np.arange(len(grid.log_p)))))
         for step, grid in zip(steps, grids, strict=True)
     )
+
+
+def _fast_length(least: int) -> int:
+    """The smallest 2^a 3^b 5^c with a >= 1 and at least ``least``: transforms of that length are quick."""
+    best = 1 << max(1, (least - 1).bit_length())
+    five = 1
+    while five < best:
+        odd = five
+        while odd < best:
+            best = min(best, odd << max(1, (-(-least // odd) - 1).bit_length()))
+            odd *= 3
+        five *= 5
+    return best

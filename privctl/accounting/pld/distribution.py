@@ -63,7 +63,7 @@ class LossDistribution:
         above = self.start + self.interval * np.arange(first, len(self.masses)) - epsilon
         excess = np.exp(-self.tilt * above) * -np.expm1(-above)
         error = self.margin * float(excess.sum())
-        total = float(np.dot(self.masses[first:], excess))
+        total = float(np.sum(self.masses[first:] * excess))
         total += error if self.wrapped is None else -error - self.wrapped.from_above(epsilon)
         body = math.log(total) + self.log_scale - self.tilt * epsilon if total > 0 else -math.inf
         if self.wrapped is None:

@@ -56,7 +56,7 @@ def merge(pair: Pair, edges: Array) -> Grid:
     under_p, under_q = log_p[2:-1:2], log_q[2:-1:2]
     over_p, over_q = np.append(log_p[3:-1:2], -np.inf), np.append(log_q[3:-1:2], -np.inf)
     at = edges[1:]
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         lacks = under_p + np.log(np.maximum(np.expm1(under_q + at - under_p), 0.0))
         exceeds = over_p + np.log(np.maximum(-np.expm1(over_q + at - over_p), 0.0))
         log_ratio = np.where(np.isfinite(lacks) & np.isfinite(exceeds), exceeds - lacks, np.nan)

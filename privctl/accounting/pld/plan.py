@@ -53,18 +53,20 @@ def make_plan(
     count = sum(step.count for step in steps)
     cap, tilt, epsilon = math.inf, 0.0, 0.0
     if log_delta is not None:
-        tilt, epsilon = _saddle(sketches, -log_delta)
+        tilt, epsilon = _saddle(sketches, -log_delta, precision)
         reach = _edge(sketches, tilt, -1.0)
         # One loss so far up decides alone: it may as well be infinite, and the grid need not reach it.
         cap = epsilon - min(reach, 0.0) + _DECISIVE
         sketches = [sketch.below(cap) for sketch in sketches]
-        tilt, epsilon = _saddle(sketches, -log_delta)
+        tilt, epsilon = _saddle(sketches, -log_delta, precision)
     low, high = _edge(sketches, tilt, -1.0), _edge(sketches, tilt, 1.0)
     deviation = _deviation(sketches, tilt)
     interval = deviation * math.sqrt(6 * precision / count)
     if tilt > 0:
-        # Placing a loss on two grid points adds up to h^2/6 to its variance, so count tilt h^2 / 12 to epsilon.
+        # Placing a loss on two grid points adds up to h^2/6 to its variance, so count tilt h^2 / 12 to epsilon; and
+        # never more than count h.
         interval = min(deviation / 8, math.sqrt(12 * precision * max(epsilon, deviation / 100) / (count * tilt)))
+        interval = max(interval, precision * epsilon / count)
     if lower:
         interval = min(interval, min(sketch.bulk() for sketch in sketches) / 40)
     # Neither the window nor any one step may need more points than there are.
@@ -94,28 +96,30 @@ def _cumulants(sketches: Sequence[Sketch], tilt: float) -> tuple[float, float, f
     return value, mean, variance
 
 
-def _saddle(sketches: Sequence[Sketch], surprise: float) -> tuple[float, float]:
-    """The tilt t of the sharpest Chernoff bound on epsilon, (K(t) + surprise) / t, and that bound, 0 at least.
+def _saddle(sketches: Sequence[Sketch], surprise: float, precision: float) -> tuple[float, float]:
+    """The tilt t of the sharpest bound on epsilon that exponential moments give, and that bound, 0 at least.
 
-    ``surprise`` is -log delta; at the best tilt it equals t K'(t) - K(t). Where a bounded loss cannot reach it, the
-    search ends at a tilt that is large enough.
+    (1 - exp(epsilon - l))_+ <= exp(t (l - epsilon)) t^t / (1 + t)^(1 + t) (Canonne, Kamath and Steinke 2020). So with
+    ``surprise`` = -log delta, epsilon <= (K(t) + surprise - log(1 + t) + t log(t / (1 + t))) / t, which is least where
+    t K'(t) - K(t) + log(1 + t) = surprise.
     """
 
     def short(tilt: float) -> bool:
         value, mean, _ = _cumulants(sketches, tilt)
-        return tilt * mean - value < surprise
+        return tilt * mean - value + math.log1p(tilt) < surprise
 
     low = high = math.sqrt(2 * surprise) / _deviation(sketches, 0.0)
     ceiling, floor = high * 1e6, low * 1e-12
     while not short(low) and low > floor:
         low /= 4
     # Beyond a tilt where surprise / tilt is lost in epsilon nothing is gained.
-    while short(high) and high < ceiling and surprise > 1e-6 * _cumulants(sketches, high)[0]:
+    while short(high) and high < ceiling and surprise > 0.1 * precision * _cumulants(sketches, high)[0]:
         low, high = high, high * 4
     for _ in range(16):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if short(middle) else (low, middle)
-    return high, max(0.0, (_cumulants(sketches, high)[0] + surprise) / high)
+    gain = math.log1p(high) + high * math.log1p(1 / high)
+    return high, max(0.0, (_cumulants(sketches, high)[0] + surprise - gain) / high)
 
 
 def _edge(sketches: Sequence[Sketch], tilt: float, side: float) -> float:
@@ -144,8 +148,8 @@ class Sketch:
         top = float(exponent.max())
         weight = np.exp(exponent - top)
         total = float(weight.sum())
-        mean = float(np.dot(weight, self.loss)) / total
-        variance = float(np.dot(weight, (self.loss - mean) ** 2)) / total
+        mean = float(np.sum(weight * self.loss)) / total
+        variance = float(np.sum(weight * (self.loss - mean) ** 2)) / total
         return self.count * (top + math.log(total)), self.count * mean, self.count * variance
 
     def below(self, cap: float) -> Sketch:
@@ -156,8 +160,8 @@ class Sketch:
     def bulk(self) -> float:
         """The scale of most losses: the deviation, with far ones counted as one."""
         weight = np.exp(self.log_p)
-        mean = float(np.dot(weight, np.clip(self.loss, -1, 1)))
-        return max(math.sqrt(float(np.dot(weight, np.clip(self.loss - mean, -1, 1) ** 2))), 1e-12)
+        mean = float(np.sum(weight * np.clip(self.loss, -1, 1)))
+        return max(math.sqrt(float(np.sum(weight * np.clip(self.loss - mean, -1, 1) ** 2))), 1e-12)
 
 
 def sketch_of(step: Step, log_tail: float) -> Sketch:

@@ -1,0 +1,312 @@
+"""``privctl account``: what noise a private run needs, and what noise gives."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privctl.cli.options import common, force
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.events import Batches
+
+if TYPE_CHECKING:
+    from privctl.domain.events import Event
+    from privctl.planning.plan import Plan
+
+_MECHANISMS = ("gaussian", "laplace", "randomized-response", "ferret", "secret")
+
+
+@click.command()
+@click.option("--epsilon", type=float, help="Target epsilon: find the noise. Nats for ferret.")
+@click.option("--noise-multiplier", type=float, help="Noise standard deviation / clip norm: find epsilon.")
+@click.option("--delta", type=float, help="Delta of the guarantee, such as 1e-5.")
+@click.option("--sample-rate", type=float, help="Chance that a step uses an example.  [default: 1]")
+@click.option("--steps", type=int, help="Number of steps.  [default: 1]")
+@click.option("--dataset-size", type=int, help="With --batch-size and --epochs, instead of rate and steps.")
+@click.option("--batch-size", type=int, help="Expected examples a batch.")
+@click.option("--epochs", type=float, help="Passes over the data.")
+@click.option(
+    "--batches",
+    type=click.Choice([str(b) for b in Batches]),
+    default=str(Batches.POISSON),
+    show_default=True,
+    help="How batches are drawn; most numbers are proved for poisson only.",
+)
+@click.option(
+    "--mechanism", type=click.Choice(_MECHANISMS), default="gaussian", show_default=True, help="What touches the data."
+)
+@click.option("--scale", type=float, help="laplace: noise scale / sensitivity.")
+@click.option("--bit-epsilon", type=float, help="randomized-response: log-odds that a bit is true.")
+@click.option("--bits", type=int, help="randomized-response: bits a step.  [default: 1]")
+@click.option("--groups", type=int, help="ferret: groups of tensors.")
+@click.option("--fire-probability", type=float, help="ferret: chance that a group publishes in a step.")
+@click.option("--record", "records", multiple=True, help="secret: its records' sampling probability, P or PxCOUNT.")
+@click.option("--posterior", type=float, help="secret: largest chance of a right guess; needs one --prior.")
+@click.option("--prior", "priors", type=float, multiple=True, help="Chance of guessing a secret blindly (repeatable).")
+@click.option("--ledger", type=click.Path(), help="JSON list of events of any kind, all composed; see below.")
+@click.option("--method", "methods", multiple=True, help="Only this row, by its key in the JSON (repeatable).")
+@click.option("--no-peers", is_flag=True, help="Skip other packages' accountants (importing Opacus takes seconds).")
+@click.option("--plot", type=click.Path(), help="Draw epsilon over steps and the trade-off curve: FILE.svg or .png.")
+@click.option("-o", "--output", type=click.Path(), help="Also write the JSON report here.")
+@force
+@common
+def account(**options: Any) -> None:
+    """Plan a privacy budget: every composition theorem and accountant side by side.
+
+    Give --epsilon to find the noise, or the noise to find epsilon. Beside each method's number stands the epsilon that
+    really follows from the same noise, and whether the method is a bound at all.
+
+    A ledger is a list such as [{"type": "sampled-gaussian", "noise_multiplier": 1, "sample_rate": 0.01, "steps": 500},
+    {"type": "laplace", "scale": 3}].
+
+    \b
+    Example:
+      privctl account --epsilon 1 --delta 1e-5 --sample-rate 0.01 --steps 1000
+      privctl account --noise-multiplier 1 --delta 1e-5 --dataset-size 60000 --batch-size 256 \\
+          --epochs 60 --plot plan.svg
+    """
+    from privctl.codec import encode
+    from privctl.planning.report import report_of
+    from privctl.progress import note
+    from privctl.storage.atomic import require_absent, write_bytes
+
+    plot, output = (Path(options[name]) if options[name] else None for name in ("plot", "output"))
+    for path in (plot, output):
+        if path is not None:
+            require_absent(path, options["force"])
+    if plot is not None and plot.suffix not in (".svg", ".png"):
+        raise UsageFault(f"--plot {plot} has neither the ending .svg nor .png; name it so")
+    try:
+        plan = _plan(options)
+        drawn = _drawn(plan, plot) if plot is not None else b""
+    except ValueError as error:
+        raise UsageFault(_flagged(str(error))) from None
+    given = {k: v for k, v in options.items() if v not in (None, (), False) and k not in _NOT_REPORTED}
+    text = encode(report_of(plan, {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}))
+    for path, content in ((plot, drawn), (output, text.encode())):
+        if path is not None:
+            write_bytes(path, content, replace=options["force"])
+            note(f"wrote {path}", quiet=options["quiet"])
+    click.echo(text if options["as_json"] else _rendered(plan, options), nl=False)
+
+
+_NOT_REPORTED = {"as_json", "quiet", "force", "plot", "output", "no_peers"}
+
+
+def _plan(options: dict[str, Any]) -> Plan:
+    if options["ledger"]:
+        return _plan_of_ledger(options)
+    return {
+        "gaussian": _plan_of_gaussian,
+        "laplace": _plan_of_laplace,
+        "randomized-response": _plan_of_responses,
+        "ferret": _plan_of_signs,
+        "secret": _plan_of_secret,
+    }[options["mechanism"]](options)
+
+
+def _plan_of_gaussian(options: dict[str, Any]) -> Plan:
+    from privctl.accounting.methods import METHODS
+    from privctl.domain.events import SampledGaussian
+    from privctl.planning.gaussian import plan_gaussian
+    from privctl.progress import note
+
+    target, given = _one_of(options, "epsilon", "noise_multiplier")
+    unknown = set(options["methods"]) - {*METHODS, "tight", "opacus-prv"}
+    if unknown:
+        raise UsageFault(f"--method {min(unknown)} is not one of {', '.join([*METHODS, 'tight', 'opacus-prv'])}")
+    rate, steps = _rate_and_steps(options)
+    event = SampledGaussian(
+        noise_multiplier=given if given is not None else 1.0,
+        sample_rate=rate,
+        steps=steps,
+        batches=Batches(options["batches"]),
+    )
+    quiet = options["quiet"]
+    return plan_gaussian(
+        event,
+        _delta(options),
+        target=target,
+        only=options["methods"],
+        with_peers=not options["no_peers"],
+        priors=options["priors"],
+        note=lambda title: note(f"{title} ...", quiet=quiet) if title.startswith("Opacus") else None,
+    )
+
+
+def _plan_of_laplace(options: dict[str, Any]) -> Plan:
+    from privctl.domain.events import LaplaceNoise
+    from privctl.planning.others import plan_ledger
+
+    target, scale = _one_of(options, "epsilon", "scale")
+    rate, steps = _rate_and_steps(options)
+    event = partial(LaplaceNoise, sample_rate=rate, steps=steps)
+    events = [event(scale=scale)] if scale is not None else []
+    return plan_ledger(
+        events,
+        _delta(options),
+        target=target,
+        solve=("scale", lambda noise: event(scale=noise)),
+        priors=options["priors"],
+    )
+
+
+def _plan_of_responses(options: dict[str, Any]) -> Plan:
+    from privctl.domain.events import RandomizedResponse
+    from privctl.planning.others import plan_ledger
+
+    target, odds = _one_of(options, "epsilon", "bit_epsilon")
+    rate, steps = _rate_and_steps(options)
+    event = partial(
+        RandomizedResponse, bits=1 if options["bits"] is None else options["bits"], sample_rate=rate, steps=steps
+    )
+    events = [event(epsilon=odds)] if odds is not None else []
+    return plan_ledger(
+        events,
+        _delta(options),
+        target=target,
+        solve=("epsilon", lambda noise: event(epsilon=1 / noise)),
+        priors=options["priors"],
+    )
+
+
+def _plan_of_signs(options: dict[str, Any]) -> Plan:
+    from privctl.accounting.mutual_information import fire_probability_for
+    from privctl.domain.events import SignBits
+    from privctl.planning.others import plan_sign_bits
+
+    target, chance = _one_of(options, "epsilon", "fire_probability")
+    if options["groups"] is None:
+        raise UsageFault("--mechanism ferret needs --groups, the number of groups of tensors")
+    rate, steps = _rate_and_steps(options)
+    if chance is None:
+        assert target is not None
+        chance = fire_probability_for(target, options["groups"], steps, rate)
+    event = SignBits(groups=options["groups"], fire_probability=chance, sample_rate=rate, steps=steps)
+    return plan_sign_bits(event, _delta(options))
+
+
+def _plan_of_secret(options: dict[str, Any]) -> Plan:
+    from privctl.domain.events import SecretMixture
+    from privctl.planning.others import plan_secret
+
+    posterior, noise = _one_of(options, "posterior", "noise_multiplier")
+    if len(options["priors"]) != 1:
+        raise UsageFault("--mechanism secret needs one --prior, the chance of guessing the secret blindly")
+    if not options["records"]:
+        raise UsageFault("--mechanism secret needs --record, such as --record 0.001x50 for 50 records")
+    steps = 1 if options["steps"] is None else options["steps"]
+    chances = tuple(chance for text in options["records"] for chance in _records(text))
+    event = SecretMixture(probabilities=chances, noise_multiplier=1.0 if noise is None else noise, steps=steps)
+    return plan_secret(event, _delta(options), options["priors"][0], posterior=posterior)
+
+
+def _plan_of_ledger(options: dict[str, Any]) -> Plan:
+    from privctl.codec import decode_events
+    from privctl.planning.others import plan_ledger
+    from privctl.storage.reader import read_text
+
+    for name in ("epsilon", "noise_multiplier", "scale", "bit_epsilon", "fire_probability", "posterior"):
+        if options[name] is not None:
+            raise UsageFault(f"--{name.replace('_', '-')} does not go with --ledger, whose events say everything")
+    path = Path(options["ledger"])
+    events = decode_events(read_text(path), str(path))
+    if not events:
+        raise InputFault(f"{path} lists no events; a ledger holds at least one")
+    return plan_ledger(events, _delta(options), priors=options["priors"])
+
+
+def _records(text: str) -> list[float]:
+    """The probabilities that ``P`` or ``PxCOUNT`` stands for."""
+    chance, _, count = text.partition("x")
+    try:
+        return [float(chance)] * (int(count) if count else 1)
+    except ValueError:
+        raise UsageFault(f"--record {text} is neither a probability nor PROBABILITYxCOUNT, such as 0.001x50") from None
+
+
+def _one_of(options: dict[str, Any], wanted: str, given: str) -> tuple[float | None, float | None]:
+    """The target and the given value, exactly one of which was stated."""
+    target, value = options[wanted], options[given]
+    if (target is None) == (value is None):
+        names = f"--{wanted} to find the noise or --{given.replace('_', '-')} to find what it gives"
+        raise UsageFault(f"give {'one of' if target is not None else 'either'} {names}")
+    return target, value
+
+
+def _delta(options: dict[str, Any]) -> float:
+    if options["delta"] is None:
+        raise UsageFault("--delta is missing; give one well below 1 / number of examples, such as 1e-5")
+    if not 0 < options["delta"] < 1:
+        raise UsageFault(f"--delta is {options['delta']:g}; it must be above 0 and below 1")
+    return float(options["delta"])
+
+
+def _rate_and_steps(options: dict[str, Any]) -> tuple[float, int]:
+    """Sampling rate and steps, from their flags or from the data set's."""
+    facts = {name: options[name] for name in ("dataset_size", "batch_size", "epochs")}
+    stated = {name: value for name, value in facts.items() if value is not None}
+    if not stated:
+        return (1.0 if options["sample_rate"] is None else options["sample_rate"]), (
+            1 if options["steps"] is None else options["steps"]
+        )
+    if len(stated) < 3:
+        missing = next(name for name in facts if name not in stated).replace("_", "-")
+        raise UsageFault(f"--{missing} is missing; --dataset-size, --batch-size and --epochs go together")
+    if options["sample_rate"] is not None or options["steps"] is not None:
+        raise UsageFault("give either --sample-rate and --steps or --dataset-size, --batch-size and --epochs")
+    for name, value in stated.items():
+        if not (math.isfinite(value) and value > 0):
+            raise UsageFault(f"--{name.replace('_', '-')} is {value:g}; it must be above 0")
+    if facts["batch_size"] > facts["dataset_size"]:
+        raise UsageFault(f"--batch-size {facts['batch_size']} exceeds --dataset-size {facts['dataset_size']}")
+    rate = facts["batch_size"] / facts["dataset_size"]
+    return rate, math.ceil(round(facts["epochs"] / rate, 6))
+
+
+def _drawn(plan: Plan, path: Path) -> bytes:
+    from privctl.planning.curves import curves_of
+    from privctl.render.curves import draw
+
+    return draw(curves_of(plan), "svg" if path.suffix == ".svg" else "png")
+
+
+def _rendered(plan: Plan, options: dict[str, Any]) -> str:
+    from privctl.domain.events import Ledger, SecretMixture
+    from privctl.render.account import AccountRow, account_text, notions_text
+
+    rows = [
+        AccountRow(title=row.title, seconds=row.seconds, guarantee=row.guarantee, failure=row.failure)
+        for row in plan.rows
+    ]
+    events: tuple[Event, ...] = plan.mechanism.events if isinstance(plan.mechanism, Ledger) else ()
+    heading = "\n".join(_described(event) for event in events or (plan.mechanism,))
+    if not events or isinstance(events[0], SecretMixture):
+        return notions_text(rows, heading=heading)
+    if plan.solution is not None:
+        heading += f"\nFound for epsilon {plan.target:g}: {plan.solved.replace('_', ' ')} {plan.solution:.9g}"
+    noise = plan.solved == "noise multiplier"
+    return account_text(rows, plan.guarantee, column=plan.solved if noise else "epsilon", heading=heading)
+
+
+def _described(event: object) -> str:
+    from dataclasses import fields
+
+    facts = ", ".join(f"{f.name.replace('_', ' ')} {_short(getattr(event, f.name))}" for f in fields(event))  # type: ignore[arg-type]
+    return f"{type(event).__name__}: {facts}"
+
+
+def _short(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"{len(value)} of sum {math.fsum(value):g}"
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def _flagged(message: str) -> str:
+    """The message with its first word as a flag, where it names an option's value."""
+    first, _, rest = message.partition(" ")
+    return f"--{first.replace('_', '-')} {rest}" if rest.startswith(("is ", "was ")) and "_" in first else message

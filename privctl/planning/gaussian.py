@@ -1,0 +1,130 @@
+"""A sampled Gaussian, the mechanism of DP-SGD, by every method there is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from privctl import peers
+from privctl.accounting import ledger, risk
+from privctl.accounting.guarantees import PLANNED, assumptions_of, finite
+from privctl.accounting.methods import Method, adjacency_for, methods_for
+from privctl.domain.checks import positive
+from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.domain.guarantee import Adjacency, Guarantee, Status
+from privctl.planning.plan import Plan, Row
+
+#: Relative precision of what is shown beside a method's number, and of what may refute it.
+_BESIDE, _REFUTING = 1e-3, 1e-4
+
+Note = Callable[[str], None]
+
+
+def plan_gaussian(
+    event: SampledGaussian,
+    delta: float,
+    *,
+    target: float | None = None,
+    only: Sequence[str] = (),
+    with_peers: bool = True,
+    priors: Sequence[float] = (),
+    note: Note = lambda text: None,
+) -> Plan:
+    """Every method for one sampled Gaussian: epsilon for its noise, or with ``target`` the noise for that epsilon.
+
+    ``only`` names rows to compute (all); ``note`` hears of each before it starts. The mechanism of the result has the
+    main row's noise, which is computed first. Raises ValueError where the main row has no answer.
+    """
+    if target is not None:
+        positive("epsilon", target)
+    table = dict(methods_for(event.batches))
+    if with_peers:
+        table |= _peer_methods()
+    main = "tight" if event.batches is not Batches.POISSON else "pld"
+    chosen = [key for key in table if not only or key in only or key == main]
+    found = _row(main, table[main], event, delta, target, priors)
+    if found.guarantee is None:
+        raise ValueError(found.failure)
+    rows = []
+    for key in chosen:
+        note(table[key].title)
+        rows.append(found if key == main else _row(key, table[key], event, delta, target, None))
+    noise = found.guarantee.noise_multiplier or event.noise_multiplier
+    return Plan(
+        mechanism=Ledger(events=(replace(event, noise_multiplier=noise),)),
+        rows=tuple(rows),
+        main=main,
+        solved="epsilon" if target is None else "noise multiplier",
+        delta=delta,
+        target=target,
+        solution=None if target is None else noise,
+    )
+
+
+def _row(
+    key: str,
+    method: Method,
+    event: SampledGaussian,
+    delta: float,
+    target: float | None,
+    priors: Sequence[float] | None,
+) -> Row:
+    started = time.perf_counter()
+    try:
+        if target is not None:
+            event = replace(event, noise_multiplier=method.noise_multiplier(event, target, delta))
+        epsilon = method.epsilon(event, delta) if target is None or priors is not None else target
+    except (ValueError, OverflowError) as error:
+        return Row(key=key, title=method.title, seconds=time.perf_counter() - started, failure=str(error))
+    seconds = time.perf_counter() - started
+    guarantee = _stated(method, event, delta, epsilon, priors)
+    return Row(key=key, title=method.title, seconds=seconds, guarantee=guarantee)
+
+
+def _stated(
+    method: Method, event: SampledGaussian, delta: float, epsilon: float, priors: Sequence[float] | None
+) -> Guarantee:
+    """The method's number beside what the tight accountant proves, and disproves, for the same noise."""
+    here = Ledger(events=(event,))
+    sound = event.batches in method.sound_for
+    main = priors is not None
+    follows = epsilon if main else ledger.epsilon_bound(here, delta, precision=_BESIDE)
+    # Only for Poisson batches is the tight accountant's pair known to be met by real data.
+    least = 0.0
+    if event.batches is Batches.POISSON and (main or (not sound and follows > epsilon)):
+        least = ledger.epsilon_floor(here, delta, precision=_REFUTING)
+    status = Status.CONDITIONAL if sound else Status.REFUTED if least > epsilon * (1 + 1e-9) else Status.CLAIMED
+    return Guarantee(
+        name=method.title,
+        epsilon=finite(epsilon),
+        delta=delta,
+        adjacency=adjacency_for(event.batches) if sound else Adjacency.UNSTATED,
+        accountant=method.source,
+        status=status,
+        noise_multiplier=event.noise_multiplier,
+        assumptions=assumptions_of(here, PLANNED),
+        note="" if sound else method.caveat.format(batches=event.batches),
+        risks=risk.risks(risk.trade_off(here), priors) if priors is not None else (),
+        follows=finite(follows),
+        floor=least or None,
+    )
+
+
+def _peer_methods() -> dict[str, Method]:
+    """Other people's accountants that are installed."""
+    found = {}
+    if peers.installed("opacus"):
+        found["opacus-prv"] = Method(
+            title="Opacus PRV",
+            source="Opacus, after Gopi, Lee and Wutschitz 2021",
+            epsilon=lambda event, delta: peers.opacus_prv_epsilon(
+                event.noise_multiplier, event.sample_rate, event.steps, delta
+            ),
+            noise_multiplier=lambda event, epsilon, delta: peers.opacus_prv_noise_multiplier(
+                epsilon, delta, event.sample_rate, event.steps
+            ),
+            sound_for=frozenset({Batches.POISSON}),
+            caveat="it takes its gain from Poisson batches; for {batches} batches nothing proves it",
+        )
+    return found

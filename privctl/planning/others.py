@@ -1,0 +1,163 @@
+"""Mechanisms beside the sampled Gaussian: any ledger of events, published signs, secrets in several records."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from privctl.accounting import calibration, ledger, mutual_information, renyi, risk, secrets
+from privctl.accounting.guarantees import PLANNED, assumptions_of, finite, guarantee_of
+from privctl.domain.events import Event, Ledger, SecretMixture, SignBits
+from privctl.domain.guarantee import (
+    Adjacency,
+    Assumption,
+    AssumptionState,
+    Guarantee,
+    Notion,
+    PrivacyUnit,
+    Risk,
+    RiskMeasure,
+    Status,
+)
+from privctl.planning.plan import Plan, Row
+
+
+def plan_ledger(
+    events: Sequence[Event],
+    delta: float,
+    *,
+    target: float | None = None,
+    solve: tuple[str, Callable[[float], Event]] | None = None,
+    priors: Sequence[float] = (),
+) -> Plan:
+    """Any events by the tight accountant and by Renyi DP.
+
+    With ``target``, the one event is ``solve``'s at the least noise that meets the target; ``solve`` names the field
+    that the noise decides and makes the event, more private the more noise.
+    """
+    started = time.perf_counter()
+    solution = None
+    if target is not None and solve is not None:
+        field, event_of = solve
+        noise = calibration.noise_multiplier_for(target, delta, lambda noise: Ledger(events=(event_of(noise),)))
+        events = (event_of(noise),)
+        solution = float(getattr(events[0], field))
+    whole = Ledger(events=tuple(events))
+    tight = guarantee_of(whole, delta, name="privacy loss distribution", standing=PLANNED, priors=priors)
+    tight = replace(tight, follows=tight.epsilon)
+    rows = [Row(key="pld", title=tight.name, seconds=time.perf_counter() - started, guarantee=tight)]
+    started = time.perf_counter()
+    try:
+        epsilon = renyi.ledger_epsilon(whole, delta)[0]
+    except ValueError as error:
+        rows.append(
+            Row(key="rdp", title="Renyi DP", seconds=time.perf_counter() - started, failure=str(error)),
+        )
+    else:
+        seconds = time.perf_counter() - started
+        by_renyi = replace(tight, name="Renyi DP", epsilon=finite(epsilon), accountant="Renyi DP", risks=())
+        rows.append(
+            Row(key="rdp", title="Renyi DP", seconds=seconds, guarantee=replace(by_renyi, follows=tight.epsilon)),
+        )
+    return Plan(
+        mechanism=whole,
+        rows=tuple(rows),
+        main="pld",
+        solved=solve[0] if solve is not None and solution is not None else "epsilon",
+        delta=delta,
+        target=target,
+        solution=solution,
+    )
+
+
+def plan_sign_bits(event: SignBits, delta: float) -> Plan:
+    """FERRET as published: mutual information, what that implies, and the delta that every (epsilon, delta) has."""
+    started = time.perf_counter()
+    nats = mutual_information.nats(event)
+    variation = mutual_information.total_variation(nats)
+    average = Guarantee(
+        name="mutual information (MI-DP)",
+        epsilon=nats,
+        delta=0.0,
+        notion=Notion.MUTUAL_INFORMATION,
+        adjacency=Adjacency.REPLACE_ONE,
+        accountant="Cuff and Yu 2016, one bit a fired group and step, in nats",
+        status=Status.CONDITIONAL,
+        assumptions=(
+            Assumption(
+                name="public masks",
+                statement="which groups fire, and the random directions, do not depend on the data",
+                state=AssumptionState.ASSERTED,
+            ),
+        ),
+        note="an average over the data, not a worst case; from ln 2 = 0.693 nats on it rules nothing out",
+        risks=(
+            Risk(measure=RiskMeasure.ADVANTAGE, bound=variation),
+            Risk(measure=RiskMeasure.AUC, bound=mutual_information.auc(nats)),
+        ),
+    )
+    rows = [Row(key="mi-dp", title=average.name, seconds=time.perf_counter() - started, guarantee=average)]
+    for key, batches, worst in (
+        ("worst-poisson", "Poisson", mutual_information.worst_case_delta_poisson(event)),
+        ("worst-shuffled", "shuffled", mutual_information.worst_case_delta_shuffled(event)),
+    ):
+        started = time.perf_counter()
+        refuted = Guarantee(
+            name=f"(epsilon, {delta:g})-DP, {batches} batches",
+            epsilon=None,
+            delta=delta,
+            adjacency=Adjacency.REPLACE_ONE,
+            accountant="one record that decides the sign of its batch",
+            status=Status.REFUTED if worst > delta else Status.CLAIMED,
+            note=f"no epsilon, however large, holds with a delta below {worst:.6g}",
+        )
+        rows.append(Row(key=key, title=refuted.name, seconds=time.perf_counter() - started, guarantee=refuted))
+    return Plan(mechanism=event, rows=tuple(rows), main="mi-dp", solved="epsilon", delta=delta)
+
+
+def plan_secret(event: SecretMixture, delta: float, prior: float, *, posterior: float | None = None) -> Plan:
+    """A secret in several records: the chance of naming it from the outcome, by two bounds.
+
+    With ``posterior`` the least noise for which the first bound stays below it is found first.
+    """
+    started = time.perf_counter()
+    if posterior is not None:
+        noise = secrets.noise_multiplier_for(event.probabilities, event.steps, prior, posterior)
+        event = replace(event, noise_multiplier=noise)
+    information = secrets.information(event)
+    by_fano = Guarantee(
+        name="secret protection, mutual information",
+        epsilon=finite(information),
+        delta=0.0,
+        notion=Notion.SECRET_PROTECTION,
+        unit=PrivacyUnit.SECRET,
+        adjacency=Adjacency.ZERO_OUT,
+        accountant="KL divergence from the secret's absence, exact integral; Fano's inequality",
+        status=PLANNED.status,
+        noise_multiplier=event.noise_multiplier,
+        assumptions=assumptions_of(Ledger(events=(event,)), PLANNED),
+        note="epsilon is the information about the secret, in nats",
+        risks=(
+            Risk(
+                measure=RiskMeasure.POSTERIOR,
+                bound=min(1.0, secrets.posterior(information, prior)) if math.isfinite(information) else 1.0,
+                at=prior,
+            ),
+        ),
+    )
+    rows = [Row(key="fano", title=by_fano.name, seconds=time.perf_counter() - started, guarantee=by_fano)]
+    started = time.perf_counter()
+    whole = Ledger(events=(event,))
+    # The reference form needs one order only: the secret there, against its absence.
+    curve = risk.Lines(*ledger.composed(whole, None, order=0)[0].profile())
+    by_curve = guarantee_of(whole, delta, name="secret protection, trade-off curve", standing=PLANNED)
+    by_curve = replace(
+        by_curve,
+        notion=Notion.SECRET_PROTECTION,
+        risks=(Risk(measure=RiskMeasure.POSTERIOR, bound=curve.true_positive_rate(prior), at=prior),),
+        note="epsilon and delta are for the secret's presence; the posterior is from the whole curve",
+    )
+    rows.append(Row(key="curve", title=by_curve.name, seconds=time.perf_counter() - started, guarantee=by_curve))
+    return Plan(mechanism=whole, rows=tuple(rows), main="fano", solved="posterior", delta=delta, target=posterior)

@@ -1,0 +1,29 @@
+"""The report of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from privctl.domain.report import Omission, PrivacyReport
+from privctl.planning.plan import Plan
+from privctl.reports import now, versions
+
+_WARNINGS = (
+    "a plan, not a run: it holds for a training that does exactly what the mechanism says",
+    "bounds are for real arithmetic; floating-point noise is not modelled",
+)
+
+
+def report_of(plan: Plan, parameters: Mapping[str, Any]) -> PrivacyReport:
+    """Every row's guarantee; rows without an answer become omissions with their reason."""
+    return PrivacyReport(
+        step="account",
+        created=now(),
+        versions=versions(("numpy", "scipy", "opacus")),
+        parameters={**parameters, "seconds": {row.key: round(row.seconds, 6) for row in plan.rows}},
+        mechanism=plan.mechanism,
+        guarantees=tuple(row.guarantee for row in plan.rows if row.guarantee is not None),
+        omissions=tuple(Omission(what=row.title, reason=row.failure) for row in plan.rows if row.guarantee is None),
+        warnings=_WARNINGS,
+    )

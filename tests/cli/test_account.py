@@ -1,0 +1,255 @@
+"""``privctl account``: the table, its honesty, other mechanisms, ledgers, plots and mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from privctl.cli import run
+from privctl.codec import decode
+from privctl.domain.events import Ledger, SampledGaussian, SignBits
+from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, Status
+from privctl.domain.report import PrivacyReport
+
+POISSON = ["--delta", "1e-5", "--sample-rate", "0.01", "--steps", "1000", "--no-peers"]
+
+
+def report_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> PrivacyReport:
+    assert run(["account", *arguments, "--json"]) == 0
+    return decode(capsys.readouterr().out, "stdout")
+
+
+def named(report: PrivacyReport) -> dict[str, Guarantee]:
+    return {guarantee.name: guarantee for guarantee in report.guarantees}
+
+
+def test_noise_for_a_target(capsys: pytest.CaptureFixture[str]) -> None:
+    """The row of the published table: rate 0.01, 1000 steps, delta 1e-5, epsilon 1."""
+    report = report_of(["--epsilon", "1", *POISSON], capsys)
+    found = named(report)
+    expected = {
+        "basic composition": 37.953152,
+        "naive, as on the poster": 52.988025,
+        "moments / Renyi DP": 1.513122,
+        "privacy loss distribution": 1.414631,
+        "GDP: estimate, not a bound": 1.358992,
+    }
+    for name, noise in expected.items():
+        assert found[name].noise_multiplier == pytest.approx(noise, rel=3e-5)
+    tight = found["privacy loss distribution"]
+    assert tight.epsilon is not None
+    assert 0.9999 < tight.epsilon <= 1
+    assert tight.status is Status.CONDITIONAL
+    assert tight.adjacency is Adjacency.ADD_OR_REMOVE
+    assert {a.name for a in tight.assumptions} == {"contribution", "poisson batches"}
+    assert isinstance(report.mechanism, Ledger)
+    (event,) = report.mechanism.events
+    assert isinstance(event, SampledGaussian)
+    assert event.noise_multiplier == tight.noise_multiplier
+
+
+def test_the_estimate_is_refuted_where_its_noise_is_too_small(capsys: pytest.CaptureFixture[str]) -> None:
+    found = named(report_of(["--epsilon", "1", *POISSON], capsys))
+    estimate = found["GDP: estimate, not a bound"]
+    assert estimate.status is Status.REFUTED
+    assert estimate.floor is not None
+    assert estimate.floor > 1.01  # the certified lower bound of another accountant is 1.012647
+    assert estimate.follows is not None
+    assert estimate.follows >= 1.0626
+    assert found["naive, as on the poster"].status is Status.CLAIMED
+
+
+def test_epsilon_for_noise(capsys: pytest.CaptureFixture[str]) -> None:
+    found = named(report_of(["--noise-multiplier", "1", *POISSON], capsys))
+    tight = found["privacy loss distribution"]
+    assert tight.epsilon == pytest.approx(1.8282436, rel=5e-5)
+    assert tight.floor is not None
+    assert tight.epsilon is not None
+    assert 1.82 < tight.floor <= tight.epsilon
+    assert found["GDP: estimate, not a bound"].epsilon == pytest.approx(1.6177118, abs=1e-6)
+    assert found["GDP: estimate, not a bound"].status is Status.REFUTED
+
+
+def test_half_the_noise_is_not_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    epsilon = named(report_of(["--noise-multiplier", "0.5", *POISSON], capsys))["privacy loss distribution"].epsilon
+    assert epsilon is not None
+    assert epsilon > 5
+
+
+def test_rate_and_steps_from_the_data_set(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = ["--dataset-size", "60000", "--batch-size", "256", "--epochs", "60", "--delta", "1e-5", "--no-peers"]
+    report = report_of(["--noise-multiplier", "1.1", *facts], capsys)
+    assert isinstance(report.mechanism, Ledger)
+    (event,) = report.mechanism.events
+    assert isinstance(event, SampledGaussian)
+    assert (event.sample_rate, event.steps) == (256 / 60000, 14063)
+    assert named(report)["privacy loss distribution"].epsilon == pytest.approx(2.3817, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("batches", "proved", "adjacency"),
+    [
+        ("shuffled", "passes, not amplified", Adjacency.ZERO_OUT),
+        ("fixed-size", "distribution of C_p(f)", Adjacency.REPLACE_ONE),
+    ],
+)
+def test_what_is_proved_for_poisson_only_says_so(
+    batches: str, proved: str, adjacency: Adjacency, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = named(report_of(["--noise-multiplier", "1", "--batches", batches, *POISSON], capsys))
+    poisson = found["privacy loss distribution"]
+    assert poisson.status is Status.CLAIMED
+    assert batches in poisson.note
+    assert found[proved].status is Status.CONDITIONAL
+    assert found[proved].adjacency is adjacency
+    assert found[proved].epsilon is not None
+    assert poisson.epsilon is not None
+    assert found[proved].epsilon > poisson.epsilon
+    assert poisson.follows == pytest.approx(found[proved].epsilon, rel=2e-3)
+
+
+def test_what_is_left_to_an_attacker(capsys: pytest.CaptureFixture[str]) -> None:
+    """One Gaussian at mu = 1: 2 Phi(1/2) - 1 and Phi(1 + Phi^-1(rate)), at 30 digits elsewhere."""
+    found = named(report_of(["--noise-multiplier", "1", "--delta", "1e-6", "--prior", "0.1", "--no-peers"], capsys))
+    tight = found["privacy loss distribution"]
+    risks = {(risk.measure, risk.at): risk.bound for risk in tight.risks}
+    assert risks[RiskMeasure.ADVANTAGE, None] == pytest.approx(0.38292492254802620, rel=1e-9)
+    assert risks[RiskMeasure.TRUE_POSITIVE_RATE, 0.01] == pytest.approx(0.0923622480736939, rel=1e-9)
+    assert risks[RiskMeasure.POSTERIOR, 0.1] == pytest.approx(0.389143691645361, rel=1e-9)
+    assert tight.epsilon == pytest.approx(4.8865541174622119964, rel=1e-9)
+
+
+def test_ferret(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--mechanism", "ferret", "--groups", "2", "--sample-rate", "0.005", "--steps", "1000"]
+    report = report_of([*arguments, "--epsilon", "0.5", "--delta", "1e-5"], capsys)
+    assert isinstance(report.mechanism, SignBits)
+    assert report.mechanism.fire_probability == pytest.approx(0.07213475204444816, rel=1e-12)
+    average, poisson, shuffled = report.guarantees
+    assert average.notion is Notion.MUTUAL_INFORMATION
+    assert average.epsilon == pytest.approx(0.5)
+    assert [round(risk.bound, 6) for risk in average.risks] == [0.903623, 0.995356]
+    assert poisson.status is shuffled.status is Status.REFUTED
+    assert poisson.epsilon is None
+    assert "0.501211" in poisson.note
+    assert "0.527013" in shuffled.note
+    assert run(["account", *arguments, "--epsilon", "7", "--delta", "1e-5"]) == 2
+    assert "6.93147" in capsys.readouterr().err
+
+
+def test_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--mechanism", "secret", "--record", "0.005x10", "--prior", "0.01", "--steps", "500", "--delta", "1e-5"]
+    report = report_of([*arguments, "--posterior", "0.2"], capsys)
+    fano, curve = report.guarantees
+    assert fano.noise_multiplier == pytest.approx(1.3779436045, rel=1e-9)
+    assert fano.risks[0].bound == pytest.approx(0.2, abs=1e-9)
+    assert curve.risks[0].bound == pytest.approx(0.0851, abs=5e-4)
+
+
+def test_laplace_and_randomized_response(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["account", "--mechanism", "laplace", "--epsilon", "2", "--steps", "10", "--delta", "1e-6"]) == 0
+    assert "scale 4.99" in capsys.readouterr().out
+    bits = ["--mechanism", "randomized-response", "--steps", "1000", "--sample-rate", "0.005", "--delta", "1e-5"]
+    report = report_of([*bits, "--bit-epsilon", "1"], capsys)
+    # Each order exactly, by binomial sums at 50 digits; the three-point pair would give 0.72041534.
+    assert named(report)["privacy loss distribution"].epsilon == pytest.approx(0.59794, abs=6e-5)
+
+
+def test_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "ledger.json"
+    events = [
+        {"type": "sampled-gaussian", "noise_multiplier": 1, "sample_rate": 0.02048, "steps": 2940},
+        {"type": "sampled-gaussian", "noise_multiplier": 0.5, "sample_rate": 0.02048, "steps": 30},
+    ]
+    path.write_text(json.dumps(events))
+    report = report_of(["--ledger", str(path), "--delta", "1e-5"], capsys)
+    assert named(report)["privacy loss distribution"].epsilon == pytest.approx(9.73455927, rel=5e-5)
+    for content, word in (("[]", "no events"), ("{}", "a list"), ('[{"type": "x"}]', "one of"), ("[", "JSON")):
+        path.write_text(content)
+        assert run(["account", "--ledger", str(path), "--delta", "1e-5"]) == 3
+        assert word in capsys.readouterr().err
+    path.write_text(json.dumps([{"type": "laplace", "scale": 0}]))
+    assert run(["account", "--ledger", str(path), "--delta", "1e-5"]) == 3
+    assert "scale is 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_plot_and_report_files(ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plot, output = tmp_path / f"plan.{ending}", tmp_path / "plan.json"
+    call = ["account", "--noise-multiplier", "1", *POISSON, "--plot", str(plot), "-o", str(output), "--method", "rdp"]
+    assert run(call) == 0
+    assert plot.read_bytes().startswith(b"\x89PNG" if ending == "png" else b"<?xml")
+    assert {g.name for g in decode(output.read_text(), "file").guarantees} == {
+        "moments / Renyi DP",
+        "privacy loss distribution",
+    }
+    before = plot.read_bytes(), output.read_bytes()
+    assert run(call) == 2
+    assert "exists" in capsys.readouterr().err
+    assert (plot.read_bytes(), output.read_bytes()) == before
+    assert run([*call, "--force"]) == 0
+
+
+def test_the_text_shows_everything_a_reader_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["account", "--epsilon", "1", *POISSON]) == 0
+    shown = capsys.readouterr().out
+    for words in ("estimate, not a bound", "NOT A BOUND", "Dong, Long and Su", "refuted", "asserted", "advantage"):
+        assert words in shown
+    table = shown.split("\n\n")[1].splitlines()
+    assert max(map(len, table)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--epsilon", "1", "--delta", "1"], "--delta is 1"),
+        (["--epsilon", "1", "--delta", "0"], "--delta is 0"),
+        (["--epsilon", "1", "--delta", "nan"], "--delta is nan"),
+        (["--epsilon", "1"], "--delta is missing"),
+        (["--delta", "1e-5"], "--noise-multiplier"),
+        (["--epsilon", "1", "--noise-multiplier", "1", "--delta", "1e-5"], "one of"),
+        (["--epsilon", "-1", "--delta", "1e-5"], "epsilon is -1"),
+        (["--epsilon", "nan", "--delta", "1e-5"], "epsilon is nan"),
+        (["--noise-multiplier", "0", "--delta", "1e-5"], "--noise-multiplier is 0"),
+        (["--noise-multiplier", "1", "--delta", "1e-5", "--sample-rate", "1.5"], "--sample-rate is 1.5"),
+        (["--noise-multiplier", "1", "--delta", "1e-5", "--steps", "0"], "steps is 0"),
+        (["--epsilon", "1", "--delta", "1e-5", "--batch-size", "10"], "--dataset-size is missing"),
+        (
+            ["--epsilon", "1", "--delta", "1e-5", "--batch-size", "9", "--dataset-size", "5", "--epochs", "1"],
+            "exceeds --dataset-size",
+        ),
+        (["--epsilon", "1", "--delta", "1e-5", "--sample-rate", "0"], "almost no record takes part"),
+        (["--epsilon", "1", "--delta", "1e-5", "--plot", "plan.pdf"], ".svg nor .png"),
+        (["--epsilon", "1", "--delta", "1e-5", "--method", "magic"], "--method magic"),
+        (["--mechanism", "ferret", "--epsilon", "1", "--delta", "1e-5"], "--groups"),
+        (["--mechanism", "secret", "--posterior", "0.5", "--delta", "1e-5"], "--prior"),
+        (["--ledger", "x.json", "--epsilon", "1", "--delta", "1e-5"], "does not go with --ledger"),
+    ],
+)
+def test_mistakes_get_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["account", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--noise-multiplier", "1e-3", "--sample-rate", "0.01", "--steps", "1000000", "--delta", "1e-5"],
+        ["--noise-multiplier", "1", "--sample-rate", "0.01", "--steps", "1000", "--delta", "1e-300"],
+        ["--epsilon", "1e-6", "--sample-rate", "0.01", "--steps", "1000", "--delta", "1e-5"],
+        ["--epsilon", "1e4", "--sample-rate", "0.01", "--steps", "1000", "--delta", "1e-5"],
+        ["--noise-multiplier", "1", "--sample-rate", "1", "--steps", "5", "--delta", "0.5"],
+        ["--noise-multiplier", "1", "--sample-rate", "0", "--steps", "5", "--delta", "1e-5"],
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_hostile_numbers_end_in_numbers(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    report = report_of([*arguments, "--no-peers"], capsys)
+    tight = named(report)["privacy loss distribution"]
+    assert tight.epsilon is not None
+    for guarantee in report.guarantees:
+        if guarantee.status is Status.CONDITIONAL and guarantee.epsilon is not None and tight.floor is not None:
+            assert guarantee.noise_multiplier != tight.noise_multiplier or guarantee.epsilon >= tight.floor
