@@ -106,7 +106,7 @@ def composed(
     trade-off curves.
     """
     adjacency_of(ledger)
-    steps = _steps(ledger)
+    steps = _steps(ledger, lower=lower)
     log_delta = None if delta is None else math.log(delta)
     orders = [steps]
     if not all(isinstance(step.pair, Gaussian | Laplace | Atoms | Symmetrized) for step in steps):
@@ -115,7 +115,7 @@ def composed(
     return tuple(compose(steps, log_delta=log_delta, precision=precision, lower=lower) for steps in chosen)
 
 
-def _steps(ledger: Ledger) -> list[Step]:
+def _steps(ledger: Ledger, *, lower: bool) -> list[Step]:
     """One step a kind of event; Gaussians without sampling joined into one."""
     found: list[Step] = []
     mus: list[float] = []
@@ -124,7 +124,7 @@ def _steps(ledger: Ledger) -> list[Step]:
             continue
         mu = _plain_shift(event)
         if mu is None:
-            found.append(_step(event))
+            found.append(_step(event, lower=lower))
         else:
             mus.append(mu)
     if mus:
@@ -152,7 +152,7 @@ def _plain_shift(event: Event) -> float | None:
     return None
 
 
-def _step(event: Event) -> Step:
+def _step(event: Event, *, lower: bool) -> Step:
     if isinstance(event, SampledGaussian):
         if event.batches is Batches.FIXED_SIZE:
             # Two batches that differ in whether they hold the record differ by two clipped contributions.
@@ -169,6 +169,7 @@ def _step(event: Event) -> Step:
         shifts=tuple(float(k) for k in law.shifts),
         weights=tuple(float(w) for w in law.weights),
         stddev=event.noise_multiplier,
-        lost=law.tail_mass,
+        # An infinite loss to an upper bound, none to a lower one.
+        lost=0.0 if lower else law.tail_mass,
     )
     return Step(mixture, event.steps)

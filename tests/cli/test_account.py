@@ -139,8 +139,8 @@ def test_ferret(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_secret(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--mechanism", "secret", "--record", "0.005x10", "--prior", "0.01", "--steps", "500", "--delta", "1e-5"]
-    report = report_of([*arguments, "--posterior", "0.2"], capsys)
+    arguments = ["--mechanism", "secret", "--record", "0.005x10", "--prior", "0.01", "--steps", "500"]
+    report = report_of([*arguments, "--posterior", "0.2", "--delta", "1e-5"], capsys)
     fano, curve = report.guarantees
     assert fano.noise_multiplier == pytest.approx(1.3779436045, rel=1e-9)
     assert fano.risks[0].bound == pytest.approx(0.2, abs=1e-9)
