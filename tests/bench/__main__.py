@@ -7,6 +7,7 @@ import importlib
 
 #: Name -> (module with ``arguments`` and ``main``, one line for the help).
 BENCHES = {
+    "account": ("tests.bench.account", "epsilon and calibration, against dp-accounting and Opacus"),
     "noise": ("tests.bench.noise", "privctl noise on a large file, against cp and the naive way"),
     "startup": ("tests.bench.startup", "how long --help takes, against Python alone"),
 }
