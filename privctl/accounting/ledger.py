@@ -8,6 +8,7 @@ answers.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from privctl.accounting import gaussian
 from privctl.accounting.pld.compose import COARSE, FINE, compose
@@ -31,6 +32,14 @@ from privctl.domain.guarantee import Adjacency
 ACCOUNTANT = "privacy loss distribution (privctl), connect the dots"
 
 __all__ = ["ACCOUNTANT", "COARSE", "FINE", "adjacency_of", "composed", "delta_bound", "epsilon_bound", "epsilon_floor"]
+
+
+#: With less noise losses leave the floats' comfortable range; sampling is then ignored, which is sound.
+_LEAST_NOISE = 1e-6
+#: A sampling rate above this counts as 1.
+_CERTAIN = 1 - 1e-9
+#: Shifts beyond this have an epsilon that floats cannot hold.
+_VACUOUS = 1e150
 
 
 def adjacency_of(ledger: Ledger) -> Adjacency:
@@ -57,7 +66,10 @@ def epsilon_bound(ledger: Ledger, delta: float, *, precision: float = FINE) -> f
     exact = gaussian_shift(ledger)
     if exact is not None:
         return gaussian.epsilon_at(delta, exact) if exact else 0.0
-    return max(found.epsilon(delta) for found in composed(ledger, delta, precision=precision))
+    ceiling = _unsampled_epsilon(ledger, delta)
+    if any(isinstance(event, SampledGaussian) and event.noise_multiplier < _LEAST_NOISE for event in ledger.events):
+        return ceiling
+    return min(ceiling, max(found.epsilon(delta) for found in composed(ledger, delta, precision=precision)))
 
 
 def epsilon_floor(ledger: Ledger, delta: float, *, precision: float = FINE) -> float:
@@ -66,6 +78,9 @@ def epsilon_floor(ledger: Ledger, delta: float, *, precision: float = FINE) -> f
     It is the dominating pair's: for the worst data and the strongest observer. Raises as ``epsilon_bound``.
     """
     fraction("delta", delta)
+    if any(isinstance(event, SampledGaussian) and event.noise_multiplier < _LEAST_NOISE for event in ledger.events):
+        return 0.0
+    ledger = Ledger(events=tuple(_rarer(event) for event in ledger.events))
     exact = gaussian_shift(ledger)
     if exact is not None:
         return gaussian.epsilon_at(delta, exact) * (1 - 1e-10) if exact else 0.0
@@ -115,6 +130,25 @@ def composed(
     return tuple(compose(steps, log_delta=log_delta, precision=precision, lower=lower) for steps in chosen)
 
 
+def _unsampled_epsilon(ledger: Ledger, delta: float) -> float:
+    """Epsilon as if every record took part in every step, where all events are Gaussians; inf elsewhere."""
+    mus = []
+    for event in ledger.events:
+        if not isinstance(event, SampledGaussian):
+            return math.inf
+        sensitivity = 2 if event.batches is Batches.FIXED_SIZE else 1
+        mus.append(_plain_shift(event) or sensitivity * math.sqrt(event.steps) / event.noise_multiplier)
+    mu = math.hypot(*mus)
+    return gaussian.epsilon_at(delta, mu) if mu < _VACUOUS else math.inf
+
+
+def _rarer(event: Event) -> Event:
+    """The event with a rate that is all but 1 lowered to where it is not taken for 1: that only lowers its loss."""
+    if isinstance(event, SampledGaussian) and _CERTAIN < event.sample_rate < 1:
+        return replace(event, sample_rate=_CERTAIN)
+    return event
+
+
 def _steps(ledger: Ledger, *, lower: bool) -> list[Step]:
     """One step a kind of event; Gaussians without sampling joined into one."""
     found: list[Step] = []
@@ -147,7 +181,8 @@ def _plain_shift(event: Event) -> float | None:
         # A record is in one batch a pass and the others do not depend on it, in whatever secret order. A pass begun
         # counts whole; the factor forgives the rate's rounding alone.
         return mu * math.sqrt(math.ceil(event.steps * event.sample_rate * (1 - 1e-12)))
-    if event.sample_rate == 1:
+    if event.sample_rate > _CERTAIN:
+        # Taking part a little more often only adds to the loss.
         return mu * math.sqrt(event.steps) * (2 if event.batches is Batches.FIXED_SIZE else 1)
     return None
 

@@ -75,7 +75,7 @@ class Lines:
         if self.epsilons[right] == 0:
             return float(self.deltas[right])
         left, low, high = right - 1, self.epsilons[right - 1], self.epsilons[right]
-        share = math.expm1(-low) / math.expm1(min(high - low, 700.0))
+        share = math.expm1(low) * math.exp(-high) / math.expm1(low - high)
         return float(self.deltas[left] + share * (self.deltas[right] - self.deltas[left]))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from privctl.accounting.pld.distribution import LossDistribution, Wrapped
+from privctl.accounting.pld.distribution import LossDistribution, Simple, Wrapped
 from privctl.accounting.pld.grid import UNIT_ROUNDOFF, Grid, connect, grid_edges, merge
 from privctl.accounting.pld.plan import NEGLIGIBLE, Plan, Step, make_plan, sketch_of
 
@@ -69,8 +69,19 @@ def _convolve(steps: Sequence[Step], grids: Sequence[Grid], plan: Plan, *, lower
     beyond = min(
         _cumulant(steps, grids, h, plan.tilt + push) - (plan.tilt + push) * last_loss for push in _pushes(plan)
     )
-    log_outside = float(np.logaddexp(log_outside, min(0.0, beyond)))
-    return LossDistribution(first_loss, h, masses, plan.tilt, log_scale, log_outside, margin)
+    log_beyond = float(np.logaddexp(log_outside, min(0.0, beyond)))
+    simple = _simple(steps, grids, plan, log_outside)
+    return LossDistribution(first_loss, h, masses, plan.tilt, log_scale, log_beyond, margin, simple=simple)
+
+
+def _simple(steps: Sequence[Step], grids: Sequence[Grid], plan: Plan, log_infinite: float) -> Simple:
+    variation = 0.0
+    for step in steps:
+        log_p, log_q = step.pair.cells(np.zeros(1))
+        variation += step.count * (math.exp(log_p[1]) - math.exp(log_q[1]) + 4 * UNIT_ROUNDOFF)
+    tilts = [plan.tilt * 4.0**k for k in range(-1, 4)] if plan.tilt else []
+    moments = tuple((tilt, _cumulant(steps, grids, plan.interval, tilt)) for tilt in tilts)
+    return Simple(math.log(max(variation, 5e-324)), log_infinite, moments)
 
 
 def _wrapped(steps: Sequence[Step], grids: Sequence[Grid], plan: Plan, size: int) -> Wrapped:
@@ -78,8 +89,9 @@ def _wrapped(steps: Sequence[Step], grids: Sequence[Grid], plan: Plan, size: int
     width = h * size
     value = _cumulant(steps, grids, h, plan.tilt)
     below = min(0.0, *(_cumulant(steps, grids, h, -push) + push * plan.low for push in _pushes(plan)))
+    tilted = min(_cumulant(steps, grids, h, plan.tilt - push) - value + push * plan.low for push in _pushes(plan))
     above = tuple((push, _cumulant(steps, grids, h, plan.tilt + push) - value) for push in _pushes(plan))
-    return Wrapped(below - plan.tilt * width, width, above)
+    return Wrapped(below - plan.tilt * width, min(0.0, tilted), width, above)
 
 
 def _pushes(plan: Plan) -> list[float]:

@@ -14,11 +14,12 @@ from privctl.accounting.pld.pairs import Array
 class Wrapped:
     """How much mass beyond the window can have come round its ends, which a lower bound must not count.
 
-    From below at most exp(``log_from_below``) in delta. From above, relative to the tilted masses, by Chernoff bounds
-    exp(value - theta * (``width`` + epsilon)) for each pair (theta, value).
+    From below at most exp(``log_from_below``) in delta, and exp(``log_tilted``) relative to the tilted masses. From
+    above, relative to them, by Chernoff bounds exp(value - theta * (``width`` + epsilon)) for each (theta, value).
     """
 
     log_from_below: float
+    log_tilted: float
     width: float
     bounds: tuple[tuple[float, float], ...]
 
@@ -28,13 +29,44 @@ class Wrapped:
 
 
 @dataclass(frozen=True, slots=True)
+class Simple:
+    """Bounds that need no composed distribution, for where that says nothing.
+
+    ``log_variation`` is the log of the sum of the steps' total variations, a delta at epsilon 0; ``log_infinite`` the
+    log mass at infinity; each of ``moments`` a tilt and the log of E exp(tilt * loss) without that mass.
+    """
+
+    log_variation: float
+    log_infinite: float
+    moments: tuple[tuple[float, float], ...]
+
+    def log_delta(self, epsilon: float) -> float:
+        """The best of the bounds at ``epsilon``."""
+        moment = min((value - tilt * epsilon - _gain(tilt) for tilt, value in self.moments), default=0.0)
+        bound = min(0.0, float(np.logaddexp(moment, self.log_infinite)))
+        return min(bound, self.log_variation) if epsilon >= 0 else bound
+
+    def epsilon(self, log_delta: float) -> float:
+        """The least epsilon by the moments; inf where there is none."""
+        if log_delta <= self.log_infinite:
+            return math.inf
+        rest = log_delta + math.log(-math.expm1(self.log_infinite - log_delta))
+        return max(0.0, min(((value - rest - _gain(tilt)) / tilt for tilt, value in self.moments), default=math.inf))
+
+
+def _gain(tilt: float) -> float:
+    """The gain over Markov: (1 - exp(-x))_+ <= exp(tilt * x - gain) (Canonne, Kamath and Steinke 2020)."""
+    return math.log1p(tilt) + tilt * math.log1p(1 / tilt)
+
+
+@dataclass(frozen=True, slots=True)
 class LossDistribution:
     """A composed privacy loss on the grid ``start + interval * i``.
 
     P(loss_i) = masses[i] * exp(log_scale - tilt * loss_i). ``log_outside`` is the log mass that may lie above the grid
     or at infinity, ``margin`` what rounding may have taken from each entry of ``masses``. Where ``lower``, everything
     is a lower bound instead: ``margin`` is what rounding may have added, ``wrapped`` what may have come round the
-    grid's ends.
+    grid's ends. An upper bound may be helped out by ``simple`` ones.
     """
 
     start: float
@@ -46,6 +78,7 @@ class LossDistribution:
     margin: float
     lower: bool = False
     wrapped: Wrapped | None = None
+    simple: Simple = Simple(0.0, 0.0, ())
 
     @property
     def losses(self) -> Array:
@@ -55,21 +88,28 @@ class LossDistribution:
     def log_delta(self, epsilon: float) -> float:
         """Log of a delta at ``epsilon`` (any real number) that is never too small; never too large where ``lower``.
 
-        Below the grid nothing is known: the bound there is 1, or what it is at ``start`` where ``lower``.
+        Below the grid little is known: the bound there is a simple one, or what it is at ``start`` where ``lower``.
         """
         if epsilon < self.start:
-            return self.log_delta(self.start) if self.lower else 0.0
-        first = max(0, math.floor((epsilon - self.start) / self.interval) + 1)
+            return self.log_delta(self.start) if self.lower else self.simple.log_delta(epsilon)
+        first = math.floor(min((epsilon - self.start) / self.interval, len(self.masses))) + 1
         above = self.start + self.interval * np.arange(first, len(self.masses)) - epsilon
         excess = np.exp(-self.tilt * above) * -np.expm1(-above)
         error = self.margin * float(excess.sum())
         total = float(np.sum(self.masses[first:] * excess))
-        total += error if self.wrapped is None else -error - self.wrapped.from_above(epsilon)
-        body = math.log(total) + self.log_scale - self.tilt * epsilon if total > 0 else -math.inf
-        if self.wrapped is None:
-            return min(0.0, float(np.logaddexp(body, self.log_outside)))
-        shortfall = self.wrapped.log_from_below - body if body > -math.inf else 0.0
-        return body + math.log1p(-math.exp(shortfall)) if shortfall < 0 else -math.inf
+        log_unit = self.log_scale - self.tilt * epsilon
+        if self.wrapped is not None:
+            below = min(self.wrapped.log_from_below - log_unit, self.wrapped.log_tilted)
+            total -= error + self.wrapped.from_above(epsilon) + math.exp(below)
+            return math.log(total) + log_unit if total > 0 else -math.inf
+        if total + error > 1e-200:
+            body = math.log(total + error) + log_unit
+        else:
+            # A strong tilt makes the terms too small for floats, not their product with exp(log_unit).
+            with np.errstate(divide="ignore", invalid="ignore"):
+                terms = np.log(self.masses[first:] + self.margin) - self.tilt * above + np.log(-np.expm1(-above))
+            body = float(np.logaddexp.reduce(np.nan_to_num(terms, nan=-np.inf), initial=-np.inf)) + log_unit
+        return min(self.simple.log_delta(epsilon), float(np.logaddexp(body, self.log_outside)))
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon >= 0 at ``delta`` as far as this distribution knows; inf where it knows none."""
@@ -89,7 +129,7 @@ class LossDistribution:
             else:
                 low = middle
         if high == len(self.masses):
-            return math.inf
+            return self.simple.epsilon(target)
         if low < 0:
             return max(0.0, self.start)
         left, right = max(0.0, self.start + self.interval * low), self.start + self.interval * high
@@ -128,4 +168,5 @@ class LossDistribution:
         above = np.append(np.cumsum(np.exp(log_p)[::-1])[::-1][1:], 0.0)
         log_q_above = np.append(np.logaddexp.accumulate((log_p - losses)[::-1])[::-1][1:], -np.inf)
         deltas = np.clip(above - np.exp(losses + log_q_above), 0.0, 1.0) + math.exp(self.log_outside)
-        return losses, np.minimum(deltas * (1 + 1e-12) + 1e-14, 1.0)
+        # The sums' own rounding is far below this.
+        return losses, np.minimum(deltas * (1 + 1e-12) + 1e-14 + 2.0**-52 * len(losses), 1.0)

@@ -23,7 +23,7 @@ class Grid:
 
 def grid_edges(ends: tuple[float, float], h: float) -> Array:
     """Multiples of ``h`` that reach beyond both ends, three at least."""
-    first = math.floor(ends[0] / h)
+    first = math.floor(ends[0] / h) - 1
     return np.asarray(h * np.arange(first, max(math.ceil(ends[1] / h) + 1, first + 2) + 1), dtype=np.float64)
 
 
@@ -34,7 +34,7 @@ def connect(pair: Pair, edges: Array) -> Grid:
     inner_p, inner_q = log_p[1:-1], log_q[1:-1]
     with np.errstate(invalid="ignore", divide="ignore"):
         # The share of a cell's P mass at its upper end; rounded up, since that is the safe side.
-        slack = 4 * UNIT_ROUNDOFF * (2 + np.abs(inner_p) + np.abs(edges[:-1])) / min(h, 1.0)
+        slack = _rounding(inner_p, edges[:-1]) / min(h, 1.0)
         share = np.clip(np.expm1(inner_q - inner_p + edges[:-1]) / math.expm1(-h) + slack, 0.0, 1.0)
         share = np.where(np.isfinite(inner_p), share, 0.0)
         up, stay = inner_p + np.log(share), inner_p + np.log1p(-share)
@@ -48,7 +48,9 @@ def connect(pair: Pair, edges: Array) -> Grid:
 def merge(pair: Pair, edges: Array) -> Grid:
     """Join what lies half an interval above and below a grid value so that their joint loss is that value.
 
-    One side has some mass too many for that; it moves down to the next grid value. The lowest tail is dropped.
+    One side has some mass too many for that. Joined with a little of what now lies at the next value on its far side it
+    comes to lie on the grid too; where there is not enough, it moves down. The lowest tail is dropped. Joining outcomes
+    and moving mass down only ever hide the record.
     """
     h = float(edges[1] - edges[0])
     log_p, log_q = pair.cells(np.sort(np.concatenate([edges, edges[:-1] + h / 2])))
@@ -57,18 +59,39 @@ def merge(pair: Pair, edges: Array) -> Grid:
     over_p, over_q = np.append(log_p[3:-1:2], -np.inf), np.append(log_q[3:-1:2], -np.inf)
     at = edges[1:]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        lacks = under_p + np.log(np.maximum(np.expm1(under_q + at - under_p), 0.0))
-        exceeds = over_p + np.log(np.maximum(-np.expm1(over_q + at - over_p), 0.0))
+        # Of P, what ``under`` lacks and ``over`` exceeds; rounded to the safe side.
+        lacks = under_p + np.log(np.maximum(np.expm1(under_q + at - under_p), 0.0) + _rounding(under_p, at))
+        exceeds = over_p + np.log(np.maximum(-np.expm1(over_q + at - over_p) - _rounding(over_p, at), 0.0))
         log_ratio = np.where(np.isfinite(lacks) & np.isfinite(exceeds), exceeds - lacks, np.nan)
-    # Shares that stay; where one side is empty the whole other side moves down.
+    # Shares that are joined; where one side is empty none of the other is.
     keep_under = np.exp(np.minimum(np.nan_to_num(log_ratio, nan=-np.inf), 0.0))
     keep_over = np.exp(np.minimum(np.nan_to_num(-log_ratio, nan=-np.inf), 0.0))
     with np.errstate(divide="ignore"):
         joined = np.logaddexp(under_p + np.log(keep_under), over_p + np.log(keep_over))
-        fallen_under, fallen_over = under_p + np.log1p(-keep_under), over_p + np.log1p(-keep_over)
+        rest_under, rest_over = np.log1p(-keep_under), np.log1p(-keep_over)
+    # Mass at the next value up that lifts the rest of ``under`` to its own, and at the next down that ``over`` lifts.
+    pulled = np.nan_to_num(lacks, nan=-np.inf) + rest_under - math.log(-math.expm1(-h))
+    lifted = np.nan_to_num(exceeds, nan=-np.inf) + rest_over - _log_expm1(h)
+    half = joined - math.log(2)
+    stays = pulled <= np.append(half[1:], -np.inf)
+    pulled = np.where(stays, pulled, -np.inf)
+    lifted = np.minimum(lifted, np.append(-np.inf, half[:-1]))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        used = np.logaddexp(np.append(-np.inf, pulled[:-1]), np.append(lifted[1:], -np.inf)) - joined
+        left = joined + np.log1p(-np.exp(np.minimum(np.nan_to_num(used, nan=-np.inf), 0.0)))
+    here = np.logaddexp(np.logaddexp(left, over_p + rest_over), np.logaddexp(pulled, lifted))
     placed = np.full(len(edges), -np.inf)
-    placed[1:] = np.logaddexp(joined, fallen_over)
-    placed[:-1] = np.logaddexp(placed[:-1], fallen_under)
+    placed[1:] = np.logaddexp(here, np.where(stays, under_p + rest_under, -np.inf))
+    placed[:-1] = np.logaddexp(placed[:-1], np.where(stays, -np.inf, under_p + rest_under))
     placed[0] = np.logaddexp(placed[0], log_p[1])
     placed[-1] = np.logaddexp(placed[-1], log_p[-1])
     return Grid(round(edges[0] / h), placed, -math.inf)
+
+
+def _rounding(log_p: Array, edges: Array) -> Array:
+    """How wrong a ratio of a cell's masses may be."""
+    return 4 * UNIT_ROUNDOFF * (2 + np.abs(log_p) + np.abs(edges))
+
+
+def _log_expm1(x: float) -> float:
+    return x + math.log(-math.expm1(-x))

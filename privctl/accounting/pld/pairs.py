@@ -17,6 +17,9 @@ from scipy.special import gammaln, log_ndtr, ndtri_exp
 
 Array = NDArray[np.float64]
 
+#: Numbers in a scratch array of shifts times edges, and edges so few that they need no better start.
+_SCRATCH, _FEW = 1 << 21, 2048
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -146,12 +149,10 @@ class GaussianMixture:
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """See ``Pair``."""
         x = self._inverse(edges)
-        parts = [
-            log_normal_cells((x - shift) / self.stddev) + math.log(weight)
-            for shift, weight in zip(self.shifts, self.weights, strict=True)
-            if weight > 0
-        ]
-        log_p = np.logaddexp.reduce(np.stack(parts))
+        log_p = np.full(len(edges) + 1, -np.inf)
+        for shift, weight in zip(self.shifts, self.weights, strict=True):
+            if weight > 0:
+                np.logaddexp(log_p, log_normal_cells((x - shift) / self.stddev) + math.log(weight), out=log_p)
         if self.lost > 0:
             log_p[-1] = np.logaddexp(log_p[-1], math.log(self.lost))
         return log_p, log_normal_cells(x / self.stddev)
@@ -185,17 +186,33 @@ class GaussianMixture:
         k, log_w = shifts[moving][:, None], np.log(weights[moving])[:, None]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             goal = np.where(losses > 0, losses + np.log1p(-idle * np.exp(-losses)), np.log(np.exp(losses) - idle))
+        goal = goal if idle else losses
         reachable = np.isfinite(goal)
-        x = np.min(((np.where(reachable, goal, 0.0) - log_w) * variance + k * k / 2) / k, axis=0)
+        x = np.full(len(losses), -np.inf)
+        size = max(1, _SCRATCH // len(k))
+        wanted = goal[reachable]
+        x[reachable] = np.concatenate(
+            [self._solve(wanted[i : i + size], k, log_w) for i in range(0, len(wanted), size)] or [wanted]
+        )
+        return np.asarray(np.maximum.accumulate(x), dtype=np.float64)
+
+    def _solve(self, goal: Array, k: Array, log_w: Array) -> Array:
+        """Where the log of the sum of exponentials is ``goal``, rising; k and log_w have shape (terms, 1)."""
+        variance = self.stddev**2
+        x = np.min(((goal - log_w) * variance + k * k / 2) / k, axis=0)
+        if len(goal) > _FEW:
+            # A few exact points make a start from which two steps suffice.
+            some = self._solve(goal[:: len(goal) // _FEW * 2], k, log_w)
+            x = np.minimum(x, np.interp(goal, goal[:: len(goal) // _FEW * 2], some, right=np.inf))
         for _ in range(60):
             terms = log_w + (k * x - k * k / 2) / variance
             height = np.logaddexp.reduce(terms)
             slope = np.sum(np.exp(terms - height) * k, axis=0) / variance
-            step = np.where(reachable, (height - goal) / slope, 0.0)
+            step = (height - goal) / slope
             x = x - step
             if np.all(np.abs(step) <= 1e-14 * (np.abs(x) + self.stddev)):
                 break
-        return np.asarray(np.maximum.accumulate(np.where(reachable, x, -np.inf)), dtype=np.float64)
+        return np.asarray(x, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +294,9 @@ class Symmetrized:
         marks = np.unique(np.concatenate([np.abs(edges), [0.0]]))
         log_p, log_q = self.pair.cells(marks)
         gain_p, gain_q = log_p[1:], log_q[1:]
-        middle = math.log(max(-np.expm1(np.logaddexp(_total(gain_p), _total(gain_q))), 0.0) or 5e-324)
+        whole_p, whole_q = self.pair.cells(np.zeros(1))
+        # What neither half has: P(loss <= 0) - Q(loss > 0).
+        middle = float(whole_p[0] + _log1mexp(np.maximum(whole_p[0] - whole_q[1], 1e-300)))
         losses = np.concatenate([-marks[::-1], marks])
         fine_p = np.concatenate([gain_q[::-1], [middle], gain_p])
         fine_q = np.concatenate([gain_p[::-1], [middle], gain_q])
@@ -316,10 +335,6 @@ def _differences(below: Array, above: Array) -> Array:
 def _log1mexp(gap: Array) -> Array:
     """log(1 - exp(-gap)) for gap >= 0."""
     return np.log(-np.expm1(-gap))
-
-
-def _total(logs: Array) -> float:
-    return float(np.logaddexp.reduce(logs)) if len(logs) else -math.inf
 
 
 def _merged(fine: Array, at: NDArray[np.intp]) -> Array:

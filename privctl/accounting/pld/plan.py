@@ -63,16 +63,17 @@ def make_plan(
     deviation = _deviation(sketches, tilt)
     interval = deviation * math.sqrt(6 * precision / count)
     if tilt > 0:
-        # Placing a loss on two grid points adds up to h^2/6 to its variance, so count tilt h^2 / 12 to epsilon; and
-        # never more than count h.
-        interval = min(deviation / 8, math.sqrt(12 * precision * max(epsilon, deviation / 100) / (count * tilt)))
+        # Placing a loss on two grid points adds h^2/6 to its variance and h^2/12 to its mean under P, on average, so
+        # count (1 + tilt) h^2 / 12 to epsilon; and never more than count h.
+        gain = precision * max(epsilon, deviation / 100) / count
+        interval = min(deviation / 8, math.sqrt(12 * gain / (1 + tilt)))
         interval = max(interval, precision * epsilon / count)
     if lower:
         interval = min(interval, min(sketch.bulk() for sketch in sketches) / 40)
     # Neither the window nor any one step may need more points than there are.
     ends = [_ends(step.pair, cap, log_tail) for step in steps]
     interval = max(interval, *((top - bottom) / _LARGEST_GRID for bottom, top in [*ends, (low, high)]))
-    spread = interval * (2 + 6 * math.sqrt(count))
+    spread = interval * min(2 + 6 * math.sqrt(count), _LARGEST_GRID)
     return Plan(tilt, interval, low - spread, high + spread, ends)
 
 
