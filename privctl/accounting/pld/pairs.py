@@ -180,7 +180,7 @@ class GaussianMixture:
         exp(loss) less the weight on 0 is a sum of exponentials, whose logarithm is convex in x: Newton's method from
         where its largest term alone suffices comes down to the root without passing it.
         """
-        shifts, weights, variance = np.array(self.shifts), np.array(self.weights), self.stddev**2
+        shifts, weights = np.array(self.shifts), np.array(self.weights)
         idle = float(weights[0]) if shifts[0] == 0 else 0.0
         moving = (shifts > 0) & (weights > 0)
         k, log_w = shifts[moving][:, None], np.log(weights[moving])[:, None]
