@@ -71,7 +71,7 @@ def from_report(path: Path, report: PrivacyReport) -> FactSource | None:
     """The facts that ``report`` records of the training behind its outputs; None where it records none."""
     mechanism = report.mechanism
     training = mechanism.training if isinstance(mechanism, WeightNoise) else mechanism
-    if training is None:
+    if not isinstance(training, ClippedTraining):
         return None
     values = {name: getattr(training, name) for name in _FIELDS}
     # Facts typed by a user stay asserted, however many reports repeat them; and weights that training started from

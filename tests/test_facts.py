@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from privctl.domain.errors import InputFault, PrivctlError, UsageFault
+from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.mechanism import Calibration, ClippedTraining, Optimizer, WeightNoise
 from privctl.domain.report import PrivacyReport
@@ -15,6 +16,12 @@ from privctl.facts import FactSource, from_file, from_flags, from_report, traini
 
 FULL = {"epochs": 10, "learning_rate": 5e-5, "clip_norm": 1.0, "dataset_size": 1000, "batch_size": 5}
 TRAINING = ClippedTraining(**FULL)  # type: ignore[arg-type]
+
+
+def test_a_plan_or_a_private_training_holds_no_facts_of_clipped_training() -> None:
+    ledger = Ledger(events=(SampledGaussian(noise_multiplier=1, sample_rate=0.01, steps=10),))
+    report = PrivacyReport(step="retrain", created="2026-01-02T03:04:05Z", versions={}, mechanism=ledger)
+    assert from_report(Path("r.json"), report) is None
 
 
 def test_everything_missing_is_listed_at_once() -> None:

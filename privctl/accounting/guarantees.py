@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from privctl.accounting.ledger import ACCOUNTANT, adjacency_of, epsilon_bound, gaussian_shift
 from privctl.accounting.risk import risks, trade_off
 from privctl.domain.events import Batches, Ledger, SampledGaussian, SecretMixture
-from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, PrivacyUnit, Status
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, PrivacyUnit, status_of
 
 #: What the accountant is called where the ledger is one exact Gaussian.
 EXACT = "analytic Gaussian (Balle and Wang 2018), exact"
@@ -21,40 +20,22 @@ _BATCHES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """Who stands behind the assumptions: ``ENFORCED`` where the program itself did what they say."""
-
-    state: AssumptionState
-
-    @property
-    def status(self) -> Status:
-        """What a bound may be called under it."""
-        return Status.CONDITIONAL if self.state is AssumptionState.ASSERTED else Status.PROVED
-
-
-PLANNED = Standing(state=AssumptionState.ASSERTED)
-ENFORCED = Standing(state=AssumptionState.ENFORCED)
-
-
 def accountant_of(ledger: Ledger) -> str:
     """Which accountant answers for ``ledger``."""
     return ACCOUNTANT if gaussian_shift(ledger) is None else EXACT
 
 
-def assumptions_of(ledger: Ledger, standing: Standing) -> tuple[Assumption, ...]:
-    """What every bound on ``ledger`` rests on."""
+def assumptions_of(ledger: Ledger, state: AssumptionState) -> tuple[Assumption, ...]:
+    """What every bound on ``ledger`` rests on; ``state`` is who stands behind it."""
     found = [
         Assumption(
             name="contribution",
             statement="one example changes what noise is added to by the clip norm at most",
-            state=standing.state,
+            state=state,
         )
     ]
     kinds = {event.batches for event in ledger.events if isinstance(event, SampledGaussian) and event.sample_rate < 1}
-    found += [
-        Assumption(name=f"{kind} batches", statement=_BATCHES[kind], state=standing.state) for kind in sorted(kinds)
-    ]
+    found += [Assumption(name=f"{kind} batches", statement=_BATCHES[kind], state=state) for kind in sorted(kinds)]
     return (*found,)
 
 
@@ -68,30 +49,31 @@ def guarantee_of(
     delta: float,
     *,
     name: str,
-    standing: Standing,
+    state: AssumptionState,
     assumptions: Sequence[Assumption] = (),
     priors: Sequence[float] = (),
     note: str = "",
 ) -> Guarantee:
     """The tight guarantee of everything in ``ledger`` at ``delta``, with what it leaves an attacker.
 
-    ``assumptions`` are added to the ledger's own. Raises ValueError for delta outside (0, 1) and for events that do not
-    compose.
+    ``state`` says who stands behind the ledger's own assumptions; ``assumptions`` are added to them. Raises ValueError
+    for delta outside (0, 1) and for events that do not compose.
     """
     secret = any(isinstance(event, SecretMixture) for event in ledger.events)
     only = ledger.events[0]
+    premises = (*assumptions_of(ledger, state), *assumptions)
     return Guarantee(
         name=name,
         epsilon=finite(epsilon_bound(ledger, delta)),
         delta=delta,
         adjacency=adjacency_of(ledger),
         accountant=accountant_of(ledger),
-        status=standing.status,
+        status=status_of(premises),
         unit=PrivacyUnit.SECRET if secret else PrivacyUnit.EXAMPLE,
         noise_multiplier=only.noise_multiplier
         if len(ledger.events) == 1 and isinstance(only, SampledGaussian)
         else None,
-        assumptions=(*assumptions_of(ledger, standing), *assumptions),
+        assumptions=premises,
         risks=risks(trade_off(ledger), priors),
         note=note,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -70,6 +71,14 @@ class Assumption:
     name: str
     statement: str
     state: AssumptionState
+
+
+def status_of(assumptions: Sequence[Assumption]) -> Status:
+    """``proved`` only where every assumption is enforced or checked; ``void`` where one is violated."""
+    states = {assumption.state for assumption in assumptions}
+    if AssumptionState.VIOLATED in states:
+        return Status.VOID
+    return Status.CONDITIONAL if AssumptionState.ASSERTED in states else Status.PROVED
 
 
 class RiskMeasure(StrEnum):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from privctl.accounting.gaussian import gaussian_guarantee, noise_multiplier_for
 from privctl.domain.checks import fraction, positive
 from privctl.domain.errors import UsageFault
-from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Guarantee, Scope, Status
+from privctl.domain.guarantee import Adjacency, Assumption, Guarantee, Scope, Status, status_of
 from privctl.domain.mechanism import Calibration, ClippedTraining, Formula, Regime
 from privctl.domain.report import Omission
 from privctl.mechanisms.sensitivity import REGIMES, NotApplicable, Sensitivity, sensitivity
@@ -49,11 +49,8 @@ class Premises:
     assumptions: tuple[Assumption, ...]
 
     def status(self, extra: Sequence[Assumption] = ()) -> Status:
-        """``proved`` only where every assumption is enforced or checked; ``void`` where one is violated."""
-        states = {a.state for a in (*self.assumptions, *extra)}
-        if AssumptionState.VIOLATED in states:
-            return Status.VOID
-        return Status.CONDITIONAL if AssumptionState.ASSERTED in states else Status.PROVED
+        """What a bound on them and ``extra`` may be called."""
+        return status_of((*self.assumptions, *extra))
 
 
 def default_delta(dataset_size: int) -> float:

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from privctl import peers
 from privctl.accounting import ledger, risk
-from privctl.accounting.guarantees import PLANNED, assumptions_of, finite
+from privctl.accounting.guarantees import assumptions_of, finite
 from privctl.accounting.methods import Method, adjacency_for, methods_for
 from privctl.domain.checks import positive
 from privctl.domain.events import Batches, Ledger, SampledGaussian
-from privctl.domain.guarantee import Adjacency, Guarantee, Status
+from privctl.domain.guarantee import Adjacency, AssumptionState, Guarantee, Status
 from privctl.planning.plan import Plan, Row
 
 #: Relative precision of what is shown beside a method's number, and of what may refute it.
@@ -103,7 +103,7 @@ def _stated(
         accountant=method.source,
         status=status,
         noise_multiplier=event.noise_multiplier,
-        assumptions=assumptions_of(here, PLANNED),
+        assumptions=assumptions_of(here, AssumptionState.ASSERTED),
         note="" if sound else method.caveat.format(batches=event.batches),
         risks=risk.risks(risk.trade_off(here), priors) if priors is not None else (),
         follows=finite(follows),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from privctl.accounting import calibration, ledger, mutual_information, renyi, risk, secrets
-from privctl.accounting.guarantees import PLANNED, assumptions_of, finite, guarantee_of
+from privctl.accounting.guarantees import assumptions_of, finite, guarantee_of
 from privctl.domain.events import Event, Ledger, SecretMixture, SignBits
 from privctl.domain.guarantee import (
     Adjacency,
@@ -45,7 +45,7 @@ def plan_ledger(
         events = (event_of(noise),)
         solution = float(getattr(events[0], field))
     whole = Ledger(events=tuple(events))
-    tight = guarantee_of(whole, delta, name="privacy loss distribution", standing=PLANNED, priors=priors)
+    tight = guarantee_of(whole, delta, name="privacy loss distribution", state=AssumptionState.ASSERTED, priors=priors)
     tight = replace(tight, follows=tight.epsilon)
     rows = [Row(key="pld", title=tight.name, seconds=time.perf_counter() - started, guarantee=tight)]
     started = time.perf_counter()
@@ -135,9 +135,9 @@ def plan_secret(event: SecretMixture, delta: float, prior: float, *, posterior: 
         unit=PrivacyUnit.SECRET,
         adjacency=Adjacency.ZERO_OUT,
         accountant="KL divergence from the secret's absence, exact integral; Fano's inequality",
-        status=PLANNED.status,
+        status=Status.CONDITIONAL,
         noise_multiplier=event.noise_multiplier,
-        assumptions=assumptions_of(Ledger(events=(event,)), PLANNED),
+        assumptions=assumptions_of(Ledger(events=(event,)), AssumptionState.ASSERTED),
         note="epsilon is the information about the secret, in nats",
         risks=(
             Risk(
@@ -152,7 +152,7 @@ def plan_secret(event: SecretMixture, delta: float, prior: float, *, posterior: 
     whole = Ledger(events=(event,))
     # The reference form needs one order only: the secret there, against its absence.
     curve = risk.Lines(*ledger.composed(whole, None, order=0)[0].profile())
-    by_curve = guarantee_of(whole, delta, name="secret protection, trade-off curve", standing=PLANNED)
+    by_curve = guarantee_of(whole, delta, name="secret protection, trade-off curve", state=AssumptionState.ASSERTED)
     by_curve = replace(
         by_curve,
         notion=Notion.SECRET_PROTECTION,
