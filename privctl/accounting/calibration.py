@@ -38,9 +38,10 @@ def noise_multiplier_for(epsilon: float, delta: float, ledger_of: Callable[[floa
     search = _Search(epsilon, delta, ledger_of)
     coarse = search.root(_guess(epsilon, delta, ledger_of(1.0)), COARSE, 20 * _TOLERANCE)
     found = search.root(coarse, FINE, _TOLERANCE)
-    while epsilon_bound(ledger_of(found), delta) > epsilon:
+    step = _TOLERANCE
+    while found < MOST and epsilon_bound(ledger_of(found), delta) > epsilon:
         # The other order binds here; rare, and a little more noise settles it.
-        found *= 1 + _TOLERANCE
+        found, step = found * (1 + step), 2 * step
     return _within(found, epsilon, delta)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from privctl.accounting.ledger import ACCOUNTANT, adjacency_of, epsilon_bound, gaussian_shift
 from privctl.accounting.risk import risks, trade_off
-from privctl.domain.events import Batches, Ledger, SampledGaussian, SecretMixture
+from privctl.domain.events import Batches, Event, Ledger, SampledGaussian, SecretMixture
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, PrivacyUnit, status_of
 
 #: What the accountant is called where the ledger is one exact Gaussian.
@@ -34,9 +34,19 @@ def assumptions_of(ledger: Ledger, state: AssumptionState) -> tuple[Assumption, 
             state=state,
         )
     ]
-    kinds = {event.batches for event in ledger.events if isinstance(event, SampledGaussian) and event.sample_rate < 1}
-    found += [Assumption(name=f"{kind} batches", statement=_BATCHES[kind], state=state) for kind in sorted(kinds)]
+    kinds = {_batches_of(event) for event in ledger.events}
+    found += [
+        Assumption(name=f"{kind} batches", statement=_BATCHES[kind], state=state) for kind in Batches if kind in kinds
+    ]
     return (*found,)
+
+
+def _batches_of(event: Event) -> Batches | None:
+    """How the event's batches must be drawn; None where everybody takes part."""
+    if isinstance(event, SampledGaussian):
+        return event.batches if event.sample_rate < 1 or event.batches is Batches.SHUFFLED else None
+    rates = event.probabilities if isinstance(event, SecretMixture) else (event.sample_rate,)
+    return Batches.POISSON if min(rates) < 1 else None
 
 
 def finite(value: float) -> float | None:
@@ -62,9 +72,11 @@ def guarantee_of(
     secret = any(isinstance(event, SecretMixture) for event in ledger.events)
     only = ledger.events[0]
     premises = (*assumptions_of(ledger, state), *assumptions)
+    epsilon = epsilon_bound(ledger, delta)
+    known = ((epsilon, delta),) if math.isfinite(epsilon) else ()
     return Guarantee(
         name=name,
-        epsilon=finite(epsilon_bound(ledger, delta)),
+        epsilon=finite(epsilon),
         delta=delta,
         adjacency=adjacency_of(ledger),
         accountant=accountant_of(ledger),
@@ -74,6 +86,6 @@ def guarantee_of(
         if len(ledger.events) == 1 and isinstance(only, SampledGaussian)
         else None,
         assumptions=premises,
-        risks=risks(trade_off(ledger), priors),
+        risks=risks(trade_off(ledger, *known), priors),
         note=note,
     )

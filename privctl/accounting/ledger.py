@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from privctl.accounting import gaussian
+from privctl.accounting import gaussian, renyi
 from privctl.accounting.pld.compose import COARSE, FINE, compose
 from privctl.accounting.pld.distribution import LossDistribution
 from privctl.accounting.pld.pairs import (
@@ -26,7 +26,15 @@ from privctl.accounting.pld.pairs import (
 from privctl.accounting.pld.plan import Step
 from privctl.accounting.poisson_binomial import poisson_binomial
 from privctl.domain.checks import fraction
-from privctl.domain.events import Batches, Event, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian
+from privctl.domain.events import (
+    Batches,
+    Event,
+    LaplaceNoise,
+    Ledger,
+    RandomizedResponse,
+    SampledGaussian,
+    SecretMixture,
+)
 from privctl.domain.guarantee import Adjacency
 
 ACCOUNTANT = "privacy loss distribution (privctl), connect the dots"
@@ -40,20 +48,26 @@ _LEAST_NOISE = 1e-6
 _CERTAIN = 1 - 1e-9
 #: Shifts beyond this have an epsilon that floats cannot hold.
 _VACUOUS = 1e150
+#: From this many steps on Renyi DP may do better than the grid.
+_MANY = 10_000_000
 
 
 def adjacency_of(ledger: Ledger) -> Adjacency:
     """The neighbours that the ledger's pairs speak of; raises ValueError where no single notion fits them all.
 
-    Poisson batches: one record more or less. Fixed-size batches: one record replaced. Shuffled passes: one record's
-    contribution zeroed, which for Poisson batches is the same as its removal.
+    Poisson batches: one record more or less. A secret: its records' contributions zeroed. Fixed-size batches: one
+    record replaced. Shuffled passes: one record's contribution zeroed, which for Poisson batches is the same as its
+    removal.
     """
+    secrets = {event.probabilities for event in ledger.events if isinstance(event, SecretMixture)}
+    if secrets and (len(secrets) > 1 or not all(isinstance(event, SecretMixture) for event in ledger.events)):
+        raise ValueError("events of one secret, in the same records, compose only with each other")
     kinds = {event.batches for event in ledger.events if isinstance(event, SampledGaussian)}
     if Batches.FIXED_SIZE in kinds:
         if len(kinds) > 1 or not all(isinstance(event, SampledGaussian) for event in ledger.events):
             raise ValueError("fixed-size batches protect against replacing a record and compose only with their like")
         return Adjacency.REPLACE_ONE
-    return Adjacency.ZERO_OUT if Batches.SHUFFLED in kinds else Adjacency.ADD_OR_REMOVE
+    return Adjacency.ZERO_OUT if secrets or Batches.SHUFFLED in kinds else Adjacency.ADD_OR_REMOVE
 
 
 def epsilon_bound(ledger: Ledger, delta: float, *, precision: float = FINE) -> float:
@@ -66,7 +80,7 @@ def epsilon_bound(ledger: Ledger, delta: float, *, precision: float = FINE) -> f
     exact = gaussian_shift(ledger)
     if exact is not None:
         return gaussian.epsilon_at(delta, exact) if exact else 0.0
-    ceiling = _unsampled_epsilon(ledger, delta)
+    ceiling = min(_unsampled_epsilon(ledger, delta), _long_epsilon(ledger, delta))
     if any(isinstance(event, SampledGaussian) and event.noise_multiplier < _LEAST_NOISE for event in ledger.events):
         return ceiling
     return min(ceiling, max(found.epsilon(delta) for found in composed(ledger, delta, precision=precision)))
@@ -140,6 +154,13 @@ def _unsampled_epsilon(ledger: Ledger, delta: float) -> float:
         mus.append(_plain_shift(event) or sensitivity * math.sqrt(event.steps) / event.noise_multiplier)
     mu = math.hypot(*mus)
     return gaussian.epsilon_at(delta, mu) if mu < _VACUOUS else math.inf
+
+
+def _long_epsilon(ledger: Ledger, delta: float) -> float:
+    """Epsilon by Renyi DP where there are so many steps that the grid gets coarse; inf elsewhere."""
+    if sum(event.steps for event in ledger.events) < _MANY or adjacency_of(ledger) is not Adjacency.ADD_OR_REMOVE:
+        return math.inf
+    return renyi.ledger_epsilon(ledger, delta)[0]
 
 
 def _rarer(event: Event) -> Event:

@@ -23,8 +23,8 @@ class Method:
     """One way of accounting.
 
     ``epsilon(event, delta)`` may be inf; ``noise_multiplier(event, epsilon, delta)`` ignores the event's own noise.
-    Both raise ValueError where the method has no answer. ``sound_for`` are the batches for which epsilon is a bound;
-    ``caveat`` says what is wrong where it is none.
+    Both raise ValueError where the method has no answer. ``sound_for`` are the batches for which epsilon is a bound,
+    ``holds(event, epsilon)`` a condition under which it is one too; ``caveat`` says what is missing elsewhere.
     """
 
     title: str
@@ -33,6 +33,13 @@ class Method:
     noise_multiplier: Callable[[SampledGaussian, float, float], float]
     sound_for: frozenset[Batches]
     caveat: str = ""
+    holds: Callable[[SampledGaussian, float], bool] = lambda event, epsilon: False
+
+    def sound(self, event: SampledGaussian, epsilon: float) -> bool:
+        """Whether ``epsilon``, found by this method, is a bound for ``event``."""
+        # When everybody takes part in every step, passes and Poisson batches are one.
+        alike = event.sample_rate == 1 and event.batches is Batches.SHUFFLED and Batches.POISSON in self.sound_for
+        return event.batches in self.sound_for or alike or self.holds(event, epsilon)
 
 
 def adjacency_for(batches: Batches) -> Adjacency:
@@ -132,12 +139,12 @@ _limit = _as_published(published.clt_epsilon, published.clt_noise_multiplier)
 _poster_turned = _as_published(published.poster_advanced_epsilon, published.poster_advanced_noise_multiplier)
 
 _AMPLIFIED = frozenset({Batches.POISSON, Batches.FIXED_SIZE})
-_SAMPLING = "it takes its gain from Poisson batches; for {batches} batches nothing proves it"
+_SAMPLING = "proved for Poisson batches and the removal of a record, not for {batches} batches"
 
 #: Key -> method, in the order of the table. The tight accountant of whatever batches were asked for is ``tight``.
 METHODS: dict[str, Method] = {
     "naive": Method(
-        title="basic composition",
+        title="basic (naive) composition",
         source="Dwork et al. 2006, amplified by sampling",
         epsilon=_naive[0],
         noise_multiplier=_naive[1],
@@ -167,6 +174,9 @@ METHODS: dict[str, Method] = {
         noise_multiplier=_poster_naive[1],
         sound_for=_NONE,
         caveat="it counts participations on average, and its Gaussian formula is proved for epsilon below 1 each",
+        holds=lambda event, epsilon: (
+            event.batches is Batches.SHUFFLED and published.poster_naive_holds(epsilon, event.sample_rate, event.steps)
+        ),
     ),
     "poster-advanced": Method(
         title="advanced, as on the poster",
@@ -176,7 +186,7 @@ METHODS: dict[str, Method] = {
         sound_for=_NONE,
         caveat="as printed it lets every participation spend more than the whole budget",
     ),
-    "poster-advanced-inverted": Method(
+    "poster-advanced-corrected": Method(
         title="the same, right way up",
         source="the simplification read as epsilon = 2 eps' sqrt(2 k ln 1/delta')",
         epsilon=_poster_turned[0],
@@ -220,7 +230,7 @@ TIGHT: dict[Batches, Method] = {
         sound_for=_EVERY,
     ),
     Batches.FIXED_SIZE: Method(
-        title="distribution of C_p(f)",
+        title="drawing a fixed number",
         source="Dong, Roth and Su 2022, theorem 4.2",
         epsilon=tight_epsilon,
         noise_multiplier=tight_noise_multiplier,

@@ -18,7 +18,7 @@ from scipy.special import ndtr, ndtri
 from privctl.accounting.ledger import composed, gaussian_shift
 from privctl.accounting.pld.pairs import Array
 from privctl.domain.checks import probability
-from privctl.domain.events import Ledger
+from privctl.domain.events import Batches, Event, Ledger, SampledGaussian, SecretMixture
 from privctl.domain.guarantee import Risk, RiskMeasure
 
 #: False positive rates at which a report states the best true positive rate.
@@ -94,12 +94,41 @@ class EitherOrder:
         return max(curve.advantage() for curve in self.curves)
 
 
-def trade_off(ledger: Ledger) -> TradeOff:
-    """The trade-off curve of everything in ``ledger``."""
+@dataclass(frozen=True, slots=True)
+class Tightest:
+    """The best of several bounds at each point."""
+
+    curves: tuple[TradeOff, ...]
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """See ``TradeOff``."""
+        return min(curve.true_positive_rate(false_positive_rate) for curve in self.curves)
+
+    def advantage(self) -> float:
+        """See ``TradeOff``."""
+        return min(curve.advantage() for curve in self.curves)
+
+
+def trade_off(ledger: Ledger, *points: tuple[float, float]) -> TradeOff:
+    """The trade-off curve of everything in ``ledger``.
+
+    ``points`` are (epsilon, delta) that it is known to have, which sharpens the curve there. No test tells more than
+    whether the record ever took part.
+    """
     mu = gaussian_shift(ledger)
     if mu is not None:
         return GaussianTradeOff(mu)
-    return EitherOrder(tuple(Lines(*found.profile()) for found in composed(ledger, None)))
+    whole = EitherOrder(tuple(Lines(*found.profile()) for found in composed(ledger, None)))
+    taking_part = -math.expm1(sum(_log_absent(event) for event in ledger.events))
+    return Tightest((whole, line(0.0, taking_part), *(line(epsilon, delta) for epsilon, delta in points)))
+
+
+def _log_absent(event: Event) -> float:
+    """Log of the chance that the record, or all of a secret's, take part in none of the event's steps."""
+    if isinstance(event, SampledGaussian) and event.batches is not Batches.POISSON:
+        return -math.inf
+    rates = event.probabilities if isinstance(event, SecretMixture) else (event.sample_rate,)
+    return event.steps * math.fsum(math.log1p(-rate) if rate < 1 else -math.inf for rate in rates)
 
 
 def line(epsilon: float, delta: float) -> TradeOff:
@@ -108,7 +137,7 @@ def line(epsilon: float, delta: float) -> TradeOff:
     Example: epsilon 1, delta 0.001 and false positive rate 0.8 leave at most 0.927.
     """
     if epsilon == 0:
-        return Lines(np.array([0.0]), np.array([delta]))
+        return Lines(np.array([0.0]), np.array([min(delta, 1.0)]))
     # In terms of rates: TPR <= e^eps FPR + delta and 1 - FPR <= e^eps (1 - TPR) + delta.
     mirrored = 1 - (1 - delta) * math.exp(-epsilon)
     return Lines(np.array([-epsilon, 0.0, epsilon]), np.array([mirrored, _kink(epsilon, delta), delta]))

@@ -48,7 +48,12 @@ _MECHANISMS = ("gaussian", "laplace", "randomized-response", "ferret", "secret")
 @click.option("--posterior", type=float, help="secret: largest chance of a right guess; needs one --prior.")
 @click.option("--prior", "priors", type=float, multiple=True, help="Chance of guessing a secret blindly (repeatable).")
 @click.option("--ledger", type=click.Path(), help="JSON list of events of any kind, all composed; see below.")
-@click.option("--method", "methods", multiple=True, help="Only this row, by its key in the JSON (repeatable).")
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    help="Only these rows beside the main one (repeatable): naive, advanced, optimal, rdp, gdp-clt, ...",
+)
 @click.option("--no-peers", is_flag=True, help="Skip other packages' accountants (importing Opacus takes seconds).")
 @click.option("--plot", type=click.Path(), help="Draw epsilon over steps and the trade-off curve: FILE.svg or .png.")
 @click.option("-o", "--output", type=click.Path(), help="Also write the JSON report here.")
@@ -74,27 +79,68 @@ def account(**options: Any) -> None:
     from privctl.progress import note
     from privctl.storage.atomic import require_absent, write_bytes
 
+    given = _given(options)
+    _check_accepted(options, given)
     plot, output = (Path(options[name]) if options[name] else None for name in ("plot", "output"))
+    _check_files(plot, output)
     for path in (plot, output):
         if path is not None:
             require_absent(path, options["force"])
-    if plot is not None and plot.suffix not in (".svg", ".png"):
-        raise UsageFault(f"--plot {plot} has neither the ending .svg nor .png; name it so")
     try:
         plan = _plan(options)
         drawn = _drawn(plan, plot) if plot is not None else b""
     except ValueError as error:
         raise UsageFault(_flagged(str(error))) from None
-    given = {k: v for k, v in options.items() if v not in (None, (), False) and k not in _NOT_REPORTED}
-    text = encode(report_of(plan, {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}))
+    said = {k: list(v) if isinstance(v, tuple) else v for k, v in options.items() if k in given - _NOT_REPORTED}
+    text = encode(report_of(plan, said))
+    click.echo(text if options["as_json"] else _rendered(plan), nl=False)
     for path, content in ((plot, drawn), (output, text.encode())):
         if path is not None:
             write_bytes(path, content, replace=options["force"])
             note(f"wrote {path}", quiet=options["quiet"])
-    click.echo(text if options["as_json"] else _rendered(plan, options), nl=False)
 
 
-_NOT_REPORTED = {"as_json", "quiet", "force", "plot", "output", "no_peers"}
+_NOT_REPORTED = {"as_json", "quiet", "force", "plot", "output"}
+_RATE = {"sample_rate", "steps", "dataset_size", "batch_size", "epochs"}
+#: What each mechanism makes something of, beside delta and the options about output.
+_ACCEPTED = {
+    "gaussian": {"epsilon", "noise_multiplier", "batches", "methods", "no_peers", "priors"} | _RATE,
+    "laplace": {"epsilon", "scale", "priors"} | _RATE,
+    "randomized-response": {"epsilon", "bit_epsilon", "bits", "priors"} | _RATE,
+    "ferret": {"epsilon", "fire_probability", "groups"} | _RATE,
+    "secret": {"posterior", "noise_multiplier", "records", "priors"} | (_RATE - {"sample_rate"}),
+    "ledger": {"ledger", "priors"},
+}
+_ALWAYS = {"delta", "mechanism"} | _NOT_REPORTED
+
+
+def _given(options: dict[str, Any]) -> set[str]:
+    """The options that the user stated, whatever their values."""
+    context, default = click.get_current_context(), click.core.ParameterSource.DEFAULT
+    return {name for name in options if context.get_parameter_source(name) is not default}
+
+
+def _check_accepted(options: dict[str, Any], given: set[str]) -> None:
+    """Nothing that was said is ignored."""
+    what = "ledger" if options["ledger"] else options["mechanism"]
+    where = "--ledger, whose events say everything" if options["ledger"] else f"--mechanism {what}"
+    extra = given - _ACCEPTED[what] - _ALWAYS | (given & {"mechanism"} if options["ledger"] else set())
+    if extra:
+        flags = {p.name: p.opts[-1 if p.name == "output" else 0] for p in click.get_current_context().command.params}
+        raise UsageFault(f"{flags[min(extra)]} does not go with {where}")
+    for prior in options["priors"]:
+        if not 0 < prior < 1:
+            raise UsageFault(f"--prior is {prior:g}; it must be above 0 and below 1")
+
+
+def _check_files(plot: Path | None, output: Path | None) -> None:
+    if plot is not None and plot.suffix.lower() not in (".svg", ".png"):
+        raise UsageFault(f"--plot {plot} has neither the ending .svg nor .png; name it so")
+    if plot is not None and plot == output:
+        raise UsageFault(f"--plot and --output both name {plot}; name two files")
+    for flag, path in (("--plot", plot), ("--output", output)):
+        if path is not None and not path.parent.is_dir():
+            raise UsageFault(f"{flag} {path} lies in a folder that is not there; make it first")
 
 
 def _plan(options: dict[str, Any]) -> Plan:
@@ -169,7 +215,7 @@ def _plan_of_responses(options: dict[str, Any]) -> Plan:
         events,
         _delta(options),
         target=target,
-        solve=("epsilon", lambda noise: event(epsilon=1 / noise)),
+        solve=("bit epsilon", lambda noise: event(epsilon=1 / noise)),
         priors=options["priors"],
     )
 
@@ -187,7 +233,7 @@ def _plan_of_signs(options: dict[str, Any]) -> Plan:
         assert target is not None
         chance = fire_probability_for(target, options["groups"], steps, rate)
     event = SignBits(groups=options["groups"], fire_probability=chance, sample_rate=rate, steps=steps)
-    return plan_sign_bits(event, _delta(options))
+    return plan_sign_bits(event, _delta(options), target=target)
 
 
 def _plan_of_secret(options: dict[str, Any]) -> Plan:
@@ -199,7 +245,7 @@ def _plan_of_secret(options: dict[str, Any]) -> Plan:
         raise UsageFault("--mechanism secret needs one --prior, the chance of guessing the secret blindly")
     if not options["records"]:
         raise UsageFault("--mechanism secret needs --record, such as --record 0.001x50 for 50 records")
-    steps = 1 if options["steps"] is None else options["steps"]
+    _, steps = _rate_and_steps(options)
     chances = tuple(chance for text in options["records"] for chance in _records(text))
     event = SecretMixture(probabilities=chances, noise_multiplier=1.0 if noise is None else noise, steps=steps)
     return plan_secret(event, _delta(options), options["priors"][0], posterior=posterior)
@@ -210,9 +256,6 @@ def _plan_of_ledger(options: dict[str, Any]) -> Plan:
     from privctl.planning.others import plan_ledger
     from privctl.storage.reader import read_text
 
-    for name in ("epsilon", "noise_multiplier", "scale", "bit_epsilon", "fire_probability", "posterior"):
-        if options[name] is not None:
-            raise UsageFault(f"--{name.replace('_', '-')} does not go with --ledger, whose events say everything")
     path = Path(options["ledger"])
     events = decode_events(read_text(path), str(path))
     if not events:
@@ -224,9 +267,14 @@ def _records(text: str) -> list[float]:
     """The probabilities that ``P`` or ``PxCOUNT`` stands for."""
     chance, _, count = text.partition("x")
     try:
-        return [float(chance)] * (int(count) if count else 1)
+        found, times = float(chance), int(count) if count else 1
+        if not (0 <= found <= 1 and 1 <= times <= _MOST_RECORDS):
+            raise ValueError
+        return [found] * times
     except ValueError:
-        raise UsageFault(f"--record {text} is neither a probability nor PROBABILITYxCOUNT, such as 0.001x50") from None
+        raise UsageFault(
+            f"--record {text} is neither a probability nor PROBABILITYxCOUNT, such as 0.001x50, of at most 100,000"
+        ) from None
 
 
 def _one_of(options: dict[str, Any], wanted: str, given: str) -> tuple[float | None, float | None]:
@@ -246,8 +294,13 @@ def _delta(options: dict[str, Any]) -> float:
     return float(options["delta"])
 
 
+_MOST_RECORDS = 100_000
+
+
 def _rate_and_steps(options: dict[str, Any]) -> tuple[float, int]:
     """Sampling rate and steps, from their flags or from the data set's."""
+    from privctl.progress import note
+
     facts = {name: options[name] for name in ("dataset_size", "batch_size", "epochs")}
     stated = {name: value for name, value in facts.items() if value is not None}
     if not stated:
@@ -264,18 +317,31 @@ def _rate_and_steps(options: dict[str, Any]) -> tuple[float, int]:
             raise UsageFault(f"--{name.replace('_', '-')} is {value:g}; it must be above 0")
     if facts["batch_size"] > facts["dataset_size"]:
         raise UsageFault(f"--batch-size {facts['batch_size']} exceeds --dataset-size {facts['dataset_size']}")
+    if options["delta"] is not None and options["delta"] >= 1 / facts["dataset_size"]:
+        note(
+            f"delta {options['delta']:g} is no less than 1 / dataset-size: a record of somebody may be published whole",
+            quiet=options["quiet"],
+        )
+    if options["batches"] == Batches.SHUFFLED:
+        a_pass = math.ceil(facts["dataset_size"] / facts["batch_size"])
+        return 1 / a_pass, _counted(facts["epochs"] * a_pass)
     rate = facts["batch_size"] / facts["dataset_size"]
-    return rate, math.ceil(round(facts["epochs"] / rate, 6))
+    return rate, _counted(facts["epochs"] / rate)
+
+
+def _counted(steps: float) -> int:
+    """``steps`` rounded up, but for what division adds."""
+    return math.ceil(round(min(steps, 1e300), 6))
 
 
 def _drawn(plan: Plan, path: Path) -> bytes:
     from privctl.planning.curves import curves_of
     from privctl.render.curves import draw
 
-    return draw(curves_of(plan), "svg" if path.suffix == ".svg" else "png")
+    return draw(curves_of(plan), "svg" if path.suffix.lower() == ".svg" else "png")
 
 
-def _rendered(plan: Plan, options: dict[str, Any]) -> str:
+def _rendered(plan: Plan) -> str:
     from privctl.domain.events import Ledger, SecretMixture
     from privctl.render.account import AccountRow, account_text, notions_text
 
@@ -285,12 +351,13 @@ def _rendered(plan: Plan, options: dict[str, Any]) -> str:
     ]
     events: tuple[Event, ...] = plan.mechanism.events if isinstance(plan.mechanism, Ledger) else ()
     heading = "\n".join(_described(event) for event in events or (plan.mechanism,))
-    if not events or isinstance(events[0], SecretMixture):
-        return notions_text(rows, heading=heading)
     if plan.solution is not None:
-        heading += f"\nFound for epsilon {plan.target:g}: {plan.solved.replace('_', ' ')} {plan.solution:.9g}"
-    noise = plan.solved == "noise multiplier"
-    return account_text(rows, plan.guarantee, column=plan.solved if noise else "epsilon", heading=heading)
+        goal = "posterior" if any(isinstance(event, SecretMixture) for event in events) else "epsilon"
+        heading += f"\nFound for {goal} {plan.target:g}: {plan.solved.replace('_', ' ')} {plan.solution:.9g}"
+    if not events or any(isinstance(event, SecretMixture) for event in events):
+        return notions_text(rows, heading=heading)
+    column = "noise multiplier" if plan.solved == "noise multiplier" else "epsilon"
+    return account_text(rows, plan.guarantee, column=column, heading=heading)
 
 
 def _described(event: object) -> str:

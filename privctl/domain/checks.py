@@ -41,3 +41,9 @@ def probability(name: str, value: float) -> None:
     """``value`` lies between 0 and 1, both included."""
     if not 0 <= value <= 1:
         raise ValueError(f"{name} is {_shown(value)}; it must lie between 0 and 1")
+
+
+def count(name: str, value: int) -> None:
+    """``value`` is a whole number from 1 to a million million, beyond which arithmetic on it is no longer exact."""
+    if not 1 <= value <= 10**12:
+        raise ValueError(f"{name} is {_shown(value)}; it must lie between 1 and 1e12")

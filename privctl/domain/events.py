@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from privctl.domain.checks import at_least, positive, probability
+from privctl.domain.checks import at_least, count, positive, probability
 
 
 class Batches(StrEnum):
@@ -40,7 +40,7 @@ class SampledGaussian:
     def __post_init__(self) -> None:
         positive("noise_multiplier", self.noise_multiplier)
         probability("sample_rate", self.sample_rate)
-        at_least("steps", self.steps, 1)
+        count("steps", self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class LaplaceNoise:
     def __post_init__(self) -> None:
         positive("scale", self.scale)
         probability("sample_rate", self.sample_rate)
-        at_least("steps", self.steps, 1)
+        count("steps", self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class RandomizedResponse:
         positive("epsilon", self.epsilon)
         at_least("bits", self.bits, 1)
         probability("sample_rate", self.sample_rate)
-        at_least("steps", self.steps, 1)
+        count("steps", self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class SignBits:
         at_least("groups", self.groups, 1)
         probability("fire_probability", self.fire_probability)
         probability("sample_rate", self.sample_rate)
-        at_least("steps", self.steps, 1)
+        count("steps", self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class SecretMixture:
         if not self.probabilities:
             raise ValueError("probabilities is empty; a secret lies in at least one record")
         positive("noise_multiplier", self.noise_multiplier)
-        at_least("steps", self.steps, 1)
+        count("steps", self.steps)
 
 
 Event = SampledGaussian | LaplaceNoise | RandomizedResponse | SecretMixture

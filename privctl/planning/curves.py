@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -17,13 +16,15 @@ from privctl.render.curves import AccountCurves, RateCurve, StepCurve
 _POINTS = 16
 #: Methods drawn beside the tight one, where the batches are Poisson.
 _BESIDE = ("advanced", "rdp", "gdp-clt")
+#: Where the picture itself says what is no bound.
+_LABELS = {"gdp-clt": "GDP central limit"}
 
 
 def curves_of(plan: Plan) -> AccountCurves:
     """Both panels. Raises ValueError for a mechanism without a trade-off curve (published signs)."""
     if not isinstance(plan.mechanism, Ledger):
         raise ValueError("published signs have no (epsilon, delta) curve to draw; drop --plot")
-    ledger, guarantee = plan.mechanism, plan.guarantee
+    ledger, guarantee = plan.mechanism, plan.differential
     sampled = ledger.events[0] if len(ledger.events) == 1 else None
     return AccountCurves(
         title=_title(ledger),
@@ -45,7 +46,7 @@ def _title(ledger: Ledger) -> str:
 
 
 def _over_steps(event: SampledGaussian, delta: float) -> tuple[StepCurve, ...]:
-    steps = tuple(int(n) for n in np.unique(np.geomspace(1, event.steps, _POINTS).round()))
+    steps = _marks(event)
     at = [replace(event, steps=n) for n in steps]
     found = [
         StepCurve(
@@ -59,7 +60,7 @@ def _over_steps(event: SampledGaussian, delta: float) -> tuple[StepCurve, ...]:
         method = METHODS[key]
         found.append(
             StepCurve(
-                label=method.title,
+                label=_LABELS.get(key, method.title),
                 sound=event.batches in method.sound_for,
                 steps=steps,
                 epsilons=tuple(method.epsilon(e, delta) for e in at),
@@ -68,10 +69,21 @@ def _over_steps(event: SampledGaussian, delta: float) -> tuple[StepCurve, ...]:
     return tuple(found)
 
 
+def _marks(event: SampledGaussian) -> tuple[int, ...]:
+    """Numbers of steps to draw; for passes, where epsilon is a staircase, both ends of each stair."""
+    if event.batches is not Batches.SHUFFLED:
+        return tuple(int(n) for n in np.unique(np.geomspace(1, event.steps, _POINTS).round()))
+    a_pass = max(1, round(1 / event.sample_rate))
+    passes = [int(n) for n in np.unique(np.geomspace(1, max(1, -(-event.steps // a_pass)), _POINTS).round())]
+    marks = {mark for n in passes for mark in ((n - 1) * a_pass + 1, n * a_pass)}
+    return tuple(sorted({min(mark, event.steps) for mark in marks} | {event.steps}))
+
+
 def _trade_offs(ledger: Ledger, epsilon: float | None, delta: float) -> tuple[RateCurve, ...]:
     rates = np.unique(np.concatenate([np.geomspace(1e-5, 1, 90), np.linspace(0, 1, 60)]))
     curves = {"the whole curve": risk.trade_off(ledger)}
-    if epsilon is not None and math.isfinite(epsilon):
+    if epsilon is not None:
+        curves = {"the whole curve": risk.trade_off(ledger, (epsilon, delta))}
         curves[f"epsilon {epsilon:.4g}, delta {delta:g} alone"] = risk.line(epsilon, delta)
     return tuple(
         RateCurve(

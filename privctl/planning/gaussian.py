@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from privctl import peers
-from privctl.accounting import ledger, risk
-from privctl.accounting.guarantees import assumptions_of, finite
+from privctl.accounting import ledger
+from privctl.accounting.guarantees import assumptions_of, finite, guarantee_of
 from privctl.accounting.methods import Method, adjacency_for, methods_for
 from privctl.domain.checks import positive
 from privctl.domain.events import Batches, Ledger, SampledGaussian
@@ -43,13 +44,12 @@ def plan_gaussian(
         table |= _peer_methods()
     main = "tight" if event.batches is not Batches.POISSON else "pld"
     chosen = [key for key in table if not only or key in only or key == main]
-    found = _row(main, table[main], event, delta, target, priors)
-    if found.guarantee is None:
-        raise ValueError(found.failure)
+    found = _main_row(main, table[main], event, delta, target, priors)
     rows = []
     for key in chosen:
         note(table[key].title)
-        rows.append(found if key == main else _row(key, table[key], event, delta, target, None))
+        rows.append(found if key == main else _row(key, table[key], event, delta, target, found))
+    assert found.guarantee is not None
     noise = found.guarantee.noise_multiplier or event.noise_multiplier
     return Plan(
         mechanism=Ledger(events=(replace(event, noise_multiplier=noise),)),
@@ -62,40 +62,38 @@ def plan_gaussian(
     )
 
 
-def _row(
-    key: str,
-    method: Method,
-    event: SampledGaussian,
-    delta: float,
-    target: float | None,
-    priors: Sequence[float] | None,
+def _main_row(
+    key: str, method: Method, event: SampledGaussian, delta: float, target: float | None, priors: Sequence[float]
 ) -> Row:
+    """The tight accountant's row, with what it leaves an attacker. Raises ValueError where it has no answer."""
+    started = time.perf_counter()
+    if target is not None:
+        event = replace(event, noise_multiplier=method.noise_multiplier(event, target, delta))
+    here = Ledger(events=(event,))
+    guarantee = guarantee_of(here, delta, name=method.title, state=AssumptionState.ASSERTED, priors=priors)
+    seconds = time.perf_counter() - started
+    # Only for Poisson batches is the tight accountant's pair known to be met by real data.
+    least = ledger.epsilon_floor(here, delta, precision=_REFUTING) if event.batches is Batches.POISSON else 0.0
+    guarantee = replace(guarantee, accountant=method.source, follows=guarantee.epsilon, floor=least or None)
+    return Row(key=key, title=method.title, seconds=seconds, guarantee=guarantee)
+
+
+def _row(key: str, method: Method, event: SampledGaussian, delta: float, target: float | None, main: Row) -> Row:
+    """Another method's number beside what the tight accountant proves, and disproves, for the same noise."""
     started = time.perf_counter()
     try:
         if target is not None:
             event = replace(event, noise_multiplier=method.noise_multiplier(event, target, delta))
-        epsilon = method.epsilon(event, delta) if target is None or priors is not None else target
+        epsilon = method.epsilon(event, delta) if target is None else target
     except (ValueError, OverflowError) as error:
         return Row(key=key, title=method.title, seconds=time.perf_counter() - started, failure=str(error))
     seconds = time.perf_counter() - started
-    guarantee = _stated(method, event, delta, epsilon, priors)
-    return Row(key=key, title=method.title, seconds=seconds, guarantee=guarantee)
-
-
-def _stated(
-    method: Method, event: SampledGaussian, delta: float, epsilon: float, priors: Sequence[float] | None
-) -> Guarantee:
-    """The method's number beside what the tight accountant proves, and disproves, for the same noise."""
-    here = Ledger(events=(event,))
-    sound = event.batches in method.sound_for
-    main = priors is not None
-    follows = epsilon if main else ledger.epsilon_bound(here, delta, precision=_BESIDE)
-    # Only for Poisson batches is the tight accountant's pair known to be met by real data.
-    least = 0.0
-    if event.batches is Batches.POISSON and (main or (not sound and follows > epsilon)):
-        least = ledger.epsilon_floor(here, delta, precision=_REFUTING)
+    here, sound = Ledger(events=(event,)), method.sound(event, epsilon)
+    follows, least = _truth(event, delta, epsilon, main)
+    if sound:
+        follows = min(follows, epsilon)
     status = Status.CONDITIONAL if sound else Status.REFUTED if least > epsilon * (1 + 1e-9) else Status.CLAIMED
-    return Guarantee(
+    guarantee = Guarantee(
         name=method.title,
         epsilon=finite(epsilon),
         delta=delta,
@@ -105,10 +103,22 @@ def _stated(
         noise_multiplier=event.noise_multiplier,
         assumptions=assumptions_of(here, AssumptionState.ASSERTED),
         note="" if sound else method.caveat.format(batches=event.batches),
-        risks=risk.risks(risk.trade_off(here), priors) if priors is not None else (),
         follows=finite(follows),
         floor=least or None,
     )
+    return Row(key=key, title=method.title, seconds=seconds, guarantee=guarantee)
+
+
+def _truth(event: SampledGaussian, delta: float, epsilon: float, main: Row) -> tuple[float, float]:
+    """Epsilon that follows, and one below which none holds where that may refute ``epsilon`` (else 0)."""
+    assert main.guarantee is not None
+    if event.noise_multiplier == main.guarantee.noise_multiplier:
+        known = main.guarantee.epsilon
+        return (math.inf if known is None else known), main.guarantee.floor or 0.0
+    here = Ledger(events=(event,))
+    follows = ledger.epsilon_bound(here, delta, precision=_BESIDE)
+    refutable = event.batches is Batches.POISSON and follows > epsilon
+    return follows, ledger.epsilon_floor(here, delta, precision=_REFUTING) if refutable else 0.0
 
 
 def _peer_methods() -> dict[str, Method]:
@@ -124,7 +134,7 @@ def _peer_methods() -> dict[str, Method]:
             noise_multiplier=lambda event, epsilon, delta: peers.opacus_prv_noise_multiplier(
                 epsilon, delta, event.sample_rate, event.steps
             ),
-            sound_for=frozenset({Batches.POISSON}),
-            caveat="it takes its gain from Poisson batches; for {batches} batches nothing proves it",
+            sound_for=frozenset(),
+            caveat="another program's number, not checked here beyond the columns beside it",
         )
     return found

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from privctl.accounting import calibration, ledger, mutual_information, renyi, risk, secrets
 from privctl.accounting.guarantees import assumptions_of, finite, guarantee_of
-from privctl.domain.events import Event, Ledger, SecretMixture, SignBits
+from privctl.domain.events import Event, Ledger, RandomizedResponse, SecretMixture, SignBits
 from privctl.domain.guarantee import (
     Adjacency,
     Assumption,
@@ -34,22 +34,24 @@ def plan_ledger(
 ) -> Plan:
     """Any events by the tight accountant and by Renyi DP.
 
-    With ``target``, the one event is ``solve``'s at the least noise that meets the target; ``solve`` names the field
-    that the noise decides and makes the event, more private the more noise.
+    With ``target``, the one event is ``solve``'s at the least noise that meets the target; ``solve`` names what
+    is found and makes the event, more private the more noise.
     """
     started = time.perf_counter()
-    solution = None
+    solved, solution = "epsilon", None
     if target is not None and solve is not None:
-        field, event_of = solve
+        solved, event_of = solve
         noise = calibration.noise_multiplier_for(target, delta, lambda noise: Ledger(events=(event_of(noise),)))
         events = (event_of(noise),)
-        solution = float(getattr(events[0], field))
+        solution = 1 / noise if isinstance(events[0], RandomizedResponse) else noise
     whole = Ledger(events=tuple(events))
     tight = guarantee_of(whole, delta, name="privacy loss distribution", state=AssumptionState.ASSERTED, priors=priors)
     tight = replace(tight, follows=tight.epsilon)
     rows = [Row(key="pld", title=tight.name, seconds=time.perf_counter() - started, guarantee=tight)]
     started = time.perf_counter()
     try:
+        if tight.unit is PrivacyUnit.SECRET:
+            raise ValueError("for a secret's records it is known in one order of the neighbours only")
         epsilon = renyi.ledger_epsilon(whole, delta)[0]
     except ValueError as error:
         rows.append(
@@ -57,7 +59,13 @@ def plan_ledger(
         )
     else:
         seconds = time.perf_counter() - started
-        by_renyi = replace(tight, name="Renyi DP", epsilon=finite(epsilon), accountant="Renyi DP", risks=())
+        by_renyi = replace(
+            tight,
+            name="Renyi DP",
+            epsilon=finite(epsilon),
+            accountant="Renyi divergences, Canonne, Kamath and Steinke 2020",
+            risks=(),
+        )
         rows.append(
             Row(key="rdp", title="Renyi DP", seconds=seconds, guarantee=replace(by_renyi, follows=tight.epsilon)),
         )
@@ -65,14 +73,14 @@ def plan_ledger(
         mechanism=whole,
         rows=tuple(rows),
         main="pld",
-        solved=solve[0] if solve is not None and solution is not None else "epsilon",
+        solved=solved,
         delta=delta,
         target=target,
         solution=solution,
     )
 
 
-def plan_sign_bits(event: SignBits, delta: float) -> Plan:
+def plan_sign_bits(event: SignBits, delta: float, *, target: float | None = None) -> Plan:
     """FERRET as published: mutual information, what that implies, and the delta that every (epsilon, delta) has."""
     started = time.perf_counter()
     nats = mutual_information.nats(event)
@@ -92,7 +100,8 @@ def plan_sign_bits(event: SignBits, delta: float) -> Plan:
                 state=AssumptionState.ASSERTED,
             ),
         ),
-        note="an average over the data, not a worst case; from ln 2 = 0.693 nats on it rules nothing out",
+        note="an average over the data, not a worst case; from ln 2 = 0.693 nats on it rules nothing out"
+        + ("; this plan guarantees nothing" if nats >= math.log(2) else ""),
         risks=(
             Risk(measure=RiskMeasure.ADVANTAGE, bound=variation),
             Risk(measure=RiskMeasure.AUC, bound=mutual_information.auc(nats)),
@@ -104,17 +113,30 @@ def plan_sign_bits(event: SignBits, delta: float) -> Plan:
         ("worst-shuffled", "shuffled", mutual_information.worst_case_delta_shuffled(event)),
     ):
         started = time.perf_counter()
+        title, seconds = f"(epsilon, {delta:g})-DP, {batches} batches", time.perf_counter() - started
+        if worst <= delta:
+            reason = f"not refuted: one record shows itself with probability {worst:.3g} at most, and nothing proves it"
+            rows.append(Row(key=key, title=title, seconds=seconds, failure=reason))
+            continue
         refuted = Guarantee(
-            name=f"(epsilon, {delta:g})-DP, {batches} batches",
+            name=title,
             epsilon=None,
             delta=delta,
             adjacency=Adjacency.REPLACE_ONE,
             accountant="one record that decides the sign of its batch",
-            status=Status.REFUTED if worst > delta else Status.CLAIMED,
+            status=Status.REFUTED,
             note=f"no epsilon, however large, holds with a delta below {worst:.6g}",
         )
-        rows.append(Row(key=key, title=refuted.name, seconds=time.perf_counter() - started, guarantee=refuted))
-    return Plan(mechanism=event, rows=tuple(rows), main="mi-dp", solved="epsilon", delta=delta)
+        rows.append(Row(key=key, title=title, seconds=seconds, guarantee=refuted))
+    return Plan(
+        mechanism=event,
+        rows=tuple(rows),
+        main="mi-dp",
+        solved="epsilon" if target is None else "fire probability",
+        delta=delta,
+        target=target,
+        solution=None if target is None else event.fire_probability,
+    )
 
 
 def plan_secret(event: SecretMixture, delta: float, prior: float, *, posterior: float | None = None) -> Plan:
@@ -138,7 +160,8 @@ def plan_secret(event: SecretMixture, delta: float, prior: float, *, posterior: 
         status=Status.CONDITIONAL,
         noise_multiplier=event.noise_multiplier,
         assumptions=assumptions_of(Ledger(events=(event,)), AssumptionState.ASSERTED),
-        note="epsilon is the information about the secret, in nats",
+        note="epsilon is the information about the secret, in nats"
+        + ("" if posterior is None else "; the noise was chosen by this bound"),
         risks=(
             Risk(
                 measure=RiskMeasure.POSTERIOR,
@@ -160,4 +183,12 @@ def plan_secret(event: SecretMixture, delta: float, prior: float, *, posterior: 
         note="epsilon and delta are for the secret's presence; the posterior is from the whole curve",
     )
     rows.append(Row(key="curve", title=by_curve.name, seconds=time.perf_counter() - started, guarantee=by_curve))
-    return Plan(mechanism=whole, rows=tuple(rows), main="fano", solved="posterior", delta=delta, target=posterior)
+    return Plan(
+        mechanism=whole,
+        rows=tuple(rows),
+        main="fano",
+        solved="posterior" if posterior is None else "noise multiplier",
+        delta=delta,
+        target=posterior,
+        solution=None if posterior is None else event.noise_multiplier,
+    )

@@ -36,6 +36,12 @@ class Plan:
     solution: float | None = None
 
     @property
+    def differential(self) -> Guarantee:
+        """The first (epsilon, delta) guarantee, the main row's where it is one."""
+        found = [row.guarantee for row in self.rows if row.guarantee is not None]
+        return next((g for g in [self.guarantee, *found] if g.delta > 0), self.guarantee)
+
+    @property
     def guarantee(self) -> Guarantee:
         """The main row's; raises ValueError with its reason where it has none."""
         row = next(row for row in self.rows if row.key == self.main)

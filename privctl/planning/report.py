@@ -21,7 +21,12 @@ def report_of(plan: Plan, parameters: Mapping[str, Any]) -> PrivacyReport:
         step="account",
         created=now(),
         versions=versions(("numpy", "scipy", "opacus")),
-        parameters={**parameters, "seconds": {row.key: round(row.seconds, 6) for row in plan.rows}},
+        parameters={
+            **parameters,
+            "methods": {row.key: {"title": row.title, "seconds": round(row.seconds, 6)} for row in plan.rows},
+            "rely_on": plan.main,
+            "found": {} if plan.solution is None else {plan.solved: plan.solution},
+        },
         mechanism=plan.mechanism,
         guarantees=tuple(row.guarantee for row in plan.rows if row.guarantee is not None),
         omissions=tuple(Omission(what=row.title, reason=row.failure) for row in plan.rows if row.guarantee is None),

@@ -14,7 +14,7 @@ _WIDTH = 80
 _BOUND = {
     Status.PROVED: "yes",
     Status.CONDITIONAL: "yes",
-    Status.CLAIMED: "no",
+    Status.CLAIMED: "claimed",
     Status.REFUTED: "refuted",
     Status.VOID: "void",
 }
@@ -33,7 +33,7 @@ class AccountRow:
 def account_text(rows: Sequence[AccountRow], main: Guarantee, *, column: str, heading: str) -> str:
     """The whole answer to ``privctl account`` for (epsilon, delta) mechanisms."""
     shown = [row for row in rows if row.guarantee is not None]
-    headings = ["method", column, "epsilon proved", "bound", "seconds"]
+    headings = ["method", column, "true epsilon <=", "bound", "seconds"]
     body = []
     for row in shown:
         assert row.guarantee is not None
@@ -60,11 +60,16 @@ def attacker_lines(guarantee: Guarantee) -> list[str]:
     lines = ["What that leaves an attacker, at most:"]
     for risk in guarantee.risks:
         if risk.measure is RiskMeasure.ADVANTAGE:
-            text = f"advantage (true minus false positive rate) {risk.bound:.4g}"
+            text = (
+                f"advantage (true minus false positive rate) {risk.bound:.4g}: if a fair coin decided whether a record "
+                f"was used, {50 * (1 + risk.bound):.3g} % told right"
+            )
         elif risk.measure is RiskMeasure.TRUE_POSITIVE_RATE:
             text = f"true positive rate {risk.bound:.4g} at {100 * (risk.at or 0):g} % false positives"
         elif risk.measure is RiskMeasure.POSTERIOR:
-            text = f"a right guess with probability {risk.bound:.4g} where it was {risk.at:g} before"
+            text = (
+                f"a secret's value named right with probability {risk.bound:.4g}, where a blind guess has {risk.at:g}"
+            )
         else:
             text = f"area under the ROC curve {risk.bound:.4g}"
         lines.append(f"  {text}")
@@ -76,8 +81,11 @@ def notions_text(rows: Sequence[AccountRow], *, heading: str) -> str:
     lines = [heading]
     for row in rows:
         guarantee = row.guarantee
-        assert guarantee is not None
+        if guarantee is None:
+            lines += ["", f"{row.title}: {row.failure}"]
+            continue
         lines += ["", f"{row.title}: {_amount(guarantee)} ({guarantee.status})", f"  {guarantee.accountant}"]
+        lines += [f"  {a.state}: {a.statement}" for a in guarantee.assumptions]
         lines += [f"  {guarantee.note}"] if guarantee.note else []
         lines += [f"  {line.strip()}" for line in attacker_lines(guarantee)]
     return "\n".join(lines) + "\n"
@@ -102,12 +110,15 @@ def _value(value: float | None) -> str:
 def _behind(row: AccountRow) -> str:
     if row.guarantee is None:
         return f"no answer: {row.failure}"
-    note = f". NOT A BOUND: {row.guarantee.note}" if row.guarantee.note else ""
+    word = "REFUTED" if row.guarantee.status is Status.REFUTED else "NOT ESTABLISHED"
+    note = f". {word}: {row.guarantee.note}" if row.guarantee.note else ""
     return f"{row.guarantee.accountant}{note}"
 
 
 def _rests_on(main: Guarantee) -> list[str]:
-    known = f"; certainly no less than {number(main.floor)}" if main.floor else ""
+    known = (
+        f"; no less than {number(main.floor)} for the worst data and an observer of every step" if main.floor else ""
+    )
     lines = [
         f"To rely on: {main.name}, noise multiplier {_value(main.noise_multiplier)}, "
         f"epsilon {_value(main.epsilon)} at delta {main.delta:g}{known}."

@@ -30,7 +30,7 @@ def test_noise_for_a_target(capsys: pytest.CaptureFixture[str]) -> None:
     report = report_of(["--epsilon", "1", *POISSON], capsys)
     found = named(report)
     expected = {
-        "basic composition": 37.953152,
+        "basic (naive) composition": 37.953152,
         "naive, as on the poster": 52.988025,
         "moments / Renyi DP": 1.513122,
         "privacy loss distribution": 1.414631,
@@ -92,7 +92,7 @@ def test_rate_and_steps_from_the_data_set(capsys: pytest.CaptureFixture[str]) ->
     ("batches", "proved", "adjacency"),
     [
         ("shuffled", "passes, not amplified", Adjacency.ZERO_OUT),
-        ("fixed-size", "distribution of C_p(f)", Adjacency.REPLACE_ONE),
+        ("fixed-size", "drawing a fixed number", Adjacency.REPLACE_ONE),
     ],
 )
 def test_what_is_proved_for_poisson_only_says_so(
@@ -133,6 +133,10 @@ def test_ferret(capsys: pytest.CaptureFixture[str]) -> None:
     assert poisson.status is shuffled.status is Status.REFUTED
     assert poisson.epsilon is None
     assert "0.501211" in poisson.note
+    assert report.parameters["found"] == {"fire probability": report.mechanism.fire_probability}
+    small = ["--fire-probability", "1e-9", "--groups", "1", "--steps", "1", "--delta", "1e-5"]
+    assert run(["account", "--mechanism", "ferret", *small]) == 0
+    assert "not refuted" in capsys.readouterr().out
     assert "0.527013" in shuffled.note
     assert run(["account", *arguments, "--epsilon", "7", "--delta", "1e-5"]) == 2
     assert "6.93147" in capsys.readouterr().err
@@ -145,6 +149,72 @@ def test_secret(capsys: pytest.CaptureFixture[str]) -> None:
     assert fano.noise_multiplier == pytest.approx(1.3779436045, rel=1e-9)
     assert fano.risks[0].bound == pytest.approx(0.2, abs=1e-9)
     assert curve.risks[0].bound == pytest.approx(0.0851, abs=5e-4)
+
+
+def test_a_secret_takes_its_steps_from_the_data_set(capsys: pytest.CaptureFixture[str]) -> None:
+    secret = [
+        "--mechanism",
+        "secret",
+        "--posterior",
+        "0.1",
+        "--prior",
+        "0.001",
+        "--record",
+        "0.01x50",
+        "--delta",
+        "1e-5",
+    ]
+    facts = ["--dataset-size", "50000", "--batch-size", "500", "--epochs", "20"]
+    by_facts, by_steps = (report_of([*secret, *more], capsys) for more in (facts, ["--steps", "2000"]))
+    assert by_facts.guarantees[0].noise_multiplier == by_steps.guarantees[0].noise_multiplier
+    assert by_facts.guarantees[0].noise_multiplier == pytest.approx(26.12, abs=0.01)
+
+
+def test_events_of_a_secret_and_of_records_do_not_mix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Noise for one record says nothing of a secret that lies in fifty."""
+    path = tmp_path / "ledger.json"
+    secret = {"type": "secret-mixture", "probabilities": [0.01] * 50, "noise_multiplier": 20, "steps": 10}
+    record = {"type": "sampled-gaussian", "noise_multiplier": 1, "sample_rate": 0.01, "steps": 1000}
+    path.write_text(json.dumps([record, secret]))
+    assert run(["account", "--ledger", str(path), "--delta", "1e-5"]) == 2
+    assert "compose only with each other" in capsys.readouterr().err
+
+
+def test_sampled_laplace_says_that_its_batches_are_poisson(capsys: pytest.CaptureFixture[str]) -> None:
+    report = report_of(
+        ["--mechanism", "laplace", "--scale", "3", "--steps", "9", "--sample-rate", "0.1", "--delta", "1e-5"], capsys
+    )
+    assert "poisson batches" in {a.name for a in report.guarantees[0].assumptions}
+
+
+def test_the_report_says_only_what_was_asked_and_which_row_to_rely_on(capsys: pytest.CaptureFixture[str]) -> None:
+    report = report_of(["--epsilon", "2", "--delta", "1e-5", "--method", "rdp", "--no-peers"], capsys)
+    assert {"epsilon", "delta", "methods", "rely_on", "found", "no_peers"} == set(report.parameters)
+    assert report.parameters["rely_on"] == "pld"
+    assert report.parameters["found"] == {
+        "noise multiplier": named(report)["privacy loss distribution"].noise_multiplier
+    }
+
+
+def test_passes_are_those_that_were_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Twenty passes of 98 short and long batches, not twenty-one; there the poster's sum over passes is a theorem."""
+    facts = ["--dataset-size", "50000", "--batch-size", "512", "--epochs", "20", "--delta", "1e-5", "--no-peers"]
+    found = named(report_of(["--epsilon", "0.5", "--batches", "shuffled", *facts], capsys))
+    # sigma = sqrt(20) / mu with delta(0.5; mu) = 1e-5.
+    assert found["passes, not amplified"].noise_multiplier == pytest.approx(31.45, abs=0.01)
+    assert found["naive, as on the poster"].status is Status.CONDITIONAL
+
+
+def test_another_programs_number_is_not_vouched_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("privctl.peers.installed", lambda name: name == "opacus")
+    monkeypatch.setattr("privctl.peers.opacus_prv_epsilon", lambda *_: 1.7)
+    report = report_of(["--noise-multiplier", "1", *POISSON[:-1], "--method", "opacus-prv"], capsys)
+    assert named(report)["Opacus PRV"].status is Status.REFUTED
+    monkeypatch.setattr("privctl.peers.opacus_prv_epsilon", lambda *_: 1.84)
+    report = report_of(["--noise-multiplier", "1", *POISSON[:-1], "--method", "opacus-prv"], capsys)
+    assert named(report)["Opacus PRV"].status is Status.CLAIMED
 
 
 def test_laplace_and_randomized_response(capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,7 +264,7 @@ def test_plot_and_report_files(ending: str, tmp_path: Path, capsys: pytest.Captu
 def test_the_text_shows_everything_a_reader_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["account", "--epsilon", "1", *POISSON]) == 0
     shown = capsys.readouterr().out
-    for words in ("estimate, not a bound", "NOT A BOUND", "Dong, Long and Su", "refuted", "asserted", "advantage"):
+    for words in ("estimate, not a bound", "NOT ESTABLISHED", "Dong, Long and Su", "refuted", "asserted", "advantage"):
         assert words in shown
     table = shown.split("\n\n")[1].splitlines()
     assert max(map(len, table)) <= 80
@@ -225,6 +295,25 @@ def test_the_text_shows_everything_a_reader_needs(capsys: pytest.CaptureFixture[
         (["--mechanism", "ferret", "--epsilon", "1", "--delta", "1e-5"], "--groups"),
         (["--mechanism", "secret", "--posterior", "0.5", "--delta", "1e-5"], "--prior"),
         (["--ledger", "x.json", "--epsilon", "1", "--delta", "1e-5"], "does not go with --ledger"),
+        (["--ledger", "x.json", "--batches", "shuffled", "--delta", "1e-5"], "does not go with --ledger"),
+        (
+            ["--mechanism", "laplace", "--scale", "3", "--batches", "shuffled", "--delta", "1e-5"],
+            "--batches does not go",
+        ),
+        (["--mechanism", "laplace", "--scale", "3", "--noise-multiplier", "1", "--delta", "1e-5"], "does not go with"),
+        (["--noise-multiplier", "1", "--bits", "3", "--delta", "1e-5"], "--bits does not go"),
+        (["--noise-multiplier", "1", "--prior", "2", "--delta", "1e-5"], "--prior is 2"),
+        (["--noise-multiplier", "1", "--steps", "2000000000000", "--delta", "1e-5"], "steps is 2000000000000"),
+        (["--noise-multiplier", "1", "--delta", "1e-5", "--plot", "a.png", "-o", "a.png"], "two files"),
+        (["--noise-multiplier", "1", "--delta", "1e-5", "--plot", "no/a.png"], "--plot no/a.png"),
+        (
+            ["--mechanism", "secret", "--record", "1.5x5", "--prior", "0.1", "--posterior", "0.5", "--delta", "1e-5"],
+            "--record 1.5x5",
+        ),
+        (
+            ["--epsilon", "1e-9", "--steps", "100000", "--sample-rate", "0.01", "--delta", "1e-15"],
+            "no noise multiplier",
+        ),
     ],
 )
 def test_mistakes_get_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
