@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -27,22 +27,37 @@ class Record:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A record's whole text; the characters from ``start`` on are the response, or all of it."""
+
+    text: str
+    start: int = 0
+
+
 def read_records(path: Path) -> Iterator[Record]:
     """The records of a JSONL file, plain or gzipped (``.gz``), one at a time; blank lines are no records.
 
     Raises InputFault, naming the line, for anything that is not a record, and for a file without any; IoFault where
     the system refuses.
     """
+    for number, data in json_objects(path):
+        yield Record(number, text_of(data, f"{path} line {number}").text)
+
+
+def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each line's JSON object with the line's number; what ``read_records`` raises, but for what is in the objects."""
     empty = True
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(byte_lines(path), start=1):
         if line.strip():
             empty = False
-            yield Record(number, _text_of(line, f"{path} line {number}"))
+            yield number, _object(line, f"{path} line {number}")
     if empty:
         raise InputFault(f"{path} holds no records; {_EXPECTED} on each line")
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def byte_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, plain or gzipped (``.gz``), with their ends; raises as ``read_records`` does."""
     try:
         with _open(path) as stream:
             yield from stream
@@ -56,7 +71,7 @@ def _open(path: Path) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def _text_of(line: bytes, where: str) -> str:
+def _object(line: bytes, where: str) -> dict[str, Any]:
     try:
         data = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig"))
     except UnicodeDecodeError:
@@ -66,21 +81,27 @@ def _text_of(line: bytes, where: str) -> str:
     except (ValueError, RecursionError):
         raise InputFault(f"{where} holds a number or a nesting too large to read; {_EXPECTED}") from None
     if not isinstance(data, dict):
-        raise InputFault(f"{where} is {_kind(data)}; {_EXPECTED}")
+        raise InputFault(f"{where} is {kind_of(data)}; {_EXPECTED}")
+    return data
+
+
+def text_of(data: Mapping[str, Any], where: str) -> Passage:
+    """The text of one record's fields; raises InputFault, naming ``where``, for fields that are not a record."""
     if "text" in data:
         if "prompt" in data or "response" in data:
             raise InputFault(f"{where} has both 'text' and 'prompt' or 'response'; keep one form")
-        return _string(data, "text", where)
-    return _string(data, "prompt", where) + "\n" + _string(data, "response", where)
+        return Passage(_string(data, "text", where))
+    prompt = _string(data, "prompt", where) + "\n"
+    return Passage(prompt + _string(data, "response", where), len(prompt))
 
 
-def _string(data: dict[str, Any], key: str, where: str) -> str:
+def _string(data: Mapping[str, Any], key: str, where: str) -> str:
     if key not in data:
         have = ", ".join(repr(name) for name in list(data)[:4]) or "no keys"
         raise InputFault(f"{where} lacks {key!r} (it has {have}); {_EXPECTED}")
     value = data[key]
     if not isinstance(value, str):
-        raise InputFault(f"{where} has {_kind(value)} as {key!r}; expected a string")
+        raise InputFault(f"{where} has {kind_of(value)} as {key!r}; expected a string")
     if not value.strip():
         raise InputFault(f"{where} has an empty {key!r}; fill it or remove the line")
     try:
@@ -90,6 +111,7 @@ def _string(data: dict[str, Any], key: str, where: str) -> str:
     return value
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """What JSON calls a value, for an error."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")

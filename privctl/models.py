@@ -1,4 +1,4 @@
-"""Causal language models: architecture, weights and tokenizer, from files only.
+"""Models: architecture, weights and tokenizer, from files only; causal language models ready to be evaluated.
 
 Nothing is fetched, no code that comes with a model is run, and only safetensors is loaded.
 """
@@ -19,16 +19,23 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 from transformers.utils import logging as _logging
 
 from privctl.codec import parse_json
 from privctl.domain.errors import InputFault, UsageFault
+from privctl.norms import RUNNING, honour
 from privctl.storage.reader import SINGLE_NAME, Checkpoint, open_checkpoint, read_text
 
 #: transformers types some of what is used here loosely.
 _chatter: Any = _logging
-_CausalLM: Any = AutoModelForCausalLM
 
 CONFIG_NAME = "config.json"
 #: Any one of these makes a folder hold a tokenizer.
@@ -41,6 +48,37 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     "merges.txt",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What a network is for: transformers' class that makes one, and how an error says what was expected."""
+
+    auto: Any
+    noun: str
+    advice: str
+
+
+CAUSAL = Kind(auto=AutoModelForCausalLM, noun="a causal language model", advice="give one that predicts the next token")
+MASKED = Kind(auto=AutoModelForMaskedLM, noun="a masked language model", advice="give one such as BERT")
+TEXT_CLASSIFIER = Kind(
+    auto=AutoModelForSequenceClassification, noun="a text classifier", advice="give one that reads text"
+)
+IMAGE_CLASSIFIER = Kind(
+    auto=AutoModelForImageClassification, noun="an image classifier", advice="give one such as ViT or ResNet"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfits:
+    """Tensor names by which weights and architecture disagree.
+
+    ``mismatched`` have other shapes, ``missing`` are not among the weights, ``unexpected`` have no place.
+    """
+
+    mismatched: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +121,11 @@ def load_model(path: Path, *, folder: Path | None = None, device: str | None = N
     target = choose_device(device)
     with open_checkpoint(path) as checkpoint, hushed():
         folder = folder or checkpoint.folder
-        config = _config(folder, path)
-        tokenizer = _tokenizer(folder, path)
-        network = _network(checkpoint, folder, config, torch.float32 if target.type == "cpu" else "auto")
+        config = read_config(folder, path)
+        tokenizer = read_tokenizer(folder, path)
+        dtype: torch.dtype | str = torch.float32 if target.type == "cpu" else "auto"
+        network, misfits = read_network(checkpoint, folder, config, dtype, CAUSAL)
+    refuse(checkpoint.root, misfits)
     network.eval().requires_grad_(False)
     return LanguageModel(path=path, folder=folder, network=network.to(target), tokenizer=tokenizer, device=target)
 
@@ -122,7 +162,11 @@ def hushed() -> Iterator[None]:
             _chatter.enable_progress_bar()
 
 
-def _config(folder: Path, path: Path) -> Any:
+def read_config(folder: Path, path: Path) -> Any:
+    """The transformers configuration in ``folder``; ``path`` is what the user named.
+
+    Raises InputFault where there is none, or one of an architecture that does not come with transformers.
+    """
     if not (folder / CONFIG_NAME).is_file():
         raise InputFault(
             f"{path} has no {CONFIG_NAME} beside its weights; the architecture is read from it: copy the original's"
@@ -141,7 +185,8 @@ def _config(folder: Path, path: Path) -> Any:
         raise InputFault(f"{folder / CONFIG_NAME} is refused by transformers: {error}") from None
 
 
-def _tokenizer(folder: Path, path: Path) -> Any:
+def read_tokenizer(folder: Path, path: Path) -> Any:
+    """The transformers tokenizer in ``folder``; raises InputFault where there is none, or it cannot be loaded."""
     if not any((folder / name).is_file() for name in TOKENIZER_NAMES):
         raise InputFault(
             f"{path} has no tokenizer beside its weights (such as {TOKENIZER_NAMES[0]}); copy the original model's"
@@ -155,11 +200,16 @@ def _tokenizer(folder: Path, path: Path) -> Any:
         ) from None
 
 
-def _network(checkpoint: Checkpoint, folder: Path, config: Any, dtype: torch.dtype | str) -> Any:
-    """The network with the checkpoint's weights, every one of them accounted for."""
+def read_network(
+    checkpoint: Checkpoint, folder: Path, config: Any, dtype: torch.dtype | str, kind: Kind
+) -> tuple[Any, Misfits]:
+    """The network with the checkpoint's weights, and every tensor that did not fit: those were made up at random.
+
+    Raises InputFault for an architecture that is not of this ``kind``, and for weights that cannot be read.
+    """
     try:
         with _as_folder(checkpoint, folder) as whole:
-            network, info = _CausalLM.from_pretrained(
+            network, info = kind.auto.from_pretrained(
                 whole,
                 config=config,
                 dtype=dtype,
@@ -172,14 +222,21 @@ def _network(checkpoint: Checkpoint, folder: Path, config: Any, dtype: torch.dty
     except ValueError as error:
         if "Unrecognized configuration class" not in str(error):
             raise InputFault(f"{checkpoint.root} cannot be loaded: {error}") from None
-        raise InputFault(
-            f"{checkpoint.root} is a {config.model_type} model, which is not a causal language model; "
-            "give one that predicts the next token"
-        ) from None
+        raise wrong_kind(checkpoint.root, config, kind) from None
     except (RuntimeError, OSError, KeyError) as error:
         raise InputFault(f"{checkpoint.root} cannot be loaded: {error}") from None
-    _check_loaded(checkpoint.root, info)
-    return network
+    grouped = honour(network, config)
+    return network, Misfits(
+        mismatched=tuple(sorted(str(entry[0]) for entry in info.get("mismatched_keys", ()))),
+        # transformers looked for the statistics of the batch normalisation that was replaced just now
+        missing=tuple(sorted(n for n in info["missing_keys"] if not (grouped and n.endswith(RUNNING)))),
+        unexpected=tuple(sorted(info["unexpected_keys"])),
+    )
+
+
+def wrong_kind(path: Path, config: Any, kind: Kind) -> InputFault:
+    """The error for an architecture that cannot be a network of this ``kind``."""
+    return InputFault(f"{path} is a {config.model_type} model, which is not {kind.noun}; {kind.advice}")
 
 
 @contextmanager
@@ -197,13 +254,12 @@ def _as_folder(checkpoint: Checkpoint, folder: Path) -> Iterator[Path]:
         yield Path(scratch)
 
 
-def _check_loaded(path: Path, info: dict[str, Any]) -> None:
-    """Refuse weights that only partly fit: transformers would make up the rest at random."""
-    mismatched = sorted(str(entry[0]) for entry in info.get("mismatched_keys", ()))
+def refuse(path: Path, misfits: Misfits) -> None:
+    """Raise InputFault for weights that only partly fit: transformers has made up the rest at random."""
     for names, fault in (
-        (mismatched, "has other shapes than its config.json describes for"),
-        (sorted(info["missing_keys"]), "lacks"),
-        (sorted(info["unexpected_keys"]), "holds tensors its config.json has no place for:"),
+        (misfits.mismatched, "has other shapes than its config.json describes for"),
+        (misfits.missing, "lacks"),
+        (misfits.unexpected, "holds tensors its config.json has no place for:"),
     ):
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""

@@ -38,11 +38,20 @@ _FOLDABLE = (1e-15, 1e15)
 class NoiseSource:
     """Independent standard normal deviates, addressed by stream and position."""
 
-    def __init__(self, seed: int | None = None) -> None:
-        """A fresh key from the operating system, or, for tests, one made from ``seed`` (no privacy then)."""
+    def __init__(self, seed: int | None = None, *, key: bytes | None = None) -> None:
+        """A fresh key from the operating system, or, for tests, one made from ``seed`` (no privacy then).
+
+        ``key`` is another source's, in a process that must draw the same.
+        """
         self.seeded = seed is not None
-        self._key = os.urandom(32) if seed is None else hashlib.sha256(b"privctl noise seed %d" % seed).digest()
+        fresh = os.urandom(32) if seed is None else hashlib.sha256(b"privctl noise seed %d" % seed).digest()
+        self._key = fresh if key is None else key
         self._local = threading.local()
+
+    @property
+    def key(self) -> bytes:
+        """The secret itself, for fellow processes only."""
+        return self._key
 
     @property
     def description(self) -> str:
@@ -63,6 +72,10 @@ class NoiseSource:
             self._normal32(stream, block, out, stddev)
         else:
             raise ValueError(f"out is {out.dtype}; noise is drawn as float32 or float64")
+
+    def words(self, stream: int, block: int, count: int) -> NDArray[np.uint64]:
+        """``count`` uniform 64-bit words; their place is no deviate's."""
+        return np.frombuffer(self._keystream(stream, block, 8 * count, lane=3), np.uint64, count)
 
     def _normal32(self, stream: int, block: int, out: NDArray[np.floating], stddev: float) -> None:
         pairs = (len(out) + 1) // 2

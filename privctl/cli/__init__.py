@@ -21,6 +21,7 @@ from privctl.domain.errors import ExitCode, PrivctlError
 #: Command name -> (where its click command is, one line for ``privctl --help``).
 COMMANDS: dict[str, tuple[str, str]] = {
     "noise": ("privctl.cli.noise:noise", "Add calibrated Gaussian noise to finished weights (DP-Weights)."),
+    "retrain": ("privctl.cli.retrain:retrain", "Train a model privately, with clipped gradients, or plainly."),
     "account": ("privctl.cli.account:account", "Plan a privacy budget: every accountant and theorem side by side."),
     "audit": ("privctl.cli.audit:audit", "Attack a model: can members of its training data be told apart?"),
     "inspect": ("privctl.cli.inspect:inspect", "Show what a checkpoint holds and the chain of reports behind it."),

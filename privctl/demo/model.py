@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +10,17 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import GPT2Config, PreTrainedTokenizerFast
 
 from privctl.demo.records import WORDS, draw_notes, jsonl
-from privctl.domain.mechanism import ClippedTraining
+from privctl.domain.mechanism import Optimizer
 from privctl.domain.report import PrivacyReport
+from privctl.retrain.prepare import prepare as job_for
+from privctl.retrain.request import DataRequest, ModelRequest, RetrainRequest
+from privctl.retrain.run import Progress, carry_out
 from privctl.storage.atomic import write_bytes
-from privctl.training.clipped import Advance, train_clipped
-from privctl.training.release import Trained, save_trained
+from privctl.training.parallel import Crew
+from privctl.training.recipe import Method
 
 #: Notes drawn; a fair coin makes about half of them members.
 NOTES = 800
@@ -36,19 +39,23 @@ class Prepared:
     report: PrivacyReport
 
 
-def training_facts(dataset_size: int) -> ClippedTraining:
+def request(folder: Path, seed: int, dataset_size: int) -> RetrainRequest:
     """How the model is trained: so long that it learns records by heart, at a constant rate, every gradient clipped."""
-    return ClippedTraining(
-        epochs=32, learning_rate=0.35, clip_norm=1.0, dataset_size=dataset_size, batch_size=min(16, dataset_size)
+    return RetrainRequest(
+        method=Method.CLIPPED,
+        model=ModelRequest(path=folder / "start", from_scratch=True),
+        data=DataRequest(train=folder / "members.jsonl"),
+        output=folder / "model",
+        epochs=32,
+        learning_rate=0.35,
+        optimizer=Optimizer.SGD,
+        batch_size=min(16, dataset_size),
+        device="cpu",
+        seed=seed,
     )
 
 
-def steps(seed: int, notes: int = NOTES) -> int:
-    """Optimizer steps that ``prepare`` takes, for a progress bar."""
-    return training_facts(len(draw_notes(notes, seed).members)).total_steps
-
-
-def prepare(folder: Path, *, seed: int = 0, notes: int = NOTES, advance: Advance = lambda _: None) -> Prepared:
+def prepare(folder: Path, progress: Progress, *, seed: int = 0, notes: int = NOTES) -> Prepared:
     """Draw the notes, train on the members and write everything into ``folder``, which must exist.
 
     ``seed`` makes the notes, the coin, the first weights and the visiting order; nothing here is private. Raises
@@ -59,13 +66,11 @@ def prepare(folder: Path, *, seed: int = 0, notes: int = NOTES, advance: Advance
     write_bytes(members, jsonl(drawn.members))
     write_bytes(nonmembers, jsonl(drawn.nonmembers))
     tokenizer = build_tokenizer()
-    network = build_network(tokenizer, seed)
-    facts = training_facts(len(drawn.members))
+    tokenizer.save_pretrained(folder / "start")
+    architecture(tokenizer).save_pretrained(folder / "start")
     with one_thread():
-        run = train_clipped(network, encoded(tokenizer, drawn.members), facts, seed=seed, advance=advance)
-    start = {"initial_weights": "random", "initial_seed": seed}
-    trained = Trained(network=network, tokenizer=tokenizer, run=run, data=members, parameters=start)
-    report = save_trained(trained, folder / "model")
+        report = carry_out(job_for(request(folder, seed, len(drawn.members))), Crew(), progress)
+    assert report is not None
     return Prepared(model=folder / "model", members=members, nonmembers=nonmembers, report=report)
 
 
@@ -96,9 +101,9 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     return wrapped
 
 
-def build_network(tokenizer: PreTrainedTokenizerFast, seed: int) -> GPT2LMHeadModel:
-    """A GPT-2 of two layers, 64 wide, on the CPU, its first weights drawn from ``seed``."""
-    config = GPT2Config(
+def architecture(tokenizer: PreTrainedTokenizerFast) -> GPT2Config:
+    """A GPT-2 of two layers, 64 wide."""
+    return GPT2Config(
         vocab_size=len(tokenizer),
         n_positions=_LENGTH,
         n_embd=64,
@@ -111,12 +116,3 @@ def build_network(tokenizer: PreTrainedTokenizerFast, seed: int) -> GPT2LMHeadMo
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return GPT2LMHeadModel(config)
-
-
-def encoded(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
-    """Each text's token ids, ends included, not padded."""
-    ids: list[list[int]] = tokenizer(list(texts))["input_ids"]
-    return ids

@@ -10,7 +10,7 @@ from pathlib import Path
 from audits.run import AuditRequest, output_paths, run_audit
 from audits.scoring import perplexity
 from privctl.data import read_records
-from privctl.demo.model import NOTES, Prepared, one_thread, prepare, steps
+from privctl.demo.model import NOTES, Prepared, one_thread, prepare
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Adjacency, Guarantee
 from privctl.domain.mechanism import Calibration, Regime
@@ -55,8 +55,7 @@ def tell(folder: Path, seed: int, progress: Progress, *, notes: int = NOTES) -> 
 
 
 def _chapters(folder: Path, seed: int, progress: Progress, notes: int) -> Iterator[Chapter]:
-    with progress("training a small GPT-2, every gradient clipped", steps(seed, notes), "steps") as advance:
-        prepared = prepare(folder, seed=seed, notes=notes, advance=advance)
+    prepared = prepare(folder, progress, seed=seed, notes=notes)
     texts = [record.text for record in read_records(prepared.nonmembers)]
 
     def evaluate(weights: Path) -> float:

@@ -1,0 +1,233 @@
+"""Images to train on: a folder with one subfolder a class, or an ``.npz`` file of arrays."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.storage.reader import unreadable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm")
+#: Pillow is asked to try no other decoder, whatever a file holds.
+_FORMATS = ("JPEG", "PNG", "PPM")
+
+#: Bits a pixel that do not fit 8 are refused: Pillow would cut them off without a word.
+_DEEP = ("I", "F")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSet:
+    """Images of one size with their labels.
+
+    ``pixels`` is (n, height, width, channels) uint8, or (n, channels, height, width) float32 that is used as it
+    is. ``labels`` and ``places`` (file or position, for errors) have n entries. ``ignored`` counts other
+    files.
+    """
+
+    pixels: NDArray[np.uint8] | NDArray[np.float32]
+    labels: tuple[str, ...]
+    places: Sequence[str]
+    ignored: int = 0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        height, width = self.pixels.shape[1:3] if self.pixels.dtype == np.uint8 else self.pixels.shape[2:4]
+        return int(height), int(width)
+
+    @property
+    def channels(self) -> int:
+        """1 for grey, 3 for colour."""
+        return int(self.pixels.shape[3 if self.pixels.dtype == np.uint8 else 1])
+
+
+def read_images(path: Path, *, channels: int = 3, resize: tuple[int, int] | None = None) -> ImageSet:
+    """The images at ``path``, in memory, with ``channels`` (1 or 3), each brought to ``resize`` (height, width).
+
+    A folder has one subfolder a class, of JPEG, PNG or PPM files; other files in it are ignored. An ``.npz`` holds
+    ``images``, (n, h, w[, c]) uint8 or (n, c, h, w) floats, and ``labels``. Nothing in either is unpickled.
+
+    Raises InputFault, naming the file or position, for what is not an image, for sizes that differ without ``resize``,
+    for NaN or infinity, for a class without images and for a set without any; UsageFault for a path that is neither;
+    IoFault where the system refuses.
+    """
+    if channels not in (1, 3):
+        raise UsageFault(f"the model takes images of {channels} channels; only 1 (grey) and 3 (colour) are read")
+    if path.is_dir():
+        return _read_folder(path, channels, resize)
+    if path.suffix.lower() == ".npz":
+        return _read_arrays(path, channels, resize)
+    raise UsageFault(f"--data {path} is neither a folder of class folders nor an .npz file; images are read from these")
+
+
+def _read_folder(path: Path, channels: int, resize: tuple[int, int] | None) -> ImageSet:
+    files, ignored = _list_folder(path)
+    pixels: NDArray[np.uint8] | None = None
+    for i, (_, file) in enumerate(files):
+        with _opened(file) as image:
+            array = _array(image, channels, resize)
+        if pixels is None:
+            pixels = np.empty((len(files), *array.shape), np.uint8)
+        if array.shape != pixels.shape[1:]:
+            raise _other_size(str(file), array.shape[:2], files[0][1].name, pixels.shape[1:3])
+        pixels[i] = array
+    if pixels is None:
+        raise InputFault(f"{path} holds no images; expected one subfolder a class, of JPEG, PNG or PPM files")
+    return ImageSet(
+        pixels=pixels, labels=tuple(label for label, _ in files), places=[str(f) for _, f in files], ignored=ignored
+    )
+
+
+def _list_folder(path: Path) -> tuple[list[tuple[str, Path]], int]:
+    """The image files with their class, sorted by class and name, and how many other files there are."""
+    found: list[tuple[str, Path]] = []
+    ignored = 0
+    try:
+        for folder in _visible(path):
+            if not folder.is_dir():
+                if folder.suffix.lower() in SUFFIXES:
+                    raise InputFault(f"{folder} lies outside the class folders; move it into the folder of its class")
+                ignored += 1
+                continue
+            files = list(_visible(folder))
+            images = [file for file in files if file.suffix.lower() in SUFFIXES]
+            if not images:
+                raise InputFault(f"{folder} holds no JPEG, PNG or PPM file; remove it, or fill the class it stands for")
+            ignored += len(files) - len(images)
+            found += [(folder.name, file) for file in images]
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return found, ignored
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    return (entry for entry in sorted(folder.iterdir()) if not entry.name.startswith("."))
+
+
+def _opened(file: Path) -> Image.Image:
+    """The decoded image; what a file says of itself is believed only as far as Pillow's own limit on pixels."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = Image.open(file, formats=_FORMATS)
+            image.load()
+    except UnidentifiedImageError:
+        raise InputFault(f"{file} is not a JPEG, PNG or PPM image; remove it or save it as one") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise InputFault(f"{file} has more pixels than are read ({Image.MAX_IMAGE_PIXELS}); make it smaller") from None
+    except OSError as error:
+        if error.errno is not None:
+            raise unreadable(file, error) from None
+        raise InputFault(f"{file} cannot be decoded ({error}); repair or remove it") from None
+    except (ValueError, SyntaxError, EOFError, IndexError, zlib.error) as error:
+        raise InputFault(f"{file} cannot be decoded ({error}); repair or remove it") from None
+    if image.mode.startswith(_DEEP):
+        raise InputFault(f"{file} has more than 8 bits a channel; save it with 8")
+    return image
+
+
+def _array(image: Image.Image, channels: int, resize: tuple[int, int] | None) -> NDArray[np.uint8]:
+    """(height, width, channels), upright as its camera meant it."""
+    upright = ImageOps.exif_transpose(image).convert("RGB" if channels == 3 else "L")
+    if resize is not None:
+        upright = upright.resize((resize[1], resize[0]), Image.Resampling.BILINEAR)
+    array = np.asarray(upright, np.uint8)
+    return array if array.ndim == 3 else array[:, :, None]
+
+
+def _other_size(place: str, size: Sequence[int], first: str, expected: Sequence[int]) -> InputFault:
+    return InputFault(
+        f"{place} is {size[0]}x{size[1]} pixels where {first} is {expected[0]}x{expected[1]}; give --resize to bring "
+        "all to one size"
+    )
+
+
+def _read_arrays(path: Path, channels: int, resize: tuple[int, int] | None) -> ImageSet:
+    images, labels = _load(path)
+    if len(images) == 0:
+        raise InputFault(f"{path} holds no images; expected at least one")
+    if labels.shape != (len(images),):
+        raise InputFault(
+            f"{path} has {len(images)} images and labels of shape {labels.shape}; expected one label an image"
+        )
+    if labels.dtype.kind not in "iuU":
+        raise InputFault(f"{path} has labels of the type {labels.dtype}; expected integers or strings")
+    names = tuple(str(label).strip() for label in labels.tolist())
+    places = [f"{path} image {i}" for i in range(len(images))]
+    for place, name in zip(places, names, strict=True):
+        if not name or name.startswith("-"):
+            raise InputFault(f"{place} has the label {name!r}; expected a name, or a number from 0")
+    pixels = (
+        _bytes(path, images, channels, resize) if images.dtype == np.uint8 else _floats(path, images, channels, resize)
+    )
+    return ImageSet(pixels=pixels, labels=names, places=places)
+
+
+def _load(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            missing = {"images", "labels"} - set(archive.files)
+            if missing:
+                raise InputFault(f"{path} lacks the array {sorted(missing)[0]!r}; expected 'images' and 'labels'")
+            return archive["images"], archive["labels"]
+    except OSError as error:
+        if error.errno is not None:
+            raise unreadable(path, error) from None
+        raise InputFault(f"{path} is not an .npz file; write it with numpy.savez") from None
+    except (
+        ValueError,
+        TypeError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+        NotImplementedError,
+        AttributeError,
+    ) as error:
+        reason = "it holds pickled objects" if "pickle" in str(error) else str(error) or type(error).__name__
+        raise InputFault(f"{path} is not a sound .npz file ({reason}); write plain arrays with numpy.savez") from None
+    except MemoryError:
+        raise InputFault(f"{path} says that it holds more than fits into memory; cut it into parts") from None
+
+
+def _bytes(path: Path, images: NDArray[Any], channels: int, resize: tuple[int, int] | None) -> NDArray[np.uint8]:
+    shaped = images[..., None] if images.ndim == 3 else images
+    if shaped.ndim != 4 or shaped.shape[3] not in (1, 3) or 0 in shaped.shape:
+        raise InputFault(f"{path} has uint8 images of shape {images.shape}; expected (n, h, w) or (n, h, w, 1 or 3)")
+    if shaped.shape[3] == channels and resize in (None, shaped.shape[1:3]):
+        return shaped
+    return np.stack([_array(Image.fromarray(i if i.shape[2] == 3 else i[:, :, 0]), channels, resize) for i in shaped])
+
+
+def _floats(path: Path, images: NDArray[Any], channels: int, resize: tuple[int, int] | None) -> NDArray[np.float32]:
+    if images.dtype.kind != "f":
+        raise InputFault(f"{path} has images of the type {images.dtype}; expected uint8, or floats")
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
+        raise InputFault(f"{path} has float images of shape {images.shape}; expected (n, 1 or 3, h, w)")
+    sound = np.isfinite(images).all(axis=(1, 2, 3))
+    if not sound.all():
+        raise InputFault(f"{path} image {int(np.argmin(sound))} holds NaN or infinity; repair or remove it")
+    if resize is not None and resize != images.shape[2:4]:
+        raise InputFault(
+            f"{path} has float images of {images.shape[2]}x{images.shape[3]} pixels, which are not resized here; store "
+            f"them at {resize[0]}x{resize[1]}, or as uint8"
+        )
+    if images.shape[1] > channels:
+        raise InputFault(
+            f"{path} has colour images as floats, and the model takes grey ones; store them with 1 channel"
+        )
+    return np.ascontiguousarray(np.broadcast_to(images, (len(images), channels, *images.shape[2:])), np.float32)

@@ -1,0 +1,1 @@
+"""Retraining a model: with a guarantee, with clipped gradients only, or plainly."""

@@ -1,0 +1,113 @@
+"""From what was asked to the steps, the noise and the ledger they make."""
+
+from __future__ import annotations
+
+import math
+
+from privctl.accounting.calibration import noise_multiplier_for
+from privctl.domain.errors import UsageFault
+from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.domain.mechanism import Optimizer
+from privctl.retrain.request import RetrainRequest
+from privctl.training.recipe import Method, Recipe, Schedule
+
+_DEFAULT_EPOCHS = 3
+
+
+def default_delta(examples: int) -> float:
+    """1 / examples^1.1, somewhat below one over their number; 1e-5 at most."""
+    return float(min(1e-5, examples**-1.1))
+
+
+def recipe_for(request: RetrainRequest, examples: int) -> tuple[Recipe, float | None]:
+    """The run's settings, and its delta where it is private.
+
+    Raises UsageFault for settings that contradict each other or describe no training.
+    """
+    _check(request, examples)
+    rate = request.batch_size / examples
+    steps = _steps(request, examples, rate)
+    private = request.method is Method.DP_SGD
+    delta = (request.budget.delta or default_delta(examples)) if private else None
+    try:
+        noise = _noise(request, rate, steps, delta) if delta is not None else 0.0
+        return Recipe(
+            method=request.method,
+            steps=steps,
+            batch_size=float(request.batch_size),
+            sample_rate=rate,
+            learning_rate=request.learning_rate,
+            optimizer=request.optimizer,
+            clip_norm=request.clip_norm,
+            noise_multiplier=noise,
+            weight_decay=request.weight_decay,
+            momentum=request.momentum,
+            beta1=request.beta1,
+            beta2=request.beta2,
+            schedule=request.schedule,
+            warmup_steps=request.warmup_steps,
+            micro_tokens=request.micro_tokens,
+            micro_examples=request.micro_examples,
+            bf16=request.bf16,
+        ), delta
+    except ValueError as error:
+        raise UsageFault(str(error)) from None
+
+
+def ledger_of(recipe: Recipe, spent: int) -> Ledger:
+    """What ``spent`` steps of a private recipe gave away at most."""
+    event = SampledGaussian(
+        noise_multiplier=recipe.noise_multiplier,
+        sample_rate=recipe.sample_rate,
+        steps=spent,
+        batches=Batches.POISSON,
+    )
+    return Ledger(events=(event,))
+
+
+def _noise(request: RetrainRequest, rate: float, steps: int, delta: float) -> float:
+    budget = request.budget
+    if (budget.epsilon is None) == (budget.noise_multiplier is None):
+        raise UsageFault("dp-sgd needs either --epsilon or --noise-multiplier, one of them")
+    if budget.noise_multiplier is not None:
+        return budget.noise_multiplier
+    assert budget.epsilon is not None
+
+    def ledger(noise: float) -> Ledger:
+        return Ledger(events=(SampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=steps),))
+
+    return noise_multiplier_for(budget.epsilon, delta, ledger)
+
+
+def _steps(request: RetrainRequest, examples: int, rate: float) -> int:
+    if request.steps is not None and request.epochs is not None:
+        raise UsageFault("--steps and --epochs say the same; give one")
+    if request.steps is not None:
+        return request.steps
+    epochs = _DEFAULT_EPOCHS if request.epochs is None else request.epochs
+    if not (math.isfinite(epochs) and epochs > 0):
+        raise UsageFault(f"--epochs is {epochs:g}; it must be above 0")
+    if request.method is Method.DP_SGD:
+        return max(1, math.ceil(round(epochs / rate, 6)))
+    if epochs != int(epochs):
+        raise UsageFault(f"--epochs is {epochs:g}; only dp-sgd, which samples, stops within one")
+    return int(epochs) * math.ceil(examples / request.batch_size)
+
+
+def _check(request: RetrainRequest, examples: int) -> None:
+    if request.batch_size < 1:
+        raise UsageFault(f"--batch-size is {request.batch_size}; it must be at least 1")
+    if request.batch_size > examples:
+        raise UsageFault(f"--batch-size {request.batch_size} exceeds the data, which holds {examples} examples")
+    delta = request.budget.delta
+    if delta is not None and not 0 < delta < 1:
+        raise UsageFault(f"--delta is {delta:g}; it must be above 0 and below 1")
+    for name, value in (("epsilon", request.budget.epsilon), ("noise-multiplier", request.budget.noise_multiplier)):
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise UsageFault(f"--{name} is {value:g}; it must be a finite number above 0")
+    if (request.momentum > 0) != (request.optimizer is Optimizer.MOMENTUM):
+        raise UsageFault("--momentum goes with --optimizer momentum, and only with it")
+    if request.method is Method.CLIPPED and (request.schedule is not Schedule.CONSTANT or request.warmup_steps):
+        raise UsageFault(
+            "clipped records the facts of a constant learning rate; leave --schedule and --warmup-steps out"
+        )

@@ -1,0 +1,145 @@
+"""From a request to everything a run needs: model, data, settings. Nothing is written yet."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from privctl.datasets.images import read_images
+from privctl.datasets.labels import labels_of
+from privctl.datasets.texts import TextRecord, read_texts
+from privctl.domain.errors import UsageFault
+from privctl.models import hushed, read_config
+from privctl.retrain.budget import recipe_for
+from privctl.retrain.request import ModelRequest, RetrainRequest
+from privctl.training.recipe import Recipe
+from privctl.training.tasks.base import Task, TaskName
+from privctl.training.tasks.encoding import TextOptions
+from privctl.training.tasks.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training
+from privctl.training.tasks.make import image_task, text_task
+from privctl.training.tasks.vocabulary import Vocabulary, vocabulary_from_file, vocabulary_from_records
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A run about to start. ``delta`` is None where the method is not private; ``held_out`` where none was given.
+
+    ``labels_from_private_data`` says that the names of the classes were collected from the private examples.
+    """
+
+    request: RetrainRequest
+    model: TrainingModel
+    task: Task
+    held_out: Task | None
+    recipe: Recipe
+    delta: float | None
+    labels_from_private_data: bool
+
+
+def prepare(request: RetrainRequest) -> Job:
+    """Read model and data and decide every setting. Raises PrivctlError in one sentence for whatever does not fit."""
+    labels: tuple[str, ...] = ()
+    collected = False
+    if request.task is TaskName.IMAGE_CLASSIFICATION:
+        return _prepare_images(request)
+    classify = request.task in CLASSIFICATION
+    records = read_texts(request.data.train, labelled=classify, unit=request.data.unit)
+    if classify:
+        labels, collected = _labels(request, [record.label or "" for record in records])
+    model = load_for_training(
+        request.model.path,
+        request.task,
+        labels=labels or None,
+        from_scratch=request.model.from_scratch,
+        seed=request.seed,
+        vocabulary=_vocabulary(request.model, records),
+        norm=request.model.norm,
+        dropout=request.model.dropout,
+    )
+    options = TextOptions(
+        long=request.data.long, max_length=request.data.max_length, response_only=request.data.response_only
+    )
+    task = text_task(model, records, options, seed=request.seed)
+    held_out = None
+    if request.data.held_out is not None:
+        held_out = text_task(model, read_texts(request.data.held_out, labelled=classify), options, seed=request.seed)
+    return _job(request, model, task, held_out, collected)
+
+
+def _prepare_images(request: RetrainRequest) -> Job:
+    images = read_images(request.data.train, channels=_channels(request.model.path), resize=request.data.resize)
+    labels, collected = _labels(request, images.labels)
+    model = load_for_training(
+        request.model.path,
+        request.task,
+        labels=labels or None,
+        from_scratch=request.model.from_scratch,
+        seed=request.seed,
+        norm=request.model.norm,
+        dropout=request.model.dropout,
+    )
+    held_out = None
+    if request.data.held_out is not None:
+        held_out = image_task(
+            model,
+            read_images(request.data.held_out, channels=images.channels, resize=request.data.resize),
+        )
+    return _job(request, model, image_task(model, images), held_out, collected)
+
+
+def _channels(path: Path) -> int:
+    """What config.json says the network takes; colour where it says nothing."""
+    folder = path if path.is_dir() else path.parent
+    with hushed():
+        found = getattr(read_config(folder, path), "num_channels", 3)
+    return found if found in (1, 3) else 3
+
+
+def _job(request: RetrainRequest, model: TrainingModel, task: Task, held_out: Task | None, collected: bool) -> Job:
+    recipe, delta = recipe_for(request, len(task))
+    choose_trained(model.network, request.model)
+    return Job(
+        request=request,
+        model=model,
+        task=task,
+        held_out=held_out,
+        recipe=recipe,
+        delta=delta,
+        labels_from_private_data=collected,
+    )
+
+
+def _labels(request: RetrainRequest, found: Sequence[str]) -> tuple[tuple[str, ...], bool]:
+    """The classes' names: as given, as the model knows them, or as the data has them (which is then said)."""
+    if request.data.labels:
+        return request.data.labels, False
+    known = known_labels(request.model.path)
+    if known is not None:
+        return known, False
+    return labels_of(found, str(request.data.train)).names, True
+
+
+def _vocabulary(model: ModelRequest, records: Sequence[TextRecord]) -> Vocabulary | None:
+    if model.vocabulary is None:
+        return None
+    if model.vocabulary == "private":
+        return vocabulary_from_records(records)
+    return vocabulary_from_file(Path(model.vocabulary))
+
+
+def choose_trained(network: nn.Module, request: ModelRequest) -> None:
+    """Freeze every parameter that none of the globs matches. Raises UsageFault for a glob that matches nothing."""
+    if not request.train:
+        return
+    names = [name for name, _ in network.named_parameters()]
+    for glob in request.train:
+        if not fnmatch.filter(names, glob):
+            raise UsageFault(f"--train {glob} matches no parameter; the first are {', '.join(names[:3])}")
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(any(fnmatch.fnmatchcase(name, glob) for glob in request.train))

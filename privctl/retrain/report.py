@@ -1,0 +1,166 @@
+"""The report of a retraining: what was done, what follows, what was measured on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from privctl.accounting.guarantees import guarantee_of
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
+from privctl.domain.mechanism import ClippedTraining, Mechanism
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.reports import file_artifact, now, versions
+from privctl.retrain.budget import ledger_of
+from privctl.retrain.prepare import Job
+from privctl.training.loop import Finished
+from privctl.training.noise import GradientNoise
+from privctl.training.recipe import Method
+
+_OWNER = "losses, norms and clipped fractions were measured on the private examples and have no guarantee of their own"
+_UNPROTECTED = (
+    "no noise was added to these weights: nothing bounds what they give away about the examples, so do not hand them "
+    "out; privctl noise makes a release of clipped ones"
+)
+_TUNING = "the guarantee is for this one run: settings chosen by looking at other runs on the same data cost more"
+
+#: Quantities of the history, as evidence names them.
+_QUANTITIES = {
+    "training_loss": "training loss, nats",
+    "clipped_fraction": "fraction of clipped gradients",
+    "median_norm": "median gradient norm before clipping",
+    "held_out_loss": "held-out loss, nats",
+    "held_out_perplexity": "held-out perplexity",
+    "held_out_accuracy": "held-out accuracy",
+}
+
+
+def report_for(
+    job: Job, finished: Finished, noise: GradientNoise | None, place: Path, outputs: tuple[Artifact, ...]
+) -> PrivacyReport:
+    """The report that lies at ``place``, of a run that ended with ``outputs``."""
+    data = job.request.data
+    inputs = {"data": data.train, "held-out": data.held_out}
+    private = job.request.method is Method.DP_SGD
+    return PrivacyReport(
+        step="retrain",
+        created=now(),
+        versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
+        inputs=tuple(file_artifact(role, path, place) for role, path in inputs.items() if path and path.is_file()),
+        outputs=outputs,
+        parameters=_parameters(job, finished, noise),
+        mechanism=_mechanism(job, finished),
+        guarantees=(_guarantee(job, finished),) if private else (),
+        evidence=tuple(_evidence(job, finished)),
+        warnings=(_TUNING, _OWNER) if private else (_UNPROTECTED, _OWNER),
+    )
+
+
+def _mechanism(job: Job, finished: Finished) -> Mechanism | None:
+    """What was really done: for a private run the ledger of all steps begun, for a clipped one the facts."""
+    recipe = job.recipe
+    if recipe.method is Method.DP_SGD:
+        return ledger_of(recipe, finished.spent)
+    if recipe.method is Method.PLAIN or job.request.steps is not None:
+        return None
+    return ClippedTraining(
+        epochs=finished.step // recipe.steps_per_epoch,
+        learning_rate=recipe.learning_rate,
+        clip_norm=recipe.clip_norm,
+        dataset_size=len(job.task),
+        batch_size=job.request.batch_size,
+        optimizer=recipe.optimizer,
+        momentum=recipe.momentum,
+        beta1=recipe.beta1,
+        beta2=recipe.beta2,
+        weight_decay=recipe.weight_decay,
+    )
+
+
+def _guarantee(job: Job, finished: Finished) -> Guarantee:
+    assert job.delta is not None
+    return guarantee_of(
+        ledger_of(job.recipe, finished.spent),
+        job.delta,
+        name="dp-sgd",
+        state=AssumptionState.ENFORCED,
+        assumptions=tuple(_premises(job)),
+        note="for real arithmetic; floating-point rounding is not modelled",
+    )
+
+
+def _premises(job: Job) -> Iterator[Assumption]:
+    """What the weights' guarantee rests on beside the mechanism."""
+    random = job.model.initial_weights == "random"
+    yield Assumption(
+        name="starting weights",
+        statement="the training began with weights that were made without these examples"
+        + (", at random" if random else ""),
+        state=AssumptionState.ENFORCED if random else AssumptionState.ASSERTED,
+    )
+    if job.request.data.unit is None:
+        yield Assumption(
+            name="unit of privacy",
+            statement="each record is one example; who is in several records is protected in each, not in all together",
+            state=AssumptionState.ENFORCED,
+        )
+    else:
+        yield Assumption(
+            name="unit of privacy",
+            statement=f"all records with one value of {job.request.data.unit!r} are one example",
+            state=AssumptionState.ENFORCED,
+        )
+    for found, name, what in (
+        (job.model.vocabulary_from_private_data, "vocabulary", "the tokenizer's words"),
+        (job.labels_from_private_data, "labels", "the names of the classes"),
+    ):
+        if found:
+            yield Assumption(
+                name=name,
+                statement=f"{what} were known without the examples (they were collected from them)",
+                state=AssumptionState.VIOLATED if name == "vocabulary" else AssumptionState.ASSERTED,
+            )
+
+
+def _parameters(job: Job, finished: Finished, noise: GradientNoise | None) -> dict[str, Any]:
+    request, recipe = job.request, job.recipe
+    settings = {name: getattr(recipe, name) for name in recipe.__slots__}
+    return {
+        **{name: str(value) if isinstance(value, str) else value for name, value in settings.items()},
+        "task": str(request.task),
+        "clipping": str(request.clipping),
+        "examples": len(job.task),
+        "epsilon": request.budget.epsilon,
+        "delta": job.delta,
+        "data": request.data.train.name,
+        "unit": request.data.unit,
+        "initial_weights": job.model.initial_weights,
+        "initial_seed": request.seed,
+        "trained": list(request.model.train),
+        "lora_rank": request.model.lora_rank,
+        "fresh_tensors": list(job.model.fresh),
+        "regrouped_layers": len(job.model.regrouped),
+        "updates": finished.step,
+        "steps_begun": finished.spent,
+        "noise_source": None if noise is None else noise.description,
+        "history": [dict(entry) for entry in finished.history],
+    }
+
+
+def _evidence(job: Job, finished: Finished) -> Iterator[Evidence]:
+    """The last epoch's numbers, and every epoch's in the details."""
+    last: Mapping[str, float] = finished.history[-1] if finished.history else {}
+    for key, quantity in _QUANTITIES.items():
+        if key not in last:
+            continue
+        held_out = key.startswith("held_out")
+        count = len(job.held_out) if held_out and job.held_out is not None else len(job.task)
+        yield Evidence(
+            method="measured after the epoch" if held_out else "measured while training, each example as it was met",
+            quantity=quantity,
+            estimate=last[key],
+            bound=Bound.NONE,
+            samples={"examples": count},
+            details={f"epoch {i}": e[key] for i, e in enumerate(finished.history, start=1) if key in e},
+        )

@@ -1,0 +1,86 @@
+"""What a user asks of ``privctl retrain``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from privctl.domain.mechanism import Optimizer
+from privctl.training.perexample.clipping import ClippingStyle
+from privctl.training.recipe import Method, Schedule
+from privctl.training.tasks.base import TaskName
+from privctl.training.tasks.encoding import Long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataRequest:
+    """Where the examples come from and how they are read; see the tasks for what each setting means."""
+
+    train: Path
+    held_out: Path | None = None
+    unit: str | None = None
+    labels: tuple[str, ...] = ()
+    long: Long = Long.REFUSE
+    max_length: int | None = None
+    response_only: bool = False
+    resize: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """The model to begin with, and what of it is trained.
+
+    ``vocabulary`` is a public file of words, or the word ``private`` for one made from the training records. ``train``
+    are globs of parameter names, all where empty.
+    """
+
+    path: Path
+    from_scratch: bool = False
+    vocabulary: str | None = None
+    norm: str | None = None
+    dropout: bool = False
+    train: tuple[str, ...] = ()
+    lora_rank: int | None = None
+    checkpointing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetRequest:
+    """Either ``epsilon`` or ``noise_multiplier`` for a private training; ``delta`` None is 1 / examples^1.1."""
+
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    delta: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrainRequest:
+    """Everything ``privctl retrain METHOD`` was told. ``epochs`` or ``steps``; ``batch_size`` is the expected one."""
+
+    method: Method
+    model: ModelRequest
+    data: DataRequest
+    task: TaskName = TaskName.CAUSAL_LM
+    budget: BudgetRequest = BudgetRequest()
+    output: Path
+    epochs: float | None = None
+    steps: int | None = None
+    batch_size: int = 64
+    learning_rate: float = 5e-4
+    optimizer: Optimizer = Optimizer.ADAMW
+    momentum: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+    schedule: Schedule = Schedule.CONSTANT
+    warmup_steps: int = 0
+    clip_norm: float = 1.0
+    clipping: ClippingStyle = ClippingStyle.FLAT
+    micro_examples: int = 64
+    micro_tokens: int = 16_384
+    device: str | None = None
+    bf16: bool = False
+    compiled: bool = False
+    seed: int = 0
+    resume: bool = False
+    force: bool = False

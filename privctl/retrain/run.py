@@ -1,0 +1,152 @@
+"""A run from its first step to the model on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from privctl.domain.report import PrivacyReport
+from privctl.models import choose_device
+from privctl.progress import Advance
+from privctl.randomness import NoiseSource
+from privctl.retrain.adapt import adapted, merged
+from privctl.retrain.prepare import Job
+from privctl.retrain.report import report_for
+from privctl.storage.atomic import require_absent
+from privctl.storage.digest import file_digest
+from privctl.training.batches import BatchSource, Passes, PoissonBatches
+from privctl.training.loop import Finished, Trainer
+from privctl.training.noise import GradientNoise, noise_for
+from privctl.training.parallel import Crew
+from privctl.training.perexample.clipping import Clipping
+from privctl.training.recipe import Method
+from privctl.training.release import report_path, save_network
+from privctl.training.state import RunFolder, Saved
+
+#: (label, total, unit) -> a block that yields the function which advances it.
+Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
+#: Hears of each epoch's numbers.
+Listener = Callable[[Mapping[str, float]], None]
+
+
+def carry_out(job: Job, crew: Crew, progress: Progress, heard: Listener = lambda _: None) -> PrivacyReport | None:
+    """Train, save the model and its report at the output, and return the report (None but in the leading process).
+
+    The state of an unfinished run lies in a folder beside the output until then. Raises PrivctlError in one sentence
+    for what cannot go on; what was saved before stays.
+    """
+    request, recipe = job.request, job.recipe
+    output = request.output
+    if crew.leads:
+        require_absent(output, force=False)
+        require_absent(report_path(output), request.force)
+    device = choose_device(request.device)
+    network = adapted(job.model.network, request.model).to(device)
+    folder, start = _folder(job, crew)
+    noise = noise_for(device) if request.method is Method.DP_SGD else None
+    trainer = Trainer(
+        network=_prepared(network, job),
+        task=job.task,
+        recipe=recipe,
+        clipping=None if request.method is Method.PLAIN else Clipping(norm=recipe.clip_norm, style=request.clipping),
+        batches=_batches(job, crew),
+        noise=noise,
+        crew=crew,
+        device=device,
+        folder=folder,
+        evaluate=lambda trained: _measured(job, trained, device, heard),
+    )
+    done = start.step if start else 0
+    with folder or nullcontext(), progress(f"training ({request.method})", recipe.steps - done, "steps") as advance:
+        trainer.advance = advance
+        finished = trainer.run(start)
+        if not crew.leads:
+            return None
+        report = _save(job, network, finished, noise)
+    if folder is not None:
+        folder.remove()
+    return report
+
+
+def _save(job: Job, network: nn.Module, finished: Finished, noise: GradientNoise | None) -> PrivacyReport:
+    return save_network(
+        merged(network, job.request.model),
+        job.model.companion,
+        job.request.output,
+        lambda place, outputs: report_for(job, finished, noise, place, outputs),
+        force=job.request.force,
+    )
+
+
+def run_folder(output: Path) -> Path:
+    """Where the state of an unfinished run for ``output`` lies."""
+    return output.with_name(output.name + ".run")
+
+
+def _folder(job: Job, crew: Crew) -> tuple[RunFolder | None, Saved | None]:
+    """The run's folder, and what it goes on from. Processes that do not lead read the state and write nothing."""
+    path, fingerprint = run_folder(job.request.output), _fingerprint(job)
+    if job.request.resume:
+        opened, saved = RunFolder.resume(path, fingerprint)
+        return (opened if crew.leads else None), saved
+    begun = RunFolder.begin(path, fingerprint) if crew.leads else None
+    crew.wait()
+    return begun, None
+
+
+def _fingerprint(job: Job) -> dict[str, Any]:
+    """What must not change between the parts of one run."""
+    request, recipe = job.request, job.recipe
+    settings = {name: getattr(recipe, name) for name in recipe.__slots__ if not name.startswith("micro")}
+    facts = {
+        **settings,
+        "clipping": request.clipping,
+        "task": request.task,
+        "examples": len(job.task),
+        "data": file_digest(request.data.train) if request.data.train.is_file() else str(request.data.train),
+        "model": str(request.model.path),
+        "trained": list(request.model.train),
+        "lora_rank": request.model.lora_rank,
+        "seed": request.seed,
+    }
+    found: dict[str, Any] = json.loads(json.dumps(facts))
+    return found
+
+
+def _batches(job: Job, crew: Crew) -> BatchSource:
+    if job.request.method is Method.DP_SGD:
+        return PoissonBatches(len(job.task), job.recipe.sample_rate, _shared_source(crew))
+    return Passes(len(job.task), job.request.batch_size, job.request.seed)
+
+
+def _shared_source(crew: Crew) -> NoiseSource:
+    """A source of batches that all processes know and nobody else: the first one's key."""
+    source = NoiseSource()
+    if crew.size > 1:
+        key = torch.tensor(list(source.key), dtype=torch.int64)
+        source = NoiseSource(key=bytes(crew.same(key).tolist()))
+    return source
+
+
+def _prepared(network: nn.Module, job: Job) -> nn.Module:
+    if job.request.model.checkpointing:
+        # The newer name where transformers has it.
+        names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+        enable: Any = next(getattr(network, name) for name in names if hasattr(network, name))
+        enable({"use_reentrant": False})
+    if job.request.compiled:
+        network.compile()
+    return network
+
+
+def _measured(job: Job, network: nn.Module, device: torch.device, heard: Listener) -> Mapping[str, float]:
+    found = {} if job.held_out is None else job.held_out.evaluate(network, device)
+    measures = {f"held_out_{name}": value for name, value in found.items()}
+    heard(measures)
+    return measures

@@ -1,0 +1,95 @@
+"""Which examples take part in which step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from privctl.domain.checks import at_least, probability
+from privctl.domain.events import Batches
+from privctl.randomness import NoiseSource
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Uniforms are drawn in blocks of this many, so that a data set of any size needs little memory.
+_BLOCK = 1 << 20
+
+
+class BatchSource(Protocol):
+    """The examples of each step."""
+
+    @property
+    def kind(self) -> Batches:
+        """How they are chosen."""
+        ...
+
+    def batch(self, step: int) -> NDArray[np.int64]:
+        """Positions of the examples of ``step``, counted from 0; possibly none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PoissonBatches:
+    """Each of ``size`` examples takes part with probability ``rate``, independently.
+
+    Amplification by sampling holds only while the draws stay unknown, so they come from the cryptographic source, under
+    a key that is never shown. The probability is ``rate`` rounded down to a multiple of 2^-64, never up. Raises
+    ValueError for a size below 1 or a rate outside [0, 1].
+    """
+
+    size: int
+    rate: float
+    source: NoiseSource
+
+    def __post_init__(self) -> None:
+        at_least("size", self.size, 1)
+        probability("rate", self.rate)
+
+    @property
+    def kind(self) -> Batches:
+        """See ``BatchSource``."""
+        return Batches.POISSON
+
+    def batch(self, step: int) -> NDArray[np.int64]:
+        """See ``BatchSource``; rising."""
+        if self.rate == 1:
+            return np.arange(self.size)
+        # Scaling by 2^64 only moves the exponent: the threshold is exact, or rounded down.
+        threshold = np.uint64(int(self.rate * 2.0**64))
+        found = []
+        for block, start in enumerate(range(0, self.size, _BLOCK)):
+            words = self.source.words(step, block, min(_BLOCK, self.size - start))
+            found.append(np.flatnonzero(words < threshold) + start)
+        return np.concatenate(found).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Every one of ``size`` examples once a pass, ``batch_size`` a step (the last of a pass may be short).
+
+    The order is a permutation made from ``seed`` and the pass's number alone, so it does not depend on the data. It is
+    not secret.
+    """
+
+    size: int
+    batch_size: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        at_least("size", self.size, 1)
+        at_least("batch_size", self.batch_size, 1)
+
+    @property
+    def kind(self) -> Batches:
+        """See ``BatchSource``."""
+        return Batches.SHUFFLED
+
+    def batch(self, step: int) -> NDArray[np.int64]:
+        """See ``BatchSource``."""
+        a_pass = -(-self.size // self.batch_size)
+        order = np.random.default_rng((self.seed, step // a_pass)).permutation(self.size)
+        start = step % a_pass * self.batch_size
+        return order[start : start + self.batch_size]

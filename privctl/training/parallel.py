@@ -1,0 +1,72 @@
+"""Several processes that train one model: each takes a share of every batch, and all make the same update.
+
+Started by torchrun, whose environment variables are all that is read. Noise is added by the first process alone, before
+the gradients are summed, so that its variance is that of one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from privctl.domain.errors import UsageFault
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """One process among its ``size`` fellows; alone where ``size`` is 1."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process adds noise, saves and speaks."""
+        return self.rank == 0
+
+    def share(self, indices: NDArray) -> NDArray:  # type: ignore[type-arg]
+        """The part of a batch, known to all, that falls to this process."""
+        return indices[self.rank :: self.size]
+
+    def total(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its sum over the processes."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+
+    def same(self, numbers: Tensor) -> Tensor:
+        """The first process's ``numbers``, everywhere."""
+        if self.size > 1:
+            dist.broadcast(numbers, 0)
+        return numbers
+
+    def wait(self) -> None:
+        """Until all are here."""
+        if self.size > 1:
+            dist.barrier()
+
+
+@contextmanager
+def crew(device: torch.device) -> Iterator[Crew]:
+    """The processes torchrun started, or this one alone. Raises UsageFault where its variables make no sense."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    if not size.isdecimal() or int(size) < 1:
+        raise UsageFault(f"WORLD_SIZE is {size!r}; start several processes with torchrun, which sets it")
+    if int(size) == 1:
+        yield Crew()
+        return
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Crew(dist.get_rank(), dist.get_world_size())
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,232 @@
+"""Per-example clipping in one backward pass: ghost norms and book-keeping for any model of torch modules.
+
+No weight requires a gradient during the pass, so that autograd computes none. Each module that owns trained parameters
+keeps its inputs and its output's gradients, from which come first every example's norm (Lee and Kifer 2020; Li et al.
+2022) and then the sum of the clipped gradients (Bu et al. 2022, "book-keeping").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from privctl.domain.errors import InputFault
+from privctl.training.perexample import check, clipping, rules
+from privctl.training.perexample.clipping import Clipping, ClippingStyle
+from privctl.training.perexample.measure import squares_by_parameter
+from privctl.training.perexample.products import full_precision
+from privctl.training.perexample.taps import Recorder, Site
+from privctl.training.perexample.terms import Squares, Term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClippedBatch:
+    """A batch's losses (n,), its gradients' norms before clipping (n,) float64, and the share that was made shorter.
+
+    All of it comes from the private examples and is no part of a guarantee.
+    """
+
+    losses: Tensor
+    norms: Tensor
+    clipped_fraction: float
+
+
+class PerExample:
+    """Clips each example's gradient of ``model``'s parameters that require one; use it as a context manager.
+
+    Parameters are float32 or float64. Raises InputFault for a model that cannot work, naming module and remedy.
+    """
+
+    def __init__(self, model: nn.Module, clipping: Clipping) -> None:
+        self.clipping = clipping
+        self.trainable: dict[str, nn.Parameter] = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        self._model = model
+        self._check_parameters()
+        sites = _sites(model, self.trainable)
+        self._groups = _groups(sites, self.trainable, clipping.style)
+        self._recorder = Recorder(model, sites)
+        self._sites = sites
+        self._checked = False
+        #: Parameters that the first batch did not use: autograd watches whether a later one does, unseen by hooks.
+        self._idle: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the model as it was."""
+        self._recorder.remove()
+
+    def accumulate(self, losses_of: Callable[[], Tensor]) -> ClippedBatch:
+        """Add the sum over examples of clipped gradients to the ``grad`` of every trained parameter.
+
+        ``losses_of`` runs the forward pass and returns losses (n,), n > 0, that of example i from row i alone. On the
+        first call the result is compared with autograd's, which costs three more backward passes. Raises InputFault,
+        with every ``grad`` as it was, for a row whose loss or gradient is not finite and for a parameter whose use was
+        not seen.
+        """
+        self._check_modules()
+        losses, terms, expected = self._pass(losses_of)
+        with torch.no_grad(), full_precision(losses.device):
+            squares = squares_by_parameter(terms)
+            norms = self._norms(squares, losses)
+            if expected is not None:
+                self._compare(terms, norms, expected)
+            return self._clip(terms, squares, losses.detach(), norms)
+
+    def _pass(self, losses_of: Callable[[], Tensor]) -> tuple[Tensor, dict[str, list[Term]], check.Reference | None]:
+        """Forward and backward, with what the hooks recorded and, the first time, what autograd finds."""
+        expected = None
+        watched = set(self.trainable) if not self._checked else self._idle
+        with self._gradients_only_for(watched):
+            anchor = self._recorder.start(next(iter(self.trainable.values())).device)
+            try:
+                with torch.enable_grad():
+                    losses = losses_of()
+                _check_losses(losses, self._recorder.rows)
+                if not self._checked:
+                    with self._recorder.muted():
+                        expected = check.reference(losses, self.trainable)
+                idle = [] if expected else sorted(self._idle)
+                sources = [anchor, *(self.trainable[name] for name in idle)]
+                found = torch.autograd.grad(losses.sum(), sources, allow_unused=True)
+            except RuntimeError as error:
+                if "use_reentrant" not in str(error):
+                    raise
+                raise InputFault(
+                    "the model is checkpointed with use_reentrant=True, which hides its modules from the backward pass;"
+                    " enable gradient checkpointing with use_reentrant=False"
+                ) from None
+            finally:
+                terms = self._recorder.stop()
+        for name, gradient in zip(idle, found[1:], strict=True):
+            if gradient is not None:
+                raise InputFault(
+                    f"parameter {name!r} is used now, and was not in the first batch that was checked; use every "
+                    "trained parameter in the first batch, or freeze it"
+                )
+        return losses, terms, expected
+
+    def _norms(self, squares: Mapping[str, Squares], losses: Tensor) -> Tensor:
+        total = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
+        for each in squares.values():
+            total += each.square
+        norms = total.sqrt()
+        sound = torch.isfinite(norms) & torch.isfinite(losses.detach())
+        if not sound.all():
+            row = sound.tolist().index(False)
+            raise InputFault(
+                f"row {row} of the batch has a loss or gradient that is not finite; "
+                "lower the learning rate, or check the model and that row"
+            )
+        return norms
+
+    def _compare(self, terms: Mapping[str, list[Term]], norms: Tensor, expected: check.Reference) -> None:
+        ones = torch.ones_like(norms)
+        summed = {name: _weighted(p, terms.get(name, []), ones) for name, p in self.trainable.items()}
+        check.compare(summed, norms, expected, reduced=self._recorder.reduced)
+        self._checked = True
+        self._idle = {name for name in self.trainable if not terms.get(name) and expected.gradients[name] is None}
+
+    def _clip(
+        self, terms: dict[str, list[Term]], squares: dict[str, Squares], losses: Tensor, norms: Tensor
+    ) -> ClippedBatch:
+        nothing = Squares(torch.zeros_like(norms), torch.zeros_like(norms))
+        every = {name: squares.get(name, nothing) for name in self.trainable}
+        factors = clipping.factors(self.clipping, [clipping.summed(every, names) for names in self._groups])
+        for names, scale in zip(self._groups, factors, strict=True):
+            for name in names:
+                parameter = self.trainable[name]
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                for term in terms.pop(name, []):
+                    term.add_weighted(parameter.grad, scale)
+        shorter = torch.stack(factors).amin(0) < 1
+        return ClippedBatch(losses=losses, norms=norms, clipped_fraction=float(shorter.double().mean()))
+
+    def _check_parameters(self) -> None:
+        if not self.trainable:
+            raise InputFault("the model has no parameter that requires a gradient; there is nothing to train")
+        for name, parameter in self.trainable.items():
+            if parameter.dtype not in (torch.float32, torch.float64):
+                raise InputFault(
+                    f"parameter {name!r} is {parameter.dtype}, in which a clipped gradient would be rounded past the "
+                    "clip norm; load it as float32 and use autocast"
+                )
+        self._check_modules()
+
+    def _check_modules(self) -> None:
+        known = {id(parameter) for parameter in self.trainable.values()}
+        for name, module in self._model.named_modules():
+            trained = any(id(p) in known for p in module.parameters(recurse=False))
+            rules.check(name, module, trained=trained)
+
+    @contextmanager
+    def _gradients_only_for(self, names: set[str]) -> Iterator[None]:
+        """Inside, no other trained parameter requires a gradient."""
+        try:
+            for name, parameter in self.trainable.items():
+                parameter.requires_grad_(name in names)
+            yield
+        finally:
+            for parameter in self.trainable.values():
+                parameter.requires_grad_(True)
+
+
+def _weighted(parameter: nn.Parameter, terms: list[Term], factors: Tensor) -> Tensor:
+    total = torch.zeros_like(parameter)
+    for term in terms:
+        term.add_weighted(total, factors)
+    return total
+
+
+def _sites(model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> list[Site]:
+    """The modules that own trained parameters, in order; a tied weight is under one name in several."""
+    names = {id(parameter): name for name, parameter in trainable.items()}
+    sites: list[Site] = []
+    inside: tuple[str, ...] = ()
+    for path, module in model.named_modules():
+        whole = isinstance(module, rules.WHOLE)
+        if path.startswith(inside):
+            continue
+        owned = module.named_parameters(recurse=whole, remove_duplicate=False)
+        parameters = {local: names[id(p)] for local, p in owned if id(p) in names}
+        if whole:
+            inside += (f"{path}.",)
+        if parameters:
+            sites.append(Site(name=path, module=module, rule=rules.rule_for(module), parameters=parameters))
+    return sites
+
+
+def _groups(sites: list[Site], trainable: Mapping[str, nn.Parameter], style: ClippingStyle) -> list[list[str]]:
+    """The parameters that are clipped together: all of them, or each module's; a tied weight counts with its first."""
+    if style is not ClippingStyle.PER_LAYER:
+        return [list(trainable)]
+    taken: set[str] = set()
+    groups = []
+    for site in sites:
+        own = sorted(set(site.parameters.values()) - taken)
+        taken.update(own)
+        groups.append(own)
+    return [own for own in groups if own]
+
+
+def _check_losses(losses: Tensor, rows: int | None) -> None:
+    if losses.dim() != 1 or not losses.requires_grad:
+        raise InputFault(
+            f"the losses have shape {tuple(losses.shape)} and {'a' if losses.requires_grad else 'no'} gradient, where "
+            "one differentiable loss an example is needed; do not reduce them over the batch"
+        )
+    if rows is not None and rows != len(losses):
+        raise InputFault(f"the model saw {rows} rows and {len(losses)} losses came back; return one loss a row")

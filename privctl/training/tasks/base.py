@@ -1,0 +1,99 @@
+"""What every task offers to a training loop.
+
+Two kinds of number are told apart: a *unit* is what is sampled and what the guarantee protects (a record, or all
+records of one person), an *example* is what a loss is computed for. A unit takes part in a step with one of its
+examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+#: What ``evaluate`` runs at a time where the caller says nothing.
+EVALUATED_EXAMPLES = 64
+EVALUATED_TOKENS = 4096
+
+
+class TaskName(StrEnum):
+    """The tasks by the names users give."""
+
+    CAUSAL_LM = "causal-lm"
+    MASKED_LM = "masked-lm"
+    TEXT_CLASSIFICATION = "text-classification"
+    IMAGE_CLASSIFICATION = "image-classification"
+
+
+class Task(Protocol):
+    """Data with a loss. Everything drawn depends on the task's seed, the step and the example's content alone.
+
+    So the same batch cut otherwise, shared among processes, or computed twice gives the same losses, and taking one
+    record away changes nothing for the others. None of these draws has to stay secret.
+    """
+
+    @property
+    def name(self) -> TaskName:
+        """Which task it is."""
+        ...
+
+    def __len__(self) -> int:
+        """Units that are sampled."""
+        ...
+
+    def micro_batches(
+        self, units: Sequence[int], step: int, max_examples: int, max_tokens: int | None = None
+    ) -> Iterator[list[int]]:
+        """One example of each of ``units``, in groups that fit together; each group is for one ``batch``."""
+        ...
+
+    def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
+        """The inputs of ``examples`` on ``device``; row i of every tensor is that of ``examples[i]``."""
+        ...
+
+    def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Each example's loss (n,) in nats, float32; row i depends on row i of ``batch`` only, whatever its padding."""
+        ...
+
+    def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
+        """Measures over all examples, without dropout; ``loss`` in nats is always among them."""
+        ...
+
+
+def grouped(
+    examples: Sequence[int], length: Callable[[int], int], max_examples: int, max_tokens: int | None = None
+) -> Iterator[list[int]]:
+    """``examples`` ordered by length, longest first, and cut into groups of at most so many examples and padded tokens.
+
+    An example longer than ``max_tokens`` is a group of its own. Raises ValueError for limits below 1.
+    """
+    if max_examples < 1 or (max_tokens is not None and max_tokens < 1):
+        raise ValueError(f"a group of {max_examples} examples and {max_tokens} tokens holds nothing")
+    group: list[int] = []
+    longest = 0  # the longest come first, so that what needs the most memory fails at once
+    for example in sorted(examples, key=lambda e: (-length(e), e)):
+        full = len(group) == max_examples or (max_tokens is not None and longest * (len(group) + 1) > max_tokens)
+        if group and full:
+            yield group
+            group = []
+        if not group:
+            longest = length(example)
+        group.append(example)
+    if group:
+        yield group
+
+
+@contextmanager
+def measuring(network: nn.Module) -> Iterator[None]:
+    """The network without dropout and without gradients, and afterwards as it was."""
+    before = network.training
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        network.train(before)

@@ -1,0 +1,258 @@
+"""Models ready to be trained: a checkpoint's weights, or random ones where only the architecture is given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.models import (
+    CAUSAL,
+    IMAGE_CLASSIFIER,
+    MASKED,
+    TEXT_CLASSIFIER,
+    Kind,
+    Misfits,
+    hushed,
+    read_config,
+    read_network,
+    read_tokenizer,
+    refuse,
+    wrong_kind,
+)
+from privctl.norms import GROUP, NORM_KEY, batch_norms, group_norm
+from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, open_checkpoint
+from privctl.training.tasks.base import TaskName
+from privctl.training.tasks.encoding import TextFacts
+from privctl.training.tasks.pixels import ImageFacts, image_facts
+from privctl.training.tasks.vocabulary import Vocabulary
+
+_KINDS: dict[TaskName, Kind] = {
+    TaskName.CAUSAL_LM: CAUSAL,
+    TaskName.MASKED_LM: MASKED,
+    TaskName.TEXT_CLASSIFICATION: TEXT_CLASSIFIER,
+    TaskName.IMAGE_CLASSIFICATION: IMAGE_CLASSIFIER,
+}
+CLASSIFICATION = (TaskName.TEXT_CLASSIFICATION, TaskName.IMAGE_CLASSIFICATION)
+
+#: A tokenizer without a limit of its own says a number such as 10^30.
+_NO_LIMIT = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingModel:
+    """A network in float32 on the CPU whose every parameter requires a gradient, and what its data must be like.
+
+    ``text`` is there for tasks on text, ``images`` for those on images, ``labels`` for classification, in the order of
+    the network's outputs. ``fresh`` names tensors that were drawn at random from ``seed`` though there is a checkpoint,
+    ``dropped`` tensors of the checkpoint that the task has no use for, ``regrouped`` layers whose batch normalisation
+    was replaced here by group normalisation.
+    """
+
+    path: Path
+    task: TaskName
+    network: Any
+    initial_weights: Literal["checkpoint", "random"]
+    seed: int
+    text: TextFacts | None = None
+    images: ImageFacts | None = None
+    labels: tuple[str, ...] | None = None
+    fresh: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    regrouped: tuple[str, ...] = ()
+    vocabulary_from_private_data: bool = False
+
+    @property
+    def companion(self) -> Any:
+        """What is saved beside the weights, by its ``save_pretrained``: the tokenizer, or the scaling of images."""
+        return self.images if self.text is None else self.text.tokenizer
+
+
+def load_for_training(
+    path: Path,
+    task: TaskName,
+    *,
+    labels: Sequence[str] | None = None,
+    from_scratch: bool = False,
+    seed: int = 0,
+    vocabulary: Vocabulary | None = None,
+    norm: str | None = None,
+    dropout: bool = False,
+) -> TrainingModel:
+    """The model at ``path`` (a Hugging Face directory, or a ``.safetensors`` file in one), ready for ``task``.
+
+    Random weights are drawn from ``seed`` with ``from_scratch``, and for a directory that has a config.json and no
+    weights; ``vocabulary`` may then stand in for a tokenizer. ``labels`` name a classifier's outputs in order, None
+    takes the model's own. A classification head that is missing, or of another size, is drawn anew. Batch normalisation
+    becomes group normalisation in random weights, and in a checkpoint with ``norm`` "group". ``dropout`` leaves it on.
+
+    Raises InputFault for what is missing, unsupported or disagrees; UsageFault for settings that contradict each other.
+    """
+    folder = path if path.is_dir() else path.parent
+    random = from_scratch or _without_weights(path)
+    _check_settings(task, labels, random, vocabulary, norm)
+    with hushed(), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        config = read_config(folder, path)
+        if getattr(config, "is_encoder_decoder", False):
+            raise InputFault(
+                f"{path} is an encoder-decoder model ({config.model_type}); none of the tasks trains those"
+            )
+        tokenizer = _tokenizer(folder, path, vocabulary) if task is not TaskName.IMAGE_CLASSIFICATION else None
+        _fit(config, labels, vocabulary)
+        if random:
+            network, misfits = _random_network(path, config, _KINDS[task]), Misfits()
+        else:
+            with open_checkpoint(path) as checkpoint:
+                network, misfits = read_network(checkpoint, folder, config, torch.float32, _KINDS[task])
+            _check_misfits(path, task, network, misfits)
+    regrouped = _without_batch_norm(path, network, regroup=random or norm == GROUP)
+    network.float().requires_grad_(True).train(dropout)
+    return TrainingModel(
+        path=path,
+        task=task,
+        network=network,
+        initial_weights="random" if random else "checkpoint",
+        seed=seed,
+        text=None if tokenizer is None else _text_facts(path, task, network, tokenizer),
+        images=image_facts(folder, network.config) if tokenizer is None else None,
+        labels=_names(network.config) if task in CLASSIFICATION else None,
+        fresh=tuple(sorted({*misfits.missing, *misfits.mismatched})),
+        dropped=misfits.unexpected,
+        regrouped=regrouped,
+        vocabulary_from_private_data=vocabulary is not None and vocabulary.from_private_data,
+    )
+
+
+def known_labels(path: Path) -> tuple[str, ...] | None:
+    """The labels that the model at ``path`` names in its config.json; None where they are only numbered."""
+    folder = path if path.is_dir() else path.parent
+    with hushed():
+        names = _names(read_config(folder, path))
+    return None if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
+
+
+def _names(config: Any) -> tuple[str, ...]:
+    return tuple(str(name) for _, name in sorted((int(i), name) for i, name in config.id2label.items()))
+
+
+def _without_weights(path: Path) -> bool:
+    """Whether a folder holds an architecture only. One with pickles does not: they must be converted, not ignored."""
+    if not path.is_dir():
+        return False
+    weights = (SINGLE_NAME, INDEX_NAME)
+    return not any((path / name).exists() for name in weights) and not any(
+        next(path.glob(pattern), None) for pattern in ("*.bin", "*.pt", "*.pth", "*.safetensors")
+    )
+
+
+def _check_settings(
+    task: TaskName, labels: Sequence[str] | None, random: bool, vocabulary: Vocabulary | None, norm: str | None
+) -> None:
+    if labels is not None and task not in CLASSIFICATION:
+        raise UsageFault(f"--labels says nothing to the task {task}; leave it out")
+    if vocabulary is not None and task is TaskName.IMAGE_CLASSIFICATION:
+        raise UsageFault(f"a vocabulary says nothing to the task {task}; leave it out")
+    if vocabulary is not None and not random:
+        raise UsageFault(
+            "a vocabulary of its own does not fit weights that were trained with another; add --from-scratch"
+        )
+    if norm not in (None, GROUP):
+        raise UsageFault(f"--norm {norm} is not known; choose {GROUP}, or leave it out")
+
+
+def _tokenizer(folder: Path, path: Path, vocabulary: Vocabulary | None) -> Any:
+    return read_tokenizer(folder, path) if vocabulary is None else vocabulary.tokenizer
+
+
+def _fit(config: Any, labels: Sequence[str] | None, vocabulary: Vocabulary | None) -> None:
+    """Write what was chosen into the configuration, which decides the network's shapes and is saved with it."""
+    if labels is not None:
+        config.id2label = dict(enumerate(labels))
+        config.label2id = {name: i for i, name in enumerate(labels)}
+    if vocabulary is not None:
+        config.vocab_size = len(vocabulary.tokenizer)
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+            setattr(config, name, getattr(vocabulary.tokenizer, name))
+
+
+def _random_network(path: Path, config: Any, kind: Kind) -> Any:
+    try:
+        return kind.auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    except (ValueError, TypeError, RuntimeError, ZeroDivisionError, KeyError, AttributeError) as error:
+        if "Unrecognized configuration class" in str(error):
+            raise wrong_kind(path, config, kind) from None
+        raise InputFault(f"{path} has a config.json that no network can be made of: {error}") from None
+
+
+def _check_misfits(path: Path, task: TaskName, network: Any, misfits: Misfits) -> None:
+    """Refuse misfits in the body of the network: only a head may be new, and only heads may go unused."""
+    head = task in CLASSIFICATION
+    spare = head or task is TaskName.MASKED_LM
+    refuse(
+        path,
+        Misfits(
+            mismatched=tuple(n for n in misfits.mismatched if not head or _of_body(network, n)),
+            missing=tuple(n for n in misfits.missing if not head or _of_body(network, n)),
+            unexpected=tuple(n for n in misfits.unexpected if not spare or _of_body(network, n)),
+        ),
+    )
+
+
+def _of_body(network: Any, name: str) -> bool:
+    """Whether a tensor belongs to what all heads share; its name may lack the body's prefix in a headless checkpoint.
+
+    A pooler is counted to the head: masked language models have none.
+    """
+    prefix = network.base_model_prefix
+    first = name.removeprefix(f"{prefix}.").split(".")[0]
+    children = dict(getattr(network, prefix, network).named_children())
+    return first != "pooler" and (name.startswith(f"{prefix}.") or first in children)
+
+
+def _without_batch_norm(path: Path, network: Any, *, regroup: bool) -> tuple[str, ...]:
+    found = batch_norms(network)
+    if found and not regroup:
+        raise InputFault(
+            f"{path} has batch normalisation ({found[0]} and {len(found) - 1} more), which mixes the examples of a "
+            "batch, so that none can be protected by itself; convert it to group normalisation with --norm group"
+        )
+    if found:
+        group_norm(network)
+        setattr(network.config, NORM_KEY, GROUP)
+    return found
+
+
+def _text_facts(path: Path, task: TaskName, network: Any, tokenizer: Any) -> TextFacts:
+    vocabulary = int(network.get_input_embeddings().weight.shape[0])
+    if len(tokenizer) > vocabulary:
+        raise InputFault(
+            f"{path} has a tokenizer of {len(tokenizer)} tokens and embeds {vocabulary}; use its own, or "
+            "set vocab_size in config.json"
+        )
+    if task is TaskName.MASKED_LM and tokenizer.mask_token_id is None:
+        raise InputFault(f"{path} has a tokenizer without a mask token; the task {task} hides tokens behind one")
+    candidates = (network.config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    pad = next(int(i) for i in candidates if isinstance(i, int) and 0 <= i < vocabulary)
+    if task is TaskName.TEXT_CLASSIFICATION and network.config.pad_token_id is None:
+        # Causal classifiers look for the last token that is not padding. Only now, as an embedding that is made with a
+        # padding id never trains that row.
+        network.config.pad_token_id = pad
+    return TextFacts(tokenizer=tokenizer, context=_context(network, tokenizer), vocabulary=vocabulary, pad=pad)
+
+
+def _context(network: Any, tokenizer: Any) -> int | None:
+    """The most tokens the model reads: its configuration, its table of positions and its tokenizer must all agree."""
+    limits = [getattr(network.config, "max_position_embeddings", None), tokenizer.model_max_length]
+    for name, module in network.named_modules():
+        # RoBERTa and its kin count positions from padding_idx + 1
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            limits.append(module.num_embeddings - module.padding_idx - 1)
+    known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT]
+    return min(known, default=None)

@@ -1,0 +1,74 @@
+"""Tensors to safetensors files and back, written whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from privctl.domain.errors import InputFault
+from privctl.storage.atomic import PendingFile
+from privctl.storage.header import TensorInfo, serialize_header
+from privctl.storage.reader import SafetensorsFile
+
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_TORCH = {name: dtype for dtype, name in _DTYPES.items()}
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write ``tensors`` to ``path``, in order of their names.
+
+    Raises InputFault for a tensor that is not finite or of a kind the format cannot hold, IoFault where the system
+    refuses.
+    """
+    infos, position = [], 0
+    for name, tensor in sorted(tensors.items()):
+        size = tensor.numel() * tensor.element_size()
+        _check(name, tensor)
+        infos.append(TensorInfo(name, _DTYPES[tensor.dtype], tuple(tensor.shape), position, position + size))
+        position += size
+    header = serialize_header(infos, dict(metadata))
+    with PendingFile(path, len(header) + position) as pending:
+        pending.write_at(0, header)
+        for info in infos:
+            flat = tensors[info.name].detach().cpu().contiguous().reshape(-1)
+            pending.write_at(len(header) + info.begin, flat.view(torch.uint8).numpy().tobytes())
+        pending.commit()
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Every tensor of the file at ``path``, copied into memory; raises InputFault for a file that is not sound."""
+    with SafetensorsFile(path) as file:
+        found = {}
+        for info in file.tensors:
+            raw = torch.frombuffer(bytearray(file.read(info)), dtype=torch.uint8) if info.end > info.begin else None
+            dtype = _TORCH[info.dtype]
+            found[info.name] = (torch.empty(0, dtype=dtype) if raw is None else raw.view(dtype)).reshape(info.shape)
+        return found
+
+
+def named_tensors(network: nn.Module) -> dict[str, Tensor]:
+    """Parameters and saved buffers by name; a tied weight once, under the name ``named_parameters`` gives it."""
+    parameters = dict(network.named_parameters())
+    tied = dict(network.named_parameters(remove_duplicate=False)).keys() - parameters.keys()
+    return {name: tensor for name, tensor in network.state_dict().items() if name not in tied}
+
+
+def _check(name: str, tensor: Tensor) -> None:
+    if tensor.dtype not in _DTYPES:
+        raise InputFault(f"tensor {name!r} is {tensor.dtype}, which is not written here; convert the model to float32")
+    if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+        raise InputFault(f"tensor {name!r} holds NaN or infinity; the training diverged: lower --learning-rate")

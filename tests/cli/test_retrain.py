@@ -1,0 +1,288 @@
+"""``privctl retrain``: the three methods end to end, resume, every task, mistakes."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from privctl.accounting.ledger import epsilon_bound
+from privctl.cli import run
+from privctl.domain.events import Ledger, SampledGaussian
+from privctl.domain.guarantee import Adjacency, AssumptionState, RiskMeasure, Status
+from privctl.domain.mechanism import ClippedTraining
+from privctl.domain.report import PrivacyReport
+from privctl.reports import read_report
+from privctl.storage.reader import open_checkpoint
+from tests.training.tasks.small import architecture, words
+
+WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Path:
+    """A GPT-2 without weights, with a tokenizer."""
+    folder = architecture(tmp_path / "start", "gpt2")
+    words().tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "train.jsonl"
+    drawn = random.Random(0)
+    lines = [{"text": " ".join(drawn.choices(WORDS, k=drawn.randint(2, 9))), "who": str(i % 20)} for i in range(60)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def retrain(method: str, model: Path, data: Path, output: Path, *more: str) -> int:
+    call = [
+        "retrain",
+        method,
+        str(model),
+        "--data",
+        str(data),
+        "-o",
+        str(output),
+        "--batch-size",
+        "12",
+        "--epochs",
+        "2",
+    ]
+    return run([*call, "--device", "cpu", "-q", *more])
+
+
+def report_of(output: Path) -> PrivacyReport:
+    return read_report(output.with_name(output.name + ".report.json"))
+
+
+def test_dp_sgd_meets_its_budget_and_says_what_it_rests_on(start: Path, data: Path, tmp_path: Path) -> None:
+    output = tmp_path / "private"
+    assert retrain("dp-sgd", start, data, output, "--epsilon", "3", "--held-out", str(data)) == 0
+    report = report_of(output)
+    (guarantee,) = report.guarantees
+    assert isinstance(report.mechanism, Ledger)
+    (event,) = report.mechanism.events
+    assert isinstance(event, SampledGaussian)
+    assert (event.sample_rate, event.steps) == (0.2, 10)
+    assert guarantee.epsilon == epsilon_bound(report.mechanism, guarantee.delta)
+    assert guarantee.epsilon is not None
+    assert 2.99 < guarantee.epsilon <= 3
+    assert guarantee.status is Status.PROVED  # random weights, everything enforced
+    assert guarantee.adjacency is Adjacency.ADD_OR_REMOVE
+    assert {r.measure for r in guarantee.risks} >= {RiskMeasure.ADVANTAGE}
+    assert "operating system" in str(report.parameters["noise_source"])
+    assert {e.quantity for e in report.evidence} >= {"held-out perplexity", "fraction of clipped gradients"}
+    network = AutoModelForCausalLM.from_pretrained(output)
+    tokens = AutoTokenizer.from_pretrained(output)("the cat", return_tensors="pt")
+    assert torch.isfinite(network(**tokens).logits).all()
+    assert run(["inspect", str(output), "-q"]) == 0
+    assert not output.with_name("private.run").exists()
+
+
+def test_weights_from_a_checkpoint_make_it_conditional(start: Path, data: Path, tmp_path: Path) -> None:
+    assert retrain("plain", start, data, tmp_path / "plain") == 0
+    assert not report_of(tmp_path / "plain").guarantees
+    call = ("--noise-multiplier", "2", "--delta", "1e-6")
+    assert retrain("dp-sgd", tmp_path / "plain", data, tmp_path / "private", *call) == 0
+    (guarantee,) = report_of(tmp_path / "private").guarantees
+    assert guarantee.status is Status.CONDITIONAL
+    assert [a.name for a in guarantee.assumptions if a.state is AssumptionState.ASSERTED] == ["starting weights"]
+    assert guarantee.delta == 1e-6
+    assert guarantee.noise_multiplier == 2
+
+
+def test_two_runs_differ_though_their_seed_is_one(start: Path, data: Path, tmp_path: Path) -> None:
+    """The seed is for public draws; sampling and noise are never repeatable."""
+    models = []
+    for name in ("a", "b"):
+        assert retrain("dp-sgd", start, data, tmp_path / name, "--epsilon", "3") == 0
+        models.append((tmp_path / name / "model.safetensors").read_bytes())
+    assert models[0] != models[1]
+    for name in ("c", "d"):
+        assert retrain("clipped", start, data, tmp_path / name, "--optimizer", "sgd") == 0
+    with open_checkpoint(tmp_path / "c") as c, open_checkpoint(tmp_path / "d") as d:
+        pairs = zip(c.tensors(), d.tensors(), strict=True)
+        assert all(one.read(x) == two.read(y) for (one, x), (two, y) in pairs)
+
+
+def test_clipped_records_what_noise_needs(
+    start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "clipped"
+    assert retrain("clipped", start, data, output, "--optimizer", "sgd", "--learning-rate", "0.1") == 0
+    mechanism = report_of(output).mechanism
+    assert isinstance(mechanism, ClippedTraining)
+    assert (mechanism.epochs, mechanism.dataset_size, mechanism.batch_size, mechanism.total_steps) == (2, 60, 12, 10)
+    capsys.readouterr()
+    assert run(["noise", str(output), "--epsilon", "1", "-q"]) == 0
+    assert "nonconvex (proved)" in capsys.readouterr().out
+
+
+def test_the_unit_is_whom_the_records_belong_to(start: Path, data: Path, tmp_path: Path) -> None:
+    assert retrain("dp-sgd", start, data, tmp_path / "a", "--epsilon", "3", "--unit", "who") == 0
+    report = report_of(tmp_path / "a")
+    assert report.parameters["examples"] == 20
+    assert "'who'" in next(a.statement for a in report.guarantees[0].assumptions if a.name == "unit of privacy")
+
+
+def test_a_vocabulary_from_the_data_voids_the_guarantee(data: Path, tmp_path: Path) -> None:
+    bare = architecture(tmp_path / "bare", "gpt2")
+    assert retrain("dp-sgd", bare, data, tmp_path / "a", "--epsilon", "3", "--vocabulary", "private") == 0
+    assert report_of(tmp_path / "a").guarantees[0].status is Status.VOID
+    public = tmp_path / "words.txt"
+    public.write_text("\n".join(WORDS))
+    assert retrain("dp-sgd", bare, data, tmp_path / "b", "--epsilon", "3", "--vocabulary", str(public)) == 0
+    assert report_of(tmp_path / "b").guarantees[0].status is Status.PROVED
+
+
+@pytest.mark.parametrize("style", ["flat", "automatic", "per-layer"])
+def test_clipping_styles_and_frozen_parameters(style: str, start: Path, data: Path, tmp_path: Path) -> None:
+    call = ("--epsilon", "3", "--clipping", style, "--train", "*ln_*", "--train", "*.c_attn.*")
+    assert retrain("plain", start, data, tmp_path / "plain") == 0
+    assert retrain("dp-sgd", tmp_path / "plain", data, tmp_path / "a", *call) == 0
+    with open_checkpoint(tmp_path / "plain") as before, open_checkpoint(tmp_path / "a") as after:
+        changed = {
+            x.name
+            for (one, x), (two, y) in zip(before.tensors(), after.tensors(), strict=True)
+            if one.read(x) != two.read(y)
+        }
+    assert changed
+    assert all("ln_" in name or "c_attn" in name for name in changed)
+
+
+def test_text_classification_and_masked_words(data: Path, tmp_path: Path) -> None:
+    bare = architecture(tmp_path / "bert", "bert")
+    labelled = tmp_path / "labelled.csv"
+    rows = [f"{json.loads(line)['text']},{'yes' if i % 2 else 'no'}" for i, line in enumerate(data.open())]
+    labelled.write_text("text,label\n" + "\n".join(rows) + "\n")
+    public = tmp_path / "words.txt"
+    public.write_text("\n".join(WORDS))
+    call = ("--epsilon", "8", "--vocabulary", str(public), "--held-out")
+    output = tmp_path / "classifier"
+    assert retrain("dp-sgd", bare, labelled, output, *call, str(labelled), "--task", "text-classification") == 0
+    report = report_of(output)
+    assert "held-out accuracy" in {e.quantity for e in report.evidence}
+    # The classes' names come from the examples, which is said.
+    assert "labels" in {a.name for a in report.guarantees[0].assumptions}
+    assert AutoModelForSequenceClassification.from_pretrained(output).config.id2label == {0: "no", 1: "yes"}
+    assert retrain("dp-sgd", bare, data, tmp_path / "masked", *call, str(data), "--task", "masked-lm") == 0
+
+
+def test_images(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 2, 40)
+    images = (draw.integers(0, 100, (40, 16, 16, 3)) + 150 * labels[:, None, None, None]).astype(np.uint8)
+    np.savez(tmp_path / "images.npz", images=images, labels=labels)
+    net = architecture(tmp_path / "resnet", "resnet")
+    call = ("--epsilon", "8", "--task", "image-classification", "--held-out", str(tmp_path / "images.npz"))
+    assert retrain("dp-sgd", net, tmp_path / "images.npz", tmp_path / "a", *call) == 0
+    report = report_of(tmp_path / "a")
+    assert int(str(report.parameters["regrouped_layers"])) > 0  # batch normalisation became group normalisation
+    # And what was saved can be trained on.
+    assert retrain("dp-sgd", tmp_path / "a", tmp_path / "images.npz", tmp_path / "b", *call) == 0
+
+
+def test_a_killed_run_goes_on_and_its_ledger_has_everything(start: Path, data: Path, tmp_path: Path) -> None:
+    output = tmp_path / "private"
+    call = [
+        sys.executable, "-m", "privctl", "retrain", "dp-sgd", str(start), "--data", str(data), "-o", str(output),
+        "--batch-size", "12", "--epochs", "400", "--noise-multiplier", "4", "--device", "cpu", "-q",
+    ]  # fmt: skip
+    process = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
+    begun = output.with_name("private.run") / "begun"
+    deadline = time.monotonic() + 120
+    while not (begun.exists() and int(begun.read_text() or 0) > 12):
+        assert process.poll() is None, process.stderr
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not output.exists()
+    spent = int(begun.read_text())
+    # Without --resume nothing is touched; with other settings neither.
+    assert run([*call[3:], "--steps", "20"]) == 2
+    short = [a if a != "400" else "4" for a in call[3:]]
+    assert run(short) == 2
+    assert run([*short, "--resume"]) == 2
+    assert int(begun.read_text()) == spent
+    state = json.loads((begun.parent / "state.json").read_text())
+    assert state["spent"] <= spent
+    # The rest of 2,000 steps would take long: pretend that most were begun.
+    begun.write_text(f"{1990:020d}\n")
+    assert run([*call[3:], "--resume"]) == 0
+    report = report_of(output)
+    assert isinstance(report.mechanism, Ledger)
+    (event,) = report.mechanism.events
+    assert isinstance(event, SampledGaussian)
+    assert event.steps == 2000
+    assert int(str(report.parameters["updates"])) == state["step"] + 10
+    assert not begun.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "words"),
+    [
+        ((), 2, "--epsilon or --noise-multiplier"),
+        (("--epsilon", "1", "--noise-multiplier", "1"), 2, "one of them"),
+        (("--epsilon", "-1"), 2, "--epsilon is -1"),
+        (("--epsilon", "1", "--delta", "1"), 2, "--delta is 1"),
+        (("--epsilon", "1", "--batch-size", "61"), 2, "exceeds the data"),
+        (("--epsilon", "1", "--batch-size", "0"), 2, "--batch-size is 0"),
+        (("--epsilon", "1", "--clip-norm", "0"), 2, "clip_norm is 0"),
+        (("--epsilon", "1", "--learning-rate", "0"), 2, "learning_rate is 0"),
+        (("--epsilon", "1", "--momentum", "0.9"), 2, "--momentum"),
+        (("--epsilon", "1", "--train", "nothing*"), 2, "--train nothing*"),
+        (("--epsilon", "1", "--steps", "5"), 2, "--steps and --epochs"),
+        (("--epsilon", "1", "--max-length", "4"), 3, "line"),
+        (("--epsilon", "1", "--held-out", "none.jsonl"), 3, "none.jsonl"),
+        (("--epsilon", "1", "--task", "text-classification"), 3, "label"),
+        (("--epsilon", "1", "--device", "tpu"), 2, "tpu"),
+        (("--epsilon", "1", "--resume"), 2, "no run to resume"),
+    ],
+)
+def test_mistakes_get_one_sentence_and_leave_nothing(
+    more: tuple[str, ...], code: int, words: str, start: Path, data: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    before = sorted(p.name for p in tmp_path.iterdir())
+    assert retrain("dp-sgd", start, data, tmp_path / "a", *more) == code
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_an_output_that_exists_is_left_alone(
+    start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a").mkdir()
+    assert retrain("dp-sgd", start, data, tmp_path / "a", "--epsilon", "1") == 2
+    assert "exists" in capsys.readouterr().err
+    assert not list((tmp_path / "a").iterdir())
+    assert not (tmp_path / "a.run").exists()
+
+
+def test_an_empty_data_set(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    assert retrain("dp-sgd", start, tmp_path / "empty.jsonl", tmp_path / "a", "--epsilon", "1") == 3
+    assert "no records" in capsys.readouterr().err

@@ -1,0 +1,103 @@
+"""Two processes make the update of one: the same weights without noise, noise of one variance with it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+#: What each process runs: a linear model on fixed rows; prints the leading process's weights after each step.
+SCRIPT = """
+import json, sys, torch
+from torch import nn
+from privctl.randomness import NoiseSource
+from privctl.training.batches import Passes, PoissonBatches
+from privctl.training.loop import Trainer
+from privctl.training.noise import KeyedNoise
+from privctl.training.parallel import crew
+from privctl.training.perexample.clipping import Clipping
+from privctl.training.recipe import Method, Recipe
+from privctl.domain.mechanism import Optimizer
+sys.path.insert(0, sys.argv[1])
+from test_loop import Points
+
+torch.set_num_threads(1)
+private, steps = sys.argv[2] == "private", int(sys.argv[3])
+rows = torch.randn(16, 3, generator=torch.Generator().manual_seed(0)) * 3
+recipe = Recipe(method=Method.DP_SGD if private else Method.CLIPPED, steps=steps, batch_size=8.0, sample_rate=0.5,
+                learning_rate=0.1, optimizer=Optimizer.SGD, noise_multiplier=2.0 if private else 0.0)
+device = torch.device("cpu")
+with crew(device) as team:
+    network = nn.Linear(3, 1, bias=False)
+    nn.init.zeros_(network.weight)
+    made = Trainer(network=network, task=Points(rows), recipe=recipe, clipping=Clipping(norm=1.0),
+        batches=PoissonBatches(16, 0.0, NoiseSource(1)) if private else Passes(16, 8, seed=0),
+        noise=KeyedNoise(NoiseSource()) if private else None, crew=team, device=device)
+    trail = []
+    made.advance = lambda _: trail.append(network.weight.detach()[0].tolist())
+    made.run()
+    same = network.weight.detach().clone()
+    team.total([same])
+    assert torch.allclose(same, team.size * network.weight, atol=1e-6), "the processes' weights differ"
+    if team.leads:
+        print(json.dumps(trail))
+"""
+
+
+def weights(processes: int, method: str, steps: int, folder: Path) -> torch.Tensor:
+    """Shape (steps, 3)."""
+    script = folder / "worker.py"
+    script.write_text(SCRIPT)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    here = Path(__file__).resolve()
+    running = []
+    for rank in range(processes):
+        environment = {
+            **os.environ, "WORLD_SIZE": str(processes), "RANK": str(rank), "LOCAL_RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(here.parents[2]),
+        }  # fmt: skip
+        command = [sys.executable, str(script), str(here.parent), method, str(steps)]
+        running.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+    outputs = [process.communicate(timeout=300) for process in running]
+    for process, (_, errors) in zip(running, outputs, strict=True):
+        assert process.returncode == 0, errors[-2000:]
+    return torch.tensor(json.loads(outputs[0][0]))
+
+
+def test_two_processes_make_the_weights_of_one(tmp_path: Path) -> None:
+    one, two = (weights(n, "clipped", 6, tmp_path) for n in (1, 2))
+    assert torch.allclose(one, two, atol=1e-5)
+    assert float(one[-1].norm()) > 0.01
+
+
+def test_two_processes_add_the_noise_of_one(tmp_path: Path) -> None:
+    trail = weights(2, "private", 1500, tmp_path)
+    moves = trail.diff(dim=0)
+    stated = 2.0 * 1.0 / 8 * 0.1
+    error = stated / math.sqrt(2 * moves.numel())
+    deviation = float(moves.double().std())
+    assert abs(deviation - stated) < 5 * error
+    # Noise from every process would be sqrt(2) times that.
+    assert abs(deviation - stated * math.sqrt(2)) > 20 * error
+
+
+@pytest.mark.parametrize("size", ["zero", "0", "-1"])
+def test_a_size_that_is_none(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from privctl.domain.errors import UsageFault
+    from privctl.training.parallel import crew
+
+    monkeypatch.setenv("WORLD_SIZE", size)
+    with pytest.raises(UsageFault, match="torchrun"), crew(torch.device("cpu")):
+        pass

@@ -1,0 +1,89 @@
+"""The run folder: whole states only, and a count of steps begun that never goes back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.training.state import RunFolder, Saved
+
+FACTS = {"steps": 10, "clip_norm": 1.0, "task": "causal-lm"}
+
+
+def saved(step: int, spent: int) -> Saved:
+    return Saved(step=step, spent=spent, tensors={"model.w": torch.full((3,), float(step))}, history=({"a": 1.0},))
+
+
+def test_a_state_comes_back(tmp_path: Path) -> None:
+    with RunFolder.begin(tmp_path / "run", FACTS) as folder:
+        folder.mark(4)
+        folder.save(saved(4, 4))
+    again, found = RunFolder.resume(tmp_path / "run", FACTS)
+    assert found is not None
+    assert (found.step, found.spent, found.history) == (4, 4, ({"a": 1.0},))
+    assert found.tensors["model.w"].tolist() == [4.0, 4.0, 4.0]
+    again.remove()
+    assert not (tmp_path / "run").exists()
+
+
+def test_steps_begun_after_the_state_stay_spent(tmp_path: Path) -> None:
+    with RunFolder.begin(tmp_path / "run", FACTS) as folder:
+        folder.mark(4)
+        folder.save(saved(4, 4))
+        folder.mark(5)
+        folder.mark(6)  # killed here
+    _, found = RunFolder.resume(tmp_path / "run", FACTS)
+    assert found is not None
+    assert (found.step, found.spent) == (4, 6)
+
+
+def test_a_kill_before_the_first_state_still_counts(tmp_path: Path) -> None:
+    with RunFolder.begin(tmp_path / "run", FACTS) as folder:
+        folder.mark(3)
+    _, found = RunFolder.resume(tmp_path / "run", FACTS)
+    assert found is not None
+    assert (found.step, found.spent, dict(found.tensors)) == (0, 3, {})
+
+
+def test_only_the_last_state_is_kept(tmp_path: Path) -> None:
+    with RunFolder.begin(tmp_path / "run", FACTS) as folder:
+        for n in (1, 2, 3):
+            folder.save(saved(n, n))
+    assert [p.name for p in (tmp_path / "run").glob("state-*")] == ["state-3.safetensors"]
+
+
+def test_other_settings_are_refused(tmp_path: Path) -> None:
+    with RunFolder.begin(tmp_path / "run", FACTS) as folder:
+        folder.save(saved(1, 1))
+    with pytest.raises(UsageFault, match=r"begun with clip_norm 1\.0, not 2\.0"):
+        RunFolder.resume(tmp_path / "run", {**FACTS, "clip_norm": 2.0})
+
+
+def test_what_is_in_the_way_or_missing(tmp_path: Path) -> None:
+    with pytest.raises(UsageFault, match="no run to resume"):
+        RunFolder.resume(tmp_path / "run", FACTS)
+    RunFolder.begin(tmp_path / "run", FACTS)
+    with pytest.raises(UsageFault, match="--resume"):
+        RunFolder.begin(tmp_path / "run", FACTS)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"step": 1}', json.dumps({"fingerprint": FACTS, "step": "x"})])
+def test_a_damaged_state_is_one_sentence(tmp_path: Path, content: str) -> None:
+    with RunFolder.begin(tmp_path / "run", FACTS) as folder:
+        folder.save(saved(1, 1))
+    (tmp_path / "run" / "state.json").write_text(content)
+    with pytest.raises(InputFault) as caught:
+        RunFolder.resume(tmp_path / "run", FACTS)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_count_is_not_guessed(tmp_path: Path) -> None:
+    with RunFolder.begin(tmp_path / "run", FACTS) as folder:
+        folder.mark(3)
+    (tmp_path / "run" / "begun").write_bytes(b"many")
+    with pytest.raises(InputFault, match="ledger"):
+        RunFolder.resume(tmp_path / "run", FACTS)
