@@ -16,7 +16,9 @@ from privctl import __version__
 from privctl.cli import COMMANDS
 
 HEAVY = {"torch", "numpy", "scipy", "rich", "transformers", "cryptography", "blake3", "safetensors", "tokenizers"}
-HELPS = [["--help"], ["-h"], ["--version"], *([name, "--help"] for name in COMMANDS)]
+#: Commands of commands.
+NESTED = [["retrain", "dp-sgd"], ["retrain", "clipped"], ["retrain", "plain"]]
+HELPS = [["--help"], ["-h"], ["--version"], *([name, "--help"] for name in COMMANDS), *([*n, "--help"] for n in NESTED)]
 
 LOADED = """
 import json, sys
@@ -54,9 +56,9 @@ def test_the_check_of_imports_notices_an_engine(root: Path) -> None:
     assert HEAVY & set(json.loads(done.stderr.splitlines()[-1])[1]) == {"numpy"}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *(" ".join(names) for names in NESTED)])
 def test_every_help_has_an_example_and_is_narrow_enough(root: Path, name: str) -> None:
-    done = run(root, "-m", "privctl", name, "--help")
+    done = run(root, "-m", "privctl", *name.split(), "--help")
     assert done.returncode == 0, done.stderr
     assert f"Usage: privctl {name}" in done.stdout
     example = done.stdout[done.stdout.index("Example") :]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -286,3 +287,17 @@ def test_an_empty_data_set(start: Path, tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "empty.jsonl").write_text("\n")
     assert retrain("dp-sgd", start, tmp_path / "empty.jsonl", tmp_path / "a", "--epsilon", "1") == 3
     assert "no records" in capsys.readouterr().err
+
+
+def test_the_example_compares_budgets(start: Path, data: Path, tmp_path: Path, root: Path) -> None:
+    assert retrain("plain", start, data, tmp_path / "model") == 0
+    held_out = tmp_path / "held-out.jsonl"
+    held_out.write_text("".join(json.dumps({"text": f"the {a} sat on {b}"}) + "\n" for a in WORDS[:6] for b in WORDS))
+    command = ["bash", str(root / "examples" / "compare-budgets.sh"), str(tmp_path / "model"), str(data)]
+    more = [str(held_out), str(tmp_path / "out"), "--epochs", "1", "--batch-size", "20", "--device", "cpu"]
+    environment = {**os.environ, "PRIVCTL": f"{sys.executable} -m privctl", "PYTHONPATH": str(root), "BUDGETS": "2"}
+    done = subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["plain", "epsilon-2"]
+    assert all("held-out perplexity" in line and "AUC" in line for line in lines)

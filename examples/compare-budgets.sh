@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# What does privacy cost? One model fine-tuned plainly and under several budgets, each measured on held-out records and
+# attacked with the records it was trained on.
+#
+#   examples/compare-budgets.sh MODEL TRAIN.jsonl HELD-OUT.jsonl FOLDER [options of privctl retrain]
+#
+# FOLDER is made. Budgets are taken from BUDGETS, "1 8" where it is not set.
+set -euo pipefail
+
+model=${1:?give a model} train=${2:?give records to train on} held_out=${3:?give held-out records}
+folder=${4:?give a folder to make}
+shift 4
+privctl=${PRIVCTL:-privctl}
+mkdir "$folder"
+
+finetune() { # NAME METHOD OPTION...
+    local name=$1 method=$2
+    shift 2
+    $privctl retrain "$method" "$model" --data "$train" --held-out "$held_out" -o "$folder/$name" "$@" \
+        >"$folder/$name.training.txt"
+    $privctl audit "$folder/$name" --members "$train" --nonmembers "$held_out" >"$folder/$name.audit.txt"
+}
+
+finetune plain plain "$@"
+for epsilon in ${BUDGETS:-1 8}; do
+    finetune "epsilon-$epsilon" dp-sgd --epsilon "$epsilon" "$@"
+done
+
+for name in plain $(printf 'epsilon-%s ' ${BUDGETS:-1 8}); do
+    printf '%-12s %s   %s\n' "$name" "$(grep 'held-out perplexity' "$folder/$name.training.txt")" \
+        "$(grep '^loss  *AUC' "$folder/$name.audit.txt" | tr -s ' ')"
+done
