@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from privctl.datasets.images import ImageSet
 from privctl.training.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, TaskName, grouped, measuring
-from privctl.training.tasks.encoding import Corpus, TextFacts
+from privctl.training.tasks.corpus_task import CorpusTask
 from privctl.training.tasks.language import padded
 from privctl.training.tasks.pixels import ImageFacts
 
@@ -34,32 +34,19 @@ def _score(outcomes: Sequence[tuple[Tensor, Tensor]]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextClassification:
+class TextClassification(CorpusTask):
     """Naming a text's label; ``labels`` has its number for each record."""
 
-    corpus: Corpus
-    facts: TextFacts
     labels: Sequence[int]
-    seed: int = 0
 
     @property
     def name(self) -> TaskName:
         """See ``Task``."""
         return TaskName.TEXT_CLASSIFICATION
 
-    def __len__(self) -> int:
-        return len(self.corpus.units)
-
-    def micro_batches(
-        self, units: Sequence[int], step: int, max_examples: int, max_tokens: int | None = None
-    ) -> Iterator[list[int]]:
-        """See ``Task``."""
-        drawn = list(self.corpus.units.draw(units, self.seed, step))
-        return grouped(drawn, self.corpus.length, max_examples, max_tokens)
-
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
         """See ``Task``; ``labels`` (n,) int64."""
-        rows = [self.corpus.examples[e] for e in examples]
+        rows = self.rows(examples)
         labels = torch.tensor([self.labels[row.record] for row in rows], dtype=torch.int64)
         return {**padded(rows, self.facts.pad, device), "labels": labels.to(device)}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privctl.training.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, TaskName, grouped, measuring
-from privctl.training.tasks.encoding import Corpus, Encoded, TextFacts
+from privctl.training.tasks.corpus_task import CorpusTask
+from privctl.training.tasks.encoding import Encoded
 
 #: Devlin et al. 2019, section 3.1: of the tokens, 15 % are asked for; of these 80 % are hidden, 10 % replaced.
 _ASKED = 0.15
@@ -38,31 +39,17 @@ def _token_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CausalLanguage:
+class CausalLanguage(CorpusTask):
     """Predicting each next token; an example's loss is the mean over its tokens that count."""
-
-    corpus: Corpus
-    facts: TextFacts
-    seed: int = 0
 
     @property
     def name(self) -> TaskName:
         """See ``Task``."""
         return TaskName.CAUSAL_LM
 
-    def __len__(self) -> int:
-        return len(self.corpus.units)
-
-    def micro_batches(
-        self, units: Sequence[int], step: int, max_examples: int, max_tokens: int | None = None
-    ) -> Iterator[list[int]]:
-        """See ``Task``."""
-        drawn = list(self.corpus.units.draw(units, self.seed, step))
-        return grouped(drawn, self.corpus.length, max_examples, max_tokens)
-
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
         """See ``Task``; ``targets`` (n, length) are the next ids, ``weights`` 1 / (those that count) where one does."""
-        rows = [self.corpus.examples[e] for e in examples]
+        rows = self.rows(examples)
         inputs = padded(rows, self.facts.pad, device)
         weights = np.zeros(tuple(inputs["input_ids"].shape), np.float32)
         for i, row in enumerate(rows):
@@ -90,35 +77,22 @@ class CausalLanguage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedLanguage:
+class MaskedLanguage(CorpusTask):
     """Naming tokens that were hidden; an example's loss is the mean over the tokens asked for, at least one.
 
     Which ones is drawn anew each step. ``mask`` is the id that hides a token.
     """
 
-    corpus: Corpus
-    facts: TextFacts
     mask: int
-    seed: int = 0
 
     @property
     def name(self) -> TaskName:
         """See ``Task``."""
         return TaskName.MASKED_LM
 
-    def __len__(self) -> int:
-        return len(self.corpus.units)
-
-    def micro_batches(
-        self, units: Sequence[int], step: int, max_examples: int, max_tokens: int | None = None
-    ) -> Iterator[list[int]]:
-        """See ``Task``."""
-        drawn = list(self.corpus.units.draw(units, self.seed, step))
-        return grouped(drawn, self.corpus.length, max_examples, max_tokens)
-
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
         """See ``Task``; ``targets`` (n, length) are the true ids, ``weights`` 1 / (tokens asked for) where asked."""
-        rows = [self.corpus.examples[e] for e in examples]
+        rows = self.rows(examples)
         inputs = padded(rows, self.facts.pad, torch.device("cpu"))
         targets = inputs["input_ids"].clone()
         weights = torch.zeros(targets.shape)

@@ -1,0 +1,33 @@
+"""What all tasks on text have in common: a corpus, of which a step sees one example a unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from privctl.training.tasks.base import grouped
+from privctl.training.tasks.encoding import Corpus, Encoded, TextFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusTask:
+    """Encoded texts for a model of which ``facts`` tell; ``seed`` makes the draws, which need not stay secret."""
+
+    corpus: Corpus
+    facts: TextFacts
+    seed: int = 0
+
+    def __len__(self) -> int:
+        """Units that are sampled."""
+        return len(self.corpus.units)
+
+    def micro_batches(
+        self, units: Sequence[int], step: int, max_examples: int, max_tokens: int | None = None
+    ) -> Iterator[list[int]]:
+        """See ``Task``."""
+        drawn = list(self.corpus.units.draw(units, self.seed, step))
+        return grouped(drawn, self.corpus.length, max_examples, max_tokens)
+
+    def rows(self, examples: Sequence[int]) -> list[Encoded]:
+        """The examples themselves."""
+        return [self.corpus.examples[e] for e in examples]
