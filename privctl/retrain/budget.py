@@ -9,6 +9,7 @@ from privctl.domain.errors import UsageFault
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.mechanism import Optimizer
 from privctl.retrain.request import RetrainRequest
+from privctl.training.perexample.clipping import ClippingStyle
 from privctl.training.recipe import Method, Recipe, Schedule
 
 _DEFAULT_EPOCHS = 3
@@ -107,7 +108,27 @@ def _check(request: RetrainRequest, examples: int) -> None:
             raise UsageFault(f"--{name} is {value:g}; it must be a finite number above 0")
     if (request.momentum > 0) != (request.optimizer is Optimizer.MOMENTUM):
         raise UsageFault("--momentum goes with --optimizer momentum, and only with it")
-    if request.method is Method.CLIPPED and (request.schedule is not Schedule.CONSTANT or request.warmup_steps):
+    if request.method is Method.CLIPPED:
+        _check_facts(request)
+
+
+def _check_facts(request: RetrainRequest) -> None:
+    """Refuse what the facts of a clipped training cannot say, and what bounds that rest on them would get wrong."""
+    if request.schedule is not Schedule.CONSTANT or request.warmup_steps:
         raise UsageFault(
             "clipped records the facts of a constant learning rate; leave --schedule and --warmup-steps out"
+        )
+    if request.clipping is not ClippingStyle.FLAT:
+        raise UsageFault(
+            f"clipped records the facts of flat clipping, and --clipping {request.clipping} bends losses in other ways "
+            "than the bounds of privctl noise allow for; leave --clipping out"
+        )
+    if request.model.lora_rank is not None:
+        raise UsageFault(
+            "clipped records how far the trained weights can move, which says nothing of merged adapters; leave "
+            "--lora-rank out"
+        )
+    if request.learning_rate * request.weight_decay >= 1:
+        raise UsageFault(
+            f"--weight-decay {request.weight_decay:g} times --learning-rate {request.learning_rate:g} must be below 1"
         )

@@ -17,7 +17,7 @@ from privctl.retrain.budget import recipe_for
 from privctl.retrain.request import ModelRequest, RetrainRequest
 from privctl.training.recipe import Recipe
 from privctl.training.tasks.base import Task, TaskName
-from privctl.training.tasks.encoding import TextOptions
+from privctl.training.tasks.encoding import Long, TextOptions
 from privctl.training.tasks.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training
 from privctl.training.tasks.make import image_task, text_task
 from privctl.training.tasks.vocabulary import Vocabulary, vocabulary_from_file, vocabulary_from_records
@@ -46,6 +46,7 @@ def prepare(request: RetrainRequest) -> Job:
     """Read model and data and decide every setting. Raises PrivctlError in one sentence for whatever does not fit."""
     labels: tuple[str, ...] = ()
     collected = False
+    _check_task(request)
     if request.task is TaskName.IMAGE_CLASSIFICATION:
         return _prepare_images(request)
     classify = request.task in CLASSIFICATION
@@ -91,6 +92,24 @@ def _prepare_images(request: RetrainRequest) -> Job:
             read_images(request.data.held_out, channels=images.channels, resize=request.data.resize),
         )
     return _job(request, model, image_task(model, images), held_out, collected)
+
+
+def _check_task(request: RetrainRequest) -> None:
+    """Refuse settings that would say nothing to the task: some of them would still be promised in the report."""
+    data, images = request.data, request.task is TaskName.IMAGE_CLASSIFICATION
+    causal = request.task is TaskName.CAUSAL_LM
+    unused = {
+        "--unit": images and data.unit is not None,
+        "--long": images and data.long is not Long.REFUSE,
+        "--max-length": images and data.max_length is not None,
+        "--vocabulary": images and request.model.vocabulary is not None,
+        "--response-only": not causal and data.response_only,
+        "--resize": not images and data.resize is not None,
+        "--labels": request.task not in CLASSIFICATION and bool(data.labels),
+    }
+    for flag, given in unused.items():
+        if given:
+            raise UsageFault(f"{flag} says nothing to the task {request.task}; leave it out")
 
 
 def _channels(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,17 @@ from privctl.training.loop import Finished
 from privctl.training.noise import GradientNoise
 from privctl.training.recipe import Method
 
-_OWNER = "losses, norms and clipped fractions were measured on the private examples and have no guarantee of their own"
-_UNPROTECTED = (
-    "no noise was added to these weights: nothing bounds what they give away about the examples, so do not hand them "
-    "out; privctl noise makes a release of clipped ones"
+_OWNER = (
+    "no guarantee covers this report itself: losses, norms and clipped fractions were measured on the private "
+    "examples, and the data's digest tells whoever guesses the data whether that is right; keep the report to yourself"
 )
+_UNPROTECTED = (
+    "no noise was added to these weights: nothing bounds what they give away about the examples; do not hand them out"
+)
+_CLIPPED = f"{_UNPROTECTED}; privctl noise makes a release of them"
 _TUNING = "the guarantee is for this one run: settings chosen by looking at other runs on the same data cost more"
+
+_FIRST_LINE = {Method.DP_SGD: _TUNING, Method.CLIPPED: _CLIPPED, Method.PLAIN: _UNPROTECTED}
 
 #: Quantities of the history, as evidence names them.
 _QUANTITIES = {
@@ -53,7 +59,7 @@ def report_for(
         mechanism=_mechanism(job, finished),
         guarantees=(_guarantee(job, finished),) if private else (),
         evidence=tuple(_evidence(job, finished)),
-        warnings=(_TUNING, _OWNER) if private else (_UNPROTECTED, _OWNER),
+        warnings=(_FIRST_LINE[job.request.method], _OWNER),
     )
 
 
@@ -65,7 +71,7 @@ def _mechanism(job: Job, finished: Finished) -> Mechanism | None:
     if recipe.method is Method.PLAIN or job.request.steps is not None:
         return None
     return ClippedTraining(
-        epochs=finished.step // recipe.steps_per_epoch,
+        epochs=finished.step // math.ceil(len(job.task) / job.request.batch_size),
         learning_rate=recipe.learning_rate,
         clip_norm=recipe.clip_norm,
         dataset_size=len(job.task),
@@ -110,6 +116,18 @@ def _premises(job: Job) -> Iterator[Assumption]:
             name="unit of privacy",
             statement=f"all records with one value of {job.request.data.unit!r} are one example",
             state=AssumptionState.ENFORCED,
+        )
+    yield Assumption(
+        name="number of examples",
+        statement=f"that there are {len(job.task)} examples is public: neighbours are compared at the same sampling "
+        "rate, number of steps and noise, which follow from it",
+        state=AssumptionState.ENFORCED,
+    )
+    if job.model.text is not None and not job.model.vocabulary_from_private_data:
+        yield Assumption(
+            name="vocabulary",
+            statement="the tokenizer, which is released too, was made without these examples",
+            state=AssumptionState.ASSERTED,
         )
     for found, name, what in (
         (job.model.vocabulary_from_private_data, "vocabulary", "the tokenizer's words"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -94,6 +95,7 @@ def _folder(job: Job, crew: Crew) -> tuple[RunFolder | None, Saved | None]:
     path, fingerprint = run_folder(job.request.output), _fingerprint(job)
     if job.request.resume:
         opened, saved = RunFolder.resume(path, fingerprint)
+        crew.wait()  # else the first to go on would change what the others have yet to read
         return (opened if crew.leads else None), saved
     begun = RunFolder.begin(path, fingerprint) if crew.leads else None
     crew.wait()
@@ -110,7 +112,17 @@ def _fingerprint(job: Job) -> dict[str, Any]:
         "task": request.task,
         "examples": len(job.task),
         "data": file_digest(request.data.train) if request.data.train.is_file() else str(request.data.train),
+        "unit": request.data.unit,
+        "labels": job.model.labels,
+        "long": request.data.long,
+        "max_length": request.data.max_length,
+        "response_only": request.data.response_only,
+        "resize": request.data.resize,
         "model": str(request.model.path),
+        "from_scratch": request.model.from_scratch,
+        "vocabulary": request.model.vocabulary,
+        "norm": request.model.norm,
+        "dropout": request.model.dropout,
         "trained": list(request.model.train),
         "lora_rank": request.model.lora_rank,
         "seed": request.seed,
@@ -141,6 +153,8 @@ def _prepared(network: nn.Module, job: Job) -> nn.Module:
         enable: Any = next(getattr(network, name) for name in names if hasattr(network, name))
         enable({"use_reentrant": False})
     if job.request.compiled:
+        # The first batch is differentiated several times, which donated buffers do not live through.
+        importlib.import_module("torch._functorch.config").donated_buffer = False  # type: ignore[attr-defined]
         network.compile()
     return network
 

@@ -85,7 +85,8 @@ class Trainer:
     def run(self, start: Saved | None = None) -> Finished:
         """Train to the end, or until the budget of begun steps is spent.
 
-        Raises InputFault where a loss, a gradient or a weight is not finite. An interrupt saves the state first.
+        Raises InputFault where a loss, a gradient or a weight is not finite. After an interrupt the last saved state
+        is what a resumed run goes on from.
         """
         step, spent, history = 0, 0, list(start.history) if start else []
         optimizer = _optimizer(self._trainable(), self.recipe)
@@ -95,19 +96,23 @@ class Trainer:
                 _restore(self.network, optimizer, start.tensors)
         tally, last_save = Tally(), self._now()
         with self._gradients() as engine:
-            while (step if self.noise is None else spent) < self.recipe.steps:
+            while self._counted(step, spent) < self.recipe.steps:
                 if self.folder is not None and self.crew.leads:
                     self.folder.mark(spent + 1)
                 self._step(engine, optimizer, step, spent, tally)
                 step, spent = step + 1, spent + 1
                 self.advance(1)
-                ended = step % self.recipe.steps_per_epoch == 0 or spent == self.recipe.steps
+                ended = step % self.recipe.steps_per_epoch == 0 or self._counted(step, spent) == self.recipe.steps
                 if ended:
                     history.append(self._entry(step, tally))
                 if ended or self._now() - last_save > self.save_every:
                     self._save(optimizer, step, spent, history)
                     last_save = self._now()
         return Finished(step=step, spent=spent, history=tuple(history))
+
+    def _counted(self, step: int, spent: int) -> int:
+        """What is limited: the updates, or where there is noise the steps that were begun."""
+        return step if self.noise is None else spent
 
     def _trainable(self) -> list[nn.Parameter]:
         found = [p for p in self.network.parameters() if p.requires_grad]
@@ -129,7 +134,7 @@ class Trainer:
             else:
                 parameter.grad.zero_()
         # Secret draws are never repeated; an order that is public must go on where it stopped.
-        place = step if self.noise is None else spent
+        place = self._counted(step, spent)
         chosen = self.crew.share(self.batches.batch(place)).tolist()
         for micro in self.task.micro_batches(chosen, place, self.recipe.micro_examples, self.recipe.micro_tokens):
             self._accumulate(engine, micro, place, tally)
@@ -190,8 +195,8 @@ def _optimizer(parameters: Sequence[nn.Parameter], recipe: Recipe) -> torch.opti
     if recipe.optimizer in (Optimizer.SGD, Optimizer.MOMENTUM):
         # Weight decay of torch's SGD is part of the gradient; the decoupled kind is what sensitivities are derived for.
         return _DecayedSGD(parameters, momentum=recipe.momentum, **common)
-    kind = torch.optim.AdamW if recipe.optimizer is Optimizer.ADAMW else torch.optim.Adam
-    return kind(parameters, betas=(recipe.beta1, recipe.beta2), fused=True, **common)
+    # Torch's Adam adds weight decay to the gradient too; without any, AdamW is Adam.
+    return torch.optim.AdamW(parameters, betas=(recipe.beta1, recipe.beta2), fused=True, **common)
 
 
 class _DecayedSGD(torch.optim.SGD):

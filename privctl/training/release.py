@@ -47,7 +47,7 @@ def save_network(
         pointer = {"format": "pt", POINTER: f"../{place.name}"}
         write_tensors(pending.temporary / SINGLE_NAME, named_tensors(network), pointer)
         report = describe(place, tuple(_outputs(pending.temporary, output.name)))
-        write_bytes(place, encode(report).encode())
+        write_bytes(place, encode(report).encode(), replace=force)
         pending.commit()
     return report
 

@@ -7,6 +7,7 @@ saved stays in the ledger as spent, because nobody can tell whether something of
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -91,10 +92,19 @@ class RunFolder:
         with writing(self.path):
             if self._fd < 0:
                 self._fd = os.open(self.path / _BEGUN, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._lock()
             os.pwrite(self._fd, b"%020d\n" % begun, 0)
             if time.monotonic() - self._synced > _SYNC_EVERY:
                 os.fdatasync(self._fd)
                 self._synced = time.monotonic()
+
+    def _lock(self) -> None:
+        """Keep the run to this process: two that went on with it would each know the half of what was begun."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._close()
+            raise UsageFault(f"another process goes on with the run in {self.path}; wait for it, or stop it") from None
 
     def save(self, saved: Saved) -> None:
         """Write the state; a kill at any moment leaves the old one or this one."""

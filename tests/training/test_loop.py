@@ -159,13 +159,23 @@ def test_weight_decay_and_schedule() -> None:
     )
 
 
+@pytest.mark.parametrize("optimizer", [o for o in Optimizer if o is not Optimizer.MOMENTUM])
+def test_weight_decay_is_decoupled(optimizer: Optimizer) -> None:
+    """Without a gradient all rules shrink the weights alike: ``ClippedTraining`` says so, and bounds rest on it."""
+    made = trainer(torch.zeros_like(ROWS), recipe(steps=3, optimizer=optimizer, weight_decay=0.5), Passes(4, 4, seed=0))
+    nn.init.constant_(made.network.weight, 2.0)  # type: ignore[arg-type]
+    made.run()
+    assert torch.allclose(weight(made), torch.tensor(2.0 * (1 - 0.1 * 0.5) ** 3))
+
+
 @pytest.mark.parametrize("optimizer", list(Optimizer))
 def test_a_run_in_two_parts_is_the_run_in_one(tmp_path: Path, optimizer: Optimizer) -> None:
     momentum = 0.9 if optimizer is Optimizer.MOMENTUM else 0.0
     plan = recipe(steps=8, optimizer=optimizer, momentum=momentum, sample_rate=0.5)
     whole = trainer(ROWS, plan, Passes(4, 2, seed=3))
     whole.run()
-    first = trainer(ROWS, plan, Passes(4, 2, seed=3), folder=RunFolder.begin(tmp_path / "run", {}))
+    begun = RunFolder.begin(tmp_path / "run", {})
+    first = trainer(ROWS, plan, Passes(4, 2, seed=3), folder=begun)
 
     def stop(_: int) -> None:
         stop.count += 1  # type: ignore[attr-defined]
@@ -174,7 +184,7 @@ def test_a_run_in_two_parts_is_the_run_in_one(tmp_path: Path, optimizer: Optimiz
 
     stop.count = 0  # type: ignore[attr-defined]
     first.advance = stop
-    with pytest.raises(KeyboardInterrupt):
+    with begun, pytest.raises(KeyboardInterrupt):
         first.run()
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None
@@ -197,7 +207,7 @@ def test_the_budget_counts_steps_that_were_begun(tmp_path: Path) -> None:
 
     stop.count = 0  # type: ignore[attr-defined]
     first.advance = stop
-    with pytest.raises(KeyboardInterrupt):
+    with folder, pytest.raises(KeyboardInterrupt):
         first.run()
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None

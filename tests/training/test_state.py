@@ -87,3 +87,13 @@ def test_a_damaged_count_is_not_guessed(tmp_path: Path) -> None:
     (tmp_path / "run" / "begun").write_bytes(b"many")
     with pytest.raises(InputFault, match="ledger"):
         RunFolder.resume(tmp_path / "run", FACTS)
+
+
+def test_only_one_process_goes_on_with_a_run(tmp_path: Path) -> None:
+    with RunFolder.begin(tmp_path / "run", FACTS) as folder:
+        folder.mark(1)
+        other, _ = RunFolder.resume(tmp_path / "run", FACTS)
+        with pytest.raises(UsageFault, match="another process"):
+            other.mark(2)
+        assert (tmp_path / "run" / "begun").read_text() == f"{1:020d}\n"
+    other.mark(2)
