@@ -137,7 +137,7 @@ def _schedule(command: Command) -> Command:
 @force
 @common
 def dp_sgd(**options: Any) -> None:
-    """Train MODEL with a proved (epsilon, delta) guarantee: clipped gradients, Poisson batches, noise.
+    """Train MODEL with an (epsilon, delta) guarantee: clipped gradients, Poisson batches, noise.
 
     MODEL is a Hugging Face directory or a .safetensors file in one; a directory with a config.json and no weights is
     trained from scratch. An interrupted run goes on with --resume; its state lies in OUTPUT.run until it is done.
@@ -200,6 +200,8 @@ def _run(method: str, options: dict[str, Any]) -> None:
     with crew(choose_device(request.device)) as team:
         quiet = quiet or not team.leads
         note(_announced(job.recipe.noise_multiplier, job.recipe.steps, job.delta), quiet=quiet)
+        if job.delta is not None and job.delta >= 1 / len(job.task):
+            note(f"delta {job.delta:g} is no less than 1 / examples: one may be published whole", quiet=quiet)
         report = carry_out(job, team, partial(progress, quiet=quiet), partial(_heard, quiet=quiet))
     if report is not None:
         click.echo(encode(report) if options["as_json"] else _rendered(report), nl=False)

@@ -15,19 +15,24 @@ from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports import file_artifact, now, versions
 from privctl.retrain.budget import ledger_of
 from privctl.retrain.prepare import Job
+from privctl.storage.reader import open_checkpoint
 from privctl.training.loop import Finished
 from privctl.training.noise import GradientNoise
 from privctl.training.recipe import Method
 
 _OWNER = (
     "no guarantee covers this report itself: losses, norms and clipped fractions were measured on the private "
-    "examples, and the data's digest tells whoever guesses the data whether that is right; keep the report to yourself"
+    "examples, held-out measures on held-out ones, and the data's digest tells whoever guesses the data whether that "
+    "is right; keep the report to yourself"
 )
 _UNPROTECTED = (
     "no noise was added to these weights: nothing bounds what they give away about the examples; do not hand them out"
 )
 _CLIPPED = f"{_UNPROTECTED}; privctl noise makes a release of them"
-_TUNING = "the guarantee is for this one run: settings chosen by looking at other runs on the same data cost more"
+_TUNING = (
+    "the guarantee is for this one run, given that it came to its end (an example without a finite gradient stops it): "
+    "settings chosen by looking at other runs on the same data cost more"
+)
 
 _FIRST_LINE = {Method.DP_SGD: _TUNING, Method.CLIPPED: _CLIPPED, Method.PLAIN: _UNPROTECTED}
 
@@ -47,7 +52,7 @@ def report_for(
 ) -> PrivacyReport:
     """The report that lies at ``place``, of a run that ended with ``outputs``."""
     data = job.request.data
-    inputs = {"data": data.train, "held-out": data.held_out}
+    inputs = {"data": data.train, "held-out": data.held_out, **_start(job)}
     private = job.request.method is Method.DP_SGD
     return PrivacyReport(
         step="retrain",
@@ -57,10 +62,19 @@ def report_for(
         outputs=outputs,
         parameters=_parameters(job, finished, noise),
         mechanism=_mechanism(job, finished),
-        guarantees=(_guarantee(job, finished),) if private else (),
+        guarantees=(_guarantee(job, finished, noise),) if private else (),
         evidence=tuple(_evidence(job, finished)),
         warnings=(_FIRST_LINE[job.request.method], _OWNER),
     )
+
+
+def _start(job: Job) -> dict[str, Path]:
+    """The files of the weights that the training began with."""
+    path = job.request.model.path
+    if job.model.initial_weights == "random":
+        return {}
+    with open_checkpoint(path) as checkpoint:
+        return {f"start-{file.path.name}": file.path for file in checkpoint.files}
 
 
 def _mechanism(job: Job, finished: Finished) -> Mechanism | None:
@@ -84,14 +98,14 @@ def _mechanism(job: Job, finished: Finished) -> Mechanism | None:
     )
 
 
-def _guarantee(job: Job, finished: Finished) -> Guarantee:
+def _guarantee(job: Job, finished: Finished, noise: GradientNoise | None) -> Guarantee:
     assert job.delta is not None
     return guarantee_of(
         ledger_of(job.recipe, finished.spent),
         job.delta,
         name="dp-sgd",
         state=AssumptionState.ENFORCED,
-        assumptions=tuple(_premises(job)),
+        assumptions=(*_premises(job), *_secret_noise(noise)),
         note="for real arithmetic; floating-point rounding is not modelled",
     )
 
@@ -139,6 +153,15 @@ def _premises(job: Job) -> Iterator[Assumption]:
                 statement=f"{what} were known without the examples (they were collected from them)",
                 state=AssumptionState.VIOLATED if name == "vocabulary" else AssumptionState.ASSERTED,
             )
+
+
+def _secret_noise(noise: GradientNoise | None) -> Iterator[Assumption]:
+    if noise is not None:
+        yield Assumption(
+            name="secret noise",
+            statement=f"nobody can foretell the noise: {noise.description}",
+            state=AssumptionState.ENFORCED if noise.cryptographic else AssumptionState.ASSERTED,
+        )
 
 
 def _parameters(job: Job, finished: Finished, noise: GradientNoise | None) -> dict[str, Any]:

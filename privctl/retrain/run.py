@@ -24,7 +24,7 @@ from privctl.storage.digest import file_digest
 from privctl.training.batches import BatchSource, Passes, PoissonBatches
 from privctl.training.loop import Finished, Trainer
 from privctl.training.noise import GradientNoise, noise_for
-from privctl.training.parallel import Crew
+from privctl.training.parallel import Crew, own_device
 from privctl.training.perexample.clipping import Clipping
 from privctl.training.recipe import Method
 from privctl.training.release import report_path, save_network
@@ -47,7 +47,7 @@ def carry_out(job: Job, crew: Crew, progress: Progress, heard: Listener = lambda
     if crew.leads:
         require_absent(output, force=False)
         require_absent(report_path(output), request.force)
-    device = choose_device(request.device)
+    device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model).to(device)
     folder, start = _folder(job, crew)
     noise = noise_for(device) if request.method is Method.DP_SGD else None

@@ -129,26 +129,23 @@ class Trainer:
         """One update from one batch; ``spent`` counts the noise, which is never used twice."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            else:
-                parameter.grad.zero_()
+            parameter.grad = None  # is written, not added to: one pass over it less than from zeros
         # Secret draws are never repeated; an order that is public must go on where it stopped.
         place = self._counted(step, spent)
         chosen = self.crew.share(self.batches.batch(place)).tolist()
         for micro in self.task.micro_batches(chosen, place, self.recipe.micro_examples, self.recipe.micro_tokens):
             self._accumulate(engine, micro, place, tally)
-        gradients = [p.grad for p in parameters if p.grad is not None]
+        gradients = [_gradient(p) for p in parameters]
         if self.noise is not None and self.crew.leads:
-            self.noise.add(gradients, self.recipe.noise_multiplier * self.recipe.clip_norm, spent)
+            stddev = self.recipe.noise_multiplier * self.recipe.clip_norm / self.recipe.batch_size
+            self.noise.add(gradients, stddev, spent)
         self.crew.total(gradients)
-        for gradient in gradients:
-            gradient.div_(self.recipe.batch_size)
         for group in optimizer.param_groups:
             group["lr"] = self.recipe.learning_rate_at(step)
         optimizer.step()
 
     def _accumulate(self, engine: PerExample | None, examples: Sequence[int], place: int, tally: Tally) -> None:
+        """Add the examples' part of the step's gradient: their sum by the expected batch size."""
         inputs = self.task.batch(examples, self.device, place)
 
         def losses() -> Tensor:
@@ -156,14 +153,14 @@ class Trainer:
                 return self.task.losses(self.network, inputs)
 
         if engine is not None:
-            found = engine.accumulate(losses)
+            found = engine.accumulate(losses, weight=1 / self.recipe.batch_size)
             tally.losses.append(found.losses.detach())
             tally.norms.append(found.norms.detach())
             return
         each = losses()
         if not torch.isfinite(each).all():
             raise InputFault("the loss is not finite; the training diverged: lower --learning-rate, or check the model")
-        torch.autograd.backward(each.sum())
+        torch.autograd.backward(each.sum() / self.recipe.batch_size)
         tally.losses.append(each.detach())
 
     def _entry(self, step: int, tally: Tally) -> dict[str, float]:
@@ -187,6 +184,13 @@ class Trainer:
 
     def _now(self) -> float:
         return self.clock()
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    """The parameter's gradient, of zeros where no example came by."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
 
 
 def _optimizer(parameters: Sequence[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:

@@ -20,6 +20,11 @@ class GradientNoise(Protocol):
         """What a report says of where the noise came from."""
         ...
 
+    @property
+    def cryptographic(self) -> bool:
+        """Whether foretelling it takes breaking a cipher."""
+        ...
+
     def add(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
         """Add N(0, stddev^2) to every entry; each ``step`` may be asked for once."""
         ...
@@ -36,6 +41,11 @@ class KeyedNoise:
     def description(self) -> str:
         """See ``GradientNoise``."""
         return self._source.description
+
+    @property
+    def cryptographic(self) -> bool:
+        """See ``GradientNoise``."""
+        return not self._source.seeded
 
     def add(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
         """See ``GradientNoise``."""
@@ -64,6 +74,11 @@ class DeviceNoise:
         """See ``GradientNoise``."""
         origin = "a given seed" if self._seeded else "a 63-bit seed from the operating system"
         return f"Philox counter generator of {self._generator.device.type} under {origin}"
+
+    @property
+    def cryptographic(self) -> bool:
+        """See ``GradientNoise``."""
+        return False
 
     def add(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
         """See ``GradientNoise``."""

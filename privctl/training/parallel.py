@@ -56,6 +56,15 @@ class Crew:
             dist.barrier()
 
 
+def own_device(device: torch.device) -> torch.device:
+    """The accelerator of this process, where torchrun started several and none was named."""
+    local = os.environ.get("LOCAL_RANK", "")
+    if device.type != "cuda" or device.index is not None or not local.isdecimal():
+        return device
+    torch.cuda.set_device(int(local))
+    return torch.device("cuda", int(local))
+
+
 @contextmanager
 def crew(device: torch.device) -> Iterator[Crew]:
     """The processes torchrun started, or this one alone. Raises UsageFault where its variables make no sense."""
@@ -67,6 +76,8 @@ def crew(device: torch.device) -> Iterator[Crew]:
         return
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Crew(dist.get_rank(), dist.get_world_size())
+        team = Crew(dist.get_rank(), dist.get_world_size())
+        yield team
+        team.wait()  # a process that leaves early takes down what the others still talk to
     finally:
         dist.destroy_process_group()

@@ -1,8 +1,8 @@
 """A run's state on disk: enough to go on after a kill, and a count of everything that may have been released.
 
-The folder holds ``state.json``, the tensors it names, and ``begun``: how many steps were ever begun, written before
-each of them. Random numbers are not kept: a resumed run draws fresh ones, and whatever was begun after the state was
-saved stays in the ledger as spent, because nobody can tell whether something of it got out.
+The folder holds ``settings.json``, ``state.json``, the tensors it names, and ``begun``: how many steps were ever begun,
+written before each of them. Random numbers are not kept: a resumed run draws fresh ones, and whatever was begun after
+the state was saved stays in the ledger as spent, because nobody can tell whether something of it got out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from privctl.training.tensors import read_tensors, write_tensors
 if TYPE_CHECKING:
     from torch import Tensor
 
-_STATE, _BEGUN = "state.json", "begun"
+_STATE, _SETTINGS, _BEGUN = "state.json", "settings.json", "begun"
 _FORMAT = 1
 #: ``begun`` reaches the disk at least this often, in seconds; a killed process loses nothing, a power cut this much.
 _SYNC_EVERY = 1.0
@@ -59,6 +59,7 @@ class RunFolder:
         if path.exists():
             raise UsageFault(f"{path} holds the state of an unfinished run; go on with --resume, or remove it")
         new_folder(path)
+        write_bytes(path / _SETTINGS, json.dumps(dict(fingerprint), indent=1).encode())
         return cls(path, fingerprint)
 
     @classmethod
@@ -70,22 +71,27 @@ class RunFolder:
         if not path.is_dir():
             raise UsageFault(f"{path} is not there, so there is no run to resume; leave --resume out")
         found = cls(path, fingerprint)
+        found._compare(parse_json(read_text(path / _SETTINGS), str(path / _SETTINGS)))
         begun = found._read_begun()
         if not (path / _STATE).is_file():
             return found, Saved(step=0, spent=begun, tensors={}) if begun else None
         data = parse_json(read_text(path / _STATE), str(path / _STATE))
         try:
-            kept, step, spent, name = data["fingerprint"], int(data["step"]), int(data["spent"]), data["tensors"]
+            step, spent, name = int(data["step"]), int(data["spent"]), data["tensors"]
             history, notes = tuple(data["history"]), data["notes"]
         except (KeyError, TypeError, ValueError):
             raise InputFault(f"{path / _STATE} is not the state of a run; remove {path} and start again") from None
-        for key, value in found._fingerprint.items():
-            if kept.get(key) != json.loads(json.dumps(value)):
-                raise UsageFault(
-                    f"{path} was begun with {key} {kept.get(key)!r}, not {value!r}; resume with the same settings"
-                )
         tensors = read_tensors(path / name)
         return found, Saved(step=step, spent=max(spent, begun), tensors=tensors, history=history, notes=notes)
+
+    def _compare(self, kept: Any) -> None:
+        """Raises UsageFault where the run was begun with other settings."""
+        for key, value in self._fingerprint.items():
+            before = kept.get(key) if isinstance(kept, dict) else None
+            if before != json.loads(json.dumps(value)):
+                raise UsageFault(
+                    f"{self.path} was begun with {key} {before!r}, not {value!r}; resume with the same settings"
+                )
 
     def mark(self, begun: int) -> None:
         """Note that ``begun`` steps have been begun, before anything of the last one is computed."""
@@ -112,7 +118,6 @@ class RunFolder:
         write_tensors(self.path / name, saved.tensors, {})
         state = {
             "format": _FORMAT,
-            "fingerprint": self._fingerprint,
             "step": saved.step,
             "spent": saved.spent,
             "tensors": name,

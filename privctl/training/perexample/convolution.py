@@ -10,8 +10,11 @@ from torch.nn import functional
 
 from privctl.training.perexample.linear import forming_is_cheaper, outer_squares
 from privctl.training.perexample.products import batched, operand, same_precision
-from privctl.training.perexample.terms import Dense, Squares, Term, chunks
+from privctl.training.perexample.terms import Dense, Squares, Term, add_or_write, chunks
 from privctl.training.perexample.use import Use
+
+#: With this many positions, a processor's own kernel called once an example beats copying patches for all of them.
+LARGE_IMAGE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +56,20 @@ class Convolved:
         """Bound what was added, as if nothing cancelled."""
         return self.squares().slack
 
-    def add_weighted(self, total: Tensor, factors: Tensor) -> None:
+    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
         """Add the weighted sum to ``total``."""
-        g, inputs = self.geometry, self.inputs.to(total.dtype)
         scaled = self.gradients.to(total.dtype) * factors.to(total.dtype)[:, None, None, None]
-        weight = total.new_empty(1).expand(g.weight)  # its shape is asked for, its values are not
-        summed = torch.ops.aten.convolution_backward(
-            scaled, inputs, weight, None, g.stride, g.padding, g.dilation, False, (0, 0), g.groups, (False, True, False)
-        )[1]
-        total += summed.view(total.shape)
+        add_or_write(total, self._summed(self.inputs.to(total.dtype), scaled), fresh=fresh)
+
+    def _summed(self, inputs: Tensor, gradients: Tensor) -> Tensor:
+        """The gradient of these examples together."""
+        g = self.geometry
+        weight = inputs.new_empty(1).expand(g.weight)  # its shape is asked for, its values are not
+        found: Tensor = torch.ops.aten.convolution_backward(
+            gradients, inputs, weight, None, g.stride, g.padding, g.dilation, False, (0, 0), g.groups,
+            (False, True, False),
+        )[1]  # fmt: skip
+        return found.view(self.shape)
 
     def _pair(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Patches (r groups, T, d) and gradients (r groups, T, p), with the features of one group each."""
@@ -81,6 +89,10 @@ class Convolved:
         outputs, inputs = self.geometry.weight[0] // self.geometry.groups, torch.Size(self.geometry.weight[1:]).numel()
         if not forming_is_cheaper(self.gradients[0, 0].numel(), inputs, outputs):
             return self
+        if not self.inputs.is_cuda and self.gradients[0, 0].numel() >= LARGE_IMAGE:
+            alone = [slice(i, i + 1) for i in range(len(self.inputs))]
+            pairs = ((operand(self.inputs[row]), operand(self.gradients[row])) for row in alone)
+            return Dense(torch.stack([self._summed(*pair) for pair in pairs]))
         parts = [self.example_gradients(rows) for rows in chunks(len(self.inputs), self._patch_bytes())]
         return Dense(torch.cat(parts))
 

@@ -46,7 +46,11 @@ class PerExample:
     def __init__(self, model: nn.Module, clipping: Clipping) -> None:
         self.clipping = clipping
         self.trainable: dict[str, nn.Parameter] = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self._model = model
+        known = {id(parameter) for parameter in self.trainable.values()}
+        self._modules = [
+            (name, module, any(id(p) in known for p in module.parameters(recurse=False)))
+            for name, module in model.named_modules()
+        ]
         self._check_parameters()
         sites = _sites(model, self.trainable)
         self._groups = _groups(sites, self.trainable, clipping.style)
@@ -68,8 +72,8 @@ class PerExample:
         """Leave the model as it was."""
         self._recorder.remove()
 
-    def accumulate(self, losses_of: Callable[[], Tensor]) -> ClippedBatch:
-        """Add the sum over examples of clipped gradients to the ``grad`` of every trained parameter.
+    def accumulate(self, losses_of: Callable[[], Tensor], *, weight: float = 1.0) -> ClippedBatch:
+        """Add ``weight`` times the sum over examples of clipped gradients to the ``grad`` of every trained parameter.
 
         ``losses_of`` runs the forward pass and returns losses (n,), n > 0, that of example i from row i alone. On the
         first call the result is compared with autograd's, which costs three more backward passes. Raises InputFault,
@@ -83,7 +87,7 @@ class PerExample:
             norms = self._norms(squares, losses)
             if expected is not None:
                 self._compare(terms, norms, expected)
-            return self._clip(terms, squares, losses.detach(), norms)
+            return self._clip(terms, squares, losses.detach(), norms, weight)
 
     def _pass(self, losses_of: Callable[[], Tensor]) -> tuple[Tensor, dict[str, list[Term]], check.Reference | None]:
         """Forward and backward, with what the hooks recorded and, the first time, what autograd finds."""
@@ -140,18 +144,19 @@ class PerExample:
         self._idle = {name for name in self.trainable if not terms.get(name) and expected.gradients[name] is None}
 
     def _clip(
-        self, terms: dict[str, list[Term]], squares: dict[str, Squares], losses: Tensor, norms: Tensor
+        self,
+        terms: dict[str, list[Term]],
+        squares: dict[str, Squares],
+        losses: Tensor,
+        norms: Tensor,
+        weight: float,
     ) -> ClippedBatch:
         nothing = Squares(torch.zeros_like(norms), torch.zeros_like(norms))
         every = {name: squares.get(name, nothing) for name in self.trainable}
         factors = clipping.factors(self.clipping, [clipping.summed(every, names) for names in self._groups])
         for names, scale in zip(self._groups, factors, strict=True):
             for name in names:
-                parameter = self.trainable[name]
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                for term in terms.pop(name, []):
-                    term.add_weighted(parameter.grad, scale)
+                _add(self.trainable[name], terms.pop(name, []), scale * weight)
         shorter = torch.stack(factors).amin(0) < 1
         return ClippedBatch(losses=losses, norms=norms, clipped_fraction=float(shorter.double().mean()))
 
@@ -167,9 +172,7 @@ class PerExample:
         self._check_modules()
 
     def _check_modules(self) -> None:
-        known = {id(parameter) for parameter in self.trainable.values()}
-        for name, module in self._model.named_modules():
-            trained = any(id(p) in known for p in module.parameters(recurse=False))
+        for name, module, trained in self._modules:
             rules.check(name, module, trained=trained)
 
     @contextmanager
@@ -184,10 +187,19 @@ class PerExample:
                 parameter.requires_grad_(True)
 
 
-def _weighted(parameter: nn.Parameter, terms: list[Term], factors: Tensor) -> Tensor:
-    total = torch.zeros_like(parameter)
+def _add(parameter: nn.Parameter, terms: list[Term], factors: Tensor) -> None:
+    """Add the weighted sum to the parameter's ``grad``, which need not exist."""
+    if parameter.grad is None:
+        parameter.grad = _weighted(parameter, terms, factors)
+        return
     for term in terms:
-        term.add_weighted(total, factors)
+        term.add_weighted(parameter.grad, factors)
+
+
+def _weighted(parameter: nn.Parameter, terms: list[Term], factors: Tensor) -> Tensor:
+    total = torch.empty_like(parameter) if terms else torch.zeros_like(parameter)
+    for i, term in enumerate(terms):
+        term.add_weighted(total, factors, fresh=i == 0)
     return total
 
 

@@ -168,8 +168,10 @@ class Rerun:
         gradient = next(g for g in self.again.use.gradients if g is not None)
         return torch.zeros(self.again.count, dtype=torch.float64, device=gradient.device)
 
-    def add_weighted(self, total: Tensor, factors: Tensor) -> None:
+    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
         """Add the weighted sum to ``total``."""
+        if fresh:
+            total.zero_()
         for rows in chunks(self.again.count, self.again.bytes_each()):
             Dense(self.example_gradients(rows)).add_weighted(total, factors[rows])
 

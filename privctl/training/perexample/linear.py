@@ -46,12 +46,12 @@ class Outer:
         lengths: Tensor = (sizes[0] * sizes[1]).sum(1)
         return lengths.double().square()
 
-    def add_weighted(self, total: Tensor, factors: Tensor) -> None:
+    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
         """Add the weighted sum to ``total``."""
         scale = factors.repeat_interleave(self.inputs.shape[1])
         inputs, gradients = operand(self.inputs).flatten(0, 1), operand(self.gradients).flatten(0, 1)
         left, right = (inputs, gradients) if self.transposed else (gradients, inputs)
-        add_product(total, left, right, left_scaled=left.shape[1] < right.shape[1], scale=scale)
+        add_product(total, left, right, left_scaled=left.shape[1] < right.shape[1], scale=scale, fresh=fresh)
 
 
 def outer_squares(inputs: Tensor, gradients: Sequence[Tensor]) -> list[Squares]:
@@ -73,10 +73,11 @@ def _gram_squares(inputs: Tensor, gradients: list[Tensor], block: int) -> tuple[
     for start in range(0, inputs.shape[1], block):
         stop = min(start + block, inputs.shape[1])
         seen = _gram_rows(inputs, start, stop)
+        seen[:, :, :start] *= 2  # for the mirrored part, which is not computed
         for i, gradient in enumerate(gradients):
             product = _gram_rows(gradient, start, stop).mul_(seen)
             corner = product[:, :, start:]
-            squares[i] += 2 * product.sum((1, 2)) - corner.sum((1, 2))
+            squares[i] += product.sum((1, 2))
             lengths[i] += corner.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt().sum(1)
     return squares, lengths
 

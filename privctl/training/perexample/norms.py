@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privctl.training.perexample.terms import Dense, Term, chunks
+from privctl.training.perexample.terms import CACHED_BYTES, CHUNK_BYTES, Dense, Term, chunks
 from privctl.training.perexample.use import Use
 
 
@@ -32,10 +32,8 @@ def group_norm(module: nn.Module, use: Use) -> dict[str, Term]:
     inputs, gradients = _floats(use.first), _floats(use.gradient)
     found: dict[str, Term] = {}
     if "weight" in use.names:
-        normalized = functional.group_norm(inputs, module.num_groups, eps=module.eps)
-        found["weight"] = Dense(
-            (normalized * gradients).flatten(2).sum(2) if inputs.dim() > 2 else normalized * gradients
-        )
+        normalized = functional.group_norm(inputs, module.num_groups, eps=module.eps).mul_(gradients)
+        found["weight"] = Dense(normalized.flatten(2).sum(2) if inputs.dim() > 2 else normalized)
     if "bias" in use.names:
         found["bias"] = Dense(gradients.flatten(2).sum(2) if inputs.dim() > 2 else gradients)
     return found
@@ -46,10 +44,12 @@ def _scale_and_shift(use: Use, trailing: int, normalize: Callable[[Tensor], Tens
     inputs, gradients = use.first, use.gradient
     shape = inputs.shape[inputs.dim() - trailing :]
     weights, biases = [], []
-    for rows in chunks(len(inputs), 32 * inputs[0].numel()):
+    limit = CHUNK_BYTES if inputs.is_cuda else CACHED_BYTES
+    for rows in chunks(len(inputs), 4 * inputs[0].numel(), limit):
         gradient = _floats(gradients[rows])
         if "weight" in use.names:
-            weights.append((normalize(_floats(inputs[rows])) * gradient).reshape(len(gradient), -1, *shape).sum(1))
+            normalized = normalize(_floats(inputs[rows])).mul_(gradient)
+            weights.append(normalized.reshape(len(gradient), -1, *shape).sum(1))
         if "bias" in use.names:
             biases.append(gradient.reshape(len(gradient), -1, *shape).sum(1))
     pairs = (("weight", weights), ("bias", biases))

@@ -15,6 +15,9 @@ from torch import Tensor
 #: Temporary tensors take about this much memory at most; how a batch is cut changes only rounding.
 CHUNK_BYTES = 64 << 20
 
+#: Of this size they stay in a processor's cache from one operation to the next.
+CACHED_BYTES = 512 << 10
+
 
 class Squares(NamedTuple):
     """Squared norms of each example's gradient, (n,) float64, and how far rounding may have moved them.
@@ -40,8 +43,11 @@ class Term(Protocol):
     def slack(self) -> Tensor:
         """The slack that ``Squares`` describes, (n,) float64."""
 
-    def add_weighted(self, total: Tensor, factors: Tensor) -> None:
-        """Add the sum over examples of factor (n,) times gradient to ``total``, of the parameter's shape."""
+    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
+        """Add the sum over examples of factor (n,) times gradient to ``total``, of the parameter's shape.
+
+        ``fresh`` says that ``total`` holds nothing yet, not even zeros: it is written, which saves filling and reading.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +69,18 @@ class Dense:
         """Bound what was added, as if nothing cancelled."""
         return torch.zeros(len(self.gradients), dtype=torch.float64, device=self.gradients.device)
 
-    def add_weighted(self, total: Tensor, factors: Tensor) -> None:
+    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
         """Add the weighted sum to ``total``."""
         weights = factors.to(self.gradients.dtype)
-        total += (weights @ self.gradients.flatten(1)).view(total.shape)
+        add_or_write(total, (weights @ self.gradients.flatten(1)).view(total.shape), fresh=fresh)
+
+
+def add_or_write(total: Tensor, values: Tensor, *, fresh: bool) -> None:
+    """Add ``values`` to ``total``, or write them where it is ``fresh``."""
+    if fresh:
+        total.copy_(values)
+    else:
+        total += values
 
 
 def squared_lengths(vectors: Tensor) -> Tensor:
@@ -75,9 +89,9 @@ def squared_lengths(vectors: Tensor) -> Tensor:
     return lengths.double().square()
 
 
-def chunks(count: int, bytes_each: int) -> Iterator[slice]:
-    """Cuts of ``count`` examples, one or more at a time, that keep temporary tensors within CHUNK_BYTES."""
-    size = max(1, CHUNK_BYTES // max(1, bytes_each))
+def chunks(count: int, bytes_each: int, limit: int = CHUNK_BYTES) -> Iterator[slice]:
+    """Cuts of ``count`` examples, one or more at a time, that keep temporary tensors within ``limit`` bytes."""
+    size = max(1, limit // max(1, bytes_each))
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 

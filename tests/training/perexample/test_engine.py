@@ -55,8 +55,8 @@ def test_clipped_gradients_are_added_and_the_model_is_left_alone() -> None:
     once, _ = run(model, squared, {"x": x}, 0.5)
     assert "0.weight" not in once
     with PerExample(model, Clipping(norm=0.5)) as clipped:
-        for _ in range(3):
-            clipped.accumulate(lambda: squared(model, {"x": x}))
+        for weight in (0.5, 1.5, 1.0):
+            clipped.accumulate(lambda: squared(model, {"x": x}), weight=weight)
         assert [p.requires_grad for p in model.parameters()] == before
     found = {name: p.grad for name, p in clipped.trainable.items()}
     assert distance(found, {name: 3 * g for name, g in once.items()}) < 1e-6

@@ -124,6 +124,8 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "1d": (lambda: nn.Conv1d(4, 6, 3, stride=2, padding=1), (5, 4, 11)),
     "1d grouped": (lambda: nn.Conv1d(4, 6, 3, dilation=2, groups=2, bias=False), (5, 4, 11)),
     "2d": (lambda: nn.Conv2d(4, 6, 3), (5, 4, 7, 9)),
+    "2d large": (lambda: nn.Conv2d(4, 6, 3, padding=1, groups=2), (5, 4, 16, 17)),
+    "1d large": (lambda: nn.Conv1d(4, 6, 3, stride=2), (5, 4, 520)),
     "2d strided": (lambda: nn.Conv2d(4, 6, (3, 2), stride=(2, 3), padding=(1, 2), dilation=(1, 2)), (5, 4, 9, 9)),
     "2d depthwise": (lambda: nn.Conv2d(4, 8, 3, groups=4, padding="same"), (5, 4, 5, 5)),
     "2d reflecting": (lambda: nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect"), (5, 4, 5, 5)),
@@ -158,6 +160,9 @@ def test_gram_matrices_and_formed_gradients_measure_the_same(positions: int, tra
     for each in (term, formed):
         sums.append(torch.zeros(formed.gradients.shape[1:]))
         each.add_weighted(sums[-1], torch.tensor([0.5, 2.0, 0.0]))
+        fresh = torch.full_like(sums[-1], torch.nan)
+        each.add_weighted(fresh, torch.tensor([0.5, 2.0, 0.0]), fresh=True)
+        torch.testing.assert_close(fresh, sums[-1])
     torch.testing.assert_close(*sums, rtol=1e-4, atol=1e-4)
 
 

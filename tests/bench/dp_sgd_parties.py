@@ -1,0 +1,157 @@
+"""Whole private training steps by privctl and by other people's engines, all of the same shape.
+
+Each party makes a step: forward, backward, clipping, noise, division by the batch size, and torch's fused AdamW.
+Afterwards ``grad`` holds the noisy clipped sum by the batch size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+OURS, BASE, PARTLY = "privctl", "non-private", "privctl, gradients only"
+
+Step = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a step works on; ``losses_of`` calls what it is given in place of ``model`` and gives (n,)."""
+
+    model: nn.Module
+    losses_of: Callable[[Any], Tensor]
+    count: int
+    clip: float
+    noise: float
+    device: torch.device
+    origin: tuple[str, ...]
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Fused AdamW that has its moments already, as after a first step."""
+        made = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=True)
+        for parameter in self.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        made.step()
+        made.zero_grad(set_to_none=True)
+        return made
+
+
+def non_private(work: Work) -> Step:
+    """Torch alone."""
+    optimizer = work.optimizer()
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        work.losses_of(work.model).mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def ours(work: Work, *, only_gradients: bool = False) -> Step:
+    """What a step of privctl's training loop does."""
+    from privctl.training.noise import noise_for
+    from privctl.training.perexample import Clipping, PerExample
+
+    optimizer, noise = work.optimizer(), noise_for(work.device)
+    engine = PerExample(work.model, Clipping(norm=work.clip))
+    steps = iter(range(1 << 30))
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        engine.accumulate(lambda: work.losses_of(work.model), weight=1 / work.count)
+        if not only_gradients:
+            gradients = [p.grad for p in work.model.parameters() if p.grad is not None]
+            if work.noise:
+                noise.add(gradients, work.noise * work.clip / work.count, next(steps))
+            optimizer.step()
+
+    return step
+
+
+def opacus(work: Work, mode: str) -> Step:
+    """Opacus with ``grad_sample_mode`` hooks, functorch or ew."""
+    from opacus.grad_sample import wrap_model
+    from opacus.optimizers import DPOptimizer
+
+    inner = work.optimizer()
+    wrapped = wrap_model(work.model, grad_sample_mode=mode, **({} if mode == "ew" else {"strict": False}))
+    optimizer = DPOptimizer(inner, noise_multiplier=work.noise, max_grad_norm=work.clip, expected_batch_size=work.count)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        work.losses_of(wrapped).mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def opacus_ghost(work: Work) -> Step:
+    """Opacus' fast gradient clipping."""
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping
+    from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
+    from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
+
+    inner = work.optimizer()
+    wrapped = GradSampleModuleFastGradientClipping(work.model, max_grad_norm=work.clip, strict=False)
+    optimizer = DPOptimizerFastGradientClipping(
+        inner, noise_multiplier=work.noise, max_grad_norm=work.clip, expected_batch_size=work.count
+    )
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        DPTensorFastGradientClipping(wrapped, optimizer, work.losses_of(wrapped)).backward()
+        optimizer.step()
+
+    return step
+
+
+def fastdp(work: Work, *, origin: bool) -> Step:
+    """FastDP's book-keeping, mixed; it reports nothing but on the standard output."""
+    import fastDP
+    from fastDP import transformers_support
+
+    # It replaces forward passes by those of old transformers, for the sake of position ids, which are given here.
+    transformers_support.forward_swapper = lambda module: None
+    optimizer = work.optimizer()
+    with contextlib.redirect_stdout(io.StringIO()):
+        engine = fastDP.PrivacyEngine(
+            work.model, batch_size=work.count, sample_size=1000 * work.count, epochs=1, max_grad_norm=work.clip,
+            noise_multiplier=work.noise, clipping_mode="MixOpt", clipping_fn="Abadi", loss_reduction="mean",
+            origin_params=list(work.origin) if origin else None,
+        )  # fmt: skip
+        engine.attach(optimizer)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        work.losses_of(work.model).mean().backward()
+        with contextlib.redirect_stdout(io.StringIO()):
+            optimizer.step()
+
+    return step
+
+
+PARTIES: dict[str, Callable[[Work], Step]] = {
+    BASE: non_private,
+    OURS: ours,
+    PARTLY: lambda work: ours(work, only_gradients=True),
+    "opacus hooks": lambda work: opacus(work, "hooks"),
+    "opacus functorch": lambda work: opacus(work, "functorch"),
+    "opacus ew": lambda work: opacus(work, "ew"),
+    "opacus ghost": opacus_ghost,
+    "fastdp": lambda work: fastdp(work, origin=False),
+    "fastdp origin_params": lambda work: fastdp(work, origin=True),
+}
+
+
+def present() -> list[str]:
+    """The parties whose package can be imported."""
+    missing = {name for name in ("opacus", "fastDP") if find_spec(name) is None}
+    return [name for name in PARTIES if not any(name.startswith(each.lower()) for each in missing)]
