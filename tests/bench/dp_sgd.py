@@ -8,12 +8,14 @@ Correctness is the relative distance of the clipped sum, without noise, from tha
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -73,7 +75,6 @@ def main(options: argparse.Namespace) -> None:
 def _load() -> None:
     """Import what the parties need, so that it counts in no one's memory."""
     import importlib
-    from contextlib import suppress
 
     modules = ("torch", "transformers", "privctl.training.noise", "privctl.training.perexample", "opacus", "fastDP")
     for module in modules:
@@ -182,6 +183,7 @@ def _peak(shape: Shape, name: str, kind: str) -> float:
 
     from tests.bench.dp_sgd_parties import OURS, PARTLY
 
+    _count_what_is_held()
     before = _status("VmRSS")
     step = _step(_work(shape, kind, (shape.examples, shape.positions), noise=NOISE), name)
     if name in (OURS, PARTLY):
@@ -194,6 +196,12 @@ def _peak(shape: Shape, name: str, kind: str) -> float:
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
     step()
     return _status("VmHWM") - before
+
+
+def _count_what_is_held() -> None:
+    """Have the C library give back what is freed, which it otherwise keeps, more or less of it by chance."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: a mapping of its own for each tensor
 
 
 def _status(key: str) -> float:
@@ -264,6 +272,9 @@ def _rows(data: Mapping[str, Any]) -> list[list[str]]:
             said = "" if error is None else f"{error:.1e}" + (" WRONG" if error > WRONG[data["device"]] else "")
             ratios = [f"{found[key]:.2f}" for key in ("to_non_private", "processor_to_non_private")]
             times = [f"{1000 * found['median_s']:.0f}", *ratios]
-            times += [f"{found['examples_per_s']:.1f}", f"{found['tokens_per_s'] or 0:.0f}"]
+            times += [
+                f"{found['examples_per_s']:.1f}",
+                f"{found['tokens_per_s']:.0f}" if found["tokens_per_s"] else "-",
+            ]
             rows.append([one["shape"], name, *times, f"{found['peak_mib']:.0f}", f"{memory:.2f}", said])
     return rows

@@ -195,6 +195,18 @@ def test_clipping_styles_and_frozen_parameters(style: str, start: Path, data: Pa
     assert all("ln_" in name or "c_attn" in name for name in changed)
 
 
+def test_adapters_are_merged_into_the_weights(start: Path, data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    assert retrain("plain", start, data, tmp_path / "plain") == 0
+    assert retrain("dp-sgd", tmp_path / "plain", data, tmp_path / "a", "--epsilon", "3", "--lora-rank", "2") == 0
+    with open_checkpoint(tmp_path / "plain") as before, open_checkpoint(tmp_path / "a") as after:
+        pairs = list(zip(before.tensors(), after.tensors(), strict=True))
+        assert all(x.name == y.name for (_, x), (_, y) in pairs)
+        changed = {x.name for (one, x), (two, y) in pairs if one.read(x) != two.read(y)}
+    assert changed
+    assert all("ln_" not in name and "wte" not in name and "bias" not in name for name in changed)
+
+
 def test_text_classification_and_masked_words(data: Path, tmp_path: Path) -> None:
     bare = architecture(tmp_path / "bert", "bert")
     labelled = tmp_path / "labelled.csv"
