@@ -171,3 +171,13 @@ def test_constraints_pin_every_dependency(root: Path) -> None:
     pinned = dict(line.split("==") for line in (root / "constraints.txt").read_text().splitlines() if "==" in line)
     assert {re.split(r"[<>=!~ ]", want)[0] for want in wanted} <= set(pinned)
     assert not [version for version in pinned.values() if "+" in version], "a local version is on no index"
+
+
+def test_accounting_needs_no_engine(root: Path) -> None:
+    modules = [
+        ".".join(path.relative_to(root).with_suffix("").parts) for path in (root / "privctl/accounting").rglob("*.py")
+    ]
+    load = f"import importlib, sys\n[importlib.import_module(m) for m in {modules!r}]\nprint('torch' in sys.modules)"
+    done = run(root, "-c", load)
+    assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr
+    assert run(root, "-c", f"import torch\n{load}").stdout.strip() == "True"

@@ -67,7 +67,7 @@ def plan_ledger(
             risks=(),
         )
         rows.append(
-            Row(key="rdp", title="Renyi DP", seconds=seconds, guarantee=replace(by_renyi, follows=tight.epsilon)),
+            Row(key="rdp", title="Renyi DP", seconds=seconds, guarantee=by_renyi),
         )
     return Plan(
         mechanism=whole,

@@ -114,6 +114,8 @@ def _check(request: RetrainRequest, examples: int) -> None:
 
 def _check_facts(request: RetrainRequest) -> None:
     """Refuse what the facts of a clipped training cannot say, and what bounds that rest on them would get wrong."""
+    if request.steps is not None:
+        raise UsageFault("clipped records the facts of whole epochs; give --epochs instead of --steps")
     if request.schedule is not Schedule.CONSTANT or request.warmup_steps:
         raise UsageFault(
             "clipped records the facts of a constant learning rate; leave --schedule and --warmup-steps out"

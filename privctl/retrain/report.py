@@ -82,7 +82,7 @@ def _mechanism(job: Job, finished: Finished) -> Mechanism | None:
     recipe = job.recipe
     if recipe.method is Method.DP_SGD:
         return ledger_of(recipe, finished.spent)
-    if recipe.method is Method.PLAIN or job.request.steps is not None:
+    if recipe.method is Method.PLAIN:
         return None
     return ClippedTraining(
         epochs=finished.step // math.ceil(len(job.task) / job.request.batch_size),

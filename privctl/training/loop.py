@@ -24,6 +24,7 @@ from privctl.training.perexample.engine import PerExample
 from privctl.training.recipe import Recipe
 from privctl.training.state import RunFolder, Saved
 from privctl.training.tasks.base import Task
+from privctl.training.tensors import named_tensors
 
 #: Called after every step with the updates done.
 Advance = Callable[[int], None]
@@ -94,7 +95,7 @@ class Trainer:
             step, spent = start.step, start.spent
             if start.tensors:
                 _restore(self.network, optimizer, start.tensors)
-        tally, last_save = Tally(), self._now()
+        tally, last_save = Tally(), self.clock()
         with self._gradients() as engine:
             while self._counted(step, spent) < self.recipe.steps:
                 if self.folder is not None and self.crew.leads:
@@ -105,9 +106,9 @@ class Trainer:
                 ended = step % self.recipe.steps_per_epoch == 0 or self._counted(step, spent) == self.recipe.steps
                 if ended:
                     history.append(self._entry(step, tally))
-                if ended or self._now() - last_save > self.save_every:
+                if ended or self.clock() - last_save > self.save_every:
                     self._save(optimizer, step, spent, history)
-                    last_save = self._now()
+                    last_save = self.clock()
         return Finished(step=step, spent=spent, history=tuple(history))
 
     def _counted(self, step: int, spent: int) -> int:
@@ -182,9 +183,6 @@ class Trainer:
             self.folder.save(Saved(step=step, spent=spent, tensors=tensors, history=tuple(history)))
         self.crew.wait()
 
-    def _now(self) -> float:
-        return self.clock()
-
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
     """The parameter's gradient, of zeros where no example came by."""
@@ -221,11 +219,7 @@ class _DecayedSGD(torch.optim.SGD):
 
 def _state_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Weights, buffers and the optimizer's moments by name."""
-    found = {f"model.{name}": tensor for name, tensor in network.state_dict(keep_vars=False).items()}
-    shared = {name for name, _ in network.named_parameters(remove_duplicate=False)}
-    alone = {name for name, _ in network.named_parameters()}
-    for name in shared - alone:
-        found.pop(f"model.{name}", None)
+    found = {f"model.{name}": tensor for name, tensor in named_tensors(network).items()}
     for index, moments in optimizer.state_dict()["state"].items():
         for key, value in moments.items():
             if value is not None:

@@ -74,7 +74,8 @@ def crew(device: torch.device) -> Iterator[Crew]:
     if int(size) == 1:
         yield Crew()
         return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    # Keys and counts lie on the CPU also where gradients do not.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
         team = Crew(dist.get_rank(), dist.get_world_size())
         yield team

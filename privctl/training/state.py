@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _STATE, _SETTINGS, _BEGUN = "state.json", "settings.json", "begun"
-_FORMAT = 1
 #: ``begun`` reaches the disk at least this often, in seconds; a killed process loses nothing, a power cut this much.
 _SYNC_EVERY = 1.0
 
@@ -41,7 +40,6 @@ class Saved:
     spent: int
     tensors: Mapping[str, Tensor]
     history: tuple[Mapping[str, float], ...] = ()
-    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RunFolder:
@@ -78,11 +76,11 @@ class RunFolder:
         data = parse_json(read_text(path / _STATE), str(path / _STATE))
         try:
             step, spent, name = int(data["step"]), int(data["spent"]), data["tensors"]
-            history, notes = tuple(data["history"]), data["notes"]
+            history = tuple(data["history"])
         except (KeyError, TypeError, ValueError):
             raise InputFault(f"{path / _STATE} is not the state of a run; remove {path} and start again") from None
         tensors = read_tensors(path / name)
-        return found, Saved(step=step, spent=max(spent, begun), tensors=tensors, history=history, notes=notes)
+        return found, Saved(step=step, spent=max(spent, begun), tensors=tensors, history=history)
 
     def _compare(self, kept: Any) -> None:
         """Raises UsageFault where the run was begun with other settings."""
@@ -117,12 +115,10 @@ class RunFolder:
         name = f"state-{saved.spent}.safetensors"
         write_tensors(self.path / name, saved.tensors, {})
         state = {
-            "format": _FORMAT,
             "step": saved.step,
             "spent": saved.spent,
             "tensors": name,
             "history": list(saved.history),
-            "notes": dict(saved.notes),
         }
         write_bytes(self.path / _STATE, json.dumps(state, indent=1).encode())
         for old in self.path.glob("state-*.safetensors"):

@@ -152,6 +152,7 @@ def test_clipped_records_what_noise_needs(
         ("--clipping", "automatic"),
         ("--clipping", "per-layer"),
         ("--lora-rank", "2"),
+        ("--steps", "3"),
         ("--learning-rate", "1", "--weight-decay", "1"),
     ],
 )
