@@ -1,4 +1,4 @@
-"""One audit from files to a report: load, score once, attack, and say what the result rests on."""
+"""One audit from files to a report: load, score once, let every part judge, and say what the result rests on."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from audits import ATTACKS, AttackSettings, load_attack
-from audits.scores import ScoreTable, Skip, write_scores
-from audits.scoring import Advance, Workload, prepare, score
-from privctl.data import read_records
-from privctl.domain.errors import InputFault, PrivctlError, UsageFault
-from privctl.domain.evidence import Evidence
-from privctl.domain.report import Artifact, Omission, ParentReport, PrivacyReport
+from audits.findings import Findings, Part
+from audits.membership.part import MembershipPart, MembershipRequest
+from audits.scoring.book import make_book, work
+from audits.scoring.causal import CausalScorer
+from audits.scoring.forward import Advance
+from audits.scoring.table import write_arrays
+from privctl.domain.errors import PrivctlError, UsageFault
+from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.models import CONFIG_NAME, TOKENIZER_FILES, LanguageModel, load_model
 from privctl.reports import POINTER, file_artifact, now, pointer_of, relative, report_of, versions
 from privctl.storage.digest import hash_tensors
 from privctl.storage.reader import open_checkpoint
 
-#: Allowed failure probability of everything an audit concludes, shared equally by its attacks (Bonferroni).
+#: Allowed failure probability of everything an audit concludes, shared equally by its parts (Bonferroni).
 ALPHA = 0.05
 
 #: (label, total, unit) -> a block that yields the function which advances it.
 Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
-
-_SIDES = {True: "members", False: "nonmembers"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,33 +33,46 @@ class AuditRequest:
     """What to audit and where to put the result; ``report`` is only named here, the scores are written."""
 
     model: Path
-    members: Path
-    nonmembers: Path
     report: Path
     scores: Path
-    attacks: tuple[str, ...] = tuple(ATTACKS)
-    max_length: int | None = None
-    seed: int = 0
+    membership: MembershipRequest
     device: str | None = None
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The data this audit reads, by role."""
+        return {"members": self.membership.members, "nonmembers": self.membership.nonmembers}
 
 
 def run_audit(request: AuditRequest, progress: Progress) -> PrivacyReport:
-    """Run every attack of ``request``, write the scores file, and return the report (not yet written).
+    """Let every part of ``request`` judge, write the scores file, and return the report (not yet written).
 
     Raises InputFault for a model or data that cannot be scored, UsageFault for settings that do not fit the model.
     """
     _check_distinct(request)
-    members, nonmembers = (list(read_records(path)) for path in (request.members, request.nonmembers))
     model = load_model(request.model, device=request.device)
-    workload = prepare(model, members, nonmembers, request.max_length)
-    _check_sides(workload, request)
-    with progress("scoring", workload.tokens, "tokens") as advance:
-        table = score(model, workload, advance=advance)
-    settings = AttackSettings(seed=request.seed, confidence=1 - ALPHA / len(request.attacks))
-    evidence = [item for name in request.attacks for item in load_attack(name).run(table, settings)]
+    scorer = CausalScorer(model)
+    parts: list[Part] = [MembershipPart(model, request.membership)]
+    rows = [row for part in parts for row in part.rows]
+    with progress("scoring", work(scorer, rows), "tokens") as advance:
+        book = make_book(scorer, rows, advance=advance)
+    found = [part.judge(book, ALPHA / len(parts)) for part in parts]
     inputs = _inputs(request, model)
     parents, doubts = _parents(request, inputs)
-    write_scores(request.scores, table, {POINTER: request.report.name})
+    arrays = {name: array for each in found for name, array in each.arrays.items()}
+    write_arrays(request.scores, arrays, {POINTER: request.report.name})
+    return _report(request, model, found, inputs, parents, doubts)
+
+
+def _report(
+    request: AuditRequest,
+    model: LanguageModel,
+    found: Sequence[Findings],
+    inputs: tuple[Artifact, ...],
+    parents: tuple[ParentReport, ...],
+    doubts: Sequence[str],
+) -> PrivacyReport:
+    parameters = {name: value for each in found for name, value in each.parameters.items()}
     return PrivacyReport(
         step="audit",
         created=now(),
@@ -68,17 +80,15 @@ def run_audit(request: AuditRequest, progress: Progress) -> PrivacyReport:
         inputs=inputs,
         outputs=(file_artifact("scores", request.scores, request.report),),
         parameters={
-            "attack": list(request.attacks),
-            "max_length": workload.max_length,
-            "seed": request.seed,
+            **parameters,
+            "confidence": 1 - ALPHA,
             "device": str(model.device),
             "dtype": model.dtype,
-            "bos": "prepended, not scored" if workload.bos else "none",
-            "truncation": "keeps the first max_length tokens, BOS counted",
         },
-        evidence=tuple(evidence),
-        omissions=_omissions(table),
-        warnings=(*_caveats(request), *_data_warnings(table, workload.max_length), *_odd(evidence), *doubts),
+        evidence=tuple(item for each in found for item in each.evidence),
+        verdicts=tuple(item for each in found for item in each.verdicts),
+        omissions=tuple(item for each in found for item in each.omissions),
+        warnings=(*(line for each in found for line in each.warnings), *doubts),
         parents=parents,
     )
 
@@ -95,25 +105,10 @@ def output_paths(model: Path, output: Path | None) -> tuple[Path, Path]:
 
 
 def _check_distinct(request: AuditRequest) -> None:
-    if request.members.resolve() == request.nonmembers.resolve():
-        raise UsageFault(f"--members and --nonmembers are the same file, {request.members}; give two sets to compare")
-    inputs = {path.resolve() for path in (request.model, request.members, request.nonmembers)}
+    inputs = {path.resolve() for path in (request.model, *request.files.values())}
     for path in (request.report, request.scores):
         if path.resolve() in inputs:
             raise UsageFault(f"{path} is an input of this audit; choose another --output")
-
-
-def _check_sides(workload: Workload, request: AuditRequest) -> None:
-    for member, path in ((True, request.members), (False, request.nonmembers)):
-        if not (workload.member == member).any():
-            counts: dict[Skip, int] = {}
-            for side, _, skip in workload.skipped:
-                if side == member:
-                    counts[skip] = counts.get(skip, 0) + 1
-            why = "; ".join(f"{count} left out ({skip.reason})" for skip, count in counts.items())
-            raise InputFault(
-                f"{path} has no record that can be scored: {why}; give records that differ between the files"
-            )
 
 
 def _inputs(request: AuditRequest, model: LanguageModel) -> tuple[Artifact, ...]:
@@ -133,8 +128,7 @@ def _inputs(request: AuditRequest, model: LanguageModel) -> tuple[Artifact, ...]
     for role, names in (("config", (CONFIG_NAME,)), ("tokenizer", TOKENIZER_FILES)):
         paths = [model.folder / name for name in names if (model.folder / name).is_file()]
         found += [file_artifact(role, path, request.report) for path in paths]
-    for role, path in (("members", request.members), ("nonmembers", request.nonmembers)):
-        found.append(file_artifact(role, path, request.report))
+    found += [file_artifact(role, path, request.report) for role, path in request.files.items()]
     return tuple(found)
 
 
@@ -151,49 +145,3 @@ def _parents(request: AuditRequest, inputs: Sequence[Artifact]) -> tuple[tuple[P
     about = {item.digest for item in found.report.outputs}
     doubt = f"the model names {found.path.name} as its report, but that report is about other weights"
     return (found.parent_of(request.report),), [] if digests & about else [doubt]
-
-
-def _caveats(request: AuditRequest) -> list[str]:
-    """What no result of this audit shows."""
-    count = len(request.attacks)
-    tried = f"{count} attacks were" if count > 1 else "1 attack was"
-    return [
-        f"membership is what the caller asserts: records of {request.members.name} are taken to be training data, and "
-        f"those of {request.nonmembers.name} not",
-        "no baseline without the model was run: the two files may differ by themselves (topic, date, length), and a "
-        "difference found may come from the data rather than the model",
-        f"{tried} tried ({', '.join(request.attacks)}), on one model and one pair of files; each interval holds at "
-        f"{100 * (1 - ALPHA / count):g} %, so that the first quantities of all attacks hold together at "
-        f"{100 * (1 - ALPHA):g} %; the other quantities are not corrected for their number",
-        "a stronger attack may find what these did not",
-    ]
-
-
-def _data_warnings(table: ScoreTable, max_length: int) -> list[str]:
-    found = [f"left out: {count} {_SIDES[member]}, {skip.reason}" for (member, skip), count in table.skipped().items()]
-    cut = int(table.truncated.sum())
-    if cut:
-        found.append(f"cut to their first {max_length} tokens: {cut} of {table.records} records")
-    return found
-
-
-def _odd(evidence: Sequence[Evidence]) -> list[str]:
-    """An attack that works backwards points at the data, and is not turned round silently."""
-    return [
-        f"{item.method}: the {item.quantity} lies below {item.details['chance']:g}, so members look less like training "
-        "data than non-members; check that the two files were not swapped and come from one source"
-        for item in evidence
-        if item.quantity == "AUC" and item.upper is not None and item.upper < item.details["chance"]
-    ]
-
-
-def _omissions(table: ScoreTable) -> tuple[Omission, ...]:
-    left = [
-        Omission(what=f"{count} {_SIDES[member]}", reason=skip.reason)
-        for (member, skip), count in table.skipped().items()
-    ]
-    return (
-        *left,
-        Omission(what="baseline without the model", reason="not part of this audit"),
-        Omission(what="lower bound on epsilon", reason="needs membership drawn at random before training"),
-    )

@@ -59,6 +59,7 @@ def audit(
       privctl audit model/ --members train.jsonl --nonmembers held-out.jsonl
       privctl audit model/ --members a.jsonl --nonmembers b.jsonl --attack loss --json
     """
+    from audits.membership.part import MembershipRequest
     from audits.run import AuditRequest, output_paths, run_audit
     from privctl.codec import encode
     from privctl.progress import note, progress
@@ -69,13 +70,15 @@ def audit(
         require_absent(path, force)
     request = AuditRequest(
         model=Path(model),
-        members=members,
-        nonmembers=nonmembers,
         report=report_path,
         scores=scores_path,
-        attacks=tuple(dict.fromkeys(attacks)) or tuple(ATTACKS),
-        max_length=max_length,
-        seed=seed,
+        membership=MembershipRequest(
+            members=members,
+            nonmembers=nonmembers,
+            attacks=tuple(dict.fromkeys(attacks)),
+            max_length=max_length,
+            seed=seed,
+        ),
         device=device,
     )
     report = run_audit(request, partial(progress, quiet=quiet))

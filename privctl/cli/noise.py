@@ -196,7 +196,7 @@ def _evaluation(checkpoint: Checkpoint, options: dict[str, Any]) -> Any:
     """The function that measures a candidate's perplexity, and the input's own; both None without ``--evaluate``."""
     if not options["evaluate"]:
         return None, None
-    from audits.scoring import perplexity
+    from audits.scoring.perplexity import perplexity
     from privctl.data import read_records
     from privctl.models import load_model
     from privctl.progress import note

@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from audits.membership.part import MembershipRequest
 from audits.run import AuditRequest, output_paths, run_audit
-from audits.scoring import perplexity
+from audits.scoring.perplexity import perplexity
 from privctl.data import read_records
 from privctl.demo.model import NOTES, Prepared, one_thread, prepare
 from privctl.domain.evidence import Evidence
@@ -120,10 +121,9 @@ def _attack(prepared: Prepared, models: Sequence[Path], progress: Progress) -> I
         report_path, scores_path = output_paths(model, None)
         request = AuditRequest(
             model=model,
-            members=prepared.members,
-            nonmembers=prepared.nonmembers,
             report=report_path,
             scores=scores_path,
+            membership=MembershipRequest(members=prepared.members, nonmembers=prepared.nonmembers),
             device="cpu",
         )
         report = run_audit(request, progress)

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from audits.scores import read_scores
+from audits.scoring.table import read_scores
 from privctl.cli import run
 from privctl.codec import decode
 from privctl.domain.report import PrivacyReport
@@ -60,8 +60,7 @@ def test_a_memorised_set_is_found(place: Path, capfd: pytest.CaptureFixture[str]
     assert "Members can be told from non-members" in out
     for words in (
         "asserts",
-        "no baseline without the model",
-        "2 attacks were tried (loss, midpoint)",
+        "2 attacks were tried (loss, midpoint), with 6 intervals",
         "stronger attack",
     ):
         assert words in out
@@ -81,7 +80,7 @@ def test_a_memorised_set_is_found(place: Path, capfd: pytest.CaptureFixture[str]
     area = next(item for item in report.evidence if item.quantity == "AUC")
     assert area.lower is not None
     assert area.lower > 0.8
-    assert area.confidence == 0.975
+    assert area.confidence == pytest.approx(1 - 0.05 / 6)
     scores = read_scores(place / "model.audit.scores.safetensors")
     assert scores.samples == area.samples == {"members": 60, "nonmembers": 120}
 
@@ -105,7 +104,7 @@ def test_json_and_one_attack(place: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert printed == (place / "x.report.json").read_text()
     report = decode(printed, "stdout")
     assert {item.method for item in report.evidence} == {"loss"}
-    assert report.evidence[0].confidence == 0.95
+    assert report.evidence[0].confidence == pytest.approx(1 - 0.05 / 3)
     assert report.parameters["max_length"] == 8
     assert report.outputs[0].path == "x.scores.safetensors"
     assert any("cut to their first 8 tokens" in line for line in report.warnings)

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from audits.metrics import clopper_pearson
+from audits.statistics.metrics import clopper_pearson
 from privctl.accounting import gaussian
 from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.mechanism import Optimizer

@@ -23,6 +23,7 @@ FIELDS = ("lp", "mu", "var", "rank", "margin", "lse")
 
 _VIEWS: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
+    "F64": np.dtype("<f8"),
     "I64": np.dtype("<i8"),
     "BOOL": np.dtype("?"),
     "U8": np.dtype("u1"),
@@ -45,6 +46,7 @@ class Skip(IntEnum):
     TOO_SHORT = 1
     DUPLICATE = 2
     IN_BOTH = 3
+    NOT_FINITE = 4
 
     @property
     def reason(self) -> str:
@@ -53,6 +55,7 @@ class Skip(IntEnum):
             Skip.TOO_SHORT: "of fewer than 2 tokens, so that none can be predicted",
             Skip.DUPLICATE: "repeating an earlier record of their file",
             Skip.IN_BOTH: "occurring among members and non-members alike",
+            Skip.NOT_FINITE: "given NaN or infinite scores by the model",
         }[self]
 
 
@@ -115,28 +118,36 @@ class ScoreTable:
         return dict(sorted(counts.items(), reverse=True))
 
 
-def write_scores(path: Path, table: ScoreTable, metadata: Mapping[str, str]) -> None:
-    """Write ``table`` to ``path`` as safetensors, whole or not at all; the same table gives the same bytes."""
-    arrays = [np.ascontiguousarray(getattr(table, name), _VIEWS[kind]) for name, kind in _LAYOUT.items()]
-    infos, position = [], 0
-    for (name, kind), array in zip(_LAYOUT.items(), arrays, strict=True):
+def arrays_of(table: ScoreTable) -> dict[str, NDArray[Any]]:
+    """The table as arrays by name, as ``read_scores`` finds them in a file."""
+    return {name: getattr(table, name) for name in _LAYOUT}
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
+    """Write ``arrays`` to ``path`` as safetensors, whole or not at all; the same arrays give the same bytes."""
+    kinds = {view: kind for kind, view in _VIEWS.items()}
+    infos, parts, position = [], [], 0
+    for name, array in arrays.items():
+        kind = kinds[array.dtype.newbyteorder("<")]
+        parts.append(np.ascontiguousarray(array, _VIEWS[kind]))
         infos.append(TensorInfo(name, kind, array.shape, position, position + array.nbytes))
         position += array.nbytes
     header = serialize_header(infos, metadata)
     with PendingFile(path, len(header) + position) as pending:
         pending.write_at(0, header)
-        for info, array in zip(infos, arrays, strict=True):
-            pending.write_at(len(header) + info.begin, array.tobytes())
+        for info, part in zip(infos, parts, strict=True):
+            pending.write_at(len(header) + info.begin, part.tobytes())
         pending.commit()
 
 
 def read_scores(path: Path) -> ScoreTable:
     """The table held by ``path``; raises InputFault for any other safetensors file, or one that contradicts itself."""
     with SafetensorsFile(path) as file:
-        kinds = {tensor.name: tensor.dtype for tensor in file.tensors}
-        if kinds != _LAYOUT or any(len(tensor.shape) != 1 for tensor in file.tensors):
+        found = {tensor.name: tensor for tensor in file.tensors if tensor.name in _LAYOUT}
+        kinds = {tensor.name: tensor.dtype for tensor in found.values()}
+        if kinds != _LAYOUT or any(len(tensor.shape) != 1 for tensor in found.values()):
             raise InputFault(f"{path} does not hold an audit's scores; give a *.scores.safetensors file")
-        arrays = {t.name: np.frombuffer(file.read(t), _VIEWS[t.dtype]) for t in file.tensors}
+        arrays = {t.name: np.frombuffer(file.read(t), _VIEWS[t.dtype]) for t in found.values()}
     table = ScoreTable(**arrays)
     _check(table, path)
     return table

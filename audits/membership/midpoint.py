@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits import AttackSettings
-from audits.metrics import CLOPPER_PEARSON, clopper_pearson
-from audits.scores import ScoreTable
+from audits.membership.attack import Attacked, Candidates, Settings
+from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
 from privctl.domain.evidence import Bound, Evidence
 
 if TYPE_CHECKING:
@@ -48,17 +47,30 @@ class MidpointAttack:
     """Threshold the mean loss at a point that other records set."""
 
     name = "midpoint"
+    #: Accuracy, precision and recall; F1 has no interval.
+    quantities = 3
 
-    def run(self, scores: ScoreTable, settings: AttackSettings) -> list[Evidence]:
+    def missing(self, candidates: Candidates) -> str:
+        """Empty: too few records are evidence without an estimate."""
+        return ""
+
+    def run(self, candidates: Candidates, settings: Settings) -> Attacked:
         """Accuracy, precision, recall and F1 on the test half."""
-        member_loss, nonmember_loss = scores.split(-scores.means(scores.lp))
+        table = candidates.table
+        scores = table.means(table.lp)
+        member_loss, nonmember_loss = table.split(-scores)
         if min(len(member_loss), len(nonmember_loss)) < 2:
             reason = "setting a threshold and testing it on other records needs 2 members and 2 non-members"
-            return [Evidence(
-                method=self.name, quantity="accuracy", estimate=None, bound=Bound.NONE, samples=scores.samples,
+            nothing = Evidence(
+                method=self.name, quantity="accuracy", estimate=None, bound=Bound.NONE, samples=table.samples,
                 confidence=settings.confidence, reason=reason, details={"chance": 0.5},
-            )]  # fmt: skip
-        return _evidence(self.name, halved(member_loss, nonmember_loss, settings.seed), settings)
+            )  # fmt: skip
+            return Attacked(evidence=(nothing,), scores=scores)
+        found = halved(member_loss, nonmember_loss, settings.seed)
+        return Attacked(evidence=_evidence(self.name, found, settings), scores=scores)
+
+
+ATTACK = MidpointAttack()
 
 
 def halved(members: NDArray[Any], nonmembers: NDArray[Any], seed: int) -> Midpoint:
@@ -81,7 +93,7 @@ def halved(members: NDArray[Any], nonmembers: NDArray[Any], seed: int) -> Midpoi
     )
 
 
-def _evidence(name: str, found: Midpoint, settings: AttackSettings) -> list[Evidence]:
+def _evidence(name: str, found: Midpoint, settings: Settings) -> tuple[Evidence, ...]:
     total, called = found.members + found.nonmembers, found.true_positives + found.false_positives
     details: dict[str, float] = {
         "threshold": found.threshold,
@@ -108,7 +120,7 @@ def _evidence(name: str, found: Midpoint, settings: AttackSettings) -> list[Evid
             reason="" if of else "no record was called a member",
         )
 
-    return [
+    return (
         # Guessing the larger side is right that often.
         share("accuracy", found.correct, total, chance=max(found.members, found.nonmembers) / total),
         share("precision", found.true_positives, called, chance=found.members / total),
@@ -122,4 +134,4 @@ def _evidence(name: str, found: Midpoint, settings: AttackSettings) -> list[Evid
             samples=samples,
             details=details,
         ),
-    ]
+    )

@@ -1,11 +1,8 @@
-"""One forward pass over every record, batched by length, that serves all attacks.
+"""One forward pass over every row, batched by length, that serves all attacks.
 
 The network's trunk runs on whole batches; only real positions are then projected to the vocabulary, a few hundred at a
-time and in float32, so that logits of shape [batch, length, vocabulary] never exist.
-
-Policy. Text is tokenised without special tokens. Where the tokenizer's own template begins with its BOS token, BOS is
-put in front; it is never scored. No EOS is added. A record longer than the limit keeps its first tokens. Rows are
-padded on the right, which a causal model cannot see, so that a token's score does not depend on its batch.
+time and in float32, so that logits of shape [batch, length, vocabulary] never exist. Rows are padded on the right,
+which a causal model cannot see, so that a token's score does not depend on its batch.
 """
 
 from __future__ import annotations
@@ -19,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from audits.scores import FIELDS, ScoreTable, Skip
-from privctl.data import Record
-from privctl.domain.errors import InputFault, IoFault, UsageFault
+from audits.scoring.table import FIELDS
+from privctl.domain.errors import InputFault, IoFault
 from privctl.models import LanguageModel, hushed
 
 if TYPE_CHECKING:
@@ -30,10 +26,6 @@ if TYPE_CHECKING:
 #: Called with the number of tokens just scored.
 Advance = Callable[[float], None]
 
-#: Length limit for models whose configuration states a longer context, or none.
-DEFAULT_LENGTH = 2048
-#: Texts tokenised in one call.
-_TEXTS = 1024
 #: Logits held at once by a network that can only be run whole.
 _WHOLE_LOGITS = 1 << 26
 
@@ -59,155 +51,8 @@ class Batching:
         return max(32, self.logits // vocabulary)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """Two sets of records as token ids, ready to be scored; ``rows`` are in file order, members first."""
-
-    rows: tuple[NDArray[np.int64], ...]
-    member: NDArray[np.bool_]
-    line: NDArray[np.int64]
-    truncated: NDArray[np.bool_]
-    skipped: tuple[tuple[bool, int, Skip], ...]
-    max_length: int
-    bos: bool
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens that will be scored."""
-        return sum(len(row) - 1 for row in self.rows)
-
-
-def _silent(_: float) -> None:
+def silent(_: float) -> None:
     """The ``Advance`` of a caller that shows no progress."""
-
-
-def length_limit(model: LanguageModel, max_length: int | None) -> int:
-    """Tokens kept of a record: ``max_length``, else the model's context up to ``DEFAULT_LENGTH``.
-
-    Raises UsageFault for a ``max_length`` below 2 or beyond the context.
-    """
-    context = model.context
-    if max_length is None:
-        return min(context or DEFAULT_LENGTH, DEFAULT_LENGTH)
-    if max_length < 2:
-        raise UsageFault(f"--max-length is {max_length}; it must be at least 2, as scoring predicts each next token")
-    if context is not None and max_length > context:
-        raise UsageFault(f"--max-length is {max_length}, but {model.path} sees at most {context} tokens; give less")
-    return max_length
-
-
-def begins_with_bos(model: LanguageModel) -> bool:
-    """Whether the tokenizer's own template puts BOS in front of a text."""
-    bos = model.tokenizer.bos_token_id
-    ids = model.tokenizer("a")["input_ids"]
-    return bos is not None and len(ids) > 0 and ids[0] == bos
-
-
-def prepare(
-    model: LanguageModel, members: Sequence[Record], nonmembers: Sequence[Record], max_length: int | None = None
-) -> Workload:
-    """Tokenise both sets once and decide what can be scored.
-
-    A record that occurs in both sets is left out of both, one that repeats within its set counts once, one of fewer
-    than 2 tokens cannot be scored; each is listed in ``skipped`` as (member, line, reason).
-    """
-    limit = length_limit(model, max_length)
-    both = {r.text for r in members} & {r.text for r in nonmembers}
-    kept: list[tuple[bool, Record]] = []
-    skipped: list[tuple[bool, int, Skip]] = []
-    for member, records in ((True, members), (False, nonmembers)):
-        seen: set[str] = set()
-        for record in records:
-            if record.text in both or record.text in seen:
-                skipped.append((member, record.line, Skip.IN_BOTH if record.text in both else Skip.DUPLICATE))
-            else:
-                seen.add(record.text)
-                kept.append((member, record))
-    rows = encode(model, [record.text for _, record in kept])
-    scored = [(*entry, row) for entry, row in zip(kept, rows, strict=True) if len(row) >= 2]
-    skipped += [(m, r.line, Skip.TOO_SHORT) for (m, r), row in zip(kept, rows, strict=True) if len(row) < 2]
-    return Workload(
-        rows=tuple(row[:limit] for _, _, row in scored),
-        member=np.array([member for member, _, _ in scored], dtype=np.bool_),
-        line=np.array([record.line for _, record, _ in scored], dtype=np.int64),
-        truncated=np.array([len(row) > limit for _, _, row in scored], dtype=np.bool_),
-        skipped=tuple(skipped),
-        max_length=limit,
-        bos=begins_with_bos(model),
-    )
-
-
-def score(
-    model: LanguageModel, workload: Workload, *, batching: Batching | None = None, advance: Advance = _silent
-) -> ScoreTable:
-    """Score every token of ``workload``; ``advance`` is called with the tokens done.
-
-    Raises InputFault where the model yields NaN or infinite scores, naming the record.
-    """
-    values, offsets = score_rows(model, workload.rows, batching=batching, advance=advance)
-    bad = np.flatnonzero(~np.isfinite(values).all(axis=0))
-    if len(bad):
-        record = int(np.searchsorted(offsets, bad[0], side="right")) - 1
-        side = "members" if workload.member[record] else "non-members"
-        raise InputFault(
-            f"{model.path} gives NaN or infinite scores, first on line {workload.line[record]} of the {side}; "
-            "check its weights for NaN and its format for overflow"
-        )
-    flags, lines, reasons = zip(*workload.skipped, strict=True) if workload.skipped else ((), (), ())
-    return ScoreTable(
-        **dict(zip(FIELDS, values, strict=True)),
-        offsets=offsets,
-        member=workload.member,
-        line=workload.line,
-        truncated=workload.truncated,
-        skipped_member=np.array(flags, dtype=np.bool_),
-        skipped_line=np.array(lines, dtype=np.int64),
-        skipped_reason=np.array(reasons, dtype=np.uint8),
-    )
-
-
-def perplexity(
-    model: LanguageModel,
-    texts: Sequence[str],
-    *,
-    max_length: int | None = None,
-    batching: Batching | None = None,
-    advance: Advance = _silent,
-) -> float:
-    """Exp of the mean negative log-likelihood (nats) over every predicted token of ``texts``, long ones cut as above.
-
-    Infinite where the model is that bad. Raises InputFault where no text has 2 tokens, or for NaN scores.
-    """
-    limit = length_limit(model, max_length)
-    rows = [row[:limit] for row in encode(model, texts) if len(row) >= 2]
-    if not rows:
-        raise InputFault(f"none of the {len(texts)} texts has 2 tokens; perplexity needs a next token to predict")
-    values, _ = score_rows(model, rows, batching=batching, advance=advance)
-    mean = -float(values[FIELDS.index("lp")].mean(dtype=np.float64))
-    if math.isnan(mean):
-        raise InputFault(f"{model.path} gives NaN scores; check its weights for NaN and its format for overflow")
-    return math.exp(mean) if mean < 709 else math.inf
-
-
-def encode(model: LanguageModel, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-    """Token ids of each text, with BOS in front where the tokenizer's template has it; not cut.
-
-    Raises InputFault for ids the model has no embedding for.
-    """
-    front = [model.tokenizer.bos_token_id] if begins_with_bos(model) else []
-    rows: list[NDArray[np.int64]] = []
-    with hushed():
-        for start in range(0, len(texts), _TEXTS):
-            part = list(texts[start : start + _TEXTS])
-            ids = model.tokenizer(part, add_special_tokens=False, return_attention_mask=False)["input_ids"]
-            rows += [np.array(front + row, dtype=np.int64) for row in ids]
-    highest = max((int(row.max()) for row in rows if len(row)), default=0)
-    if highest >= model.vocabulary:
-        raise InputFault(
-            f"{model.folder} has a tokenizer that gives id {highest}, but the model knows {model.vocabulary} tokens; "
-            "give the tokenizer the model was trained with"
-        )
-    return rows
 
 
 @torch.inference_mode()
@@ -216,7 +61,7 @@ def score_rows(
     rows: Sequence[NDArray[np.int64]],
     *,
     batching: Batching | None = None,
-    advance: Advance = _silent,
+    advance: Advance = silent,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Scores [6, tokens] of every token after each row's first, in the rows' order, and the offsets [rows + 1].
 

@@ -5,21 +5,22 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from audits import ATTACKS, AttackSettings, load_attack
-from audits.loss import LossAttack
-from audits.midpoint import MidpointAttack, halved
-from audits.scores import ScoreTable
+from audits import ATTACKS, load_attack
+from audits.membership import loss, midpoint
+from audits.membership.attack import Candidates, Settings
+from audits.membership.midpoint import halved
+from audits.scoring.table import ScoreTable
 
 Halved = Callable[[np.ndarray, np.ndarray, int], float]
 
 
-def table(members: np.ndarray, nonmembers: np.ndarray) -> ScoreTable:
+def table(members: np.ndarray, nonmembers: np.ndarray) -> Candidates:
     """Records of two tokens whose mean log-probabilities are given."""
     means = np.concatenate([members, nonmembers])
     lp = np.stack([means - 0.5, means + 0.5], axis=1).reshape(-1).astype(np.float32)
     records = len(means)
     nothing = np.zeros(0, dtype=np.int64)
-    return ScoreTable(
+    scores = ScoreTable(
         lp=lp,
         **dict.fromkeys(("mu", "var", "rank", "margin", "lse"), np.zeros_like(lp)),
         offsets=2 * np.arange(records + 1, dtype=np.int64),
@@ -30,6 +31,7 @@ def table(members: np.ndarray, nonmembers: np.ndarray) -> ScoreTable:
         skipped_line=nothing,
         skipped_reason=nothing.astype(np.uint8),
     )
+    return Candidates(table=scores, texts=[f"text {i}" for i in range(records)])
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -37,7 +39,7 @@ def test_every_attack_keeps_the_contract(name: str) -> None:
     source = np.random.default_rng(0)
     for shift, above in ((2.0, True), (0.0, False)):
         scores = table(source.normal(shift, size=400) - 5, source.normal(size=300) - 5)
-        evidence = load_attack(name).run(scores, AttackSettings(confidence=0.99))
+        evidence = load_attack(name).run(scores, Settings(confidence=0.99)).evidence
         first = evidence[0]
         assert first.lower is not None
         assert (first.lower > first.details["chance"]) is above
@@ -49,7 +51,7 @@ def test_every_attack_keeps_the_contract(name: str) -> None:
 
 def test_loss_example() -> None:
     pos, neg = np.array([0.9, 0.8, 0.7, 0.6, 0.55]), np.array([0.65, 0.5, 0.4, 0.3, 0.2])
-    area, one, tenth = LossAttack().run(table(pos, neg), AttackSettings())
+    area, one, tenth = loss.ATTACK.run(table(pos, neg), Settings()).evidence
     assert area.estimate == pytest.approx(0.92)
     assert (area.lower, area.upper) == pytest.approx((0.486, 0.993), abs=5e-4)
     assert one.estimate is None
@@ -60,7 +62,7 @@ def test_loss_example() -> None:
 
 def test_loss_resolves_rates_with_enough_records() -> None:
     source = np.random.default_rng(1)
-    _, one, tenth = LossAttack().run(table(source.normal(3, size=200), source.normal(size=1000)), AttackSettings())
+    _, one, tenth = loss.ATTACK.run(table(source.normal(3, size=200), source.normal(size=1000)), Settings()).evidence
     assert one.details["false_positives"] == 10
     assert tenth.details["false_positives"] == 1
     assert one.estimate == one.details["true_positives"] / 200
@@ -99,7 +101,7 @@ def test_members_have_the_lower_loss() -> None:
     members, nonmembers = source.normal(-1, size=400), source.normal(1, size=400)
     assert held_out(members, nonmembers, 0) > 0.8
     assert sign_flipped(members, nonmembers, 0) < 0.2
-    area, *_ = LossAttack().run(table(members, nonmembers), AttackSettings())
+    area, *_ = loss.ATTACK.run(table(members, nonmembers), Settings()).evidence
     assert area.estimate is not None
     assert area.estimate < 0.1, "log-probabilities the wrong way round are reported, not turned"
 
@@ -107,7 +109,7 @@ def test_members_have_the_lower_loss() -> None:
 def test_midpoint_numbers_add_up() -> None:
     members, nonmembers = np.array([1.0, 1.0, 1.0, 9.0]), np.array([5.0, 5.0, 5.0, 5.0, 5.0])
     scores = table(-members, -nonmembers)
-    accuracy, precision, recall, f1 = MidpointAttack().run(scores, AttackSettings(seed=3))
+    accuracy, precision, recall, f1 = midpoint.ATTACK.run(scores, Settings(seed=3)).evidence
     details = accuracy.details
     assert accuracy.samples == {"members": 2, "nonmembers": 3}
     assert (details["calibration_members"], details["calibration_nonmembers"], details["seed"]) == (2, 2, 3)
@@ -129,7 +131,7 @@ def test_the_split_depends_on_the_seed_only() -> None:
 
 
 def test_too_few_records_to_split() -> None:
-    (found,) = MidpointAttack().run(table(np.array([1.0]), np.array([0.0, 2.0])), AttackSettings())
+    (found,) = midpoint.ATTACK.run(table(np.array([1.0]), np.array([0.0, 2.0])), Settings()).evidence
     assert found.estimate is None
     assert "needs 2 members" in found.reason
 
@@ -138,7 +140,7 @@ def test_nothing_called_a_member_has_no_precision() -> None:
     # where the low losses are drawn for calibration, the high ones lie above the threshold
     scores = table(-np.array([1.0, 9.0]), -np.array([1.0, 9.0]))
     for seed in range(30):
-        accuracy, precision, _, f1 = MidpointAttack().run(scores, AttackSettings(seed=seed))
+        accuracy, precision, _, f1 = midpoint.ATTACK.run(scores, Settings(seed=seed)).evidence
         if accuracy.details["true_positives"] + accuracy.details["false_positives"] == 0:
             assert (precision.estimate, precision.reason) == (None, "no record was called a member")
             assert f1.estimate == 0

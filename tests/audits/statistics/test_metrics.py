@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from audits.metrics import DELONG, PAIRS, auc, clopper_pearson, midranks, tpr_at_fpr
+from audits.statistics.metrics import DELONG, PAIRS, auc, clopper_pearson, midranks, tpr_at_fpr
 
 POS = np.array([0.9, 0.8, 0.7, 0.6, 0.55])
 NEG = np.array([0.65, 0.5, 0.4, 0.3, 0.2])

@@ -1,0 +1,139 @@
+"""What a membership attack is given and what it returns, and the kind that only scores records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from audits.scoring.table import ScoreTable
+from audits.statistics.metrics import CLOPPER_PEARSON, auc, tpr_at_fpr
+from privctl.domain.evidence import Evidence
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: False positive rates that a TPR is reported at.
+RATES = (0.01, 0.001)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What an attack may be told: the seed of its splits (not private) and the confidence of each interval."""
+
+    seed: int = 0
+    confidence: float = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shadows:
+    """What shadow models say of the audited records, one row a model.
+
+    ``lp`` [models, records] is the mean log-probability (nats) of each record, ``included`` [models, records] whether
+    the model was trained on it.
+    """
+
+    lp: NDArray[Any]
+    included: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """The records whose membership is to be told: their scores, and their ``texts`` in the same order.
+
+    ``reference`` [records] is the mean log-probability (nats) under a reference model, None where none was given.
+    """
+
+    table: ScoreTable
+    texts: Sequence[str]
+    reference: NDArray[Any] | None = None
+    shadows: Shadows | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attacked:
+    """``evidence``, of which the first is what the attack is judged by, and the ``scores`` [records] it gave."""
+
+    evidence: tuple[Evidence, ...]
+    scores: NDArray[Any]
+
+
+class Attack(Protocol):
+    """A way to tell members from non-members."""
+
+    @property
+    def name(self) -> str:
+        """Its name in ``ATTACKS``."""
+
+    @property
+    def quantities(self) -> int:
+        """How many intervals ``run`` reports, for the correction of their number."""
+
+    def missing(self, candidates: Candidates) -> str:
+        """Why it cannot be run on these candidates; empty where it can."""
+
+    def run(self, candidates: Candidates, settings: Settings) -> Attacked:
+        """What the attack found; the first evidence always has ``chance``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreAttack:
+    """An attack that gives every record one number, the higher the more member-like, and no threshold."""
+
+    name: str
+    score: Callable[[Candidates, Settings], NDArray[Any]]
+    missing: Callable[[Candidates], str] = lambda _: ""
+
+    @property
+    def quantities(self) -> int:
+        """AUC, and the TPR at each of ``RATES``."""
+        return 1 + len(RATES)
+
+    def run(self, candidates: Candidates, settings: Settings) -> Attacked:
+        """AUC, then the TPR at each of ``RATES``."""
+        scores = self.score(candidates, settings)
+        return Attacked(evidence=curve(self.name, candidates.table, scores, settings), scores=scores)
+
+
+def curve(name: str, table: ScoreTable, scores: NDArray[Any], settings: Settings) -> tuple[Evidence, ...]:
+    """The AUC of ``scores`` [records] and the TPR at each of ``RATES``, with their intervals."""
+    members, nonmembers = table.split(scores)
+    alpha = 1 - settings.confidence
+    area = auc(members, nonmembers, alpha)
+    evidence = [
+        Evidence(
+            method=name,
+            quantity="AUC",
+            estimate=area.value,
+            lower=area.lower,
+            upper=area.upper,
+            confidence=settings.confidence,
+            interval=area.interval,
+            samples=table.samples,
+            details={"chance": 0.5},
+        )
+    ]
+    for rate in RATES:
+        point = tpr_at_fpr(members, nonmembers, rate, alpha)
+        evidence.append(Evidence(
+            method=name,
+            quantity=f"TPR at {100 * rate:g} % FPR",
+            estimate=None if point.reason else point.tpr,
+            lower=None if point.reason else point.tpr_lower,
+            upper=None if point.reason else point.tpr_upper,
+            confidence=settings.confidence,
+            interval=CLOPPER_PEARSON,
+            samples=table.samples,
+            details={
+                # The threshold is read off the same non-members, so a guess exceeds the rate on average; only where
+                # the threshold certainly keeps to the rate does the interval compare with it.
+                **({"chance": rate} if point.certified else {}),
+                "threshold": point.threshold,
+                "true_positives": point.true_positives,
+                "false_positives": point.false_positives,
+                "fpr_upper": point.fpr_upper,
+                "fpr_certified": float(point.certified),
+            },
+            reason=point.reason,
+        ))  # fmt: skip
+    return tuple(evidence)

@@ -1,0 +1,152 @@
+"""Membership inference as a part of an audit: two files of records, and every attack that can be run on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from audits import ATTACKS, load_attack
+from audits.findings import Findings
+from audits.membership.attack import Attack, Candidates, Settings
+from audits.membership.records import Workload, candidates_of, prepare
+from audits.scoring.book import Book
+from audits.scoring.table import ScoreTable, Skip, arrays_of
+from privctl.data import read_records
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import Omission
+from privctl.models import LanguageModel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SIDES = {True: "members", False: "nonmembers"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipRequest:
+    """Which records, and how to attack; no ``attacks`` are all that can be run."""
+
+    members: Path
+    nonmembers: Path
+    attacks: tuple[str, ...] = ()
+    max_length: int | None = None
+    seed: int = 0
+
+
+class MembershipPart:
+    """Can members be told from non-members?"""
+
+    def __init__(self, model: LanguageModel, request: MembershipRequest) -> None:
+        """Read and tokenise both files. Raises InputFault for data that cannot be scored, UsageFault for settings."""
+        if request.members.resolve() == request.nonmembers.resolve():
+            raise UsageFault(
+                f"--members and --nonmembers are the same file, {request.members}; give two sets to compare"
+            )
+        members, nonmembers = (list(read_records(path)) for path in (request.members, request.nonmembers))
+        self._request = request
+        self._model = model
+        self._work = prepare(model, members, nonmembers, request.max_length)
+        self.rows: Sequence[NDArray[Any]] = self._work.rows
+        _check_sides(self._work, request)
+
+    def judge(self, book: Book, alpha: float) -> Findings:
+        """Every attack's evidence; together they are wrong with probability at most ``alpha``."""
+        candidates = candidates_of(self._work, book)
+        table = candidates.table
+        if not all(table.samples.values()):
+            raise InputFault(
+                f"{self._model.path} gives NaN or infinite scores to every record of one side; "
+                "check its weights for NaN and its format for overflow"
+            )
+        attacks, omitted = self._chosen(candidates)
+        quantities = sum(attack.quantities for attack in attacks)
+        settings = Settings(seed=self._request.seed, confidence=1 - alpha / quantities)
+        evidence: list[Evidence] = []
+        arrays: dict[str, NDArray[Any]] = arrays_of(table)
+        for attack in attacks:
+            found = attack.run(candidates, settings)
+            evidence += found.evidence
+            arrays[f"score.{attack.name}"] = found.scores
+        return Findings(
+            evidence=tuple(evidence),
+            omissions=(*omitted, *_omissions(table)),
+            warnings=(
+                *self._caveats(attacks, quantities, settings),
+                *_data_warnings(table, self._work.max_length),
+                *_odd(evidence),
+            ),
+            parameters={
+                "attack": [attack.name for attack in attacks],
+                "max_length": self._work.max_length,
+                "seed": self._request.seed,
+                "bos": "prepended, not scored" if self._work.bos else "none",
+                "truncation": "keeps the first max_length tokens, BOS counted",
+            },
+            arrays=arrays,
+        )
+
+    def _chosen(self, candidates: Candidates) -> tuple[list[Attack], list[Omission]]:
+        """The attacks to run, and those that lack something. Raises UsageFault where one was asked for by name."""
+        chosen, omitted = [], []
+        for name in self._request.attacks or ATTACKS:
+            attack = load_attack(name)
+            missing = attack.missing(candidates)
+            if not missing:
+                chosen.append(attack)
+            elif self._request.attacks:
+                raise UsageFault(f"--attack {name} cannot be run: {missing}")
+            else:
+                omitted.append(Omission(what=f"{name} attack", reason=missing))
+        return chosen, omitted
+
+    def _caveats(self, attacks: Sequence[Attack], quantities: int, settings: Settings) -> list[str]:
+        names = ", ".join(attack.name for attack in attacks)
+        tried = f"{len(attacks)} attacks were" if len(attacks) > 1 else "1 attack was"
+        return [
+            f"membership is what the caller asserts: records of {self._request.members.name} are taken to be training "
+            f"data, and those of {self._request.nonmembers.name} not",
+            f"{tried} tried ({names}), with {quantities} intervals; each holds at {100 * settings.confidence:.4g} %, "
+            "so that all hold together at the audit's confidence",
+            "a stronger attack may find what these did not",
+        ]
+
+
+def _check_sides(work: Workload, request: MembershipRequest) -> None:
+    for member, path in ((True, request.members), (False, request.nonmembers)):
+        if not (work.member == member).any():
+            counts: dict[Skip, int] = {}
+            for side, _, skip in work.skipped:
+                if side == member:
+                    counts[skip] = counts.get(skip, 0) + 1
+            why = "; ".join(f"{count} left out ({skip.reason})" for skip, count in counts.items())
+            raise InputFault(
+                f"{path} has no record that can be scored: {why}; give records that differ between the files"
+            )
+
+
+def _data_warnings(table: ScoreTable, max_length: int) -> list[str]:
+    found = [f"left out: {count} {_SIDES[member]}, {skip.reason}" for (member, skip), count in table.skipped().items()]
+    cut = int(table.truncated.sum())
+    if cut:
+        found.append(f"cut to their first {max_length} tokens: {cut} of {table.records} records")
+    return found
+
+
+def _omissions(table: ScoreTable) -> list[Omission]:
+    return [
+        Omission(what=f"{count} {_SIDES[member]}", reason=skip.reason)
+        for (member, skip), count in table.skipped().items()
+    ]
+
+
+def _odd(evidence: Sequence[Evidence]) -> list[str]:
+    """An attack that works backwards points at the data, and is not turned round silently."""
+    return [
+        f"{item.method}: the {item.quantity} lies below {item.details['chance']:g}, so members look less like training "
+        "data than non-members; check that the two files were not swapped and come from one source"
+        for item in evidence
+        if item.quantity == "AUC" and item.upper is not None and item.upper < item.details["chance"]
+    ]

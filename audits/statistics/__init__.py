@@ -1,0 +1,1 @@
+"""What may be concluded from scores: intervals, tests and bounds, each with its condition. Numpy and scipy only."""
