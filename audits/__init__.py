@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 ATTACKS: dict[str, tuple[str, str]] = {
     "loss": ("audits.membership.loss:ATTACK", "members have a lower loss"),
     "midpoint": ("audits.membership.midpoint:ATTACK", "loss below the midpoint of the two mean losses (accuracy, F1)"),
+    "zlib": ("audits.membership.zlib_ratio:ATTACK", "the model's code length against zlib's"),
+    "min-k": ("audits.membership.min_k:MIN_K", "the least likely fifth of a record's tokens (Min-K%)"),
+    "min-k++": ("audits.membership.min_k:MIN_K_PLUS", "the same against what the model expects there (Min-K%++)"),
+    "quantile": (
+        "audits.membership.quantile:ATTACK",
+        "loss against what is usual for such a text",
+    ),
+    "reference": ("audits.membership.reference:ATTACK", "loss against that of the --reference model"),
 }
 
 

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from audits.desk import Desk, Progress
 from audits.findings import Findings, Part
 from audits.membership.part import MembershipPart, MembershipRequest
-from audits.scoring.book import make_book, work
-from audits.scoring.causal import CausalScorer
-from audits.scoring.forward import Advance
 from audits.scoring.table import write_arrays
 from privctl.domain.errors import PrivctlError, UsageFault
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
-from privctl.models import CONFIG_NAME, TOKENIZER_FILES, LanguageModel, load_model
-from privctl.reports import POINTER, file_artifact, now, pointer_of, relative, report_of, versions
-from privctl.storage.digest import hash_tensors
+from privctl.models import LanguageModel
+from privctl.parallel import Crew
+from privctl.reports import POINTER, file_artifact, now, pointer_of, report_of, versions
 from privctl.storage.reader import open_checkpoint
+
+#: The crew of an audit that runs in one process.
+ALONE = Crew()
 
 #: Allowed failure probability of everything an audit concludes, shared equally by its parts (Bonferroni).
 ALPHA = 0.05
-
-#: (label, total, unit) -> a block that yields the function which advances it.
-Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +34,9 @@ class AuditRequest:
     report: Path
     scores: Path
     membership: MembershipRequest
+    reference: Path | None = None
+    #: Where scores are kept between audits; None keeps none.
+    cache: Path | None = None
     device: str | None = None
 
     @property
@@ -44,24 +45,33 @@ class AuditRequest:
         return {"members": self.membership.members, "nonmembers": self.membership.nonmembers}
 
 
-def run_audit(request: AuditRequest, progress: Progress) -> PrivacyReport:
+def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> PrivacyReport | None:
     """Let every part of ``request`` judge, write the scores file, and return the report (not yet written).
 
-    Raises InputFault for a model or data that cannot be scored, UsageFault for settings that do not fit the model.
+    Of several processes, all score and the first one alone judges; the others return None. Raises InputFault for a
+    model or data that cannot be scored, UsageFault for settings that do not fit the model or each other.
     """
     _check_distinct(request)
-    model = load_model(request.model, device=request.device)
-    scorer = CausalScorer(model)
-    parts: list[Part] = [MembershipPart(model, request.membership)]
-    rows = [row for part in parts for row in part.rows]
-    with progress("scoring", work(scorer, rows), "tokens") as advance:
-        book = make_book(scorer, rows, advance=advance)
+    if crew.size > 1 and request.cache is None:
+        raise UsageFault("several processes meet in the cache of scores; leave --no-cache away")
+    desk = Desk(cache=request.cache, device=request.device, crew=crew, progress=progress)
+    subject = desk.open(request.model, request.report)
+    reference = None if request.reference is None else desk.open(request.reference, request.report)
+    means = None if reference is None else partial(desk.means, reference)
+    parts: list[Part] = [MembershipPart(subject.model, request.membership, means)]
+    book = desk.score(subject, [row for part in parts for row in part.rows])
+    if not crew.leads:
+        return None
     found = [part.judge(book, ALPHA / len(parts)) for part in parts]
-    inputs = _inputs(request, model)
+    inputs = (
+        *subject.inputs,
+        *(replace(item, role=f"reference {item.role}") for item in (reference.inputs if reference else ())),
+        *(file_artifact(role, path, request.report) for role, path in request.files.items()),
+    )
     parents, doubts = _parents(request, inputs)
     arrays = {name: array for each in found for name, array in each.arrays.items()}
     write_arrays(request.scores, arrays, {POINTER: request.report.name})
-    return _report(request, model, found, inputs, parents, doubts)
+    return _report(request, subject.model, found, inputs, parents, doubts)
 
 
 def _report(
@@ -109,27 +119,6 @@ def _check_distinct(request: AuditRequest) -> None:
     for path in (request.report, request.scores):
         if path.resolve() in inputs:
             raise UsageFault(f"{path} is an input of this audit; choose another --output")
-
-
-def _inputs(request: AuditRequest, model: LanguageModel) -> tuple[Artifact, ...]:
-    found: list[Artifact] = []
-    with open_checkpoint(request.model) as checkpoint:
-        for file in checkpoint.files:
-            hashed = hash_tensors(file)
-            found.append(
-                Artifact(
-                    role="model",
-                    path=relative(file.path, request.report),
-                    digest=hashed.file_digest,
-                    bytes=file.size,
-                    tensors=hashed.tensors,
-                )
-            )
-    for role, names in (("config", (CONFIG_NAME,)), ("tokenizer", TOKENIZER_FILES)):
-        paths = [model.folder / name for name in names if (model.folder / name).is_file()]
-        found += [file_artifact(role, path, request.report) for path in paths]
-    found += [file_artifact(role, path, request.report) for role, path in request.files.items()]
-    return tuple(found)
 
 
 def _parents(request: AuditRequest, inputs: Sequence[Artifact]) -> tuple[tuple[ParentReport, ...], list[str]]:

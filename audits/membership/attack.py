@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from audits.scoring.table import ScoreTable
 from audits.statistics.metrics import CLOPPER_PEARSON, auc, tpr_at_fpr
+from audits.statistics.power import detectable_auc
 from privctl.domain.evidence import Evidence
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 #: False positive rates that a TPR is reported at.
@@ -95,24 +98,30 @@ class ScoreAttack:
         return Attacked(evidence=curve(self.name, candidates.table, scores, settings), scores=scores)
 
 
+def area(name: str, scores: NDArray[Any], member: NDArray[np.bool_], settings: Settings) -> Evidence:
+    """The AUC of ``scores`` [records] with its interval, and the smallest one that would be told from chance."""
+    members, nonmembers = scores[member], scores[~member]
+    alpha = 1 - settings.confidence
+    found = auc(members, nonmembers, alpha)
+    reach = detectable_auc(len(members), len(nonmembers), alpha)
+    return Evidence(
+        method=name,
+        quantity="AUC",
+        estimate=found.value,
+        lower=found.lower,
+        upper=found.upper,
+        confidence=settings.confidence,
+        interval=found.interval,
+        samples={"members": len(members), "nonmembers": len(nonmembers)},
+        details={"chance": 0.5, **({} if math.isnan(reach) else {"detectable": reach})},
+    )
+
+
 def curve(name: str, table: ScoreTable, scores: NDArray[Any], settings: Settings) -> tuple[Evidence, ...]:
     """The AUC of ``scores`` [records] and the TPR at each of ``RATES``, with their intervals."""
     members, nonmembers = table.split(scores)
     alpha = 1 - settings.confidence
-    area = auc(members, nonmembers, alpha)
-    evidence = [
-        Evidence(
-            method=name,
-            quantity="AUC",
-            estimate=area.value,
-            lower=area.lower,
-            upper=area.upper,
-            confidence=settings.confidence,
-            interval=area.interval,
-            samples=table.samples,
-            details={"chance": 0.5},
-        )
-    ]
+    evidence = [area(name, scores, table.member, settings)]
     for rate in RATES:
         point = tpr_at_fpr(members, nonmembers, rate, alpha)
         evidence.append(Evidence(

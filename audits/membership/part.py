@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audits import ATTACKS, load_attack
 from audits.findings import Findings
-from audits.membership.attack import Attack, Candidates, Settings
+from audits.membership import baseline
+from audits.membership.attack import Attack, Candidates, ScoreAttack, Settings
 from audits.membership.records import Workload, candidates_of, prepare
+from audits.membership.verdict import LEAST_AUC, verdict
 from audits.scoring.book import Book
 from audits.scoring.table import ScoreTable, Skip, arrays_of
 from privctl.data import read_records
@@ -21,6 +24,9 @@ from privctl.models import LanguageModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+#: Texts -> the mean log-probability (nats) of each under a reference model.
+Reference = Callable[[Sequence[str]], "NDArray[Any]"]
 
 _SIDES = {True: "members", False: "nonmembers"}
 
@@ -34,12 +40,13 @@ class MembershipRequest:
     attacks: tuple[str, ...] = ()
     max_length: int | None = None
     seed: int = 0
+    least_auc: float = LEAST_AUC
 
 
 class MembershipPart:
     """Can members be told from non-members?"""
 
-    def __init__(self, model: LanguageModel, request: MembershipRequest) -> None:
+    def __init__(self, model: LanguageModel, request: MembershipRequest, reference: Reference | None = None) -> None:
         """Read and tokenise both files. Raises InputFault for data that cannot be scored, UsageFault for settings."""
         if request.members.resolve() == request.nonmembers.resolve():
             raise UsageFault(
@@ -51,10 +58,11 @@ class MembershipPart:
         self._work = prepare(model, members, nonmembers, request.max_length)
         self.rows: Sequence[NDArray[Any]] = self._work.rows
         _check_sides(self._work, request)
+        self._reference = None if reference is None else reference(self._work.texts)
 
     def judge(self, book: Book, alpha: float) -> Findings:
-        """Every attack's evidence; together they are wrong with probability at most ``alpha``."""
-        candidates = candidates_of(self._work, book)
+        """Every attack's evidence and the baselines'; together they are wrong with probability at most ``alpha``."""
+        candidates = candidates_of(self._work, book, self._reference)
         table = candidates.table
         if not all(table.samples.values()):
             raise InputFault(
@@ -62,19 +70,22 @@ class MembershipPart:
                 "check its weights for NaN and its format for overflow"
             )
         attacks, omitted = self._chosen(candidates)
-        quantities = sum(attack.quantities for attack in attacks)
-        settings = Settings(seed=self._request.seed, confidence=1 - alpha / quantities)
-        evidence: list[Evidence] = []
-        arrays: dict[str, NDArray[Any]] = arrays_of(table)
-        for attack in attacks:
-            found = attack.run(candidates, settings)
-            evidence += found.evidence
-            arrays[f"score.{attack.name}"] = found.scores
+        compared = sum(isinstance(attack, ScoreAttack) for attack in attacks)
+        intervals = sum(attack.quantities for attack in attacks) + baseline.quantities(candidates, compared)
+        settings = Settings(seed=self._request.seed, confidence=1 - alpha / intervals)
+        found = {attack.name: attack.run(candidates, settings) for attack in attacks}
+        scores = {attack.name: found[attack.name].scores for attack in attacks if isinstance(attack, ScoreAttack)}
+        blind = baseline.baseline(candidates, settings)
+        evidence = [
+            *(item for attacked in found.values() for item in attacked.evidence),
+            *baseline.differences(scores, blind, candidates, settings),
+        ]
         return Findings(
-            evidence=tuple(evidence),
+            evidence=(*evidence, *blind.evidence),
+            verdicts=(verdict(evidence, blind, self._request.least_auc),),
             omissions=(*omitted, *_omissions(table)),
             warnings=(
-                *self._caveats(attacks, quantities, settings),
+                *self._caveats(attacks, intervals, settings),
                 *_data_warnings(table, self._work.max_length),
                 *_odd(evidence),
             ),
@@ -82,10 +93,16 @@ class MembershipPart:
                 "attack": [attack.name for attack in attacks],
                 "max_length": self._work.max_length,
                 "seed": self._request.seed,
+                "least_auc": self._request.least_auc,
                 "bos": "prepended, not scored" if self._work.bos else "none",
                 "truncation": "keeps the first max_length tokens, BOS counted",
+                "zlib": zlib.ZLIB_RUNTIME_VERSION,
             },
-            arrays=arrays,
+            arrays={
+                **arrays_of(table),
+                **{f"score.{name}": values for name, values in scores.items()},
+                "score.blind": blind.scores,
+            },
         )
 
     def _chosen(self, candidates: Candidates) -> tuple[list[Attack], list[Omission]]:

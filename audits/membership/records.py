@@ -69,8 +69,11 @@ def prepare(
     )
 
 
-def candidates_of(work: Workload, book: Book) -> Candidates:
-    """The scores and texts of every record whose scores are finite; the others join those that were skipped."""
+def candidates_of(work: Workload, book: Book, reference: NDArray[np.float64] | None = None) -> Candidates:
+    """The scores and texts of every record whose scores are finite; the others join those that were skipped.
+
+    ``reference`` [len(work.rows)] is the mean log-probability of each under a reference model.
+    """
     counts = np.array([len(row) - 1 for row in work.rows], dtype=np.int64)
     values = book.take(work.rows, counts)
     finite = np.logical_and.reduceat(np.isfinite(values).all(axis=0), np.cumsum(counts) - counts)
@@ -88,4 +91,8 @@ def candidates_of(work: Workload, book: Book) -> Candidates:
         skipped_line=np.array(lines, dtype=np.int64),
         skipped_reason=np.array(reasons, dtype=np.uint8),
     )
-    return Candidates(table=table, texts=tuple(itertools.compress(work.texts, finite.tolist())))
+    return Candidates(
+        table=table,
+        texts=tuple(itertools.compress(work.texts, finite.tolist())),
+        reference=None if reference is None else reference[finite],
+    )

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from audits.scoring.cache import KEY_BYTES, ScoreCache, Scored, joined, scored
 from audits.scoring.forward import Advance, silent
 from audits.scoring.table import FIELDS
+from privctl.domain.errors import InputFault
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+#: Scores computed between two writes to the cache: what a killed audit loses at most.
+_PIECE = 1 << 16
+#: Cached rows that are scored again to see that the cache belongs to the model, and how far they may be off.
+_PROBES, _TOLERANCE = 8, 2e-2
 
 
 class Scorer(Protocol):
@@ -44,33 +51,104 @@ class Book:
         return self.values[:, places]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be scored: ``rows`` by key, the keys of those that must ``run``, and what others are beginnings of."""
+
+    scorer: Scorer
+    rows: Mapping[bytes, NDArray[Any]]
+    run: Sequence[bytes]
+    beginnings: Mapping[bytes, bytes]
+    known: Scored
+    cache: ScoreCache | None
+
+    @property
+    def work(self) -> int:
+        """How many scores will be computed."""
+        return int(self.scorer.counts([self.rows[name] for name in self.run]).sum())
+
+
 def key(row: NDArray[Any]) -> bytes:
     """What a row is known by: a digest of its type, shape and bytes."""
-    digest = hashlib.blake2b(f"{row.dtype.str}{row.shape}".encode(), digest_size=16)
+    digest = hashlib.blake2b(f"{row.dtype.str}{row.shape}".encode(), digest_size=KEY_BYTES)
     digest.update(np.ascontiguousarray(row).tobytes())
     return digest.digest()
 
 
-def make_book(scorer: Scorer, rows: Sequence[NDArray[Any]], *, advance: Advance = silent) -> Book:
-    """Score every distinct row once; for a causal model, a row that begins another one costs nothing."""
+def plan(scorer: Scorer, rows: Sequence[NDArray[Any]], cache: ScoreCache | None = None) -> Plan:
+    """Every distinct row once, less what ``cache`` knows; for a causal model, less what begins another row.
+
+    Raises InputFault where the cache turns out to belong to another model.
+    """
     distinct = {key(row): row for row in rows}
-    if scorer.causal:
-        whole, holder = _beginnings(distinct)
-    else:
-        whole, holder = list(distinct), {}
-    counts = scorer.counts([distinct[name] for name in whole])
-    values = scorer.score([distinct[name] for name in whole], advance)
-    assert values.shape == (len(FIELDS), int(counts.sum()))
-    starts = np.cumsum(counts) - counts
-    begins = dict(zip(whole, starts.tolist(), strict=True))
-    return Book(values=values, begins=begins | {name: begins[other] for name, other in holder.items()})
+    whole, beginnings = _beginnings(distinct) if scorer.causal else (list(distinct), {})
+    known = joined([]) if cache is None else _wanted(cache.load(), whole)
+    have = {bytes(name) for name in known.keys}
+    made = Plan(
+        scorer=scorer,
+        rows=distinct,
+        run=[name for name in whole if name not in have],
+        beginnings=beginnings,
+        known=known,
+        cache=cache,
+    )
+    if cache is not None:
+        _probe(made, cache)
+    return made
 
 
-def work(scorer: Scorer, rows: Sequence[NDArray[Any]]) -> int:
-    """How many scores ``make_book`` will compute."""
-    distinct = {key(row): row for row in rows}
-    names = _beginnings(distinct)[0] if scorer.causal else list(distinct)
-    return int(scorer.counts([distinct[name] for name in names]).sum())
+def make_book(
+    made: Plan,
+    *,
+    share: tuple[int, int] = (0, 1),
+    meet: Callable[[], None] = lambda: None,
+    advance: Advance = silent,
+) -> Book:
+    """Score what ``made`` says must run.
+
+    ``share`` (i, n) makes this the i-th of n processes that fill one cache together; ``meet`` waits for the others.
+    Long rows come first, so that memory is short at the beginning or not at all.
+    """
+    counts = made.scorer.counts([made.rows[name] for name in made.run])
+    order = np.argsort(-counts, kind="stable")
+    pieces = np.split(order, np.flatnonzero(np.diff(np.cumsum(counts[order]) // _PIECE)) + 1) if len(order) else []
+    parts = [made.known]
+    for piece in pieces[share[0] :: share[1]]:
+        names = [made.run[i] for i in piece]
+        values = made.scorer.score([made.rows[name] for name in names], advance)
+        part = scored(names, counts[piece], values)
+        if made.cache is not None:
+            made.cache.add(part)
+        parts.append(part)
+    meet()
+    if share[1] > 1 and made.cache is not None:
+        parts = [_wanted(made.cache.load(), set(made.rows))]
+    whole = joined(parts)
+    begins = whole.begins()
+    assert whole.values.shape[0] == len(FIELDS)
+    return Book(values=whole.values, begins=begins | {name: begins[other] for name, other in made.beginnings.items()})
+
+
+def _wanted(known: Scored, names: Sequence[bytes] | set[bytes]) -> Scored:
+    wanted = set(names)
+    kept = np.array([bytes(name) in wanted for name in known.keys], dtype=np.bool_)
+    return Scored(
+        keys=known.keys[kept], counts=known.counts[kept], values=known.values[:, np.repeat(kept, known.counts)]
+    )
+
+
+def _probe(made: Plan, cache: ScoreCache) -> None:
+    """Score a few cached rows again: a cache that someone moved or edited must not speak for this model."""
+    begins = made.known.begins()
+    names = sorted(begins)[:_PROBES]
+    if not names:
+        return
+    rows = [made.rows[name] for name in names]
+    counts = made.scorer.counts(rows)
+    again = made.scorer.score(rows)[FIELDS.index("lp")]
+    kept = Book(values=made.known.values, begins=begins).take(rows, counts)[FIELDS.index("lp")]
+    if not np.allclose(again, kept, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
+        raise InputFault(f"{cache.folder} holds scores that this model does not give; delete it, or give --no-cache")
 
 
 def _beginnings(rows: Mapping[bytes, NDArray[Any]]) -> tuple[list[bytes], dict[bytes, bytes]]:

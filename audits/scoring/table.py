@@ -102,8 +102,11 @@ class ScoreTable:
 
     def means(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """The mean over each record's tokens of ``values`` [tokens], as [records] in double precision."""
-        sums = np.add.reduceat(values.astype(np.float64), self.offsets[:-1])
-        return np.asarray(sums / np.diff(self.offsets), dtype=np.float64)
+        return np.asarray(self.sums(values) / np.diff(self.offsets), dtype=np.float64)
+
+    def sums(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """The sum over each record's tokens of ``values`` [tokens], as [records] in double precision."""
+        return np.asarray(np.add.reduceat(values.astype(np.float64), self.offsets[:-1]), dtype=np.float64)
 
     def split(self, values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """``values`` [records] of the members, and of the non-members."""

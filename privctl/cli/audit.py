@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from audits import ATTACKS
 from privctl.cli.options import MODEL, common, force
-from privctl.domain.evidence import Evidence
-
-if TYPE_CHECKING:
-    from privctl.domain.report import PrivacyReport
 
 _FILE = click.Path(path_type=Path)
 _HELP = "Attack to run, repeatable; all by default: " + "; ".join(f"{n}: {line}" for n, (_, line) in ATTACKS.items())
@@ -32,6 +26,16 @@ _HELP = "Attack to run, repeatable; all by default: " + "; ".join(f"{n}: {line}"
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of splits; not private."
 )
+@click.option("--reference", type=MODEL, help="A model that saw neither file, to compare with.")
+@click.option(
+    "--least-auc",
+    type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
+    default=0.55,
+    show_default=True,
+    help="An AUC the audit must be able to see for its silence to count.",
+)
+@click.option("--cache", type=_FILE, help="Folder to keep scores in; a private one in the home folder by default.")
+@click.option("--no-cache", is_flag=True, help="Keep no scores: every audit runs the model anew.")
 @click.option("--device", help="Where to run, such as cpu or cuda:0; a GPU if there is one by default.")
 @force
 @common
@@ -43,6 +47,10 @@ def audit(
     attacks: tuple[str, ...],
     max_length: int | None,
     seed: int,
+    reference: str | None,
+    least_auc: float,
+    cache: Path | None,
+    no_cache: bool,
     device: str | None,
     force: bool,
     as_json: bool,
@@ -61,8 +69,12 @@ def audit(
     """
     from audits.membership.part import MembershipRequest
     from audits.run import AuditRequest, output_paths, run_audit
+    from audits.scoring.cache import default_root
     from privctl.codec import encode
+    from privctl.models import choose_device
+    from privctl.parallel import crew
     from privctl.progress import note, progress
+    from privctl.render.audit import render
     from privctl.storage.atomic import require_absent, write_bytes
 
     report_path, scores_path = output_paths(Path(model), output)
@@ -78,64 +90,17 @@ def audit(
             attacks=tuple(dict.fromkeys(attacks)),
             max_length=max_length,
             seed=seed,
+            least_auc=least_auc,
         ),
+        reference=None if reference is None else Path(reference),
+        cache=None if no_cache else cache or default_root(),
         device=device,
     )
-    report = run_audit(request, partial(progress, quiet=quiet))
+    with crew(choose_device(device)) as team:
+        report = run_audit(request, partial(progress, quiet=quiet or not team.leads), team)
+    if report is None:
+        return
     text = encode(report)
     write_bytes(report_path, text.encode())
     click.echo(text if as_json else render(report), nl=False)
     note(f"wrote {report_path} and {scores_path}", quiet=quiet)
-
-
-def render(report: PrivacyReport) -> str:
-    """The findings, worst on top, and what they do not show."""
-    from privctl.render.text import number, table
-
-    rows = [
-        (
-            item.method,
-            item.quantity,
-            number(item.estimate, 4),
-            "-" if item.lower is None else f"{number(item.lower, 4)} to {number(item.upper, 4)}",
-            str(item.samples["members"]),
-            str(item.samples["nonmembers"]),
-        )
-        for item in sorted(report.evidence, key=_excess, reverse=True)
-    ]
-    confidence = f"{100 * report.evidence[0].confidence:g} % interval"
-    found = table(("attack", "quantity", "estimate", confidence, "members", "non-members"), rows)
-    notes = [f"{item.method}, {item.quantity}: {item.reason}" for item in report.evidence if item.reason]
-    paragraphs = [conclusion(report.evidence), *notes]
-    limits = "".join(f"  - {line}\n" for line in report.warnings)
-    return (
-        f"{found}\n"
-        + "".join(f"{line}\n" for line in paragraphs)
-        + f"\nWhat this does not show, and on what it rests:\n{limits}"
-    )
-
-
-def conclusion(evidence: Sequence[Evidence]) -> str:
-    """One sentence that claims no more than the first quantity of each attack supports."""
-    first = {item.method: item for item in reversed(evidence)}
-    judged = sorted(first.values(), key=_excess, reverse=True)
-    worst = judged[0]
-    if worst.lower is not None and worst.lower > worst.details["chance"]:
-        return (
-            f"Members can be told from non-members: {worst.method} {worst.quantity} {_span(worst)}, "
-            f"where chance gives {worst.details['chance']:.3g}."
-        )
-    spans = [f"{item.method} {item.quantity} up to {item.upper:.3f}" for item in judged if item.upper is not None]
-    shown = f" Still possible, going by the intervals: {', '.join(spans)}." if spans else ""
-    return "No difference was found, which does not make the model safe." + shown
-
-
-def _span(item: Evidence) -> str:
-    return f"{item.estimate:.3f} ({item.lower:.3f} to {item.upper:.3f})"
-
-
-def _excess(item: Evidence) -> tuple[bool, float]:
-    """Resolved quantities first, then by how far the interval lies above what chance gives, if it does."""
-    if item.lower is None or "chance" not in item.details:
-        return item.estimate is not None, 0.0
-    return True, max(0.0, item.lower - item.details["chance"])

@@ -189,10 +189,10 @@ def plain(**options: Any) -> None:
 def _run(method: str, options: dict[str, Any]) -> None:
     from privctl.codec import encode
     from privctl.models import choose_device
+    from privctl.parallel import crew
     from privctl.progress import note, progress
     from privctl.retrain.prepare import prepare
     from privctl.retrain.run import carry_out
-    from privctl.training.parallel import crew
 
     request = _request(method, options)
     quiet = options["quiet"]

@@ -15,11 +15,11 @@ from transformers import GPT2Config, PreTrainedTokenizerFast
 from privctl.demo.records import WORDS, draw_notes, jsonl
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.report import PrivacyReport
+from privctl.parallel import Crew
 from privctl.retrain.prepare import prepare as job_for
 from privctl.retrain.request import DataRequest, ModelRequest, RetrainRequest
 from privctl.retrain.run import Progress, carry_out
 from privctl.storage.atomic import write_bytes
-from privctl.training.parallel import Crew
 from privctl.training.recipe import Method
 
 #: Notes drawn; a fair coin makes about half of them members.

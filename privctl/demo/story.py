@@ -127,6 +127,7 @@ def _attack(prepared: Prepared, models: Sequence[Path], progress: Progress) -> I
             device="cpu",
         )
         report = run_audit(request, progress)
+        assert report is not None  # there is one process
         write_report(report_path, report)
         yield next(e for e in report.evidence if (e.method, e.quantity) == ("loss", "AUC"))
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from privctl.domain.report import PrivacyReport
 from privctl.models import choose_device
+from privctl.parallel import Crew, own_device
 from privctl.progress import Advance
 from privctl.randomness import NoiseSource
 from privctl.retrain.adapt import adapted, merged
@@ -24,7 +25,6 @@ from privctl.storage.digest import file_digest
 from privctl.training.batches import BatchSource, Passes, PoissonBatches
 from privctl.training.loop import Finished, Trainer
 from privctl.training.noise import GradientNoise, noise_for
-from privctl.training.parallel import Crew, own_device
 from privctl.training.perexample.clipping import Clipping
 from privctl.training.recipe import Method
 from privctl.training.release import report_path, save_network

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from privctl.domain.errors import InputFault
 from privctl.domain.mechanism import Optimizer
+from privctl.parallel import Crew
 from privctl.training.batches import BatchSource
 from privctl.training.noise import GradientNoise
-from privctl.training.parallel import Crew
 from privctl.training.perexample.clipping import Clipping
 from privctl.training.perexample.engine import PerExample
 from privctl.training.recipe import Recipe

@@ -29,13 +29,13 @@ from audits.statistics.metrics import clopper_pearson
 from privctl.accounting import gaussian
 from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.mechanism import Optimizer
+from privctl.parallel import Crew
 from privctl.randomness import NoiseSource
 from privctl.retrain.budget import ledger_of, recipe_for
 from privctl.retrain.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 from privctl.training.batches import BatchSource, Passes, PoissonBatches
 from privctl.training.loop import Trainer
 from privctl.training.noise import GradientNoise, KeyedNoise
-from privctl.training.parallel import Crew
 from privctl.training.perexample import clipping as clipping_module
 from privctl.training.perexample.clipping import Clipping
 from privctl.training.recipe import Method, Recipe

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from privctl.domain.errors import InputFault
 from privctl.domain.mechanism import Optimizer
+from privctl.parallel import Crew
 from privctl.randomness import NoiseSource
 from privctl.training.batches import BatchSource, Passes, PoissonBatches
 from privctl.training.loop import Trainer
 from privctl.training.noise import KeyedNoise
-from privctl.training.parallel import Crew
 from privctl.training.perexample.clipping import Clipping
 from privctl.training.recipe import Method, Recipe, Schedule
 from privctl.training.state import RunFolder

@@ -21,7 +21,7 @@ from privctl.randomness import NoiseSource
 from privctl.training.batches import Passes, PoissonBatches
 from privctl.training.loop import Trainer
 from privctl.training.noise import KeyedNoise
-from privctl.training.parallel import crew
+from privctl.parallel import crew
 from privctl.training.perexample.clipping import Clipping
 from privctl.training.recipe import Method, Recipe
 from privctl.domain.mechanism import Optimizer
@@ -100,7 +100,7 @@ def test_two_processes_add_the_noise_of_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", ["zero", "0", "-1"])
 def test_a_size_that_is_none(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from privctl.domain.errors import UsageFault
-    from privctl.training.parallel import crew
+    from privctl.parallel import crew
 
     monkeypatch.setenv("WORLD_SIZE", size)
     with pytest.raises(UsageFault, match="torchrun"), crew(torch.device("cpu")):

@@ -31,7 +31,8 @@ def table(members: np.ndarray, nonmembers: np.ndarray) -> Candidates:
         skipped_line=nothing,
         skipped_reason=nothing.astype(np.uint8),
     )
-    return Candidates(table=scores, texts=[f"text {i}" for i in range(records)])
+    reference = np.full(records, -5.0)
+    return Candidates(table=scores, texts=[f"text {i}" for i in range(records)], reference=reference)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

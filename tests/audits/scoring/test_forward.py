@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from audits.membership.records import Workload, candidates_of, prepare
-from audits.scoring.book import make_book
+from audits.scoring.book import make_book, plan
 from audits.scoring.causal import CausalScorer
 from audits.scoring.forward import Batching, batches, score_rows, token_scores
 from audits.scoring.perplexity import perplexity
@@ -23,7 +23,7 @@ P = [[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5], [0.05, 0.05, 0.9], [0.
 
 
 def score(model: LanguageModel, work: Workload) -> ScoreTable:
-    return candidates_of(work, make_book(CausalScorer(model), work.rows)).table
+    return candidates_of(work, make_book(plan(CausalScorer(model), work.rows))).table
 
 
 def records(texts: list[str]) -> list[Record]:

@@ -1,0 +1,115 @@
+"""Where models are opened and scored: once each, from the cache where possible, in as many processes as there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from blake3 import blake3
+
+from audits.scoring.book import Book, make_book, plan
+from audits.scoring.cache import ScoreCache, folder_name
+from audits.scoring.causal import CausalScorer
+from audits.scoring.forward import Advance
+from audits.scoring.rows import encode, length_limit
+from audits.scoring.table import FIELDS
+from privctl.domain.errors import InputFault
+from privctl.domain.report import Artifact
+from privctl.models import CONFIG_NAME, TOKENIZER_FILES, LanguageModel, load_model
+from privctl.parallel import Crew
+from privctl.reports import file_artifact, relative
+from privctl.storage.digest import hash_tensors, tag
+from privctl.storage.reader import open_checkpoint
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: (label, total, unit) -> a block that yields the function which advances it.
+Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A model ready to be scored, the files it was made of, and where its scores are kept."""
+
+    model: LanguageModel
+    scorer: CausalScorer
+    inputs: tuple[Artifact, ...]
+    cache: ScoreCache | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """``cache`` is the folder of all caches, None to keep no scores; ``device`` None is the best there is."""
+
+    cache: Path | None
+    device: str | None
+    crew: Crew
+    progress: Progress
+
+    def open(self, path: Path, report: Path) -> Opened:
+        """Load the model at ``path``; artifacts name their files as seen from ``report``."""
+        model = load_model(path, device=self.device)
+        inputs = _inputs(path, model, report)
+        cache = None if self.cache is None else ScoreCache(self.cache / folder_name(_identity(inputs, model)))
+        return Opened(model=model, scorer=CausalScorer(model), inputs=inputs, cache=cache)
+
+    def score(self, opened: Opened, rows: Sequence[NDArray[Any]], label: str = "scoring") -> Book:
+        """The scores of ``rows``; every process of the crew must ask for the same ones."""
+        made = plan(opened.scorer, rows, opened.cache)
+        with self.progress(label, made.work / self.crew.size, "tokens") as advance:
+            book = make_book(made, share=(self.crew.rank, self.crew.size), meet=self.crew.wait, advance=advance)
+        if opened.cache is not None and self.crew.leads:
+            opened.cache.tidy()
+        self.crew.wait()
+        return book
+
+    def means(self, opened: Opened, texts: Sequence[str]) -> NDArray[np.float64]:
+        """The mean log-probability (nats) of each text's tokens, [texts]. Raises InputFault where one has no token."""
+        limit = length_limit(opened.model, None)
+        rows = [row[:limit] for row in encode(opened.model, texts)]
+        short = sum(len(row) < 2 for row in rows)
+        if short:
+            raise InputFault(
+                f"{opened.model.path} splits {short} of {len(texts)} texts into fewer than 2 tokens, so that they have "
+                "no score there; give a reference model with a tokenizer like the audited one's"
+            )
+        counts = opened.scorer.counts(rows)
+        values = self.score(opened, rows, "scoring the reference").take(rows, counts)[FIELDS.index("lp")]
+        sums = np.add.reduceat(values.astype(np.float64), np.cumsum(counts) - counts)
+        if not np.isfinite(sums).all():
+            raise InputFault(f"{opened.model.path} gives NaN or infinite scores; give another reference model")
+        return np.asarray(sums / counts)
+
+
+def _inputs(path: Path, model: LanguageModel, report: Path) -> tuple[Artifact, ...]:
+    found: list[Artifact] = []
+    with open_checkpoint(path) as checkpoint:
+        for file in checkpoint.files:
+            hashed = hash_tensors(file)
+            found.append(
+                Artifact(
+                    role="model",
+                    path=relative(file.path, report),
+                    digest=hashed.file_digest,
+                    bytes=file.size,
+                    tensors=hashed.tensors,
+                )
+            )
+    for role, names in (("config", (CONFIG_NAME,)), ("tokenizer", TOKENIZER_FILES)):
+        paths = [model.folder / name for name in names if (model.folder / name).is_file()]
+        found += [file_artifact(role, path, report) for path in paths]
+    return tuple(found)
+
+
+def _identity(inputs: Sequence[Artifact], model: LanguageModel) -> dict[str, str]:
+    """Everything that a row's scores depend on besides the row."""
+    tensors = blake3()
+    for tensor in sorted((t for item in inputs for t in item.tensors), key=lambda t: t.name):
+        tensors.update(f"{tensor.name}\0{tensor.dtype}\0{tensor.shape}\0{tensor.digest}\n".encode())
+    files = {f"{item.role} {Path(item.path).name}": item.digest for item in inputs if item.role != "model"}
+    return {"tensors": tag(tensors), "dtype": model.dtype, "device": model.device.type, **files}

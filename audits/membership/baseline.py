@@ -1,0 +1,86 @@
+"""Whether the records can be told apart without the model, and by how much an attack beats that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audits.membership.attack import Candidates, Settings, area
+from audits.membership.blind import blind_scores
+from audits.statistics.paired import auc_difference
+from privctl.domain.evidence import Evidence
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: How evidence that says nothing about the model is called.
+BLIND, LENGTH, CONTROL = "blind baseline", "length baseline", "reference control"
+DIFFERENCE = "AUC over the blind baseline's"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """The ``evidence`` of every baseline, and the ``scores`` [records] of the blind one: NaN where it may not judge."""
+
+    evidence: tuple[Evidence, ...]
+    scores: NDArray[np.float64]
+
+    @property
+    def confounded(self) -> str:
+        """What tells members from non-members without the model; empty where nothing does."""
+        found = [item.method for item in self.evidence if item.lower is not None and item.lower > 0.5]
+        return " and ".join(found)
+
+    @property
+    def control_silent(self) -> bool:
+        """Whether there is a reference model, and it does not tell the sides apart."""
+        return any(item.method == CONTROL and item.lower is not None and item.lower <= 0.5 for item in self.evidence)
+
+
+def quantities(candidates: Candidates, compared: int) -> int:
+    """How many intervals ``baseline`` and ``compared`` differences report."""
+    return 2 + (candidates.reference is not None) + compared
+
+
+def baseline(candidates: Candidates, settings: Settings) -> Baseline:
+    """AUC by the looks of the text, by its length in tokens, and under a model that saw neither side."""
+    table = candidates.table
+    scores, judged = blind_scores(candidates.texts, table.member, settings.seed)
+    evidence = [
+        area(BLIND, scores[judged], table.member[judged], settings),
+        area(LENGTH, np.diff(table.offsets), table.member, settings),
+    ]
+    if candidates.reference is not None:
+        evidence.append(area(CONTROL, candidates.reference, table.member, settings))
+    return Baseline(evidence=tuple(evidence), scores=np.where(judged, scores, np.nan))
+
+
+def differences(
+    attacks: Mapping[str, NDArray[Any]], blind: Baseline, candidates: Candidates, settings: Settings
+) -> tuple[Evidence, ...]:
+    """By how much each attack's AUC exceeds the blind one's, on the records that the blind one may judge."""
+    judged = ~np.isnan(blind.scores)
+    member = candidates.table.member[judged]
+    found = []
+    for name, scores in attacks.items():
+        attack, looks = scores[judged], blind.scores[judged]
+        compared = auc_difference(
+            attack[member], attack[~member], looks[member], looks[~member], 1 - settings.confidence
+        )
+        found.append(
+            Evidence(
+                method=name,
+                quantity=DIFFERENCE,
+                estimate=compared.difference,
+                lower=compared.lower,
+                upper=compared.upper,
+                confidence=settings.confidence,
+                interval=compared.interval,
+                samples={"members": int(member.sum()), "nonmembers": int((~member).sum())},
+                details={"chance": 0.0},
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,50 @@
+"""Min-K% and Min-K%++: a record seen in training has few tokens that surprise the model (Shi 2023; Zhang 2024)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audits.membership.attack import Candidates, ScoreAttack, Settings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: The share of a record's tokens that is looked at, as both papers recommend.
+SHARE = 0.2
+#: Below this variance (nats squared) the model's prediction is as good as certain, and the rounding of it decides.
+_CERTAIN = 1e-6
+
+
+def lowest_mean(values: NDArray[Any], offsets: NDArray[Any], share: float) -> NDArray[np.float64]:
+    """The mean of each record's ``share`` smallest values, at least one; ``values`` [tokens] -> [records].
+
+    Values -0.36, -1.20, -1.39, -3.00, -0.92 at 0.4 give -2.19.
+    """
+    lengths = np.diff(offsets)
+    record = np.repeat(np.arange(len(lengths)), lengths)
+    ranked = values[np.lexsort((values, record))].astype(np.float64)
+    count = np.maximum(1, np.floor(share * lengths + 1e-9).astype(np.int64))
+    within = np.arange(len(values)) - np.repeat(offsets[:-1], lengths)
+    kept = np.where(within < np.repeat(count, lengths), ranked, 0.0)
+    return np.asarray(np.add.reduceat(kept, offsets[:-1]) / count)
+
+
+def normalised(candidates: Candidates) -> NDArray[np.float64]:
+    """How far each token's log-probability lies from what the model expects there, in its standard deviations."""
+    table = candidates.table
+    deviation = np.sqrt(np.maximum(table.var.astype(np.float64), _CERTAIN))
+    return np.asarray((table.lp.astype(np.float64) - table.mu) / deviation)
+
+
+def _min_k(candidates: Candidates, _: Settings) -> NDArray[Any]:
+    return lowest_mean(candidates.table.lp, candidates.table.offsets, SHARE)
+
+
+def _min_k_plus(candidates: Candidates, _: Settings) -> NDArray[Any]:
+    return lowest_mean(normalised(candidates), candidates.table.offsets, SHARE)
+
+
+MIN_K = ScoreAttack(name="min-k", score=_min_k)
+MIN_K_PLUS = ScoreAttack(name="min-k++", score=_min_k_plus)

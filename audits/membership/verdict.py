@@ -1,0 +1,54 @@
+"""What the evidence on membership amounts to: a difference, none with enough power to see one, or no answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from audits.membership.baseline import DIFFERENCE, Baseline
+from privctl.domain.evidence import Evidence
+from privctl.domain.verdict import Outcome, Verdict
+
+SUBJECT = "members cannot be told from non-members"
+#: An audit that would have missed an AUC of this size has not looked closely enough for its silence to count.
+LEAST_AUC = 0.55
+
+
+def verdict(attacks: Sequence[Evidence], blind: Baseline, least_auc: float = LEAST_AUC) -> Verdict:
+    """Judge by the first quantity of each attack; ``attacks`` has every evidence but the baselines'."""
+    first = {item.method: item for item in reversed(attacks) if item.quantity != DIFFERENCE}
+    found = [item for item in first.values() if item.lower is not None and item.lower > item.details["chance"]]
+    beyond = [item for item in attacks if item.quantity == DIFFERENCE and item.lower is not None and item.lower > 0]
+    if blind.confounded and not (beyond and blind.control_silent):
+        more = f"; {beyond[0].method} does so better (AUC larger by {_span(beyond[0])})" if beyond else ""
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.INCONCLUSIVE,
+            reason=f"confounded: the records differ without the model ({blind.confounded}){more}; compare records that "
+            "were assigned at random",
+        )
+    if found:
+        worst = max(found, key=lambda item: (item.lower or 0.0) - item.details["chance"])
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.REFUTED,
+            reason=f"{worst.method} {worst.quantity} {_span(worst)}, where chance gives {worst.details['chance']:.3g}",
+        )
+    reach = [item.details["detectable"] for item in first.values() if "detectable" in item.details]
+    sharpest = min(reach, default=1.0)
+    if sharpest <= least_auc:
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.CONSISTENT,
+            reason=f"no attack found a difference, and an AUC of {sharpest:.3f} would have been found four times in "
+            "five; a stronger attack may still find one",
+        )
+    return Verdict(
+        subject=SUBJECT,
+        outcome=Outcome.INCONCLUSIVE,
+        reason=f"no attack found a difference, but with so few records an AUC below {sharpest:.3f} would often be "
+        f"missed, where {least_auc:g} must be seen; give more records",
+    )
+
+
+def _span(item: Evidence) -> str:
+    return f"{item.estimate:.3f} ({item.lower:.3f} to {item.upper:.3f})"

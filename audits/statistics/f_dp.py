@@ -1,0 +1,103 @@
+"""A lower bound on a whole trade-off curve from one training run with canaries.
+
+Mahloujifar, Melis and Chaudhuri 2024, "Auditing f-differential privacy in one run", algorithm 3. Of m canaries, each
+included by its own fair coin, at most c' are guessed and c guesses are right. The test rejects a hypothesised curve,
+given by F(y): the least mass an event of mass y keeps on the neighbouring data. For mu-GDP F(y) = Phi(Phi^-1(y) - mu);
+for (epsilon, delta)-DP F(y) = max(0, (y - delta) exp(-epsilon), 1 - delta - exp(epsilon) (1 - y)).
+
+"Not mu-GDP" becomes an epsilon only where the mechanism's curve is taken to be Gaussian. It does not refute a claim of
+(epsilon, delta)-DP; ``epsilon_bound`` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from scipy.special import log_ndtr, ndtr, ndtri
+
+#: Room left for rounding in the comparison that rejects; the recursion only adds and multiplies positive numbers.
+_SLOP = 1e-9
+_PRECISION = 1e-9
+#: Above it no count of canaries that fits a machine rejects: exp(-60) is the chance of an error.
+_LARGEST_EPSILON = 60.0
+_LARGEST_MU = 40.0
+
+
+def rejects(canaries: int, guesses: int, correct: int, curve: Callable[[float], float], alpha: float = 0.05) -> bool:
+    """Whether so many right guesses have a chance below ``alpha`` under ``curve``, which is F above."""
+    if not 0 <= correct <= guesses <= canaries:
+        raise ValueError(f"{correct} right of {guesses} guesses on {canaries} canaries; each may not exceed the next")
+    if not 0 < alpha < 0.5:
+        raise ValueError(f"alpha is {alpha}; it must lie between 0 and 0.5")
+    limit = guesses / canaries * (1 + _SLOP)
+    right, wrong = alpha * correct / canaries, alpha * (guesses - correct) / canaries
+    for i in range(correct - 1, -1, -1):
+        grown = max(wrong, curve(right))
+        if grown == wrong:
+            break  # nothing moves any more: the mass of right guesses stays, and so does its image
+        right = min(1.0, right + i / (guesses - i) * (grown - wrong))
+        wrong = grown
+        if right + wrong > limit:
+            break  # both only grow
+    return right + wrong > limit
+
+
+def mu_bound(canaries: int, guesses: int, correct: int, alpha: float = 0.05) -> float:
+    """The largest mu, to a billionth and never above, at which mu-GDP is rejected; 0 where none is.
+
+    ``mu_bound(1000, 100, 95)`` is 0.78681.
+    """
+    return _largest(
+        lambda mu: rejects(canaries, guesses, correct, lambda y: float(ndtr(ndtri(y) - mu)), alpha), _LARGEST_MU
+    )
+
+
+def epsilon_bound(canaries: int, guesses: int, correct: int, delta: float, alpha: float = 0.05) -> float:
+    """The largest epsilon, to a billionth and never above, rejected at ``delta`` by the same test; 0 where none is.
+
+    ``epsilon_bound(1000, 50, 50, 1e-5)`` is 2.78342, where theorem 5.2 of Steinke et al. gives 2.75622.
+    """
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta is {delta}; it must be at least 0 and below 1")
+    return _largest(
+        lambda epsilon: rejects(canaries, guesses, correct, _approximate(epsilon, delta), alpha), _LARGEST_EPSILON
+    )
+
+
+def epsilon_of_mu(mu: float, delta: float) -> float:
+    """The epsilon of mu-GDP at ``delta``, to a billionth and never above (Dong, Roth and Su 2019, corollary 1).
+
+    It solves Phi(-epsilon/mu + mu/2) - exp(epsilon) Phi(-epsilon/mu - mu/2) = delta; 4.377178 for mu 1, delta 1e-5.
+    """
+    if not (0 <= mu < math.inf and 0 < delta < 1):
+        raise ValueError(f"mu is {mu} and delta {delta}; mu must not be negative, delta must lie between 0 and 1")
+    if mu == 0:
+        return 0.0
+    # The tail alone, Phi(-epsilon/mu + mu/2), falls below delta here.
+    return _largest(lambda epsilon: _log_delta(epsilon, mu) > math.log(delta), mu * (mu / 2 - float(ndtri(delta))))
+
+
+def _approximate(epsilon: float, delta: float) -> Callable[[float], float]:
+    shrink, grow = math.exp(-epsilon), math.exp(epsilon)
+    return lambda y: max(0.0, (y - delta) * shrink, 1 - delta - grow * (1 - y))
+
+
+def _log_delta(epsilon: float, mu: float) -> float:
+    first = float(log_ndtr(-epsilon / mu + mu / 2))
+    ratio = epsilon + float(log_ndtr(-epsilon / mu - mu / 2)) - first
+    return first + math.log(-math.expm1(ratio)) if ratio < 0 else -math.inf
+
+
+def _largest(holds: Callable[[float], bool], highest: float) -> float:
+    """The top of the range from 0 on which ``holds``, from below."""
+    if highest <= 0 or not holds(0.0):
+        return 0.0
+    low, high = 0.0, highest
+    while high - low > _PRECISION:
+        middle = (low + high) / 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,208 @@
+"""A lower bound on epsilon from one training run with canaries, each included by its own fair coin.
+
+Steinke, Nasr and Jagielski 2023, theorem 5.2, with abstentions. Of m canaries the auditor guesses r as included or not
+from the model alone, and v guesses are right. Under (epsilon, delta)-DP
+
+    P[at least v right] <= P[B >= v] + 2 m delta max over i in 1..v of P[v - i <= B < v] / i,
+
+where B is binomial with r trials and success probability 1 / (1 + exp(-epsilon)). That holds whatever the canaries do
+to each other, but only for independent coins: not for a fixed number of canaries included, nor for one canary under
+two coins. With a canary in k copies the bound is about groups of k records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import betaincc, expit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Shares of the canaries guessed as (included, left out); fixed before any coin is looked at. The last guesses all.
+GRID: tuple[tuple[float, float], ...] = ((0.02, 0.02), (0.1, 0.1), (0.1, 0.0), (0.25, 0.25), (0.5, 0.5))
+
+#: Relative room left for rounding in a tail probability: far above that of the incomplete beta function.
+_SLOP = 1e-9
+_PRECISION = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guessed:
+    """What guessing came to: ``guesses`` is how many were allowed, of which ``correct`` were made and right."""
+
+    canaries: int
+    guesses: int
+    correct: int
+    k_plus: int
+    k_minus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneRunBound:
+    """``epsilon`` is a lower bound at ``delta``; it holds with probability 1 - ``alpha`` over all ``tried`` ways."""
+
+    epsilon: float
+    delta: float
+    alpha: float
+    tried: int
+    guessed: Guessed
+
+
+def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """An upper bound on the chance of so many right guesses under (``epsilon``, ``delta``)-DP.
+
+    ``p_value(1000, 100, 95, 1, 1e-5)`` is 6.6391e-4. Never below the theorem's value; above it by a billionth at most.
+    """
+    _check(canaries, guesses, correct, delta)
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon is {epsilon}; it must not be negative")
+    tail = _tail(correct, guesses, epsilon)
+    if delta and correct:
+        tail += 2 * canaries * delta * _steepest(correct, guesses, epsilon)
+    return min(1.0, tail * (1 + _SLOP))
+
+
+def epsilon_bound(canaries: int, guesses: int, correct: int, delta: float, alpha: float = 0.05) -> float:
+    """An epsilon that is rejected at ``delta``, and nearly the largest one; 0 where none is.
+
+    ``epsilon_bound(1000, 100, 95, 1e-5)`` is 2.165176. Every (epsilon', delta)-DP mechanism with a smaller epsilon' is
+    rejected with it, because it is (epsilon, delta)-DP too.
+    """
+    _check_alpha(alpha)
+    if p_value(canaries, guesses, correct, 0.0, delta) >= alpha:
+        return 0.0
+    low, high = 0.0, _pure_ceiling(guesses, alpha) + 1
+    while high - low > _PRECISION:
+        middle = (low + high) / 2
+        if p_value(canaries, guesses, correct, middle, delta) < alpha:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def ceiling(canaries: int, guesses: int, delta: float, alpha: float = 0.05) -> float:
+    """The largest epsilon that these numbers can certify: every guess right. 5.782 for 1000, 1000, 1e-5."""
+    return epsilon_bound(canaries, guesses, guesses, delta, alpha)
+
+
+def guess(scores: NDArray[Any], k_plus: int, k_minus: int) -> NDArray[np.int8]:
+    """+1 for the ``k_plus`` highest scores, -1 for the ``k_minus`` lowest, 0 for the others; one entry a score.
+
+    Scores tied across a cut all get 0: nothing but the scores decides, neither their order nor chance. Counting the
+    guesses not made as wrong keeps theorem 5.2, which allows at most r guesses.
+    """
+    count = len(scores)
+    if not 0 <= min(k_plus, k_minus) <= k_plus + k_minus <= count:
+        raise ValueError(f"{k_plus} and {k_minus} guesses do not fit {count} scores")
+    if np.isnan(scores).any():
+        raise ValueError("scores hold NaN; every canary needs a score")
+    ordered = np.concatenate([[-np.inf], np.sort(scores), [np.inf]])
+    guesses = np.zeros(count, np.int8)
+    guesses[scores > ordered[count - k_plus]] = 1
+    guesses[scores < ordered[k_minus + 1]] = -1
+    return guesses
+
+
+def guess_grid(
+    scores: NDArray[Any], included: NDArray[Any], grid: Sequence[tuple[float, float]] = GRID
+) -> tuple[Guessed, ...]:
+    """Guess by each row of ``grid``; the rows that differ depend on the number of canaries only.
+
+    ``scores`` and ``included`` (booleans, the coins) have one entry a canary.
+    """
+    count = len(scores)
+    if len(included) != count:
+        raise ValueError(f"there are {count} scores and {len(included)} coins; there must be one of each per canary")
+    coins = np.where(np.asarray(included, bool), 1, -1)
+    sizes = dict.fromkeys(
+        tuple(min(max(1, int(share * count)), count) if share else 0 for share in shares) for shares in grid
+    )
+    return tuple(
+        Guessed(
+            canaries=count,
+            guesses=plus + minus,
+            correct=int((guess(scores, plus, minus) == coins).sum()),
+            k_plus=plus,
+            k_minus=minus,
+        )
+        for plus, minus in sizes
+        if plus + minus <= count
+    )
+
+
+def best_of(guessed: Sequence[Guessed], delta: float, alpha: float = 0.05) -> OneRunBound:
+    """The best bound of several ways of guessing on one run, each at its share of ``alpha`` (Bonferroni)."""
+    share = alpha / len(guessed)
+    bounds = [epsilon_bound(row.canaries, row.guesses, row.correct, delta, share) for row in guessed]
+    best = int(np.argmax(bounds))
+    return OneRunBound(epsilon=bounds[best], delta=delta, alpha=alpha, tried=len(guessed), guessed=guessed[best])
+
+
+def claim_p_value(guessed: Sequence[Guessed], epsilon: float, delta: float) -> float:
+    """The p-value of the claim of (``epsilon``, ``delta``)-DP over several ways of guessing (Bonferroni)."""
+    return min(
+        1.0, len(guessed) * min(p_value(row.canaries, row.guesses, row.correct, epsilon, delta) for row in guessed)
+    )
+
+
+def best_of_grid(
+    scores: NDArray[Any],
+    included: NDArray[Any],
+    delta: float,
+    alpha: float = 0.05,
+    grid: Sequence[tuple[float, float]] = GRID,
+) -> OneRunBound:
+    """``best_of`` the rows of ``grid``."""
+    return best_of(guess_grid(scores, included, grid), delta, alpha)
+
+
+def _tail(least: int, trials: int, epsilon: float) -> float:
+    """P[B >= least]; from 1 - q, which is exact where q rounds to 1."""
+    if least <= 0:
+        return 1.0
+    return float(betaincc(trials - least + 1, least, expit(-epsilon)))
+
+
+def _steepest(correct: int, guesses: int, epsilon: float) -> float:
+    """The largest P[v - i <= B < v] / i over i in 1..v.
+
+    It is the mean of i binomial probabilities just below v. They rise to one mode and fall, so the mean, as i grows,
+    does the same, and halving finds its top.
+    """
+    tail = _tail(correct, guesses, epsilon)
+
+    def mean(i: int) -> float:
+        return (_tail(correct - i, guesses, epsilon) - tail) / i
+
+    low, high = 1, correct
+    while low < high:
+        middle = (low + high) // 2
+        if mean(middle + 1) > mean(middle):
+            low = middle + 1
+        else:
+            high = middle
+    return mean(low)
+
+
+def _pure_ceiling(guesses: int, alpha: float) -> float:
+    """logit(alpha^(1/r)): with delta 0 and every guess right, the epsilon at which p is alpha."""
+    log = math.log(alpha) / guesses
+    return max(0.0, log - math.log(-math.expm1(log)))
+
+
+def _check(canaries: int, guesses: int, correct: int, delta: float) -> None:
+    if not 0 <= correct <= guesses <= canaries:
+        raise ValueError(f"{correct} right of {guesses} guesses on {canaries} canaries; each may not exceed the next")
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta is {delta}; it must be at least 0 and below 1")
+
+
+def _check_alpha(alpha: float) -> None:
+    if not 0 < alpha < 0.5:
+        raise ValueError(f"alpha is {alpha}; it must lie between 0 and 0.5")

@@ -1,0 +1,104 @@
+"""Two scores of the same records: does one tell members from non-members better than the other?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from audits.statistics.metrics import auc, midranks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PAIRED_DELONG = "DeLong, paired"
+SEPARATE = "each AUC's own interval at half of alpha"
+
+#: A variance this far below that of the two areas is what rounding leaves of zero.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AucDifference:
+    """``difference`` = ``first`` - ``second``; ``stderr`` and ``p_value`` are NaN where DeLong's variance is 0.
+
+    ``p_value`` is two-sided, for no difference.
+    """
+
+    first: float
+    second: float
+    difference: float
+    stderr: float
+    lower: float
+    upper: float
+    p_value: float
+    interval: str
+
+
+def auc_difference(
+    first_members: NDArray[Any],
+    first_nonmembers: NDArray[Any],
+    second_members: NDArray[Any],
+    second_nonmembers: NDArray[Any],
+    alpha: float = 0.05,
+) -> AucDifference:
+    """The difference of two AUCs on the same records, with their covariance (DeLong et al. 1988; Sun and Xu 2014).
+
+    Entry i of both members' arrays is the same record, and so for the non-members. O(n log n). Where the variance is 0
+    (complete separation by both, the same order by both) or a side has one record, the interval joins those of the
+    separate areas. The ovarian cancer data of the 1988 paper give 0.0108, standard error 0.0953, p 0.9102, for albumin
+    against the K-G score.
+    """
+    if len(first_members) != len(second_members) or len(first_nonmembers) != len(second_nonmembers):
+        raise ValueError("the two scores are not of the same records: their numbers differ")
+    one, two = (
+        auc(first_members, first_nonmembers, alpha / 2),
+        auc(second_members, second_nonmembers, alpha / 2),
+    )
+    difference = one.value - two.value
+    stderr = _stderr(_placements(first_members, first_nonmembers), _placements(second_members, second_nonmembers))
+    if not stderr > 0:
+        return AucDifference(
+            first=one.value,
+            second=two.value,
+            difference=difference,
+            stderr=math.nan,
+            lower=one.lower - two.upper,
+            upper=one.upper - two.lower,
+            p_value=math.nan,
+            interval=SEPARATE,
+        )
+    half = -float(ndtri(alpha / 2)) * stderr
+    return AucDifference(
+        first=one.value,
+        second=two.value,
+        difference=difference,
+        stderr=stderr,
+        lower=max(-1.0, difference - half),
+        upper=min(1.0, difference + half),
+        p_value=2 * float(ndtr(-abs(difference) / stderr)),
+        interval=PAIRED_DELONG,
+    )
+
+
+def _placements(members: NDArray[Any], nonmembers: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Each member's share of non-members below it, and each non-member's share of members above it; ties half."""
+    m, n = len(members), len(nonmembers)
+    pooled = midranks(np.concatenate([members, nonmembers]))
+    return (pooled[:m] - midranks(members)) / n, 1 - (pooled[m:] - midranks(nonmembers)) / m
+
+
+def _stderr(
+    first: tuple[NDArray[np.float64], NDArray[np.float64]], second: tuple[NDArray[np.float64], NDArray[np.float64]]
+) -> float:
+    variance, scale = 0.0, 0.0
+    for one, two in zip(first, second, strict=True):
+        if len(one) < 2:
+            return math.nan
+        # The variance of the difference is that of both, less twice the covariance.
+        variance += float((one - two).var(ddof=1)) / len(one)
+        scale += float(one.var(ddof=1) + two.var(ddof=1)) / len(one)
+    return math.sqrt(variance) if variance > _ROUNDING * scale else math.nan

@@ -1,0 +1,84 @@
+"""An audit on the terminal: one table, the worst finding on top, then what it amounts to and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.render.text import number, table
+
+_WORDS = {
+    Outcome.REFUTED: "VIOLATED",
+    Outcome.CONSISTENT: "NOT VIOLATED, and this audit could have seen it",
+    Outcome.INCONCLUSIVE: "INCONCLUSIVE",
+    Outcome.PROVED: "PROVED",
+}
+_ADVICE = {
+    Outcome.REFUTED: "retrain with `privctl retrain dp-sgd`, or release with noise (`privctl noise`), and audit again; "
+    "until then treat the model as you treat its training data",
+    Outcome.INCONCLUSIVE: "do not read silence as safety: remove the reason named above and audit again",
+    Outcome.CONSISTENT: "this is no proof: a guarantee comes from how the model was trained or noised",
+}
+
+
+def render(report: PrivacyReport) -> str:
+    """The findings, worst on top, the verdicts with advice, and what none of it shows."""
+    rows = [_row(item) for item in sorted(_shown(report.evidence), key=_weight, reverse=True)]
+    parts = [table(("finding", "quantity", "estimate", "interval", "chance", "could see"), rows)]
+    hidden = len(report.evidence) - len(rows)
+    if hidden:
+        parts.append(f"({hidden} more quantities that do not exceed chance are in the report)\n")
+    parts.append("\n")
+    parts += [f"{_WORDS[v.outcome]}: {v.subject}: {v.reason}.\n" for v in _worst_first(report.verdicts)]
+    worst = _worst_first(report.verdicts)
+    if worst:
+        parts.append(f"What to do: {_ADVICE[worst[0].outcome]}.\n")
+    reasons = [f"  - {item.method}, {item.quantity}: {item.reason}\n" for item in report.evidence if item.reason]
+    left = [f"  - {item.what}: {item.reason}\n" for item in report.omissions]
+    if reasons or left:
+        parts += ["\nNot measured:\n", *reasons, *left]
+    limits = [f"  - {line}\n" for line in report.warnings]
+    return "".join([*parts, "\nWhat this does not show, and on what it rests:\n", *limits])
+
+
+def _shown(evidence: Sequence[Evidence]) -> list[Evidence]:
+    """What each method is judged by, and whatever else exceeds chance."""
+    first = {item.method: item for item in reversed(evidence)}
+    return [
+        item for item in evidence if item.estimate is not None and (item is first[item.method] or _excess(item) > 0)
+    ]
+
+
+def _row(item: Evidence) -> tuple[str, ...]:
+    if item.lower is None:
+        interval = "-"
+    elif item.bound is Bound.LOWER or item.upper is None:
+        interval = f"at least {number(item.lower, 3)}"
+    else:
+        interval = f"{number(item.lower, 3)} to {number(item.upper, 3)}"
+    could = item.details.get("detectable", item.details.get("ceiling"))
+    return (
+        item.method,
+        item.quantity,
+        number(item.estimate, 3),
+        interval,
+        number(item.details.get("chance"), 3),
+        number(could, 3),
+    )
+
+
+def _excess(item: Evidence) -> float:
+    if item.lower is None or "chance" not in item.details:
+        return 0.0
+    return max(0.0, item.lower - item.details["chance"])
+
+
+def _weight(item: Evidence) -> tuple[float, bool]:
+    return _excess(item), item.lower is not None
+
+
+def _worst_first(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    order = [Outcome.REFUTED, Outcome.INCONCLUSIVE, Outcome.CONSISTENT, Outcome.PROVED]
+    return sorted(verdicts, key=lambda verdict: order.index(verdict.outcome))

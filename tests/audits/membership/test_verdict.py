@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from audits.membership.baseline import BLIND, CONTROL, DIFFERENCE, LENGTH, Baseline
+from audits.membership.verdict import verdict
+from privctl.domain.evidence import Evidence
+from privctl.domain.verdict import Outcome
+
+
+def evidence(method: str, lower: float, *, quantity: str = "AUC", reach: float = 0.54) -> Evidence:
+    chance = 0.0 if quantity == DIFFERENCE else 0.5
+    return Evidence(
+        method=method,
+        quantity=quantity,
+        estimate=lower + 0.05,
+        lower=lower,
+        upper=lower + 0.1,
+        details={"chance": chance, **({"detectable": reach} if quantity == "AUC" else {})},
+    )
+
+
+def blind(lower: float = 0.4, length: float = 0.4, control: float | None = None) -> Baseline:
+    found = [evidence(BLIND, lower), evidence(LENGTH, length)]
+    if control is not None:
+        found.append(evidence(CONTROL, control))
+    return Baseline(evidence=tuple(found), scores=np.zeros(0))
+
+
+@pytest.mark.parametrize(
+    ("attacks", "baseline", "outcome", "words"),
+    [
+        ([evidence("loss", 0.6), evidence("zlib", 0.7)], blind(), Outcome.REFUTED, "zlib AUC 0.750"),
+        ([evidence("loss", 0.45)], blind(), Outcome.CONSISTENT, "an AUC of 0.540 would have been found"),
+        ([evidence("loss", 0.45, reach=0.6)], blind(), Outcome.INCONCLUSIVE, "give more records"),
+        ([evidence("loss", 0.9)], blind(0.6), Outcome.INCONCLUSIVE, "confounded: .*blind baseline"),
+        ([evidence("loss", 0.9)], blind(length=0.6), Outcome.INCONCLUSIVE, "confounded: .*length baseline"),
+        ([evidence("loss", 0.9)], blind(control=0.6), Outcome.INCONCLUSIVE, "confounded: .*reference control"),
+        (
+            [evidence("loss", 0.9), evidence("loss", 0.1, quantity=DIFFERENCE)],
+            blind(0.6),
+            Outcome.INCONCLUSIVE,
+            "loss does so better",
+        ),
+        (
+            [evidence("loss", 0.9), evidence("loss", 0.1, quantity=DIFFERENCE)],
+            blind(0.6, control=0.4),
+            Outcome.REFUTED,
+            "loss AUC 0.950",
+        ),
+    ],
+)
+def test_outcomes(attacks: list[Evidence], baseline: Baseline, outcome: Outcome, words: str) -> None:
+    found = verdict(attacks, baseline)
+    assert found.outcome is outcome
+    assert re.search(words, found.reason)
