@@ -50,6 +50,28 @@ class Crew:
             dist.broadcast(numbers, 0)
         return numbers
 
+    def joined(self, values: Tensor) -> Tensor:
+        """All processes' ``values`` (n,), which may differ in number, one after another; on the CPU."""
+        if self.size == 1:
+            return values
+        counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(counts, torch.tensor([len(values)]))
+        padded = values.new_zeros(int(max(counts)))
+        if not len(padded):
+            return values
+        padded[: len(values)] = values
+        found = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(found, padded)
+        return torch.cat([each[: int(count)] for each, count in zip(found, counts, strict=True)])
+
+    def anyone(self, *answers: bool) -> tuple[bool, ...]:
+        """For each question whether any process answered yes."""
+        if self.size == 1:
+            return answers
+        votes = torch.tensor(answers, dtype=torch.uint8)
+        dist.all_reduce(votes, dist.ReduceOp.MAX)
+        return tuple(bool(vote) for vote in votes)
+
     def wait(self) -> None:
         """Until all are here."""
         if self.size > 1:

@@ -69,7 +69,8 @@ def root() -> None:
 def main() -> NoReturn:
     """Run the command line and exit with the code that says what happened."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wishes
+            signal.signal(number, _interrupt)
     sys.exit(run(sys.argv[1:]))
 
 

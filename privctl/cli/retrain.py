@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from privctl.retrain.request import RetrainRequest
 
 _TASKS = ("causal-lm", "masked-lm", "text-classification", "image-classification")
+_STOPPING = "stopping after this step, to save it; interrupt again to stop at once, and lose what was not saved"
 _OPTIMIZERS = click.Choice([str(optimizer) for optimizer in Optimizer])
 
 
@@ -140,7 +141,8 @@ def dp_sgd(**options: Any) -> None:
     """Train MODEL with an (epsilon, delta) guarantee: clipped gradients, Poisson batches, noise.
 
     MODEL is a Hugging Face directory or a .safetensors file in one; a directory with a config.json and no weights is
-    trained from scratch. An interrupted run goes on with --resume; its state lies in OUTPUT.run until it is done.
+    trained from scratch. Ctrl-C saves the state after the step in progress, and --resume goes on from there; the state
+    lies in OUTPUT.run until the run is done.
 
     \b
     Example:
@@ -193,6 +195,7 @@ def _run(method: str, options: dict[str, Any]) -> None:
     from privctl.progress import note, progress
     from privctl.retrain.prepare import prepare
     from privctl.retrain.run import carry_out
+    from privctl.training.interrupts import held
 
     request = _request(method, options)
     quiet = options["quiet"]
@@ -202,7 +205,8 @@ def _run(method: str, options: dict[str, Any]) -> None:
         note(_announced(job.recipe.noise_multiplier, job.recipe.steps, job.delta), quiet=quiet)
         if job.delta is not None and job.delta >= 1 / len(job.task):
             note(f"delta {job.delta:g} is no less than 1 / examples: one may be published whole", quiet=quiet)
-        report = carry_out(job, team, partial(progress, quiet=quiet), partial(_heard, quiet=quiet))
+        interrupts = held(partial(note, _STOPPING, quiet=quiet))
+        report = carry_out(job, team, partial(progress, quiet=quiet), partial(_heard, quiet=quiet), interrupts)
     if report is not None:
         click.echo(encode(report) if options["as_json"] else _rendered(report), nl=False)
         note(f"wrote {request.output} and {request.output}.report.json", quiet=quiet)

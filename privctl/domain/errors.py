@@ -37,6 +37,12 @@ class InputFault(PrivctlError):
     exit_code = ExitCode.BAD_INPUT
 
 
+class Interrupted(PrivctlError):
+    """The user, or whoever may end this process, asked for it to stop; the sentence says what was saved."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
 class IoFault(PrivctlError):
     """The operating system refused: no space, no permission, a file that vanished."""
 

@@ -30,8 +30,8 @@ _UNPROTECTED = (
 )
 _CLIPPED = f"{_UNPROTECTED}; privctl noise makes a release of them"
 _TUNING = (
-    "the guarantee is for this one run, given that it came to its end (an example without a finite gradient stops it): "
-    "settings chosen by looking at other runs on the same data cost more"
+    "the guarantee is for this one run, given that it came to its end: settings chosen by looking at other runs on the "
+    "same data cost more"
 )
 
 _FIRST_LINE = {Method.DP_SGD: _TUNING, Method.CLIPPED: _CLIPPED, Method.PLAIN: _UNPROTECTED}
@@ -41,6 +41,7 @@ _QUANTITIES = {
     "training_loss": "training loss, nats",
     "clipped_fraction": "fraction of clipped gradients",
     "median_norm": "median gradient norm before clipping",
+    "zeroed_fraction": "fraction of examples without a finite gradient, which counted as zero",
     "held_out_loss": "held-out loss, nats",
     "held_out_perplexity": "held-out perplexity",
     "held_out_accuracy": "held-out accuracy",
@@ -64,8 +65,19 @@ def report_for(
         mechanism=_mechanism(job, finished),
         guarantees=(_guarantee(job, finished, noise),) if private else (),
         evidence=tuple(_evidence(job, finished)),
-        warnings=(_FIRST_LINE[job.request.method], _OWNER),
+        warnings=(_FIRST_LINE[job.request.method], _OWNER, *_zeroed(finished)),
     )
+
+
+def _zeroed(finished: Finished) -> Iterator[str]:
+    """That examples without a finite gradient were met. A clipped gradient of zero is one, so the guarantee holds."""
+    share = max((entry.get("zeroed_fraction", 0.0) for entry in finished.history), default=0.0)
+    if share:
+        yield (
+            f"up to {100 * share:.2g} % of an epoch's examples had no finite gradient and counted as zero: the "
+            "guarantee holds, but nothing was learned from them; check those records, or lower --learning-rate if "
+            "they are many"
+        )
 
 
 def _start(job: Job) -> dict[str, Path]:

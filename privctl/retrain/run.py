@@ -34,13 +34,19 @@ from privctl.training.state import RunFolder, Saved
 Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
 #: Hears of each epoch's numbers.
 Listener = Callable[[Mapping[str, float]], None]
+#: A block that yields a function which says whether to stop after the step in progress.
+Interrupts = AbstractContextManager[Callable[[], bool]]
+
+_AT_ONCE: Interrupts = nullcontext(lambda: False)
 
 
-def carry_out(job: Job, crew: Crew, progress: Progress, heard: Listener = lambda _: None) -> PrivacyReport | None:
+def carry_out(
+    job: Job, crew: Crew, progress: Progress, heard: Listener = lambda _: None, interrupts: Interrupts = _AT_ONCE
+) -> PrivacyReport | None:
     """Train, save the model and its report at the output, and return the report (None but in the leading process).
 
-    The state of an unfinished run lies in a folder beside the output until then. Raises PrivctlError in one sentence
-    for what cannot go on; what was saved before stays.
+    The state of an unfinished run lies in a folder beside the output until then. ``interrupts`` is entered for the
+    training alone. Raises PrivctlError in one sentence for what cannot go on; what was saved before stays.
     """
     request, recipe = job.request, job.recipe
     output = request.output
@@ -66,7 +72,8 @@ def carry_out(job: Job, crew: Crew, progress: Progress, heard: Listener = lambda
     done = start.step if start else 0
     with folder or nullcontext(), progress(f"training ({request.method})", recipe.steps - done, "steps") as advance:
         trainer.advance = advance
-        finished = trainer.run(start)
+        with interrupts as stop:
+            finished = trainer.run(start, stop)
         if not crew.leads:
             return None
         report = _save(job, network, finished, noise)

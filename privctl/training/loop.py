@@ -5,24 +5,27 @@ One step does what its ``Recipe`` says and nothing else, so that the report's me
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputFault, Interrupted
 from privctl.domain.mechanism import Optimizer
 from privctl.parallel import Crew
 from privctl.training.batches import BatchSource
 from privctl.training.noise import GradientNoise
 from privctl.training.perexample.clipping import Clipping
-from privctl.training.perexample.engine import PerExample
+from privctl.training.perexample.engine import ClippedBatch, NotFinite, PerExample
 from privctl.training.recipe import Recipe
 from privctl.training.state import RunFolder, Saved
+from privctl.training.tally import Tally
 from privctl.training.tasks.base import Task
 from privctl.training.tensors import named_tensors
 
@@ -37,28 +40,6 @@ class Finished:
     step: int
     spent: int
     history: tuple[Mapping[str, float], ...]
-
-
-@dataclass(slots=True, kw_only=True)
-class Tally:
-    """What was seen of the private examples since the last epoch's end; for the owner's eyes only."""
-
-    losses: list[Tensor] = field(default_factory=list)
-    norms: list[Tensor] = field(default_factory=list)
-
-    def summary(self, clip_norm: float) -> dict[str, float]:
-        """Mean loss, median norm and the share of clipped gradients; empties the tally."""
-        if not self.losses:
-            return {}
-        losses = torch.cat(self.losses).double()
-        found = {"training_loss": float(losses.mean())}
-        if self.norms:
-            norms = torch.cat(self.norms).double()
-            found["clipped_fraction"] = float((norms > clip_norm).double().mean())
-            found["median_norm"] = float(norms.median())
-        self.losses.clear()
-        self.norms.clear()
-        return found
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,11 +64,12 @@ class Trainer:
     clock: Callable[[], float] = time.monotonic
     save_every: float = 300.0
 
-    def run(self, start: Saved | None = None) -> Finished:
+    def run(self, start: Saved | None = None, stop: Callable[[], bool] = lambda: False) -> Finished:
         """Train to the end, or until the budget of begun steps is spent.
 
-        Raises InputFault where a loss, a gradient or a weight is not finite. After an interrupt the last saved state
-        is what a resumed run goes on from.
+        ``stop`` is asked after each step; where any process says yes, the state is saved and Interrupted raised in all.
+        Raises InputFault where a weight is not finite after an epoch, and without noise where a loss or a gradient is
+        not: with noise such an example counts as zero, so that its presence does not show in the run's end.
         """
         step, spent, history = 0, 0, list(start.history) if start else []
         optimizer = _optimizer(self._trainable(), self.recipe)
@@ -95,20 +77,26 @@ class Trainer:
             step, spent = start.step, start.spent
             if start.tensors:
                 _restore(self.network, optimizer, start.tensors)
-        tally, last_save = Tally(), self.clock()
+        tally = Tally.restored(start.tensors if start is not None and self.crew.leads else {})
+        last_save = self.clock()
         with self._gradients() as engine:
             while self._counted(step, spent) < self.recipe.steps:
                 if self.folder is not None and self.crew.leads:
                     self.folder.mark(spent + 1)
                 self._step(engine, optimizer, step, spent, tally)
                 step, spent = step + 1, spent + 1
-                self.advance(1)
                 ended = step % self.recipe.steps_per_epoch == 0 or self._counted(step, spent) == self.recipe.steps
                 if ended:
                     history.append(self._entry(step, tally))
-                if ended or self.clock() - last_save > self.save_every:
-                    self._save(optimizer, step, spent, history)
+                # One process's clock decides for all, and so does a signal that reached only one.
+                due = self.crew.leads and self.clock() - last_save > self.save_every
+                stopping, due = self.crew.anyone(stop(), due)
+                if ended or stopping or due:
+                    self._save(optimizer, tally, Saved(step=step, spent=spent, tensors={}, history=tuple(history)))
                     last_save = self.clock()
+                if stopping:
+                    raise Interrupted(self._parting(step))
+                self.advance(1)
         return Finished(step=step, spent=spent, history=tuple(history))
 
     def _counted(self, step: int, spent: int) -> int:
@@ -147,16 +135,21 @@ class Trainer:
 
     def _accumulate(self, engine: PerExample | None, examples: Sequence[int], place: int, tally: Tally) -> None:
         """Add the examples' part of the step's gradient: their sum by the expected batch size."""
-        inputs = self.task.batch(examples, self.device, place)
-
-        def losses() -> Tensor:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
-                return self.task.losses(self.network, inputs)
-
+        losses = partial(self._losses, self.task.batch(examples, self.device, place))
         if engine is not None:
-            found = engine.accumulate(losses, weight=1 / self.recipe.batch_size)
-            tally.losses.append(found.losses.detach())
-            tally.norms.append(found.norms.detach())
+            found = self._clipped(engine, losses)
+            if isinstance(found, ClippedBatch):
+                tally.losses.append(found.losses)
+                tally.norms.append(found.norms)
+            elif len(examples) == 1:
+                tally.zeroed += 1
+            else:
+                # Not finite times zero is not finite: what a batch shares, such a row may spoil for the others too. So
+                # that no example decides about another, each suspect is heard alone; only then is it zero.
+                sound = [example for row, example in enumerate(examples) if row not in found]
+                for group in (sound, *([examples[row]] for row in found)):
+                    if group:
+                        self._accumulate(engine, group, place, tally)
             return
         each = losses()
         if not torch.isfinite(each).all():
@@ -164,24 +157,44 @@ class Trainer:
         torch.autograd.backward(each.sum() / self.recipe.batch_size)
         tally.losses.append(each.detach())
 
+    def _losses(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
+            return self.task.losses(self.network, inputs)
+
+    def _clipped(self, engine: PerExample, losses: Callable[[], Tensor]) -> ClippedBatch | frozenset[int]:
+        """Add a batch's clipped gradients; or, with noise, nothing, and give the rows that are in the way."""
+        try:
+            return engine.accumulate(losses, weight=1 / self.recipe.batch_size)
+        except NotFinite as fault:
+            if self.noise is None:
+                raise
+            return frozenset(fault.rows)
+
     def _entry(self, step: int, tally: Tally) -> dict[str, float]:
-        """One epoch's numbers. Raises InputFault where the weights are no numbers any more."""
+        """One epoch's numbers; what is none is left out. Raises InputFault where the weights are none any more."""
         for name, parameter in self.network.named_parameters():
             if not torch.isfinite(parameter).all():
                 raise InputFault(
                     f"parameter {name!r} holds NaN or infinity after step {step}; the training diverged: lower "
                     "--learning-rate, or raise --batch-size"
                 )
+        tally.gather(self.crew)
         measured = self.evaluate(self.network) if self.crew.leads else {}
-        return {"step": float(step), **tally.summary(self.recipe.clip_norm), **measured}
+        numbers = {"step": float(step), **tally.summary(self.recipe.clip_norm), **measured}
+        return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
-    def _save(
-        self, optimizer: torch.optim.Optimizer, step: int, spent: int, history: Sequence[Mapping[str, float]]
-    ) -> None:
+    def _save(self, optimizer: torch.optim.Optimizer, tally: Tally, reached: Saved) -> None:
+        """Write the state that was ``reached``, whose tensors are yet to be collected."""
+        tally.gather(self.crew)
         if self.folder is not None and self.crew.leads:
-            tensors = _state_tensors(self.network, optimizer)
-            self.folder.save(Saved(step=step, spent=spent, tensors=tensors, history=tuple(history)))
-        self.crew.wait()
+            self.folder.save(replace(reached, tensors=_state_tensors(self.network, optimizer) | tally.tensors()))
+        self.crew.wait()  # torchrun ends the others as soon as one has left
+
+    def _parting(self, step: int) -> str:
+        done = f"interrupted after step {step} of {self.recipe.steps}"
+        if self.folder is None:
+            return done
+        return f"{done}, whose state was saved in {self.folder.path}; go on with --resume and the same settings"
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from privctl.accounting.ledger import epsilon_bound
@@ -25,6 +26,7 @@ from privctl.domain.mechanism import ClippedTraining
 from privctl.domain.report import PrivacyReport
 from privctl.reports import read_report
 from privctl.storage.reader import open_checkpoint
+from privctl.training.tasks.language import CausalLanguage
 from tests.training.tasks.small import architecture, words
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
@@ -246,21 +248,49 @@ def test_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert retrain("dp-sgd", tmp_path / "a", tmp_path / "images.npz", tmp_path / "b", *call) == 0
 
 
+def ended(call: list[str], begun: Path, number: int) -> tuple[int, str]:
+    """Run ``call``, send it a signal after some steps, and give its exit code and what it said."""
+    process = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (begun.exists() and int(begun.read_text() or 0) > 12):
+        assert process.poll() is None, process.stderr
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    said = process.communicate()[1]
+    return process.returncode, said
+
+
+@pytest.mark.parametrize(("method", "number"), [("plain", signal.SIGINT), ("clipped", signal.SIGTERM)])
+def test_an_interrupted_run_loses_nothing(method: str, number: int, start: Path, data: Path, tmp_path: Path) -> None:
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    more = ["--epochs", "4", "--batch-size", "2", "--device", "cpu", "-q"]
+    arguments = [["retrain", method, str(start), "--data", str(data), "-o", str(o), *more] for o in (cut, whole)]
+    state = tmp_path / "cut.run"
+    code, said = ended([sys.executable, "-m", "privctl", *arguments[0]], state / "begun", number)
+    assert code == 130
+    assert said.count("\n") == 1
+    reached = json.loads((state / "state.json").read_text())
+    assert f"interrupted after step {reached['step']} of 120, whose state was saved in {state}" in said
+    assert "--resume" in said
+    assert reached["step"] == reached["spent"] == int((state / "begun").read_text()) < 120
+    assert [run([*arguments[0], "--resume"]), run(arguments[1])] == [0, 0]
+    with open_checkpoint(cut) as one, open_checkpoint(whole) as two:
+        pairs = zip(one.tensors(), two.tensors(), strict=True)
+        assert all(a.read(x) == b.read(y) for (a, x), (b, y) in pairs)
+    resumed, entire = report_of(cut).parameters, report_of(whole).parameters
+    assert resumed["history"] == entire["history"]
+    assert (resumed["updates"], resumed["steps_begun"]) == (120, 120)
+
+
 def test_a_killed_run_goes_on_and_its_ledger_has_everything(start: Path, data: Path, tmp_path: Path) -> None:
     output = tmp_path / "private"
     call = [
         sys.executable, "-m", "privctl", "retrain", "dp-sgd", str(start), "--data", str(data), "-o", str(output),
         "--batch-size", "12", "--epochs", "400", "--noise-multiplier", "4", "--device", "cpu", "-q",
     ]  # fmt: skip
-    process = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
     begun = output.with_name("private.run") / "begun"
-    deadline = time.monotonic() + 120
-    while not (begun.exists() and int(begun.read_text() or 0) > 12):
-        assert process.poll() is None, process.stderr
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    ended(call, begun, signal.SIGKILL)
     assert not output.exists()
     spent = int(begun.read_text())
     # Without --resume nothing is touched; with other settings neither.
@@ -282,6 +312,22 @@ def test_a_killed_run_goes_on_and_its_ledger_has_everything(start: Path, data: P
     assert event.steps == 2000
     assert int(str(report.parameters["updates"])) == state["step"] + 10
     assert not begun.parent.exists()
+
+
+def test_examples_without_a_gradient_count_as_zero_and_are_reported(
+    start: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    honest = CausalLanguage.losses
+
+    def spoiled(task: CausalLanguage, network: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return honest(task, network, batch) / (batch["input_ids"].shape[1] != 9)  # the longest examples
+
+    monkeypatch.setattr(CausalLanguage, "losses", spoiled)
+    assert retrain("dp-sgd", start, data, tmp_path / "a", "--epsilon", "3", "--micro-examples", "4") == 0
+    assert "no finite gradient and counted as zero" in capsys.readouterr().out
+    assert any("without a finite gradient" in e.quantity for e in report_of(tmp_path / "a").evidence)
+    assert retrain("clipped", start, data, tmp_path / "b", "--micro-examples", "4") == 3
+    assert "not finite" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,17 @@ class ClippedBatch:
     clipped_fraction: float
 
 
+class NotFinite(InputFault):
+    """The loss or the gradient of some ``rows`` of a batch is not finite."""
+
+    def __init__(self, rows: tuple[int, ...]) -> None:
+        super().__init__(
+            f"row {rows[0]} of the batch has a loss or gradient that is not finite; "
+            "lower the learning rate, or check the model and that row"
+        )
+        self.rows = rows
+
+
 class PerExample:
     """Clips each example's gradient of ``model``'s parameters that require one; use it as a context manager.
 
@@ -76,9 +87,9 @@ class PerExample:
         """Add ``weight`` times the sum over examples of clipped gradients to the ``grad`` of every trained parameter.
 
         ``losses_of`` runs the forward pass and returns losses (n,), n > 0, that of example i from row i alone. On the
-        first call the result is compared with autograd's, which costs three more backward passes. Raises InputFault,
-        with every ``grad`` as it was, for a row whose loss or gradient is not finite and for a parameter whose use was
-        not seen.
+        first call the result is compared with autograd's, which costs three more backward passes. Raises, with every
+        ``grad`` as it was, NotFinite for rows whose loss or gradient is not finite (where one is, others of its batch
+        may only seem to be) and InputFault for a parameter whose use was not seen.
         """
         self._check_modules()
         losses, terms, expected = self._pass(losses_of)
@@ -129,11 +140,7 @@ class PerExample:
         norms = total.sqrt()
         sound = torch.isfinite(norms) & torch.isfinite(losses.detach())
         if not sound.all():
-            row = sound.tolist().index(False)
-            raise InputFault(
-                f"row {row} of the batch has a loss or gradient that is not finite; "
-                "lower the learning rate, or check the model and that row"
-            )
+            raise NotFinite(tuple((~sound).nonzero().flatten().tolist()))
         return norms
 
     def _compare(self, terms: Mapping[str, list[Term]], norms: Tensor, expected: check.Reference) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from dataclasses import replace
@@ -91,7 +92,7 @@ def test_lowest_of_many_records() -> None:
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     values = source.normal(size=offsets[-1])
     found = lowest_mean(values, offsets, 0.2)
-    for i, (start, stop) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+    for i, (start, stop) in enumerate(itertools.pairwise(offsets)):
         count = max(1, (stop - start) // 5)
         assert found[i] == pytest.approx(np.sort(values[start:stop])[:count].mean())
 

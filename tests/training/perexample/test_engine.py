@@ -116,7 +116,8 @@ def test_inputs_are_not_kept_through_a_checkpoint() -> None:
         kept: set[int] = set()
 
         def pack(t: Tensor) -> Tensor:
-            kept.add(t.data_ptr())
+            if t.numel():  # torch 2.11 keeps an empty one beside
+                kept.add(t.data_ptr())
             return t
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
