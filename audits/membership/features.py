@@ -29,7 +29,7 @@ def ngrams(texts: Sequence[str]) -> sparse.csr_array:
     codes = np.zeros(len(stream), dtype=np.uint64)
     rows, columns = [], []
     for n in range(1, LONGEST + 1):
-        codes[: len(stream) - n + 1] |= stream[n - 1 :] << np.uint64(8 * (n - 1))
+        codes[: max(0, len(stream) - n + 1)] |= stream[n - 1 :] << np.uint64(8 * (n - 1))
         whole = left >= n
         # Fibonacci hashing: the product's high bits depend on all of the code's, and n tells equal codes apart.
         mixed = (codes[whole] * np.uint64(8) + np.uint64(n)) * np.uint64(0x9E3779B97F4A7C15)

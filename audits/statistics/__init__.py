@@ -1,1 +1,1 @@
-"""What may be concluded from scores: intervals, tests and bounds, each with its condition. Numpy and scipy only."""
+"""Numbers with their intervals: bounds on epsilon, areas under ROC curves, power, corrections for many tests."""

@@ -1,8 +1,8 @@
 """What an audit of a given size could have found, before a word is said on what it did not find.
 
-Detectable sizes refer to randomized response: the true epsilon of a mechanism that shows each bit of membership
-rightly with probability 1 / (1 + exp(-epsilon)), the most that pure epsilon-DP allows, while every guess is made. A
-real attack on a real mechanism sees less, so these are the best case.
+Unless they say otherwise, detectable sizes refer to randomized response: the true epsilon of a mechanism that shows
+each bit of membership rightly with probability 1 / (1 + exp(-epsilon)), the most that pure epsilon-DP allows, while
+every guess is made. A real attack on a real mechanism sees less, so these are the best case.
 """
 
 from __future__ import annotations
@@ -11,15 +11,21 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import betainc, betaincinv, expit, ndtri
+from scipy.special import bdtr, bdtrc, betaincinv, expit, ndtr, ndtri
 
 from audits.statistics import one_run, two_arm
+from audits.statistics.f_dp import epsilon_of_mu
 from audits.statistics.metrics import rate_above, rate_below
 
 POWER = 0.8
 _PRECISION = 1e-6
 #: Randomized response is right but for one time in exp(40), more often than any audit can tell from always.
 _LARGEST = 40.0
+#: Gaussian scores this far apart are told apart without fail.
+_LARGEST_MU = 16.0
+_MU_PRECISION = 1e-4
+#: Thresholds for Gaussian scores, from the middle between the two means, in standard deviations.
+_THRESHOLDS = np.linspace(-5, 5, 41)
 
 
 def one_run_detectable(
@@ -39,8 +45,8 @@ def one_run_detectable(
         else:
             low = middle
     # P[B >= v] is the incomplete beta function of q, so its inverse is the q sought.
-    odds = float(betaincinv(high, guesses - high + 1, power))
-    return math.log(odds) - math.log1p(-odds)
+    rate = float(betaincinv(high, guesses - high + 1, power))
+    return math.log(rate) - math.log1p(-rate)
 
 
 def two_arm_ceiling(with_count: int, without_count: int, delta: float, alpha: float = 0.05) -> float:
@@ -53,33 +59,36 @@ def two_arm_detectable(
 ) -> float:
     """The smallest true epsilon whose two-arm bound exceeds ``claim`` with probability ``power``; inf if none does.
 
-    Exact: sums over the false positives, for each of which some true positives and more exceed the claim. The
-    threshold is taken as given. ``two_arm_detectable(1000, 1000, 0)`` is 0.163.
+    The threshold is taken as given. ``two_arm_detectable(1000, 1000, 0)`` is 0.163.
     """
-    tpr = rate_below(np.arange(with_count + 1), with_count, alpha / 2)
-    fpr = rate_above(np.arange(without_count + 1), without_count, alpha / 2)
-    with np.errstate(over="ignore"):
-        forward = np.exp(claim) * fpr + delta
-    needed = np.minimum(forward, 1 - (1 - fpr - delta) * math.exp(-claim))  # of the TPR's lower limit, by either way
-    least = np.searchsorted(tpr, needed, "right")
+    chance = _exceeding(with_count, without_count, delta, alpha, claim)
 
-    def chance(epsilon: float) -> float:
+    def reached(epsilon: float) -> bool:
         right = float(expit(epsilon))
-        # False positives beyond 9 standard deviations would change no digit.
-        spread = 9 * math.sqrt(without_count * right * (1 - right)) + 9
-        first = max(0, math.floor(without_count * (1 - right) - spread))
-        last = min(without_count, math.ceil(without_count * (1 - right) + spread))
-        errors = np.arange(first, last + 1)
-        at_most = np.ones(len(errors))
-        inner = errors < without_count
-        at_most[inner] = betainc(without_count - errors[inner], errors[inner] + 1, right)
-        hits = least[errors]
-        enough = np.where(hits > with_count, 0.0, 1.0)
-        some = (hits > 0) & (hits <= with_count)
-        enough[some] = betainc(hits[some], with_count - hits[some] + 1, right)
-        return float(np.diff(at_most, prepend=0.0) @ enough)
+        return chance(right, 1 - right) >= power
 
-    return _smallest(lambda epsilon: chance(epsilon) >= power, min(claim, _LARGEST))
+    return _smallest(reached, min(claim, _LARGEST), _LARGEST, _PRECISION)
+
+
+def two_arm_detectable_gaussian(
+    with_count: int, without_count: int, delta: float, alpha: float = 0.05, claim: float = 0.0, power: float = POWER
+) -> float:
+    """The same for a Gaussian mechanism, by its epsilon at ``delta``, at the best of many thresholds.
+
+    This is what private training comes close to. Its epsilon shows only where false positives are as rare as delta, so
+    that far more models are needed: ``two_arm_detectable_gaussian(1000, 1000, 1e-5)`` is 0.742. NaN for delta 0, at
+    which no Gaussian mechanism has an epsilon.
+    """
+    if not delta:
+        return math.nan
+    chance = _exceeding(with_count, without_count, delta, alpha, claim)
+    mu = _smallest(
+        lambda mu: max(chance(float(ndtr(mu / 2 - t)), float(ndtr(-mu / 2 - t))) for t in _THRESHOLDS) >= power,
+        0.0,
+        _LARGEST_MU,
+        _MU_PRECISION,
+    )
+    return mu if math.isinf(mu) else epsilon_of_mu(mu, delta)
 
 
 def detectable_auc(members: int, nonmembers: int, alpha: float = 0.05, power: float = POWER) -> float:
@@ -119,11 +128,38 @@ def _hanley_mcneil(area: float, members: int, nonmembers: int) -> float:
     return math.sqrt(variance / (members * nonmembers))
 
 
-def _smallest(reached: Callable[[float], bool], low: float) -> float:
-    if not reached(_LARGEST):
+def _exceeding(
+    with_count: int, without_count: int, delta: float, alpha: float, claim: float
+) -> Callable[[float, float], float]:
+    """(TPR, FPR) -> the exact chance that the two-arm bound exceeds ``claim``.
+
+    A sum over the false positives, for each of which some true positives and more exceed it.
+    """
+    tpr_limits = rate_below(np.arange(with_count + 1), with_count, alpha / 2)
+    fpr_limits = rate_above(np.arange(without_count + 1), without_count, alpha / 2)
+    with np.errstate(over="ignore"):
+        forward = np.exp(claim) * fpr_limits + delta
+    # What the TPR's lower limit has to exceed, by either direction.
+    needed = np.minimum(forward, 1 - (1 - fpr_limits - delta) * math.exp(-claim))
+    least = np.searchsorted(tpr_limits, needed, "right")
+
+    def chance(tpr: float, fpr: float) -> float:
+        # Counts beyond 9 standard deviations would change no digit.
+        center, spread = without_count * fpr, 9 * math.sqrt(without_count * fpr * (1 - fpr)) + 9
+        errors = np.arange(max(0, math.floor(center - spread)), min(without_count, math.ceil(center + spread)) + 1)
+        at_most = bdtr(errors, without_count, fpr)
+        hits = least[errors]
+        enough = np.where(hits > with_count, 0.0, bdtrc(np.minimum(hits, with_count) - 1, with_count, tpr))
+        return float(np.diff(at_most, prepend=0.0) @ enough)
+
+    return chance
+
+
+def _smallest(reached: Callable[[float], bool], low: float, high: float, precision: float) -> float:
+    """The bottom of the range up to ``high`` on which ``reached`` holds, from above; inf if it does not at ``high``."""
+    if not reached(high):
         return math.inf
-    high = _LARGEST
-    while high - low > _PRECISION:
+    while high - low > precision:
         middle = (low + high) / 2
         if reached(middle):
             high = middle

@@ -46,7 +46,7 @@ _SMALLEST_P = 1e-15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """One threshold: ``true_positives`` of the ``with_count`` models with the record exceed it, and so on.
+    """One threshold, and how many models with the record (``true_positives``) and without it score beyond it.
 
     ``share`` is the part of alpha it may spend. Where the threshold was read off an arm, that arm's count is the rank
     it was read at, which ties keep the true count from reaching.

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from audits import ATTACKS
 from privctl.cli.options import MODEL, common, force
+from privctl.domain.errors import UsageFault
+
+if TYPE_CHECKING:
+    from audits.from_scores import Claim
+    from audits.run import AuditRequest
+    from privctl.domain.report import PrivacyReport
 
 _FILE = click.Path(path_type=Path)
 _HELP = "Attack to run, repeatable; all by default: " + "; ".join(f"{n}: {line}" for n, (_, line) in ATTACKS.items())
 
+#: Options that speak of a model, and mean nothing to an audit of scores alone.
+_OF_A_MODEL = ("members", "nonmembers", "attacks", "max_length", "reference", "cache", "no_cache", "device")
+
 
 @click.command()
-@click.argument("model", type=MODEL)
-@click.option("--members", type=_FILE, required=True, help="JSONL of records the model was trained on.")
-@click.option("--nonmembers", type=_FILE, required=True, help="JSONL of records it was not trained on.")
+@click.argument("model", type=MODEL, required=False)
+@click.option("--members", type=_FILE, help="JSONL of records the model was trained on.")
+@click.option("--nonmembers", type=_FILE, help="JSONL of records it was not trained on.")
 @click.option("-o", "--output", type=_FILE, help="The report; NAME.audit.report.json beside the model by default.")
 @click.option("--attack", "attacks", multiple=True, type=click.Choice(list(ATTACKS)), help=_HELP + ".")
+@click.option("--reference", type=MODEL, help="A model that saw neither file, to compare with.")
 @click.option(
     "--max-length", type=click.IntRange(min=2), help="Tokens kept of a record; the model's context up to 2048."
 )
-@click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of splits; not private."
-)
-@click.option("--reference", type=MODEL, help="A model that saw neither file, to compare with.")
 @click.option(
     "--least-auc",
     type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
@@ -34,28 +41,18 @@ _HELP = "Attack to run, repeatable; all by default: " + "; ".join(f"{n}: {line}"
     show_default=True,
     help="An AUC the audit must be able to see for its silence to count.",
 )
+@click.option("--from-scores", type=_FILE, help="Scores of many models instead of a MODEL: safetensors, JSON or CSV.")
+@click.option("--claim", metavar="EPS,DELTA", help="An (epsilon, delta) that somebody claims, to be tested.")
+@click.option("--delta", type=float, help="Delta of the bound on epsilon; the claim's, else 1e-5.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of splits; not private."
+)
 @click.option("--cache", type=_FILE, help="Folder to keep scores in; a private one in the home folder by default.")
 @click.option("--no-cache", is_flag=True, help="Keep no scores: every audit runs the model anew.")
 @click.option("--device", help="Where to run, such as cpu or cuda:0; a GPU if there is one by default.")
 @force
 @common
-def audit(
-    model: str,
-    members: Path,
-    nonmembers: Path,
-    output: Path | None,
-    attacks: tuple[str, ...],
-    max_length: int | None,
-    seed: int,
-    reference: str | None,
-    least_auc: float,
-    cache: Path | None,
-    no_cache: bool,
-    device: str | None,
-    force: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def audit(model: str | None, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
     """Attack MODEL: tell members of its training data from records it never saw.
 
     MODEL is a Hugging Face directory, or a .safetensors file with config.json and tokenizer beside it. Records are
@@ -65,42 +62,99 @@ def audit(
     \b
     Example:
       privctl audit model/ --members train.jsonl --nonmembers held-out.jsonl
-      privctl audit model/ --members a.jsonl --nonmembers b.jsonl --attack loss --json
+      privctl audit model/ --members a.jsonl --nonmembers b.jsonl --reference base/
+      privctl audit --from-scores scores.csv --claim 1,1e-5
     """
-    from audits.membership.part import MembershipRequest
-    from audits.run import AuditRequest, output_paths, run_audit
-    from audits.scoring.cache import default_root
     from privctl.codec import encode
+    from privctl.progress import note
+    from privctl.render.audit import render
+    from privctl.storage.atomic import write_bytes
+
+    found: PrivacyReport | None
+    written: tuple[Path, ...]
+    if options["from_scores"] is not None:
+        found, written = _of_scores(model, output, force, options)
+    else:
+        found, written = _of_model(model, output, force, quiet, options)
+    if found is None:  # another process speaks
+        return
+    text = encode(found)
+    write_bytes(written[0], text.encode())
+    click.echo(text if as_json else render(found), nl=False)
+    note(f"wrote {' and '.join(map(str, written))}", quiet=quiet)
+
+
+def _of_model(
+    model: str | None, output: Path | None, force: bool, quiet: bool, options: dict[str, Any]
+) -> tuple[PrivacyReport | None, tuple[Path, ...]]:
+    from audits.run import output_paths, run_audit
     from privctl.models import choose_device
     from privctl.parallel import crew
-    from privctl.progress import note, progress
-    from privctl.render.audit import render
-    from privctl.storage.atomic import require_absent, write_bytes
+    from privctl.progress import progress
+    from privctl.storage.atomic import require_absent
 
-    report_path, scores_path = output_paths(Path(model), output)
-    for path in (report_path, scores_path):
+    if model is None:
+        raise UsageFault("nothing says what to audit; give MODEL, or --from-scores FILE")
+    if options["claim"] is not None or options["delta"] is not None:
+        raise UsageFault("--claim and --delta belong to --from-scores")
+    written = output_paths(Path(model), output)
+    for path in written:
         require_absent(path, force)
-    request = AuditRequest(
-        model=Path(model),
-        report=report_path,
-        scores=scores_path,
+    request = _request(Path(model), written, options)
+    with crew(choose_device(options["device"])) as team:
+        return run_audit(request, partial(progress, quiet=quiet or not team.leads), team), written
+
+
+def _request(model: Path, written: tuple[Path, Path], options: dict[str, Any]) -> AuditRequest:
+    from audits.membership.part import MembershipRequest
+    from audits.run import AuditRequest
+    from audits.scoring.cache import default_root
+
+    if options["members"] is None or options["nonmembers"] is None:
+        raise UsageFault("an audit compares two files; give --members and --nonmembers")
+    report, scores = written
+    return AuditRequest(
+        model=model,
+        report=report,
+        scores=scores,
         membership=MembershipRequest(
-            members=members,
-            nonmembers=nonmembers,
-            attacks=tuple(dict.fromkeys(attacks)),
-            max_length=max_length,
-            seed=seed,
-            least_auc=least_auc,
+            members=options["members"],
+            nonmembers=options["nonmembers"],
+            attacks=tuple(dict.fromkeys(options["attacks"])),
+            max_length=options["max_length"],
+            seed=options["seed"],
+            least_auc=options["least_auc"],
         ),
-        reference=None if reference is None else Path(reference),
-        cache=None if no_cache else cache or default_root(),
-        device=device,
+        reference=None if options["reference"] is None else Path(options["reference"]),
+        cache=None if options["no_cache"] else options["cache"] or default_root(),
+        device=options["device"],
     )
-    with crew(choose_device(device)) as team:
-        report = run_audit(request, partial(progress, quiet=quiet or not team.leads), team)
-    if report is None:
-        return
-    text = encode(report)
-    write_bytes(report_path, text.encode())
-    click.echo(text if as_json else render(report), nl=False)
-    note(f"wrote {report_path} and {scores_path}", quiet=quiet)
+
+
+def _of_scores(
+    model: str | None, output: Path | None, force: bool, options: dict[str, Any]
+) -> tuple[PrivacyReport, tuple[Path, ...]]:
+    from audits.from_scores import run_scores
+    from privctl.storage.atomic import require_absent
+
+    given = [name for name in _OF_A_MODEL if options[name]]
+    if model is not None or given:
+        what = "MODEL" if model is not None else f"--{given[0].replace('_', '-').removesuffix('s')}"
+        raise UsageFault(f"--from-scores audits no model; leave {what} away")
+    source: Path = options["from_scores"]
+    report = output or source.with_name(f"{source.stem}.audit.report.json")
+    require_absent(report, force)
+    found = run_scores(source, report, claim=_claim(options["claim"]), delta=options["delta"], seed=options["seed"])
+    return found, (report,)
+
+
+def _claim(text: str | None) -> Claim | None:
+    from audits.from_scores import Claim
+
+    if text is None:
+        return None
+    try:
+        epsilon, delta = map(float, text.split(","))
+    except ValueError:
+        raise UsageFault(f"--claim {text} is not an epsilon and a delta; give both, such as --claim 1,1e-5") from None
+    return Claim(epsilon=epsilon, delta=delta)

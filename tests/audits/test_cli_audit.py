@@ -3,18 +3,21 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from audits.scoring.causal import CausalScorer
 from audits.scoring.table import read_scores
 from privctl.cli import run
 from privctl.codec import decode
 from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome
 from privctl.storage.digest import file_digest
-from tests.audits.tiny import save_model, sentences, write_jsonl
+from tests.audits.tiny import save_model, save_tokenizer, sentences, write_jsonl
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +47,8 @@ def place(trained: Path, tmp_path: Path) -> Path:
 
 def audit(place: Path, *more: str, model: str = "model") -> int:
     files = ["--members", str(place / "members.jsonl"), "--nonmembers", str(place / "nonmembers.jsonl")]
-    return run(["audit", str(place / model), *files, "--device", "cpu", *more])
+    cache = ["--cache", str(place / "cache")]
+    return run(["audit", str(place / model), *files, *cache, "--device", "cpu", *more])
 
 
 def report_of(path: Path) -> PrivacyReport:
@@ -54,17 +58,19 @@ def report_of(path: Path) -> PrivacyReport:
 def test_a_memorised_set_is_found(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert audit(place) == 0
     out, err = capfd.readouterr()
-    heading, _, first, *rest = out.splitlines()
-    assert heading.split("  ")[0] == "attack"
-    assert first.startswith(("loss", "midpoint"))
-    assert "Members can be told from non-members" in out
+    heading, _, first, *_ = out.splitlines()
+    assert heading.split("  ")[0] == "finding"
+    assert first.split()[:2] in (["loss", "AUC"], ["min-k", "AUC"], ["zlib", "AUC"], ["quantile", "AUC"])
+    assert "VIOLATED: members cannot be told from non-members: " in out
+    assert "What to do: retrain with `privctl retrain dp-sgd`" in out
     for words in (
         "asserts",
-        "2 attacks were tried (loss, midpoint), with 6 intervals",
+        "6 attacks were tried (loss, midpoint, zlib, min-k, min-k++, quantile), with 25 intervals",
         "stronger attack",
+        "0.1 % FPR: a false positive rate of 0.001 needs at least 1000 non-members",
+        "reference attack: it needs a model given by --reference",
     ):
         assert words in out
-    assert any("0.1 % FPR: a false positive rate of 0.001 needs at least 1000 non-members" in line for line in rest)
     assert "wrote" in err
     assert "Traceback" not in err
 
@@ -75,12 +81,15 @@ def test_a_memorised_set_is_found(place: Path, capfd: pytest.CaptureFixture[str]
     ]  # fmt: skip
     for item in (*report.inputs, *report.outputs):
         assert file_digest(place / item.path) == item.digest
-    assert report.parameters["attack"] == ["loss", "midpoint"]
+    assert report.parameters["attack"] == ["loss", "midpoint", "zlib", "min-k", "min-k++", "quantile"]
+    (verdict,) = report.verdicts
+    assert verdict.outcome is Outcome.REFUTED
+    assert {item.method for item in report.evidence} >= {"blind baseline", "length baseline"}
     assert set(report.versions) == {"privctl", "python", "torch", "transformers", "numpy", "scipy", "tokenizers"}
     area = next(item for item in report.evidence if item.quantity == "AUC")
     assert area.lower is not None
     assert area.lower > 0.8
-    assert area.confidence == pytest.approx(1 - 0.05 / 6)
+    assert area.confidence == pytest.approx(1 - 0.05 / 25)
     scores = read_scores(place / "model.audit.scores.safetensors")
     assert scores.samples == area.samples == {"members": 60, "nonmembers": 120}
 
@@ -91,8 +100,8 @@ def test_nothing_to_find_is_not_called_private(place: Path, capfd: pytest.Captur
     capfd.readouterr()
     assert audit(place, "--quiet") == 0
     out, err = capfd.readouterr()
-    assert "No difference was found, which does not make the model safe." in out
-    assert "up to 0." in out
+    assert "INCONCLUSIVE: members cannot be told from non-members: no attack found a difference, but" in out
+    assert "do not read silence as safety" in out
     assert "private" not in out
     assert err == ""
 
@@ -103,8 +112,8 @@ def test_json_and_one_attack(place: Path, capfd: pytest.CaptureFixture[str]) -> 
     printed = capfd.readouterr().out
     assert printed == (place / "x.report.json").read_text()
     report = decode(printed, "stdout")
-    assert {item.method for item in report.evidence} == {"loss"}
-    assert report.evidence[0].confidence == pytest.approx(1 - 0.05 / 3)
+    assert {item.method for item in report.evidence} == {"loss", "blind baseline", "length baseline"}
+    assert report.evidence[0].confidence == pytest.approx(1 - 0.05 / 6)
     assert report.parameters["max_length"] == 8
     assert report.outputs[0].path == "x.scores.safetensors"
     assert any("cut to their first 8 tokens" in line for line in report.warnings)
@@ -228,3 +237,80 @@ def test_help_shows_every_attack(capfd: pytest.CaptureFixture[str]) -> None:
     out = capfd.readouterr().out
     assert "loss: members have" in " ".join(out.split())
     assert "Example:" in out
+
+
+def test_a_reference_model_is_one_more_attack_and_a_control(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    save_model(place / "other", seed=5)
+    assert audit(place, "--reference", str(place / "other")) == 0
+    report = report_of(place / "model.audit.report.json")
+    methods = {item.method: item for item in report.evidence if item.quantity == "AUC"}
+    assert methods["reference"].estimate > 0.9
+    assert methods["reference control"].lower < 0.5
+    assert {item.role for item in report.inputs} >= {"reference model", "reference config", "reference tokenizer"}
+    save_tokenizer(place / "other", words=["w1"])
+    assert audit(place, "-f", "--reference", str(place / "other"), "--attack", "reference") == 0
+    assert audit(place, "-f", "--attack", "reference") == 2
+    assert "--attack reference cannot be run: it needs a model given by --reference" in capfd.readouterr().err
+
+
+def test_data_that_differ_by_themselves_confound(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_jsonl(place / "nonmembers.jsonl", [f"{text} w9 w9 w9 w9" for text in sentences(300, seed=2)])
+    write_jsonl(place / "members.jsonl", sentences(300, seed=1))
+    assert audit(place) == 0
+    out = capfd.readouterr().out
+    assert "INCONCLUSIVE: members cannot be told from non-members: confounded" in out
+
+
+def test_a_second_audit_costs_no_pass_and_one_weight_misses(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[int] = []
+    real = CausalScorer.score
+
+    def counted(self: CausalScorer, rows: Any, advance: Any = lambda _: None) -> Any:
+        seen.append(len(rows))
+        return real(self, rows, advance)
+
+    monkeypatch.setattr(CausalScorer, "score", counted)
+    assert audit(place) == 0
+    assert sum(seen) == 180
+    seen.clear()
+    assert audit(place, "-f", "--attack", "min-k") == 0
+    assert sum(seen) == 8, "the probes"
+    first = (place / "model.audit.scores.safetensors").read_bytes()
+    assert audit(place, "-f", "--attack", "min-k", "--no-cache") == 0
+    assert (place / "model.audit.scores.safetensors").read_bytes() == first
+    seen.clear()
+    path = place / "model" / "model.safetensors"
+    weights = load_file(path)
+    weights["model.norm.weight"][0] += 1e-3
+    save_file(weights, path, metadata={"format": "pt"})
+    assert audit(place, "-f") == 0
+    assert sum(seen) == 180
+
+
+def test_a_model_of_zeros_tells_nothing(place: Path) -> None:
+    path = place / "model" / "model.safetensors"
+    save_file({name: torch.zeros_like(t) for name, t in load_file(path).items()}, path, metadata={"format": "pt"})
+    assert audit(place, "--attack", "loss", "--attack", "min-k", "--attack", "min-k++", "--attack", "midpoint") == 0
+    report = report_of(place / "model.audit.report.json")
+    areas = {item.method: item.estimate for item in report.evidence if item.quantity == "AUC"}
+    assert areas["min-k++"] == 0.5
+    assert areas["loss"] == pytest.approx(0.5, abs=1e-9)
+
+
+def test_scores_from_many_models(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "scores.json"
+    path.write_text(json.dumps({"with": [3.0] * 500, "without": [0.0] * 500}))
+    assert run(["audit", "--from-scores", str(path), "--claim", "2,1e-5"]) == 0
+    out = capfd.readouterr().out
+    assert "VIOLATED" in out
+    report = report_of(tmp_path / "scores.audit.report.json")
+    assert report.verdicts[0].outcome is Outcome.REFUTED
+    assert [item.role for item in report.inputs] == ["scores"]
+    assert run(["audit", "--from-scores", str(path), "-f", "--claim", "2"]) == 2
+    assert run(["audit", "--from-scores", str(path), "-f", "--claim", "2,1"]) == 2
+    assert run(["audit", "--from-scores", str(path), "-f", str(tmp_path)]) == 2
+    assert "audits no model" in capfd.readouterr().err
+    assert run(["audit"]) == 2
+    assert "give MODEL" in capfd.readouterr().err

@@ -1,0 +1,307 @@
+"""An audit from scores alone: one score for each of many models, trained with or without a record.
+
+The engine of ``privctl audit --from-scores``. It certifies a lower bound on epsilon, puts a claim to the test, and says
+what models so many could have shown.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audits.statistics.metrics import auc
+from audits.statistics.power import POWER, two_arm_ceiling, two_arm_detectable, two_arm_detectable_gaussian
+from audits.statistics.two_arm import Look, best_of, claim_p_value, looks
+from privctl.codec import parse_json, shown
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports import file_artifact, now, versions
+from privctl.storage.reader import SafetensorsFile, read_text
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+METHOD = "clopper-pearson"
+INTERVAL = "Clopper-Pearson, Bonferroni over thresholds"
+DEFAULT_DELTA = 1e-5
+#: "Consistent" is said only where a true epsilon this many times the claimed one would have been noticed.
+VIOLATION = 2.0
+#: Scores are taken as continuous, so that equal ones are odd, where more than this share of them are distinct.
+_CONTINUOUS = 0.5
+
+_ARMS = ("with", "without")
+_FORMATS = (
+    'a safetensors file with the 1-D float tensors "with" and "without", a JSON object {"with": [...], "without": '
+    "[...]}, or a CSV file with the columns score,member"
+)
+_DECODED = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+_MEMBER = {"1": True, "true": True, "0": False, "false": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The (``epsilon``, ``delta``)-DP that somebody claims."""
+
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoresAudit:
+    """What goes into the report."""
+
+    evidence: tuple[Evidence, ...]
+    verdicts: tuple[Verdict, ...]
+    warnings: tuple[str, ...]
+
+
+def run_scores(path: Path, report: Path, *, claim: Claim | None, delta: float | None, seed: int) -> PrivacyReport:
+    """The report, to be written to ``report``, of ``audit_scores`` on the file at ``path``."""
+    found = audit_scores(path, delta=delta, claim=claim, seed=seed)
+    settings: dict[str, float | int] = {"seed": seed}
+    if claim is not None:
+        settings |= {"claimed_epsilon": claim.epsilon, "claimed_delta": claim.delta}
+    return PrivacyReport(
+        step="audit",
+        created=now(),
+        versions=versions(("numpy", "scipy")),
+        inputs=(file_artifact("scores", path, report),),
+        parameters=settings,
+        evidence=found.evidence,
+        verdicts=found.verdicts,
+        warnings=found.warnings,
+    )
+
+
+def audit_scores(
+    path: Path, *, delta: float | None = None, claim: Claim | None = None, seed: int = 0, alpha: float = 0.05
+) -> ScoresAudit:
+    """Read ``path``, bound epsilon at ``delta`` (the claim's, else 1e-5), and test ``claim``.
+
+    ``seed`` draws the split that chooses a threshold. Raises InputFault for a file that does not hold scores of two
+    models a side, UsageFault for a delta or a claim out of range.
+    """
+    if delta is None:
+        delta = DEFAULT_DELTA if claim is None else claim.delta
+    _check_settings(delta, claim)
+    inner, outer = read_scores(path)
+    seen = looks(inner, outer, delta, seed)
+    evidence = [_bound(seen, (len(inner), len(outer)), delta, alpha, seed)]
+    verdicts = []
+    if claim is not None:
+        p_value = claim_p_value(seen, claim.epsilon, claim.delta)
+        power = {
+            "ceiling": _ceiling(seen, claim.delta, alpha),
+            **_detectable(seen, claim.delta, alpha, claim.epsilon),
+            "power": POWER,
+        }
+        evidence.append(_tested((len(inner), len(outer)), claim, p_value, alpha, power))
+        verdicts.append(_judged(seen, claim, p_value, alpha, power))
+    return ScoresAudit(evidence=tuple(evidence), verdicts=tuple(verdicts), warnings=tuple(_warnings(inner, outer)))
+
+
+def read_scores(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The scores of the models with the record, and of those without it; infinite ones are allowed, NaN is not."""
+    readers = {".safetensors": _from_safetensors, ".json": _from_json, ".csv": _from_csv}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise InputFault(f"{path} is not a kind of file that scores are read from; give {_FORMATS}")
+    inner, outer = (np.asarray(scores, np.float64) for scores in reader(path))
+    for name, scores in zip(_ARMS, (inner, outer), strict=True):
+        if len(scores) < 2:
+            raise InputFault(f"{path} has {len(scores)} scores {name} the record; at least 2 models a side are needed")
+        bad = np.flatnonzero(np.isnan(scores))
+        if len(bad):
+            raise InputFault(f"{path} has NaN as score {bad[0] + 1} {name} the record; give each model a number")
+    return inner, outer
+
+
+def _from_safetensors(path: Path) -> tuple[NDArray[Any], ...]:
+    found = []
+    with SafetensorsFile(path) as file:
+        tensors = {tensor.name: tensor for tensor in file.tensors}
+        for name in _ARMS:
+            tensor = tensors.get(name)
+            if tensor is None:
+                raise InputFault(f"{path} has no tensor {name!r}; give {_FORMATS}")
+            if len(tensor.shape) != 1 or tensor.dtype not in (*_DECODED, "BF16"):
+                raise InputFault(
+                    f"{path}: the tensor {name!r} is {tensor.dtype} of shape {list(tensor.shape)}; expected one "
+                    f"dimension of {', '.join(_DECODED)} or BF16"
+                )
+            raw = file.read(tensor)
+            if tensor.dtype == "BF16":  # the upper half of a float32
+                found.append((np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4"))
+            else:
+                found.append(np.frombuffer(raw, _DECODED[tensor.dtype]))
+    return tuple(found)
+
+
+def _from_json(path: Path) -> tuple[list[float], ...]:
+    data = parse_json(read_text(path), str(path))
+    if not isinstance(data, dict) or not all(isinstance(data.get(name), list) for name in _ARMS):
+        raise InputFault(f'{path} is not a JSON object with the lists "with" and "without"; give {_FORMATS}')
+    for name in _ARMS:
+        for index, value in enumerate(data[name], start=1):
+            if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e308:
+                raise InputFault(f"{path} has {shown(value)} as score {index} {name} the record; expected a number")
+    return tuple(data[name] for name in _ARMS)
+
+
+def _from_csv(path: Path) -> tuple[list[float], ...]:
+    lines = csv.reader(read_text(path).removeprefix("\ufeff").splitlines())
+    try:
+        rows = [(lines.line_num, row) for row in lines]
+    except csv.Error as error:
+        raise InputFault(f"{path} is not a CSV file: {error} at line {lines.line_num}") from None
+    header = [cell.strip().lower() for cell in rows[0][1]] if rows else []
+    if header.count("score") != 1 or header.count("member") != 1:
+        raise InputFault(f"{path} does not begin with a line that names the columns score and member; give {_FORMATS}")
+    columns = header.index("score"), header.index("member")
+    arms: dict[bool, list[float]] = {True: [], False: []}
+    for number, row in rows[1:]:
+        if row:
+            score, member = _cells(row, columns, f"{path} line {number}")
+            arms[member].append(score)
+    return arms[True], arms[False]
+
+
+def _cells(row: list[str], columns: tuple[int, int], where: str) -> tuple[float, bool]:
+    if len(row) <= max(columns):
+        raise InputFault(f"{where} has {len(row)} columns, fewer than its header")
+    score, member = (row[column].strip() for column in columns)
+    if member.lower() not in _MEMBER:
+        raise InputFault(f"{where} has {shown(member)} as member; expected 1 or 0, true or false")
+    try:
+        return float(score), _MEMBER[member.lower()]
+    except ValueError:
+        raise InputFault(f"{where} has {shown(score)} as score; expected a number") from None
+
+
+def _check_settings(delta: float, claim: Claim | None) -> None:
+    if not 0 <= delta < 1:
+        raise UsageFault(f"delta is {delta:g}; expected at least 0 and below 1")
+    if claim is not None and not 0 <= claim.delta < 1:
+        raise UsageFault(f"the claimed delta is {claim.delta:g}; expected at least 0 and below 1")
+    if claim is not None and not 0 <= claim.epsilon < math.inf:
+        raise UsageFault(f"the claimed epsilon is {claim.epsilon:g}; expected a number of at least 0")
+
+
+def _ceiling(seen: Sequence[Look], delta: float, alpha: float) -> float:
+    return max(two_arm_ceiling(look.with_count, look.without_count, delta, alpha * look.share) for look in seen)
+
+
+def _detectable(seen: Sequence[Look], delta: float, alpha: float, claim: float = 0.0) -> dict[str, float]:
+    """By the split alone: randomized response has two scores, and such ties blunt the ranks."""
+    split = seen[-1]
+    size = (split.with_count, split.without_count, delta, alpha * split.share, claim)
+    return {"detectable": two_arm_detectable(*size), "detectable_gaussian": two_arm_detectable_gaussian(*size)}
+
+
+def _bound(seen: Sequence[Look], models: tuple[int, int], delta: float, alpha: float, seed: int) -> Evidence:
+    found = best_of(seen, delta, alpha)
+    details: dict[str, float] = {
+        "delta": delta,
+        "ceiling": _ceiling(seen, delta, alpha),
+        **_detectable(seen, delta, alpha),
+        "power": POWER,
+        "threshold": found.look.threshold,
+        "true_positives": found.look.true_positives,
+        "with_judged": found.look.with_count,
+        "false_positives": found.look.false_positives,
+        "without_judged": found.look.without_count,
+        "thresholds_tried": found.tried,
+        "seed": seed,
+    }
+    return Evidence(
+        method=METHOD,
+        quantity=f"epsilon lower bound at delta {delta:g}",
+        estimate=found.epsilon,
+        lower=found.epsilon,
+        confidence=1 - alpha,
+        bound=Bound.LOWER,
+        interval=INTERVAL,
+        samples=dict(zip(_ARMS, models, strict=True)),
+        details=_finite(details),
+    )
+
+
+def _tested(models: tuple[int, int], claim: Claim, p_value: float, alpha: float, power: dict[str, float]) -> Evidence:
+    return Evidence(
+        method=METHOD,
+        quantity=f"p-value of the claim of epsilon {claim.epsilon:g} at delta {claim.delta:g}",
+        estimate=p_value,
+        confidence=1 - alpha,
+        bound=Bound.NONE,
+        samples=dict(zip(_ARMS, models, strict=True)),
+        details=_finite({"epsilon": claim.epsilon, "delta": claim.delta, **power}),
+    )
+
+
+def _judged(seen: Sequence[Look], claim: Claim, p_value: float, alpha: float, power: dict[str, float]) -> Verdict:
+    """Refuted; or consistent, where both kinds of mechanism would have been noticed in time; or inconclusive."""
+    outcome, limit = Outcome.INCONCLUSIVE, VIOLATION * claim.epsilon
+    response, gaussian = power["detectable"], power["detectable_gaussian"]
+    models = {"randomized response": response} | ({} if math.isnan(gaussian) else {"a Gaussian mechanism": gaussian})
+    noticed = " and ".join(
+        f"{name} {'at no epsilon' if math.isinf(least) else f'from epsilon {least:.3g} on'}"
+        for name, least in models.items()
+    )
+    if p_value <= alpha:
+        outcome = Outcome.REFUTED
+        certified = best_of(seen, claim.delta, alpha).epsilon
+        reason = (
+            f"the models show an epsilon of at least {certified:.3g} at this delta with {100 * (1 - alpha):g} % "
+            f"confidence; if the claim held, such scores would have a chance of at most {p_value:.2g}"
+        )
+    elif power["ceiling"] < claim.epsilon:
+        reason = (
+            f"so few models cannot certify more than epsilon {power['ceiling']:.3g}, whatever they leak: the claim "
+            "could not have been refuted; train more models"
+        )
+    elif max(models.values()) > limit:
+        reason = (
+            f"not refuted (p {p_value:.2g}), but with the best score so many models notice, {100 * POWER:g} times in "
+            f"100, {noticed}; a violation by a factor of {VIOLATION:g} is epsilon {limit:.3g}; train more models"
+        )
+    else:
+        outcome = Outcome.CONSISTENT
+        reason = (
+            f"not refuted (p {p_value:.2g}), and with the best score so many models notice, {100 * POWER:g} times in "
+            f"100, {noticed}, within {VIOLATION:g} times the claim; a weaker score may have missed more"
+        )
+    subject = f"claim of epsilon {claim.epsilon:g} at delta {claim.delta:g}"
+    return Verdict(subject=subject, outcome=outcome, reason=reason)
+
+
+def _warnings(inner: NDArray[np.float64], outer: NDArray[np.float64]) -> list[str]:
+    found = [
+        "the models are taken to be independent and alike but for the record, as the caller asserts: scores of many "
+        "records by one model, or models that share a random seed, make the bound invalid",
+        "the bound is about this record and this score; another record or a stronger score may show a larger epsilon",
+        "what the bound certifies is the training procedure, not one model made by it",
+    ]
+    repeated = [1 - len(np.unique(scores)) / len(scores) for scores in (inner, outer)]
+    # Few distinct values are a score of few values, not models counted twice.
+    distinct = len(np.unique(np.concatenate([inner, outer])))
+    if max(repeated) > 0 and distinct > _CONTINUOUS * (len(inner) + len(outer)):
+        found.append("some scores of one side are equal; a model that is counted twice makes the bound invalid")
+    if auc(inner, outer).upper < 0.5:
+        found.append(
+            "models without the record score higher than those with it; check that the two sides were not swapped and "
+            "that a higher score means that the record was used"
+        )
+    return found
+
+
+def _finite(details: dict[str, float]) -> dict[str, float]:
+    """A report holds finite numbers; what nothing detects is absent."""
+    return {name: value for name, value in details.items() if math.isfinite(value)}

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import bdtrc, expit, ndtr, ndtri
+
+from audits.statistics import one_run, two_arm
+from audits.statistics.f_dp import epsilon_of_mu
+from audits.statistics.metrics import auc
+from audits.statistics.power import (
+    detectable_auc,
+    nonmembers_needed,
+    one_run_detectable,
+    resolvable_fpr,
+    two_arm_ceiling,
+    two_arm_detectable,
+    two_arm_detectable_gaussian,
+)
+
+
+@pytest.mark.parametrize(
+    ("m", "one_run_most", "two_arm_most", "detectable", "beyond_one"),
+    [
+        (50, 2.785, None, 0.777, 2.058),
+        (100, 3.493, 3.281, 0.513, 1.627),
+        (200, 4.194, 3.984, 0.371, 1.423),
+        (500, 5.114, 4.906, 0.224, 1.269),
+        (1000, 5.809, 5.601, 0.159, 1.184),
+        (2000, 6.503, 6.295, 0.113, 1.130),
+        (10000, 8.113, 7.905, None, None),
+    ],
+)
+def test_table(
+    m: int, one_run_most: float, two_arm_most: float | None, detectable: float | None, beyond_one: float | None
+) -> None:
+    assert one_run.ceiling(m, m, 0) == pytest.approx(one_run_most, abs=6e-4)
+    if two_arm_most is not None:
+        assert two_arm_ceiling(m, m, 1e-5) == pytest.approx(two_arm_most, abs=6e-4)
+    if detectable is not None and beyond_one is not None:
+        assert one_run_detectable(m, m, 0) == pytest.approx(detectable, abs=6e-4)
+        assert one_run_detectable(m, m, 0, claim=1) == pytest.approx(beyond_one, abs=6e-4)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+@pytest.mark.parametrize("claim", [0.0, 1.0])
+def test_one_run_power_is_what_it_says(delta: float, claim: float) -> None:
+    m = 300
+    true = one_run_detectable(m, m, delta, claim=claim)
+    least = next(v for v in range(m + 1) if one_run.epsilon_bound(m, m, v, delta) > claim)
+    assert bdtrc(least - 1, m, expit(true)) == pytest.approx(0.8, abs=1e-9)
+
+
+@pytest.mark.parametrize(("models", "claim"), [((60, 40), 0.0), ((60, 40), 0.7), ((150, 150), 1.0)])
+def test_two_arm_power_is_what_it_says(models: tuple[int, int], claim: float) -> None:
+    true = two_arm_detectable(*models, 1e-5, claim=claim)
+    source = np.random.default_rng(0)
+    rate = float(expit(true))
+    hits, errors = source.binomial(models[0], rate, 2000), source.binomial(models[1], 1 - rate, 2000)
+    found = [
+        two_arm.epsilon_bound(int(h), models[0], int(e), models[1], 1e-5) > claim
+        for h, e in zip(hits, errors, strict=True)
+    ]
+    assert np.mean(found) == pytest.approx(0.8, abs=0.035)
+
+
+def test_two_arm_detectable_number() -> None:
+    assert two_arm_detectable(1000, 1000, 0) == pytest.approx(0.163, abs=5e-4)
+    assert two_arm_detectable(1000, 1000, 0, claim=1) == pytest.approx(1.172, abs=5e-4)
+
+
+@pytest.mark.parametrize(("models", "claim"), [(1000, 0.0), (1000, 0.5)])
+def test_gaussian_power_is_what_it_says(models: int, claim: float) -> None:
+    true = two_arm_detectable_gaussian(models, models, 1e-5, claim=claim)
+    mu = next(mu for mu in np.linspace(0, 4, 4001) if epsilon_of_mu(mu, 1e-5) >= true)
+    source = np.random.default_rng(6)
+    reached = []
+    for threshold in mu / 2 + np.linspace(-3, 3, 25):
+        tpr, fpr = ndtr(mu - threshold), ndtr(-threshold)
+        hits, errors = source.binomial(models, tpr, 300), source.binomial(models, fpr, 300)
+        pairs = zip(hits.tolist(), errors.tolist(), strict=True)
+        reached.append(np.mean([two_arm.epsilon_bound(h, models, e, models, 1e-5) > claim for h, e in pairs]))
+    assert max(reached) == pytest.approx(0.8, abs=0.06)
+
+
+def test_a_gaussian_mechanism_is_harder_to_notice_than_randomized_response() -> None:
+    assert two_arm_detectable_gaussian(1000, 1000, 1e-5) == pytest.approx(0.742, abs=5e-3)
+    for claim in (0.0, 1.0, 4.0):
+        hard, easy = (
+            detectable(1000, 1000, 1e-5, claim=claim)
+            for detectable in (two_arm_detectable_gaussian, two_arm_detectable)
+        )
+        assert hard > 1.5 * easy
+    assert math.isnan(two_arm_detectable_gaussian(1000, 1000, 0))
+    assert two_arm_detectable_gaussian(100, 100, 1e-5, claim=4) == math.inf
+
+
+def test_what_nothing_detects() -> None:
+    assert one_run_detectable(50, 50, 0, claim=3) == math.inf
+    assert two_arm_detectable(10, 10, 0, claim=1) == math.inf
+    assert two_arm_detectable(100, 100, 0, claim=1000) == math.inf
+    assert two_arm_detectable(2, 2, 0.5) == math.inf
+
+
+def test_detectable_auc_matches_simulated_intervals() -> None:
+    area = detectable_auc(120, 200)
+    assert detectable_auc(1000, 1000) == pytest.approx(0.536, abs=5e-4)
+    source = np.random.default_rng(3)
+    shift = math.sqrt(2) * float(ndtri(area))
+    found = [auc(source.normal(shift, 1, 120), source.normal(size=200)).lower > 0.5 for _ in range(400)]
+    assert np.mean(found) == pytest.approx(0.8, abs=0.07)
+
+
+def test_too_few_records_detect_no_auc() -> None:
+    assert math.isnan(detectable_auc(2, 2))
+    assert 0.9 < detectable_auc(5, 5) < 1
+
+
+def test_false_positive_rates_that_can_be_resolved() -> None:
+    assert [nonmembers_needed(f) for f in (0.01, 0.001, 0.0001)] == [299, 2995, 29956]
+    assert resolvable_fpr(299) <= 0.01 < resolvable_fpr(298)
