@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from audits.claims import VIOLATION, Claim
 from audits.statistics.metrics import auc
 from audits.statistics.power import POWER, two_arm_ceiling, two_arm_detectable, two_arm_detectable_gaussian
 from audits.statistics.two_arm import Look, best_of, claim_p_value, looks
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 METHOD = "clopper-pearson"
 INTERVAL = "Clopper-Pearson, Bonferroni over thresholds"
 DEFAULT_DELTA = 1e-5
-#: "Consistent" is said only where a true epsilon this many times the claimed one would have been noticed.
-VIOLATION = 2.0
 #: Scores are taken as continuous, so that equal ones are odd, where more than this share of them are distinct.
 _CONTINUOUS = 0.5
 
@@ -44,14 +43,6 @@ _FORMATS = (
 )
 _DECODED = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 _MEMBER = {"1": True, "true": True, "0": False, "false": False}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """The (``epsilon``, ``delta``)-DP that somebody claims."""
-
-    epsilon: float
-    delta: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from audits.canaries.part import CanaryPart, CanaryRequest
+from audits.claims import Claim
 from audits.desk import Desk, Progress
-from audits.findings import Findings, Part
-from audits.membership.part import MembershipPart, MembershipRequest
+from audits.findings import Part
+from audits.lineage import Lineage, lineage_of
+from audits.membership.part import MembershipPart, MembershipRequest, Reference
 from audits.scoring.table import write_arrays
-from privctl.domain.errors import PrivctlError, UsageFault
-from privctl.domain.report import Artifact, ParentReport, PrivacyReport
+from privctl.domain.errors import UsageFault
+from privctl.domain.report import PrivacyReport
 from privctl.models import LanguageModel
 from privctl.parallel import Crew
-from privctl.reports import POINTER, file_artifact, now, pointer_of, report_of, versions
-from privctl.storage.reader import open_checkpoint
+from privctl.reports import POINTER, file_artifact, now, versions
 
 #: The crew of an audit that runs in one process.
 ALONE = Crew()
@@ -33,7 +34,9 @@ class AuditRequest:
     model: Path
     report: Path
     scores: Path
-    membership: MembershipRequest
+    membership: MembershipRequest | None = None
+    canaries: CanaryRequest | None = None
+    claim: Claim | None = None
     reference: Path | None = None
     #: Where scores are kept between audits; None keeps none.
     cache: Path | None = None
@@ -42,7 +45,12 @@ class AuditRequest:
     @property
     def files(self) -> dict[str, Path]:
         """The data this audit reads, by role."""
-        return {"members": self.membership.members, "nonmembers": self.membership.nonmembers}
+        found: dict[str, Path | None] = {}
+        if self.membership is not None:
+            found |= {"members": self.membership.members, "nonmembers": self.membership.nonmembers}
+        if self.canaries is not None:
+            found |= {"canaries": self.canaries.manifest, "planted": self.canaries.planted}
+        return {role: path for role, path in found.items() if path is not None}
 
 
 def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> PrivacyReport | None:
@@ -56,9 +64,9 @@ def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> 
         raise UsageFault("several processes meet in the cache of scores; leave --no-cache away")
     desk = Desk(cache=request.cache, device=request.device, crew=crew, progress=progress)
     subject = desk.open(request.model, request.report)
+    lineage = lineage_of(request.model, subject.inputs, request.report)
     reference = None if request.reference is None else desk.open(request.reference, request.report)
-    means = None if reference is None else partial(desk.means, reference)
-    parts: list[Part] = [MembershipPart(subject.model, request.membership, means)]
+    parts = _parts(request, subject.model, lineage, None if reference is None else partial(desk.means, reference))
     book = desk.score(subject, [row for part in parts for row in part.rows])
     if not crew.leads:
         return None
@@ -68,20 +76,8 @@ def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> 
         *(replace(item, role=f"reference {item.role}") for item in (reference.inputs if reference else ())),
         *(file_artifact(role, path, request.report) for role, path in request.files.items()),
     )
-    parents, doubts = _parents(request, inputs)
     arrays = {name: array for each in found for name, array in each.arrays.items()}
     write_arrays(request.scores, arrays, {POINTER: request.report.name})
-    return _report(request, subject.model, found, inputs, parents, doubts)
-
-
-def _report(
-    request: AuditRequest,
-    model: LanguageModel,
-    found: Sequence[Findings],
-    inputs: tuple[Artifact, ...],
-    parents: tuple[ParentReport, ...],
-    doubts: Sequence[str],
-) -> PrivacyReport:
     parameters = {name: value for each in found for name, value in each.parameters.items()}
     return PrivacyReport(
         step="audit",
@@ -92,15 +88,29 @@ def _report(
         parameters={
             **parameters,
             "confidence": 1 - ALPHA,
-            "device": str(model.device),
-            "dtype": model.dtype,
+            "device": str(subject.model.device),
+            "dtype": subject.model.dtype,
         },
         evidence=tuple(item for each in found for item in each.evidence),
         verdicts=tuple(item for each in found for item in each.verdicts),
         omissions=tuple(item for each in found for item in each.omissions),
-        warnings=(*(line for each in found for line in each.warnings), *doubts),
-        parents=parents,
+        warnings=(*(line for each in found for line in each.warnings), *lineage.doubts),
+        parents=lineage.parents,
     )
+
+
+def _parts(request: AuditRequest, model: LanguageModel, lineage: Lineage, means: Reference | None) -> list[Part]:
+    """Every question that is asked. Raises UsageFault where there is none."""
+    parts: list[Part] = []
+    if request.membership is not None:
+        parts.append(MembershipPart(model, request.membership, means))
+    if request.canaries is not None:
+        claims = lineage.claims if request.claim is None else (request.claim, *lineage.claims)
+        canaries = replace(request.canaries, trained_on=lineage.trained_on, claims=claims)
+        parts.append(CanaryPart(model, canaries))
+    if not parts:
+        raise UsageFault("nothing is asked of the model; give --members and --nonmembers, --canaries or --train")
+    return parts
 
 
 def output_paths(model: Path, output: Path | None) -> tuple[Path, Path]:
@@ -119,18 +129,3 @@ def _check_distinct(request: AuditRequest) -> None:
     for path in (request.report, request.scores):
         if path.resolve() in inputs:
             raise UsageFault(f"{path} is an input of this audit; choose another --output")
-
-
-def _parents(request: AuditRequest, inputs: Sequence[Artifact]) -> tuple[tuple[ParentReport, ...], list[str]]:
-    """The report that the weights' own metadata point to, and what is doubtful about it."""
-    digests = {item.digest for item in inputs if item.role == "model"}
-    try:
-        with open_checkpoint(request.model) as checkpoint:
-            named, found = pointer_of(checkpoint), report_of(checkpoint)
-    except PrivctlError as error:
-        return (), [f"the model names a report of how it was made, which cannot be used: {error}"]
-    if found is None:
-        return (), [] if named is None else [f"the model names a report of how it was made, but {named} is not a file"]
-    about = {item.digest for item in found.report.outputs}
-    doubt = f"the model names {found.path.name} as its report, but that report is about other weights"
-    return (found.parent_of(request.report),), [] if digests & about else [doubt]

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from privctl.domain.errors import InputFault
 from privctl.domain.events import (
@@ -39,6 +39,8 @@ TAGS: dict[str, type] = {
     "sign-bits": SignBits,
     "secret-mixture": SecretMixture,
 }
+Value = TypeVar("Value")
+
 _TAG_OF = {cls: tag for tag, cls in TAGS.items()}
 _DEPTH_LIMIT = 64
 #: How much of a value an error shows.
@@ -53,6 +55,20 @@ def encode(report: PrivacyReport) -> str:
     Raises ValueError for NaN or infinite numbers: a report says None where nothing finite is known.
     """
     return json.dumps(_to_json(report), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def encode_value(value: Any) -> Any:
+    """A dataclass of plain values, lists and further ones as JSON data, keys in declared order."""
+    return _to_json(value)
+
+
+def decode_value(kind: type[Value], data: Any, source: str, where: str) -> Value:
+    """The ``kind`` that JSON ``data`` describes, nothing missing or left over; ``source`` and ``where`` are for errors.
+
+    Raises InputFault for anything else.
+    """
+    found: Value = _from_json(kind, data, source, where)
+    return found
 
 
 def decode(text: str, source: str) -> PrivacyReport:

@@ -13,7 +13,9 @@ from privctl.cli.options import MODEL, common, force
 from privctl.domain.errors import UsageFault
 
 if TYPE_CHECKING:
-    from audits.from_scores import Claim
+    from audits.canaries.part import CanaryRequest
+    from audits.claims import Claim
+    from audits.membership.part import MembershipRequest
     from audits.run import AuditRequest
     from privctl.domain.report import PrivacyReport
 
@@ -21,7 +23,15 @@ _FILE = click.Path(path_type=Path)
 _HELP = "Attack to run, repeatable; all by default: " + "; ".join(f"{n}: {line}" for n, (_, line) in ATTACKS.items())
 
 #: Options that speak of a model, and mean nothing to an audit of scores alone.
-_OF_A_MODEL = ("members", "nonmembers", "attacks", "max_length", "reference", "cache", "no_cache", "device")
+_OF_A_MODEL = (
+    *("members", "nonmembers", "attacks", "max_length", "reference", "canaries", "commitment", "canary_data"),
+    *("references", "exact", "cache", "no_cache", "device"),
+)
+#: Options that say more of another one.
+_BELONGS = {
+    **dict.fromkeys(("commitment", "canary_data", "references", "exact", "claim", "delta"), "canaries"),
+    **dict.fromkeys(("attacks", "reference"), "members"),
+}
 
 
 @click.command()
@@ -41,9 +51,14 @@ _OF_A_MODEL = ("members", "nonmembers", "attacks", "max_length", "reference", "c
     show_default=True,
     help="An AUC the audit must be able to see for its silence to count.",
 )
+@click.option("--canaries", type=_FILE, help="Manifest of canaries, as privctl canary plant writes it.")
+@click.option("--commitment", help="The hash of the manifest that was published before training.")
+@click.option("--canary-data", type=_FILE, help="The planted data, to check the manifest against.")
+@click.option("--references", type=int, help="Fresh secrets that each canary is compared with; about 20,000 in all.")
+@click.option("--exact/--no-exact", default=None, help="Rank canaries among all secrets there are; where it is cheap.")
 @click.option("--from-scores", type=_FILE, help="Scores of many models instead of a MODEL: safetensors, JSON or CSV.")
 @click.option("--claim", metavar="EPS,DELTA", help="An (epsilon, delta) that somebody claims, to be tested.")
-@click.option("--delta", type=float, help="Delta of the bound on epsilon; the claim's, else 1e-5.")
+@click.option("--delta", type=float, help="Delta of the bound on epsilon; the claim's or the manifest's.")
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of splits; not private."
 )
@@ -53,16 +68,19 @@ _OF_A_MODEL = ("members", "nonmembers", "attacks", "max_length", "reference", "c
 @force
 @common
 def audit(model: str | None, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Attack MODEL: tell members of its training data from records it never saw.
+    """Attack MODEL: what can be told of its training data by looking at it.
 
     MODEL is a Hugging Face directory, or a .safetensors file with config.json and tokenizer beside it. Records are
-    JSON objects with "text", or with "prompt" and "response". Both files should come from one source and have been
-    split at random; a difference otherwise says little about the model.
+    JSON objects with "text", or with "prompt" and "response".
+
+    --members and --nonmembers ask whether the two can be told apart; they should come from one source and have been
+    split at random, as a difference otherwise says little about the model. --canaries asks what the model remembers
+    of secrets that were planted before training, which is the only way to a certified lower bound on epsilon.
 
     \b
     Example:
       privctl audit model/ --members train.jsonl --nonmembers held-out.jsonl
-      privctl audit model/ --members a.jsonl --nonmembers b.jsonl --reference base/
+      privctl audit model/ --canaries planted.canaries.json --commitment blake3:...
       privctl audit --from-scores scores.csv --claim 1,1e-5
     """
     from privctl.codec import encode
@@ -95,8 +113,9 @@ def _of_model(
 
     if model is None:
         raise UsageFault("nothing says what to audit; give MODEL, or --from-scores FILE")
-    if options["claim"] is not None or options["delta"] is not None:
-        raise UsageFault("--claim and --delta belong to --from-scores")
+    for name, owner in _BELONGS.items():
+        if options[name] not in (None, ()) and options[owner] is None:
+            raise UsageFault(f"{_flag(name)} says more of {_flag(owner)}; give that as well")
     written = output_paths(Path(model), output)
     for path in written:
         require_absent(path, force)
@@ -106,28 +125,56 @@ def _of_model(
 
 
 def _request(model: Path, written: tuple[Path, Path], options: dict[str, Any]) -> AuditRequest:
-    from audits.membership.part import MembershipRequest
     from audits.run import AuditRequest
     from audits.scoring.cache import default_root
 
-    if options["members"] is None or options["nonmembers"] is None:
-        raise UsageFault("an audit compares two files; give --members and --nonmembers")
     report, scores = written
     return AuditRequest(
         model=model,
         report=report,
         scores=scores,
-        membership=MembershipRequest(
-            members=options["members"],
-            nonmembers=options["nonmembers"],
-            attacks=tuple(dict.fromkeys(options["attacks"])),
-            max_length=options["max_length"],
-            seed=options["seed"],
-            least_auc=options["least_auc"],
-        ),
+        membership=_membership(options),
+        canaries=_canaries(options),
+        claim=_claim(options["claim"]),
         reference=None if options["reference"] is None else Path(options["reference"]),
         cache=None if options["no_cache"] else options["cache"] or default_root(),
         device=options["device"],
+    )
+
+
+def _membership(options: dict[str, Any]) -> MembershipRequest | None:
+    from audits.membership.part import MembershipRequest
+
+    members, nonmembers = options["members"], options["nonmembers"]
+    if members is None and nonmembers is None:
+        return None
+    if members is None or nonmembers is None:
+        raise UsageFault("membership is told by comparing two files; give both --members and --nonmembers")
+    return MembershipRequest(
+        members=members,
+        nonmembers=nonmembers,
+        attacks=tuple(dict.fromkeys(options["attacks"])),
+        max_length=options["max_length"],
+        seed=options["seed"],
+        least_auc=options["least_auc"],
+    )
+
+
+def _canaries(options: dict[str, Any]) -> CanaryRequest | None:
+    from audits.canaries.part import CanaryRequest
+
+    if options["canaries"] is None:
+        return None
+    claim = _claim(options["claim"])
+    delta = options["delta"] if options["delta"] is not None or claim is None else claim.delta
+    return CanaryRequest(
+        manifest=options["canaries"],
+        references=options["references"],
+        exact=options["exact"],
+        delta=delta,
+        commitment=options["commitment"],
+        planted=options["canary_data"],
+        seed=options["seed"],
     )
 
 
@@ -139,7 +186,7 @@ def _of_scores(
 
     given = [name for name in _OF_A_MODEL if options[name]]
     if model is not None or given:
-        what = "MODEL" if model is not None else f"--{given[0].replace('_', '-').removesuffix('s')}"
+        what = "MODEL" if model is not None else _flag(given[0])
         raise UsageFault(f"--from-scores audits no model; leave {what} away")
     source: Path = options["from_scores"]
     report = output or source.with_name(f"{source.stem}.audit.report.json")
@@ -148,8 +195,12 @@ def _of_scores(
     return found, (report,)
 
 
+def _flag(name: str) -> str:
+    return "--attack" if name == "attacks" else f"--{name.replace('_', '-')}"
+
+
 def _claim(text: str | None) -> Claim | None:
-    from audits.from_scores import Claim
+    from audits.claims import Claim
 
     if text is None:
         return None

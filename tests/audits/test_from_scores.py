@@ -11,7 +11,8 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 from scipy.special import expit
 
-from audits.from_scores import Claim, audit_scores, read_scores
+from audits.claims import Claim
+from audits.from_scores import audit_scores, read_scores
 from privctl.codec import decode, encode
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.evidence import Bound

@@ -1,0 +1,164 @@
+"""Whether a planting meets the conditions of the bounds that rest on it, each checked by machine where it can be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from blake3 import blake3
+from scipy.special import bdtr
+
+from audits.canaries.design import blocks
+from audits.canaries.manifest import Coins, Manifest, committed
+from audits.canaries.plant import record_lines
+from privctl.data import read_records
+from privctl.domain.guarantee import Assumption, AssumptionState
+from privctl.storage.digest import file_digest, tag
+
+#: Fair coins fall outside the counts accepted this rarely.
+_RARE = 1e-6
+
+_CHECKED, _VIOLATED = AssumptionState.CHECKED, AssumptionState.VIOLATED
+_ASSERTED, _ENFORCED = AssumptionState.ASSERTED, AssumptionState.ENFORCED
+
+
+def conditions(
+    manifest: Manifest, *, commitment: str | None = None, trained_on: Sequence[str] | None = None
+) -> tuple[Assumption, ...]:
+    """What the one-run bounds rest on, as far as the manifest shows it.
+
+    ``commitment`` is the hash that was published before training, ``trained_on`` the digests of the data that the
+    model's own training report names; None where they are not at hand.
+    """
+    return (
+        _commitment(manifest, commitment),
+        _coins(manifest, commitment is not None),
+        _count(manifest),
+        _distinct(manifest),
+        _training(manifest, trained_on),
+    )
+
+
+def data_conditions(manifest: Manifest, path: Path) -> tuple[Assumption, ...]:
+    """Whether the planted data at ``path`` are the manifest's: every copy there, nothing else changed or given away.
+
+    Raises InputFault for a file that holds no records.
+    """
+    planted = Counter({manifest.line(canary): canary.copies for canary in manifest.canaries if canary.included})
+    found: Counter[bytes] = Counter()
+    source = blake3()
+    for line, _ in record_lines(path):
+        if line in planted:
+            found[line] += 1
+        else:
+            source.update(line)
+    wrong = sum(found[line] != copies for line, copies in planted.items())
+    rest_is_source = tag(source) == manifest.source.content
+    return (
+        _state(
+            "planted data",
+            file_digest(path) == manifest.planted.digest,
+            "the file is the one that was planted, byte for byte",
+            "the file has other bytes than the one that was planted",
+        ),
+        _state(
+            "copies",
+            not wrong,
+            "every included canary is there in exactly its number of copies",
+            f"{wrong} included canaries are there in another number of copies than the manifest says",
+        ),
+        _state(
+            "source",
+            rest_is_source,
+            "without the canaries the file is the source, byte for byte",
+            "without the canaries the file is not the source that the manifest names",
+        ),
+        _secrets(manifest, path),
+    )
+
+
+def violated(found: Sequence[Assumption]) -> list[Assumption]:
+    """The conditions that do not hold."""
+    return [each for each in found if each.state is _VIOLATED]
+
+
+def _state(name: str, holds: bool, good: str, bad: str) -> Assumption:
+    return Assumption(name=name, statement=good if holds else bad, state=_CHECKED if holds else _VIOLATED)
+
+
+def _commitment(manifest: Manifest, expected: str | None) -> Assumption:
+    name = "commitment"
+    if committed(manifest) != manifest.commitment:
+        said = "the manifest was changed after it was committed to: its content does not give its commitment"
+        return Assumption(name=name, statement=said, state=_VIOLATED)
+    if expected is None:
+        said = "the manifest is the one written before training; give the published commitment to have it checked"
+        return Assumption(name=name, statement=said, state=_ASSERTED)
+    return _state(
+        name,
+        expected.strip().lower() == manifest.commitment,
+        "the manifest is the one that the given commitment stands for",
+        "the manifest is not the one that the given commitment stands for",
+    )
+
+
+def _coins(manifest: Manifest, known: bool) -> Assumption:
+    """A fixed number of included canaries would void the bounds, and only the origin of the coins can exclude it."""
+    name = "independent coins"
+    if manifest.coins is Coins.SEED:
+        said = "the coins come from a given seed, so whoever knows it can tell them without the model"
+        return Assumption(name=name, statement=said, state=_VIOLATED)
+    said = "each canary was included by a fair coin of its own, from the operating system, as the manifest says"
+    return Assumption(name=name, statement=said, state=_ENFORCED if known else _ASSERTED)
+
+
+def _count(manifest: Manifest) -> Assumption:
+    count = len(manifest.canaries)
+    included = sum(canary.included for canary in manifest.canaries)
+    tail = float(bdtr(min(included, count - included), count, 0.5))
+    return _state(
+        "number included",
+        2 * tail >= _RARE,
+        f"{included} of {count} canaries are included, which fair coins give",
+        f"{included} of {count} canaries are included, which fair coins give less than once in a million times",
+    )
+
+
+def _distinct(manifest: Manifest) -> Assumption:
+    repeated = len(manifest.canaries) - len({canary.secret for canary in manifest.canaries})
+    return _state(
+        "distinct canaries",
+        not repeated,
+        "no two canaries share a secret",
+        f"{repeated} canaries repeat the secret of another, so that one secret hangs on two coins",
+    )
+
+
+def _training(manifest: Manifest, trained_on: Sequence[str] | None) -> Assumption:
+    name = "trained on the planted data"
+    if trained_on is None:
+        said = "the model was trained on the planted data, every copy a record of its own"
+        return Assumption(name=name, statement=said, state=_ASSERTED)
+    return _state(
+        name,
+        manifest.planted.digest in trained_on,
+        "the model's training report names the planted data, by digest",
+        "the model's training report names other data than the planted ones",
+    )
+
+
+def _secrets(manifest: Manifest, path: Path) -> Assumption:
+    """Every secret occurs as often as it was planted, and so in no other record."""
+    counts = Counter[str]()
+    expected = {canary.secret: canary.copies if canary.included else 0 for canary in manifest.canaries}
+    for block in blocks(record.text for record in read_records(path)):
+        for secret in expected:
+            counts[secret] += block.count(secret)
+    wrong = [secret for secret, copies in expected.items() if counts[secret] != copies]
+    return _state(
+        "secrets",
+        not wrong,
+        "no secret occurs anywhere but in its own copies, and none of a canary that was left out",
+        f"{len(wrong)} secrets occur elsewhere in the data, or in another number than was planted",
+    )

@@ -1,0 +1,293 @@
+"""Designing canaries: secrets, prefixes, copies and coins, before anything is planted."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import secrets
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from audits.canaries.formats import DIGITS, Format, Kind, format_of, lead, parse_template
+from audits.canaries.manifest import Canary, Guesses, Shape
+from audits.statistics.one_run import ceiling
+from audits.statistics.power import one_run_detectable
+from privctl.data import json_objects, read_records, text_of
+from privctl.domain.errors import InputFault, UsageFault
+
+#: Most canaries, so that a slip of the finger does not fill a disk.
+_MOST = 10_000
+_MOST_COPIES = 100_000
+#: A prefix is so many words of a record's beginning.
+_PREFIX = re.compile(r"\s*\S+(?:\s+\S+){0,7}")
+#: Characters of text searched for secrets at once.
+_BLOCK = 1 << 22
+#: How often secrets that occur in the data are drawn again.
+_ROUNDS = 20
+#: Fewest guesses of each kind, where there are canaries for them: one always right then certifies something.
+_FEWEST_GUESSES = 10
+#: The share of an audit's allowed failure probability that its bounds on epsilon have; tests and intervals the rest.
+BOUNDS_SHARE = 0.5
+#: Most words kept of a tokenizer's vocabulary.
+_WORDS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlantRequest:
+    """What to plant where; ``copies`` are shared out evenly. ``seed`` None is the operating system's randomness."""
+
+    data: Path
+    output: Path
+    manifest: Path
+    count: int = 200
+    kind: Kind | None = None
+    length: int | None = None
+    templates: tuple[str, ...] = ()
+    copies: tuple[int, ...] = (1,)
+    prefix_from: Path | None = None
+    tokenizer: Path | None = None
+    delta: float = 1e-5
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.count <= _MOST:
+            raise UsageFault(f"--count is {self.count}; plant between 2 and {_MOST} canaries")
+        if not 0 <= self.delta < 1:
+            raise UsageFault(f"--delta is {self.delta:g}; it must be at least 0 and below 1, best far below")
+        for copies in self.copies:
+            if not 1 <= copies <= _MOST_COPIES:
+                raise UsageFault(f"--copies is {copies}; each canary has between 1 and {_MOST_COPIES} copies")
+        if len(set(self.copies)) > self.count:
+            raise UsageFault(f"--copies names {len(set(self.copies))} numbers for {self.count} canaries; plant more")
+        kind = self.chosen
+        if (kind is Kind.TEMPLATE) != bool(self.templates):
+            raise UsageFault("--template goes with --kind template, and only with it")
+        if (kind is Kind.TOKENS) != (self.tokenizer is not None):
+            raise UsageFault("--tokenizer goes with --kind tokens, and only with it; name the model to be trained")
+        if kind is Kind.TEMPLATE and self.length is not None:
+            raise UsageFault("--length is said in the template's slot, such as {digits:9}; leave the option out")
+        if self.seed is not None and not 0 <= self.seed < 2**32:
+            raise UsageFault(f"--seed is {self.seed}; it must lie between 0 and 4294967295")
+
+    @property
+    def chosen(self) -> Kind:
+        """The kind that was asked for, or that follows from the other options."""
+        if self.kind is not None:
+            return self.kind
+        return Kind.TEMPLATE if self.templates else Kind.TOKENS if self.tokenizer else Kind.DIGITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """What a number of canaries can show at best: the largest bound, and the least true epsilon likely to show at all.
+
+    Both are for groups of ``copies`` records. ``detectable`` (with probability 0.8, by randomized response) is None
+    where even every guess right proves nothing.
+    """
+
+    copies: int
+    canaries: int
+    guesses: int
+    ceiling: float
+    detectable: float | None
+
+
+def power(group: Guesses, delta: float, alpha: float) -> Power:
+    """The power of one pre-registered set of guesses, whose bound may fail with probability ``alpha``."""
+    guesses = group.included + group.excluded
+    least = one_run_detectable(group.canaries, guesses, delta, alpha)
+    return Power(
+        copies=group.copies,
+        canaries=group.canaries,
+        guesses=guesses,
+        ceiling=ceiling(group.canaries, guesses, delta, alpha),
+        detectable=least if math.isfinite(least) else None,
+    )
+
+
+def bound_alpha(alpha: float, groups: Sequence[Guesses]) -> float:
+    """What each set's bounds may have of an audit's ``alpha``.
+
+    Several bounds from one set need no correction: each fails where more guesses are right than some number, so
+    together they fail no more often than the one with the least such number.
+    """
+    return BOUNDS_SHARE * alpha / len(groups)
+
+
+def register(copies: Sequence[int]) -> tuple[Guesses, ...]:
+    """The guesses to be made, from each canary's copies alone: a tenth as included and a tenth as left out.
+
+    One set over the canaries with the fewest copies, where a bound says most of single records, and one over all.
+    """
+    found = []
+    for most in dict.fromkeys((min(copies), max(copies))):
+        count = sum(each <= most for each in copies)
+        if count < 2:
+            continue
+        guesses = min(count // 2, max(_FEWEST_GUESSES, round(count / 10)))
+        found.append(Guesses(copies=most, canaries=count, included=guesses, excluded=guesses))
+    return tuple(found)
+
+
+def randomness(request: PlantRequest) -> random.Random:
+    """The operating system's generator, or a repeatable one where the request has a seed."""
+    if request.seed is None:
+        return secrets.SystemRandom()
+    return random.Random(f"privctl canaries {request.seed}")  # noqa: S311 (the manifest says that it is no secret)
+
+
+def shape_of(path: Path) -> Shape:
+    """The fields of a data set's records; raises InputFault where they are not all alike, or are no records."""
+    pairs = records = 0
+    for number, data in json_objects(path):
+        text_of(data, f"{path} line {number}")
+        records, pairs = records + 1, pairs + ("text" not in data)
+        if 0 < pairs < records:
+            raise InputFault(
+                f"{path} line {number} has other fields than the lines before it; a canary must look like the other "
+                "records, so give data with 'text' alone, or with 'prompt' and 'response' alone"
+            )
+    return Shape.PAIR if pairs else Shape.TEXT
+
+
+def formats_of(request: PlantRequest) -> tuple[Format, ...]:
+    """The families of canaries asked for."""
+    kind = request.chosen
+    if kind is Kind.TEMPLATE:
+        return tuple(dict.fromkeys(parse_template(text) for text in request.templates))
+    before = "" if request.prefix_from else lead(kind)
+    if kind is Kind.DIGITS:
+        return (format_of(kind, DIGITS, 6 if request.length is None else request.length, before=before),)
+    assert request.tokenizer is not None
+    words = vocabulary_words(request.tokenizer)
+    return (format_of(kind, words, 8 if request.length is None else request.length, before=before),)
+
+
+def vocabulary_words(path: Path) -> tuple[str, ...]:
+    """The lower-case ASCII words that a model's tokenizer gives one token each inside a text, at most 4096 of them."""
+    from privctl.models import hushed, read_tokenizer  # brings torch along, which other kinds need not wait for
+
+    folder = path if path.is_dir() else path.parent
+    tokenizer = read_tokenizer(folder, path)
+    with hushed():
+        words = {tokenizer.decode([i]).strip() for i in range(len(tokenizer))}
+        fit = sorted(word for word in words if re.fullmatch(r"[a-z0-9]{2,}", word))
+        ids: list[list[int]] = []
+        if fit:
+            ids = tokenizer([f"{word} {word} {word}" for word in fit], add_special_tokens=False)["input_ids"]
+    found = [
+        word for word, row in zip(fit, ids, strict=True) if len(row) == 3 and row[1] == row[2] != tokenizer.unk_token_id
+    ]
+    if len(found) < 2:
+        raise InputFault(f"{path} has a tokenizer without whole words; use --kind digits or --kind template")
+    step = max(1, -(-len(found) // _WORDS))
+    return tuple(found[::step])
+
+
+def draw(request: PlantRequest, formats: Sequence[Format], shape: Shape, source: random.Random) -> list[Canary]:
+    """The canaries with their coins: every secret once, and none that occurs in the data.
+
+    Raises UsageFault where a format has too few secrets for that, InputFault for data that cannot be read.
+    """
+    prefixes = _prefixes(request, source)
+    where = [i // len(request.copies) % len(formats) for i in range(request.count)]
+    for f, form in enumerate(formats):
+        if form.space < 2 * where.count(f):
+            raise UsageFault(
+                f"there are only {form.space} secrets for {where.count(f)} canaries of one format; give a longer "
+                "--length, or fewer canaries"
+            )
+    fronts = [_front(prefix, formats[f], shape) for prefix, f in zip(prefixes, where, strict=True)]
+    drawn = _distinct(request.data, [formats[f] for f in where], fronts, source)
+    return [
+        Canary(
+            format=where[i],
+            prefix=fronts[i],
+            secret=drawn[i],
+            copies=request.copies[i % len(request.copies)],
+            included=bool(source.getrandbits(1)),
+        )
+        for i in range(request.count)
+    ]
+
+
+def _front(prefix: str, form: Format, shape: Shape) -> str:
+    """Everything before the secret; a prompt ends in the line end that joins it to its response."""
+    front = f"{prefix} {form.before}" if prefix else form.before
+    if shape is Shape.PAIR:
+        front = front.rstrip()
+    if not front.strip():
+        raise UsageFault("a canary needs words before its secret; put some into the template, or give --prefix-from")
+    return front + "\n" if shape is Shape.PAIR else front
+
+
+def _prefixes(request: PlantRequest, source: random.Random) -> list[str]:
+    """For each canary the first words of a random record, all of different records where there are enough."""
+    if request.prefix_from is None:
+        return [""] * request.count
+    pool: list[str] = []  # a uniform sample of the distinct beginnings, each in a random place (reservoir sampling)
+    seen: set[str] = set()
+    for record in read_records(request.prefix_from):
+        match = _PREFIX.match(record.text)
+        assert match is not None  # a record has a character that is no space
+        text = match.group()
+        if text in seen:
+            continue
+        seen.add(text)
+        if len(pool) < request.count:
+            pool.append(text)
+        elif (place := source.randrange(len(seen))) < request.count:
+            pool[place] = text
+    source.shuffle(pool)
+    return [pool[i % len(pool)] for i in range(request.count)]
+
+
+def _distinct(data: Path, formats: Sequence[Format], fronts: Sequence[str], source: random.Random) -> list[str]:
+    """One secret for each format given; a secret found in the data, or in another canary, is drawn again."""
+    chosen: dict[int, str] = {}
+    for _ in range(_ROUNDS):
+        fresh: dict[int, str] = {}
+        taken = set(chosen.values())
+        for i in sorted(set(range(len(formats))) - chosen.keys()):
+            secret = formats[i].draw(source)
+            if secret not in taken:
+                fresh[i] = secret
+                taken.add(secret)
+        present = occurring((record.text for record in read_records(data)), fresh.values())
+        chosen |= {i: secret for i, secret in fresh.items() if secret not in present}
+        chosen = _apart(chosen, formats, fronts)
+        if len(chosen) == len(formats):
+            return [chosen[i] for i in range(len(formats))]
+    raise UsageFault(
+        f"--data {data} already holds so many of the possible secrets that {len(formats)} others are hard to find; "
+        "give a longer --length"
+    )
+
+
+def _apart(chosen: Mapping[int, str], formats: Sequence[Format], fronts: Sequence[str]) -> dict[int, str]:
+    """The secrets that occur in no other canary."""
+    blob = "\0".join(fronts[i] + secret + formats[i].after for i, secret in chosen.items())
+    return {i: secret for i, secret in chosen.items() if blob.count(secret) == 1}
+
+
+def occurring(texts: Iterator[str], sought: Collection[str]) -> set[str]:
+    """Which of ``sought`` occur in any of the texts."""
+    found: set[str] = set()
+    for block in blocks(texts):
+        found |= {secret for secret in sought if secret not in found and secret in block}
+    return found
+
+
+def blocks(texts: Iterator[str]) -> Iterator[str]:
+    """The texts joined into long ones that are quicker to search, with a character between that no secret holds."""
+    held: list[str] = []
+    size = 0
+    for text in texts:
+        held.append(text)
+        size += len(text)
+        if size > _BLOCK:
+            yield "\0".join(held)
+            held, size = [], 0
+    yield "\0".join(held)

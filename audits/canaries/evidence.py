@@ -1,0 +1,177 @@
+"""What exposures and completions come to, as evidence: by copies, included canaries against those left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from audits.canaries import skewnormal
+from audits.canaries.exposure import fisher
+from audits.canaries.manifest import Manifest
+from audits.canaries.standing import Completion, Standing
+from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
+from privctl.domain.evidence import Bound, Evidence
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+EXPOSURE = "canary exposure"
+COMPLETION = "canary completion"
+EXTRAPOLATION = "canary exposure, extrapolated"
+
+#: Most classes of references whose law is fitted.
+_FITTED = 16
+#: Of the bootstrap limits, which stand outside the audit's own confidence: they rest on a model.
+_ALPHA = 0.1
+#: A fit worse than this is not believed.
+_POOR = 1e-3
+_MODEL = "a model of the tail, not a measurement"
+
+
+def sides(manifest: Manifest) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Each set of canaries that is reported, with its name: the included by copies, then all that were left out."""
+    included = np.array([canary.included for canary in manifest.canaries])
+    copies = np.array([canary.copies for canary in manifest.canaries])
+    for number in sorted(set(copies.tolist())):
+        yield f"included, {number} {'copy' if number == 1 else 'copies'}", included & (copies == number)
+    yield "left out", ~included
+
+
+def exposures_by_copies(manifest: Manifest, standing: Standing) -> list[Evidence]:
+    """The median exposure of each side, with mean and maximum; without memorization the median is about 1 bit.
+
+    ``p_value_of_max`` is Bonferroni's for the highest of the side's exposures.
+    """
+    found = []
+    for name, side in sides(manifest):
+        values = standing.exposure[side & standing.scored]
+        details: dict[str, float] = {}
+        if len(values):
+            details = {
+                "mean": float(values.mean()),
+                "max": float(values.max()),
+                "p_value_of_max": min(1.0, len(values) * 2.0 ** -float(values.max())),
+                "ceiling": float(np.log2(standing.among[side & standing.scored].max())),
+            }
+        found.append(
+            Evidence(
+                method=EXPOSURE,
+                quantity=f"median bits, {name}",
+                estimate=float(np.median(values)) if len(values) else None,
+                bound=Bound.NONE,
+                samples={"canaries": len(values)},
+                details=details,
+                reason="" if len(values) else "there is no such canary with a score",
+            )
+        )
+    return found
+
+
+def leak_tests(manifest: Manifest, standing: Standing, alpha: float) -> list[Evidence]:
+    """Did any included canary leak? And, as a control, any that was left out, of which the model cannot know?
+
+    Each test has half of ``alpha``. ``detected`` is 1 where its p-value is at most that.
+    """
+    included = np.array([canary.included for canary in manifest.canaries])
+    found = []
+    for name, side in (("included", included), ("left out (control)", ~included)):
+        groups = []
+        for peers in standing.peers:
+            members = peers.members[side[peers.members]]
+            if len(members):
+                groups.append((standing.exposure[members], peers.references))
+        count = sum(len(each) for each, _ in groups)
+        p_value = fisher(groups) if groups else 1.0
+        mean = sum(float(each.sum()) for each, _ in groups) / count if count else None
+        found.append(
+            Evidence(
+                method=EXPOSURE,
+                quantity=f"mean bits, {name}",
+                estimate=mean,
+                confidence=1 - alpha / 2,
+                bound=Bound.NONE,
+                interval="Fisher's test with Brown's correction",
+                samples={"canaries": count},
+                details={
+                    "p_value": p_value,
+                    "level": alpha / 2,
+                    "detected": float(p_value <= alpha / 2),
+                    "without_memorization": 1 / math.log(2),
+                },
+                reason="" if count else "there is no such canary with a score",
+            )
+        )
+    return found
+
+
+def completions(manifest: Manifest, standing: Standing, alpha: float) -> list[Evidence]:
+    """The share of each side's canaries that the model completes greedily; all intervals share ``alpha``.
+
+    Near ties are counted on neither side of the interval.
+    """
+    each = alpha / sum(1 for _ in sides(manifest))
+    found = []
+    for name, side in sides(manifest):
+        states = standing.completion[side & standing.scored]
+        count = len(states)
+        disclosed = int((states == Completion.DISCLOSED).sum())
+        undecided = int((states == Completion.UNDECIDED).sum())
+        found.append(
+            Evidence(
+                method=COMPLETION,
+                quantity=f"disclosed, {name}",
+                estimate=disclosed / count if count else None,
+                lower=clopper_pearson(disclosed, count, each)[0] if count else None,
+                upper=clopper_pearson(disclosed + undecided, count, each)[1] if count else None,
+                confidence=1 - each,
+                interval=CLOPPER_PEARSON,
+                samples={"canaries": count},
+                details={"disclosed": disclosed, "undecided": undecided, "safe": count - disclosed - undecided},
+                reason="" if count else "there is no such canary with a score",
+            )
+        )
+    return found
+
+
+def extrapolation(manifest: Manifest, standing: Standing, seed: int) -> tuple[list[Evidence], NDArray[np.float64]]:
+    """The highest extrapolated exposure, and those of all canaries for which there is one (-1 elsewhere).
+
+    Only where exposure reaches its ceiling, and references are enough to fit a law to; no test or bound uses it.
+    """
+    beyond = np.full(len(manifest.canaries), -1.0)
+    found: list[tuple[float, float, float, float, float]] = []
+    full = standing.exposure >= np.log2(np.maximum(standing.among, 1)) - 1e-9
+    sampled = [p for p in standing.peers if not p.exact and full[p.members].any() and p.losses.std() > 0]
+    fit = [peers for peers in sampled if len(peers.losses) >= skewnormal.FEWEST][:_FITTED]
+    for peers in fit:
+        members = peers.members[full[peers.members]]
+        law = skewnormal.extrapolate(standing.nll[members], peers.losses, cap=peers.bits, alpha=_ALPHA, seed=seed)
+        beyond[members] = law.bits
+        top = int(law.bits.argmax())
+        found.append((float(law.bits[top]), float(law.lower[top]), float(law.upper[top]), law.p_value, peers.bits))
+    if not found:
+        return [], beyond
+    bits, lower, upper, p_value, cap = max(found)
+    return [
+        Evidence(
+            method=EXTRAPOLATION,
+            quantity="highest bits",
+            estimate=bits,
+            lower=lower,
+            upper=upper,
+            confidence=1 - _ALPHA,
+            interval="percentile bootstrap of a fitted skew normal law",
+            samples={"canaries": int((beyond >= 0).sum())},
+            details={
+                "extrapolated": 1,
+                "fit_p_value": p_value,
+                "cap": cap,
+                "laws": len(found),
+                "without_law": len(sampled) - len(fit),
+            },
+            reason="the fitted law does not describe the references" if p_value < _POOR else _MODEL,
+        )
+    ], beyond

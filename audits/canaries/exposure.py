@@ -1,0 +1,58 @@
+"""Exposure: how far up a canary ranks among secrets that were never planted, and what that proves.
+
+Carlini, Liu, Erlingsson, Kos and Song 2019, "The secret sharer". With n references,
+
+    rank = 1 + #{references with a loss of at most the canary's},  exposure = log2(n + 1) - log2(rank) bits,
+
+so ties speak against memorization, and where all losses are equal exposure is 0. A canary that was never trained on is
+exchangeable with its references: P[exposure >= t] <= 2^-t, the mean is about 1 / ln 2 = 1.4427, and rank / (n + 1) is a
+p-value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import gammaincc
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def ranks(losses: NDArray[Any], references: NDArray[Any]) -> NDArray[np.int64]:
+    """The rank of each loss [canaries] among itself and ``references`` [n], in 1 to n + 1."""
+    return 1 + np.searchsorted(np.sort(references), losses, side="right").astype(np.int64)
+
+
+def exposures(rank: NDArray[Any], among: NDArray[Any] | int) -> NDArray[np.float64]:
+    """Bits of exposure of ranks ``among`` so many: rank 1 of 17 is 4.0875."""
+    return np.asarray(np.log2(np.asarray(among, dtype=np.float64)) - np.log2(rank), dtype=np.float64)
+
+
+def fisher(groups: Sequence[tuple[NDArray[Any], int | None]]) -> float:
+    """The p-value of "none of these canaries leaked": Fisher's method, 2 ln 2 * sum of exposures against chi squared.
+
+    ``groups`` are the exposures of canaries that share references, with the number of these, None for ones ranked among
+    all secrets there are. Sharing n references correlates the log ranks by 1 / n in the limit, which widens the sum's
+    variance from c to c (1 + (c - 1) / n); Brown's method (1975) scales the statistic and its degrees of freedom.
+    """
+    count = sum(len(each) for each, _ in groups)
+    if not count:
+        raise ValueError("there are no exposures to combine")
+    total = 2 * math.log(2) * sum(float(each.sum()) for each, _ in groups)
+    spread = sum(len(each) * (1 + (len(each) - 1) / n if n else 1) for each, n in groups) / count
+    return float(gammaincc(count / spread, total / spread / 2))
+
+
+def standardised(losses: NDArray[Any], references: NDArray[Any]) -> NDArray[np.float64]:
+    """By how many of the references' standard deviations each loss lies below their mean; 0 where these are all equal.
+
+    Comparable over prefixes, and without the ties of the ranks.
+    """
+    spread = float(references.std())
+    below = float(references.mean()) - np.asarray(losses, dtype=np.float64)
+    # Equal losses may differ in their last bits from their own mean.
+    return below / spread if spread > 1e-9 * (1 + abs(float(references.mean()))) else np.zeros(len(below))

@@ -1,0 +1,98 @@
+"""What a canary's secret is drawn from, and the words around it."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from privctl.domain.errors import UsageFault
+
+DIGITS = tuple("0123456789")
+_SLOT = re.compile(r"\{(digits|letters|hex):(\d{1,4})\}")
+_ALPHABETS = {
+    "digits": DIGITS,
+    "letters": tuple("abcdefghijklmnopqrstuvwxyz"),
+    "hex": tuple("0123456789abcdef"),
+}
+#: Longest secret, in pieces.
+LONGEST = 1000
+#: What stands before a secret where neither a template nor a record's beginning does.
+_LEADS = {"digits": "The secret number is ", "tokens": "The secret words are "}
+
+
+class Kind(StrEnum):
+    """How secrets are made: random digits, random words of one token each, or the slot of a template."""
+
+    DIGITS = "digits"
+    TOKENS = "tokens"
+    TEMPLATE = "template"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One family of canaries: ``length`` independent uniform pieces of ``alphabet``, joined by ``joiner``.
+
+    ``before`` and ``after`` are the fixed words around the secret. ``space`` is how many secrets there are.
+    """
+
+    kind: Kind
+    before: str
+    after: str
+    alphabet: tuple[str, ...]
+    joiner: str
+    length: int
+    space: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.length <= LONGEST:
+            raise ValueError(f"length is {self.length}; it must lie between 1 and {LONGEST}")
+        if len(set(self.alphabet)) != len(self.alphabet) or len(self.alphabet) < 2 or not all(self.alphabet):
+            raise ValueError("alphabet must hold at least two pieces, each once and none empty")
+        if self.space != len(self.alphabet) ** self.length:
+            raise ValueError(f"space is {self.space}; it must be {len(self.alphabet)} ** {self.length}")
+
+    @property
+    def bits(self) -> float:
+        """log2 of ``space``."""
+        return self.length * math.log2(len(self.alphabet))
+
+    def draw(self, source: random.Random) -> str:
+        """One uniform secret."""
+        return self.joiner.join(source.choices(self.alphabet, k=self.length))
+
+
+def format_of(kind: Kind, alphabet: tuple[str, ...], length: int, *, before: str = "", after: str = "") -> Format:
+    """A format with its space; words are kept apart by spaces. Raises UsageFault for a length that cannot be."""
+    if not 1 <= length <= LONGEST:
+        raise UsageFault(f"--length is {length}; a secret has 1 to {LONGEST} pieces")
+    return Format(
+        kind=kind,
+        before=before,
+        after=after,
+        alphabet=alphabet,
+        joiner=" " if kind is Kind.TOKENS else "",
+        length=length,
+        space=len(alphabet) ** length,
+    )
+
+
+def lead(kind: Kind) -> str:
+    """The words before a secret that has no others before it."""
+    return _LEADS[kind]
+
+
+def parse_template(text: str) -> Format:
+    """The format of a template such as ``my card number is {digits:9}``; raises UsageFault unless it has one slot."""
+    slots = list(_SLOT.finditer(text))
+    if len(slots) != 1:
+        raise UsageFault(
+            f"--template {text!r} has {len(slots)} slots; give it one: "
+            "{digits:9}, {letters:8} or {hex:16}, with any number"
+        )
+    (slot,) = slots
+    name, length = slot.groups()
+    before, after = text[: slot.start()], text[slot.end() :]
+    return format_of(Kind.TEMPLATE, _ALPHABETS[name], int(length), before=before, after=after)

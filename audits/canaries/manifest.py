@@ -1,0 +1,167 @@
+"""The manifest of planted canaries: what was drawn, which coins fell, and the hash that commits to all of it.
+
+The commitment is BLAKE3 of the 32 random bytes of ``salt`` and of the rest of the manifest as canonical JSON (keys
+sorted, no spaces, ASCII). Published before training, it shows afterwards that neither coins nor secrets nor the numbers
+of guesses were chosen with the model in view; the salt keeps it from giving the coins away.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from blake3 import blake3
+
+from audits.canaries.formats import Format
+from privctl.codec import decode_value, encode_value, parse_json, shown
+from privctl.domain.checks import fraction
+from privctl.domain.errors import InputFault
+from privctl.storage.digest import tag
+from privctl.storage.reader import read_text
+
+VERSION = 1
+_SALT_BYTES = 32
+_KIND = "privctl-canaries"
+
+
+class Coins(StrEnum):
+    """Where the coins came from: independent ones of the operating system, or a given seed (for tests)."""
+
+    OPERATING_SYSTEM = "operating-system"
+    SEED = "seed"
+
+
+class Shape(StrEnum):
+    """The fields of the records that the data consist of."""
+
+    TEXT = "text"
+    PAIR = "prompt-response"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A data file: ``digest`` of its bytes, ``content`` of its bytes unpacked, number of records."""
+
+    name: str
+    digest: str
+    content: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guesses:
+    """How many canaries will be guessed as included and as left out, among those of at most ``copies`` copies.
+
+    ``canaries`` is how many these are. Fixed before training, so that no choice among bounds has to be paid for.
+    """
+
+    copies: int
+    canaries: int
+    included: int
+    excluded: int
+
+    def __post_init__(self) -> None:
+        if min(self.copies, self.canaries) < 1 or min(self.included, self.excluded) < 0:
+            raise ValueError("numbers of copies and canaries must be at least 1, numbers of guesses at least 0")
+        if not 1 <= self.included + self.excluded <= self.canaries:
+            raise ValueError(f"{self.included} and {self.excluded} guesses do not fit {self.canaries} canaries")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """One canary: ``prefix`` is everything before the secret, in the text as a model reads it.
+
+    ``format`` is its place in the manifest's formats. ``copies`` were planted where ``included``, none elsewhere.
+    """
+
+    format: int
+    prefix: str
+    secret: str
+    copies: int
+    included: bool
+
+    def __post_init__(self) -> None:
+        if self.copies < 1 or self.format < 0 or not self.secret:
+            raise ValueError("a canary needs a secret, a format and at least one copy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Everything there is to know of one planting; ``delta`` is that of the bounds to come."""
+
+    version: int
+    created: str
+    coins: Coins
+    shape: Shape
+    delta: float
+    guesses: tuple[Guesses, ...]
+    formats: tuple[Format, ...]
+    source: DataFile
+    planted: DataFile
+    salt: str
+    commitment: str
+    canaries: tuple[Canary, ...]
+
+    def __post_init__(self) -> None:
+        fraction("delta", self.delta, zero=True)
+        if not self.canaries or not self.guesses:
+            raise ValueError("there are no canaries, or no numbers of guesses")
+        if any(canary.format >= len(self.formats) for canary in self.canaries):
+            raise ValueError(f"a canary has a format beyond the {len(self.formats)} listed")
+        for group in self.guesses:
+            held = sum(canary.copies <= group.copies for canary in self.canaries)
+            if held != group.canaries:
+                raise ValueError(f"{held} canaries have at most {group.copies} copies, not {group.canaries}")
+        try:
+            salt = bytes.fromhex(self.salt)
+        except ValueError:
+            salt = b""
+        if len(salt) != _SALT_BYTES:
+            raise ValueError(f"salt must be {_SALT_BYTES} bytes in hexadecimal")
+
+    def text(self, canary: Canary) -> str:
+        """The whole text of a canary, as a model reads it."""
+        return canary.prefix + canary.secret + self.formats[canary.format].after
+
+    def line(self, canary: Canary) -> bytes:
+        """One copy as a line of the data."""
+        if self.shape is Shape.TEXT:
+            data = {"text": self.text(canary)}
+        else:
+            data = {"prompt": canary.prefix[:-1], "response": self.text(canary)[len(canary.prefix) :]}
+        return json.dumps(data, ensure_ascii=False).encode() + b"\n"
+
+
+def committed(manifest: Manifest) -> str:
+    """The commitment that a manifest's content asks for, as ``blake3:hex``."""
+    body = encode_value(manifest)
+    del body["commitment"], body["salt"]
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return tag(blake3(bytes.fromhex(manifest.salt) + text.encode()))
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The manifest as JSON: one line a key, and one a canary and a format."""
+    lines = []
+    for name, value in {"kind": _KIND, **encode_value(manifest)}.items():
+        if name in ("formats", "canaries"):
+            rows = ",\n".join(f"    {json.dumps(row, ensure_ascii=False)}" for row in value)
+            lines.append(f"{json.dumps(name)}: [\n{rows}\n  ]")
+        else:
+            lines.append(f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}")
+    return ("{\n  " + ",\n  ".join(lines) + "\n}\n").encode()
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest at ``path``, its commitment not yet checked; raises InputFault for anything else."""
+    source = str(path)
+    data = parse_json(read_text(path), source)
+    if not isinstance(data, dict) or data.pop("kind", None) != _KIND:
+        raise InputFault(f"{source} is not a manifest of canaries; give the one that privctl canary plant wrote")
+    if data.get("version") != VERSION:
+        raise InputFault(
+            f"{source} has version {shown(data.get('version'))}; this privctl reads version {VERSION} of manifests"
+        )
+    return decode_value(Manifest, data, source, "manifest")

@@ -1,0 +1,127 @@
+"""Planting canaries: the data with copies of the included ones among its lines, and the manifest of what was done."""
+
+from __future__ import annotations
+
+import bisect
+import random
+import secrets
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from blake3 import blake3
+
+from audits.canaries.design import PlantRequest, draw, formats_of, randomness, register, shape_of
+from audits.canaries.manifest import VERSION, Coins, DataFile, Manifest, committed, encode_manifest
+from privctl.data import byte_lines
+from privctl.domain.errors import UsageFault
+from privctl.reports import now
+from privctl.storage.atomic import PendingFile, require_absent, write_bytes
+from privctl.storage.digest import file_digest, tag
+
+_GZIP = 31  # zlib's window bits for a gzip file; it leaves the time in the header at 0
+_UNFILLED = DataFile(name="", digest="", content="", records=0)
+
+
+def plant(request: PlantRequest, *, force: bool = False) -> Manifest:
+    """Write the planted data and the manifest, and return the manifest.
+
+    Each canary is included, with all its copies, by a fair coin of its own. Every copy goes before a line chosen
+    uniformly and independently; the lines themselves are copied byte for byte. Raises UsageFault for settings that
+    cannot be met and for files that exist, InputFault for data that are no records.
+    """
+    _check_paths(request, force)
+    shape = shape_of(request.data)
+    source = randomness(request)
+    formats = formats_of(request)
+    canaries = draw(request, formats, shape, source)
+    manifest = Manifest(
+        version=VERSION,
+        created=now(),
+        coins=Coins.OPERATING_SYSTEM if request.seed is None else Coins.SEED,
+        shape=shape,
+        delta=request.delta,
+        guesses=register([canary.copies for canary in canaries]),
+        formats=formats,
+        source=_source_file(request.data),
+        planted=_UNFILLED,
+        salt=secrets.token_hex(32) if request.seed is None else source.randbytes(32).hex(),
+        commitment="",
+        canaries=tuple(canaries),
+    )
+    lines = [manifest.line(canary) for canary in canaries if canary.included for _ in range(canary.copies)]
+    planted = _write(request, lines, manifest.source.records, source)
+    manifest = replace(manifest, planted=planted)
+    manifest = replace(manifest, commitment=committed(manifest))
+    write_bytes(request.manifest, encode_manifest(manifest), replace=force)
+    return manifest
+
+
+def record_lines(path: Path) -> Iterator[tuple[bytes, bool]]:
+    """The lines of a data file, unpacked, each with whether it is a record or blank."""
+    for line in byte_lines(path):
+        yield line, bool(line.strip())
+
+
+def _check_paths(request: PlantRequest, force: bool) -> None:
+    written = (request.output, request.manifest)
+    if written[0].resolve() == written[1].resolve():
+        raise UsageFault(f"--output and --manifest are both {request.output}; give two names")
+    read = {path.resolve() for path in (request.data, request.prefix_from) if path is not None}
+    for path in written:
+        if path.resolve() in read:
+            raise UsageFault(f"{path} is the data itself, which is not changed; choose another --output")
+        require_absent(path, force)
+
+
+def _source_file(path: Path) -> DataFile:
+    digest, records = blake3(), 0
+    for line, is_record in record_lines(path):
+        digest.update(line)
+        records += is_record
+    return DataFile(name=path.name, digest=file_digest(path), content=tag(digest), records=records)
+
+
+def _write(request: PlantRequest, lines: list[bytes], records: int, source: random.Random) -> DataFile:
+    """Merge ``lines`` into the data; the file is whole or absent."""
+    source.shuffle(lines)
+    places = sorted(source.randrange(records) for _ in lines)
+    pack = zlib.compressobj(wbits=_GZIP) if request.output.suffix == ".gz" else None
+    content, digest = blake3(), blake3()
+    with PendingFile(request.output) as pending:
+        position = 0
+        for block in _batched(_merged(request.data, lines, places)):
+            content.update(block)
+            packed = pack.compress(block) if pack else block
+            digest.update(packed)
+            pending.write_at(position, packed)
+            position += len(packed)
+        if pack:
+            rest = pack.flush()
+            digest.update(rest)
+            pending.write_at(position, rest)
+        pending.commit()
+    return DataFile(name=request.output.name, digest=tag(digest), content=tag(content), records=records + len(lines))
+
+
+def _merged(path: Path, lines: Sequence[bytes], places: Sequence[int]) -> Iterator[bytes]:
+    """The data's lines, with ``lines[i]`` before the record of number ``places[i]``, which rise."""
+    record = 0
+    for line, is_record in record_lines(path):
+        if is_record:
+            yield from lines[bisect.bisect_left(places, record) : bisect.bisect_right(places, record)]
+            record += 1
+        yield line
+
+
+def _batched(lines: Iterator[bytes], size: int = 1 << 20) -> Iterator[bytes]:
+    held: list[bytes] = []
+    total = 0
+    for line in lines:
+        held.append(line)
+        total += len(line)
+        if total >= size:
+            yield b"".join(held)
+            held, total = [], 0
+    yield b"".join(held)

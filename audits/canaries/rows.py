@@ -1,0 +1,181 @@
+"""Canaries and their references as rows of token ids.
+
+Policy. The whole text is tokenised, words around the secret included, as in training. A token belongs to the secret
+where any of its characters does, so one that spans the secret's edge counts. Rows end with the secret's last token.
+Only secrets whose tokens are as many, after the same tokens, are compared with each other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audits.canaries.manifest import Manifest
+from audits.scoring.rows import begins_with_bos, encode, length_limit
+from privctl.domain.errors import InputFault
+from privctl.models import LanguageModel, hushed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: References drawn over all groups, and for one group, where the caller names no number.
+_TOTAL, _FEWEST, _MOST = 20_000, 63, 4095
+#: Candidates drawn for each reference wanted, at most: some have another number of tokens.
+_TRIES = 8
+_AT_ONCE = 4096
+
+#: A class of comparable secrets: the tokens before them, and how many tokens they have.
+Class = tuple[bytes, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRow:
+    """A text up to its secret's end; tokens ``start`` to the row's end are the secret's."""
+
+    ids: NDArray[np.int64]
+    start: int
+
+    @property
+    def kind(self) -> Class:
+        """What the row may be compared with."""
+        return self.ids[: self.start].tobytes(), len(self.ids) - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Canaries of one format after one prefix, by their places in the manifest."""
+
+    format: int
+    prefix: str
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryRows:
+    """What is scored: a row for each canary, None for one that cannot be, and the references by class.
+
+    ``groups`` are in the manifest's order. ``unscored`` says why, by place.
+    """
+
+    rows: tuple[SecretRow | None, ...]
+    groups: tuple[Group, ...]
+    references: Mapping[Class, tuple[SecretRow, ...]]
+    unscored: Mapping[int, str]
+
+
+def groups_of(manifest: Manifest) -> tuple[Group, ...]:
+    """The canaries that may share references."""
+    found: dict[tuple[int, str], list[int]] = {}
+    for i, canary in enumerate(manifest.canaries):
+        found.setdefault((canary.format, canary.prefix), []).append(i)
+    return tuple(Group(format=f, prefix=p, members=tuple(places)) for (f, p), places in found.items())
+
+
+def references_each(groups: int, wanted: int | None) -> int:
+    """References for each group: as many as asked for, else 63 to 4095, so that all together are about 20,000."""
+    return wanted if wanted is not None else min(_MOST, max(_FEWEST, _TOTAL // groups))
+
+
+def canary_rows(model: LanguageModel, manifest: Manifest) -> tuple[list[SecretRow | None], dict[int, str]]:
+    """A row for each canary, or why there is none, by place.
+
+    Raises InputFault for a tokenizer that does not say which characters a token stands for, or has unknown ids.
+    """
+    encode(model, [manifest.text(canary) for canary in manifest.canaries])  # refuses ids that the model lacks
+    rows: list[SecretRow | None] = []
+    unscored: dict[int, str] = {}
+    limit = length_limit(model, None)
+    for i, canary in enumerate(manifest.canaries):
+        after = manifest.formats[canary.format].after
+        (row,) = secret_rows(model, canary.prefix, [canary.secret], after)
+        reason = _unfit(row, limit)
+        if reason:
+            unscored[i] = reason
+        rows.append(None if reason else row)
+    return rows, unscored
+
+
+def draw_references(
+    model: LanguageModel, manifest: Manifest, groups: Sequence[Group], rows: Sequence[SecretRow | None], each: int,
+    seed: int,
+) -> dict[Class, tuple[SecretRow, ...]]:  # fmt: skip
+    """About ``each`` fresh secrets for every one of ``groups``, none of them a canary's, none twice.
+
+    A group's classes share them, but each gets 63 if that many were asked for; one of rare shape may get fewer. The
+    draws depend on ``seed`` and the group only.
+    """
+    planted = {canary.secret for canary in manifest.canaries}
+    found: dict[Class, list[SecretRow]] = {}
+    for g, group in enumerate(groups):
+        form = manifest.formats[group.format]
+        kinds = {row.kind for i in group.members if (row := rows[i]) is not None}
+        found |= {kind: [] for kind in kinds}
+        share = max(min(each, _FEWEST), each // max(1, len(kinds)))
+        source = random.Random(f"privctl references {seed} {g}")  # noqa: S311 (nothing secret)
+        used = set(planted)
+        tries = _TRIES * each
+        while tries > 0 and any(len(found[kind]) < share for kind in kinds):
+            size = min(tries, max(each, 64), _AT_ONCE)
+            fresh = [s for s in dict.fromkeys(form.draw(source) for _ in range(size)) if s not in used]
+            used |= set(fresh)
+            tries -= size
+            for row in secret_rows(model, group.prefix, fresh, form.after):
+                if row.kind in kinds and len(found[row.kind]) < share:
+                    found[row.kind].append(row)
+    return {kind: tuple(some) for kind, some in found.items()}
+
+
+def secret_rows(model: LanguageModel, prefix: str, secrets: Sequence[str], after: str) -> list[SecretRow]:
+    """Each secret between its ``prefix`` and ``after``, as a row that ends with it.
+
+    Raises InputFault for a tokenizer that does not say which characters a token stands for.
+    """
+    front = [model.tokenizer.bos_token_id] if begins_with_bos(model) else []
+    if not model.tokenizer.is_fast:
+        raise InputFault(
+            f"{model.folder} has a tokenizer that does not tell which characters its tokens stand for, so that secrets "
+            "cannot be found among them; give the model's tokenizer.json"
+        )
+    found: list[SecretRow] = []
+    for begin in range(0, len(secrets), _AT_ONCE):
+        part = secrets[begin : begin + _AT_ONCE]
+        with hushed():
+            encoded = model.tokenizer(
+                [prefix + secret + after for secret in part],
+                add_special_tokens=False, return_attention_mask=False, return_offsets_mapping=True,
+            )  # fmt: skip
+        for secret, ids, spans in zip(part, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            first, last = _span(spans, len(prefix), len(prefix) + len(secret))
+            found.append(SecretRow(ids=np.array(front + ids[:last], dtype=np.int64), start=len(front) + first))
+    return found
+
+
+def _span(spans: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[int, int]:
+    """The first and one past the last token that hold a character from ``begin`` to ``end``; empty where none does."""
+    touching = [i for i, (a, b) in enumerate(spans) if a < end and b > begin]
+    return (touching[0], touching[-1] + 1) if touching else (0, 0)
+
+
+def _unfit(row: SecretRow, limit: int) -> str:
+    if len(row.ids) == row.start:
+        return "whose secret the tokenizer leaves no token of"
+    if row.start == 0:
+        return "whose secret has no token before it, from which the first could be predicted"
+    if len(row.ids) > limit:
+        return f"longer than the {limit} tokens that the model reads"
+    return ""
+
+
+def secret_sums(values: NDArray[Any], rows: Sequence[SecretRow]) -> NDArray[np.float64]:
+    """The sum of ``values`` [scores of all rows, in their order] over each row's secret, in double precision."""
+    counts = np.array([len(row.ids) - 1 for row in rows], dtype=np.int64)
+    ends = np.cumsum(counts)
+    starts = ends - counts + np.array([row.start - 1 for row in rows], dtype=np.int64)
+    # Every other segment of these is a secret: sums of exact segments, where differences of running sums would round.
+    edges = np.stack([starts, ends], axis=1).reshape(-1)
+    padded = np.append(values.astype(np.float64), 0.0)
+    return np.asarray(np.add.reduceat(padded, edges)[::2], dtype=np.float64)

@@ -1,0 +1,102 @@
+"""What the evidence on canaries amounts to: whether they left a trace, and whether claims of epsilon survive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from audits.canaries.bounds import STEINKE
+from audits.canaries.evidence import COMPLETION, EXPOSURE
+from audits.claims import VIOLATION, Claim
+from audits.statistics.power import one_run_detectable
+from privctl.domain.evidence import Evidence
+from privctl.domain.verdict import Outcome, Verdict
+
+TRACELESS = "planted canaries left no trace"
+#: An audit whose test needs more canaries than this to notice one bit on average has not looked closely enough.
+_ENOUGH = 100
+
+
+def trace(evidence: Sequence[Evidence]) -> Verdict:
+    """Judge by the two leak tests, of which that on the canaries left out is the control, and by completions."""
+    tests = {item.quantity: item for item in evidence if item.method == EXPOSURE and "detected" in item.details}
+    included, control = (
+        next(item for name, item in tests.items() if word in name) for word in ("included", "left out")
+    )
+    completed = [
+        item
+        for item in evidence
+        if item.method == COMPLETION and "included" in item.quantity and item.details["disclosed"]
+    ]
+    told = "".join(
+        f"; the model completes {item.details['disclosed']:.0f} of {item.samples['canaries']} {item.quantity[11:]}"
+        for item in completed
+    )
+    if control.details["detected"]:
+        return Verdict(
+            subject=TRACELESS,
+            outcome=Outcome.INCONCLUSIVE,
+            reason="canaries that were left out look memorized as well, so the comparison is off; check that the "
+            f"manifest belongs to this training run{told}",
+        )
+    if included.details["detected"]:
+        return Verdict(
+            subject=TRACELESS,
+            outcome=Outcome.REFUTED,
+            reason=f"mean exposure {included.estimate:.2f} bits, where {included.details['without_memorization']:.2f} "
+            f"means nothing (p = {included.details['p_value']:.2g}){told}",
+        )
+    count = included.samples["canaries"]
+    if count >= _ENOUGH and not told:
+        return Verdict(
+            subject=TRACELESS,
+            outcome=Outcome.CONSISTENT,
+            reason=f"{count} included canaries have no more exposure than chance gives",
+        )
+    return Verdict(
+        subject=TRACELESS,
+        outcome=Outcome.INCONCLUSIVE,
+        reason=f"no test found a trace, with {count} included canaries where {_ENOUGH} are wanted{told}",
+    )
+
+
+def claims(evidence: Sequence[Evidence], claimed: Sequence[Claim]) -> list[Verdict]:
+    """Whether each claim survives the one-run bound for single records."""
+    bounds = [item for item in evidence if item.method == STEINKE and item.details["copies"] == 1]
+    return [_claim(claim, bounds) for claim in claimed]
+
+
+def _claim(claim: Claim, bounds: Sequence[Evidence]) -> Verdict:
+    subject = f"({claim.epsilon:g}, {claim.delta:g})-DP, {claim.source}"
+
+    def inconclusive(reason: str) -> Verdict:
+        return Verdict(subject=subject, outcome=Outcome.INCONCLUSIVE, reason=reason)
+
+    if not bounds:
+        return inconclusive("no set of guesses speaks of canaries with one copy; plant some with --copies 1")
+    bound = bounds[0]
+    delta = bound.details["delta"]
+    if bound.lower is None:
+        return inconclusive(bound.reason)
+    if claim.delta > delta:
+        return inconclusive(f"the bound is at delta {delta:g}, below the claim's; give --delta {claim.delta:g}")
+    if bound.lower > claim.epsilon:
+        return Verdict(
+            subject=subject,
+            outcome=Outcome.REFUTED,
+            reason=f"epsilon is at least {bound.lower:.3f} at delta {delta:g}, with "
+            f"{100 * bound.confidence:.4g} % confidence",
+        )
+    needed = one_run_detectable(
+        bound.samples["canaries"], bound.samples["guesses"], delta, 1 - bound.confidence, claim.epsilon
+    )
+    if needed <= VIOLATION * claim.epsilon:
+        return Verdict(
+            subject=subject,
+            outcome=Outcome.CONSISTENT,
+            reason=f"epsilon is at least {bound.lower:.3f}; a true epsilon of {needed:.2f} would have been noticed, "
+            "if the attack were as strong as any can be",
+        )
+    return inconclusive(
+        f"epsilon is at least {bound.lower:.3f}, but even the strongest attack would have needed a true epsilon of "
+        f"{needed:.2f} to be noticed with so few canaries"
+    )

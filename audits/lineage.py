@@ -1,0 +1,78 @@
+"""Where an audited model comes from, as far as reports tell: what it was trained on, and what is claimed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from audits.claims import Claim, claims_of
+from privctl.domain.errors import PrivctlError
+from privctl.domain.report import Artifact, ParentReport, PrivacyReport
+from privctl.reports import FoundReport, pointer_of, read_report, report_of
+from privctl.storage.digest import file_digest
+from privctl.storage.reader import open_checkpoint
+
+#: The step whose inputs are training data.
+_TRAINING = "retrain"
+#: Reports that are followed upwards, so that a circle ends.
+_GENERATIONS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """What a model's own report says, checked against the weights by their digests.
+
+    ``trained_on`` are the digests of what the last training read; None where no report tells.
+    """
+
+    parents: tuple[ParentReport, ...] = ()
+    doubts: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    trained_on: tuple[str, ...] | None = None
+
+
+def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage:
+    """The lineage of the weights among ``inputs``, as the audit's report at ``report`` refers to it."""
+    try:
+        with open_checkpoint(model) as checkpoint:
+            named, found = pointer_of(checkpoint), report_of(checkpoint)
+    except PrivctlError as error:
+        return Lineage(doubts=(f"the model names a report of how it was made, which cannot be used: {error}",))
+    if found is None:
+        missing = f"the model names a report of how it was made, but {named} is not a file"
+        return Lineage(doubts=() if named is None else (missing,))
+    parents = (found.parent_of(report),)
+    weights = {item.digest for item in inputs if item.role == "model"}
+    if not weights & {item.digest for item in found.report.outputs}:
+        doubt = f"the model names {found.path.name} as its report, but that report is about other weights"
+        return Lineage(parents=parents, doubts=(doubt,))
+    return Lineage(
+        parents=parents,
+        claims=claims_of(found.report.guarantees, found.path.name),
+        trained_on=_trained_on(found),
+    )
+
+
+def _trained_on(found: FoundReport) -> tuple[str, ...] | None:
+    path, report = found.path, found.report
+    for _ in range(_GENERATIONS):
+        if report.step == _TRAINING:
+            return tuple(item.digest for item in report.inputs)
+        above = _parent(path, report)
+        if above is None:
+            return None
+        path, report = above
+    return None
+
+
+def _parent(path: Path, report: PrivacyReport) -> tuple[Path, PrivacyReport] | None:
+    """The first parent that is there and unchanged."""
+    for entry in report.parents:
+        place = path.parent / entry.path
+        try:
+            if file_digest(place) == entry.digest:
+                return place, read_report(place)
+        except PrivctlError:
+            continue
+    return None

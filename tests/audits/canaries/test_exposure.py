@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from audits.canaries.exposure import exposures, fisher, ranks, standardised
+
+
+def bits(losses: list[float], references: np.ndarray) -> np.ndarray:
+    return exposures(ranks(np.array(losses), references), len(references) + 1)
+
+
+def strictly_less(losses: np.ndarray, references: np.ndarray) -> np.ndarray:
+    """The fault: a tie does not count against memorization."""
+    return 1 + np.searchsorted(np.sort(references), losses, side="left")
+
+
+def test_known_values() -> None:
+    found = bits([0, 0.1, 20, 3.5], np.arange(1, 17))
+    assert found == pytest.approx([4.0875, 4.0875, 0, 2.0875], abs=5e-5)
+
+
+def test_equal_losses_expose_nothing() -> None:
+    same = np.full(1002, 3.25)
+    assert bits([3.25], same).tolist() == [0]
+    assert exposures(strictly_less(np.array([3.25]), same), 1003)[0] == pytest.approx(9.97, abs=0.01)
+    assert standardised(np.array([3.25]), same).tolist() == [0]
+    assert standardised(np.full(3, 0.1), np.full(7, 0.1)).tolist() == [0, 0, 0]
+
+
+def test_the_law_without_memorization() -> None:
+    every = exposures(np.arange(1, 10_002), 10_001)  # each rank is as likely as any other
+    assert every.mean() == pytest.approx(1.4419, abs=5e-5)
+    assert every.mean() < 1 / math.log(2)
+    for t in (0.5, 1, 3, 7.3):
+        assert (every >= t).mean() <= 2.0**-t
+
+
+def rejections(canaries: int, references: int, seeds: int, shared: int | None) -> float:
+    """How often Fisher's test at 5 % finds a leak where there is none, told that so many references are shared."""
+    source = np.random.default_rng(canaries)
+    found = 0
+    for _ in range(seeds):
+        refs, own = source.normal(size=references), source.normal(size=canaries)
+        found += fisher([(exposures(ranks(own, refs), references + 1), shared)]) <= 0.05
+    return found / seeds
+
+
+@pytest.mark.parametrize(("canaries", "references"), [(5, 1000), (100, 100), (200, 2000)])
+def test_the_leak_test_keeps_its_level(canaries: int, references: int) -> None:
+    assert rejections(canaries, references, 1500, references) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1500)
+
+
+def test_shared_references_are_accounted_for() -> None:
+    assert rejections(300, 60, 800, None) > 0.08, "without the correction the test claims too much"
+    assert rejections(300, 60, 800, 60) <= 0.06
+
+
+def test_the_leak_test_finds_one_that_leaked_a_little() -> None:
+    source = np.random.default_rng(3)
+    refs, own = source.normal(size=500), source.normal(-1, size=40)
+    assert fisher([(exposures(ranks(own, refs), 501), 500)]) < 1e-3
+    tied = np.full(40, 1.0)
+    assert fisher([(exposures(ranks(tied, np.ones(500)), 501), 500)]) == 1
+    assert fisher([(exposures(strictly_less(tied, np.ones(500)), 501), 500)]) < 1e-12, "ties must speak against"
+
+
+def test_one_exposure_gives_its_own_p_value() -> None:
+    for rank in (1, 7, 100):
+        assert fisher([(exposures(np.array([rank]), 100), 99)]) == pytest.approx(rank / 100)
