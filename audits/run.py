@@ -11,12 +11,12 @@ from pathlib import Path
 from audits.findings import Findings, Part
 from audits.membership.part import MembershipPart, MembershipRequest
 from audits.scoring.book import make_book, work
-from audits.scoring.causal import CausalScorer
 from audits.scoring.forward import Advance
+from audits.scoring.subject import load_subject
 from audits.scoring.table import write_arrays
 from privctl.domain.errors import PrivctlError, UsageFault
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
-from privctl.models import CONFIG_NAME, TOKENIZER_FILES, LanguageModel, load_model
+from privctl.models import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
 from privctl.reports import POINTER, file_artifact, now, pointer_of, relative, report_of, versions
 from privctl.storage.digest import hash_tensors
 from privctl.storage.reader import open_checkpoint
@@ -36,6 +36,9 @@ class AuditRequest:
     report: Path
     scores: Path
     membership: MembershipRequest
+    task: str | None = None
+    max_length: int | None = None
+    resize: tuple[int, int] | None = None
     device: str | None = None
 
     @property
@@ -50,9 +53,15 @@ def run_audit(request: AuditRequest, progress: Progress) -> PrivacyReport:
     Raises InputFault for a model or data that cannot be scored, UsageFault for settings that do not fit the model.
     """
     _check_distinct(request)
-    model = load_model(request.model, device=request.device)
-    scorer = CausalScorer(model)
-    parts: list[Part] = [MembershipPart(model, request.membership)]
+    subject = load_subject(
+        request.model,
+        task=request.task,
+        device=request.device,
+        max_length=request.max_length,
+        resize=request.resize,
+    )
+    model, scorer = subject.model, subject.scorer
+    parts: list[Part] = [MembershipPart(subject, request.membership)]
     rows = [row for part in parts for row in part.rows]
     with progress("scoring", work(scorer, rows), "tokens") as advance:
         book = make_book(scorer, rows, advance=advance)
@@ -128,7 +137,7 @@ def _inputs(request: AuditRequest, model: LanguageModel) -> tuple[Artifact, ...]
     for role, names in (("config", (CONFIG_NAME,)), ("tokenizer", TOKENIZER_FILES)):
         paths = [model.folder / name for name in names if (model.folder / name).is_file()]
         found += [file_artifact(role, path, request.report) for path in paths]
-    found += [file_artifact(role, path, request.report) for role, path in request.files.items()]
+    found += [file_artifact(role, path, request.report) for role, path in request.files.items() if path.is_file()]
     return tuple(found)
 
 

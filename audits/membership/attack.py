@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from audits.scoring.rows import CAUSAL_LM
 from audits.scoring.table import ScoreTable
 from audits.statistics.metrics import CLOPPER_PEARSON, auc, tpr_at_fpr
 from privctl.domain.evidence import Evidence
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 #: False positive rates that a TPR is reported at.
@@ -41,13 +43,29 @@ class Shadows:
 class Candidates:
     """The records whose membership is to be told: their scores, and their ``texts`` in the same order.
 
-    ``reference`` [records] is the mean log-probability (nats) under a reference model, None where none was given.
+    ``digests`` are what the records are known by (``Record.digest``). ``task`` names what the model is for, see
+    ``audits.scoring.subject``. ``reference`` [records] is the mean log-probability (nats) under a reference model, None
+    where none was given.
     """
 
     table: ScoreTable
     texts: Sequence[str]
+    digests: Sequence[bytes] = ()
+    task: str = CAUSAL_LM
     reference: NDArray[Any] | None = None
     shadows: Shadows | None = None
+
+    @property
+    def mean_lp(self) -> NDArray[np.float64]:
+        """The target's mean log-probability (nats) of each record [records]."""
+        return self.table.means(self.table.lp)
+
+
+def of_next_tokens(candidates: Candidates) -> str:
+    """Why an attack that reads how each next token was ranked cannot be run; empty for a causal language model."""
+    if candidates.task == CAUSAL_LM:
+        return ""
+    return f"it reads the probabilities of each next token, which a model for {candidates.task} does not give"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,13 @@ from audits import ATTACKS, load_attack
 from audits.findings import Findings
 from audits.membership.attack import Attack, Candidates, Settings
 from audits.membership.records import Workload, candidates_of, prepare
+from audits.membership.shadows import read_shadows, summary, weights_digest_of
 from audits.scoring.book import Book
+from audits.scoring.subject import Subject, read
 from audits.scoring.table import ScoreTable, Skip, arrays_of
-from privctl.data import read_records
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Omission
-from privctl.models import LanguageModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,23 +32,23 @@ class MembershipRequest:
     members: Path
     nonmembers: Path
     attacks: tuple[str, ...] = ()
-    max_length: int | None = None
+    shadow: Path | None = None
     seed: int = 0
 
 
 class MembershipPart:
     """Can members be told from non-members?"""
 
-    def __init__(self, model: LanguageModel, request: MembershipRequest) -> None:
-        """Read and tokenise both files. Raises InputFault for data that cannot be scored, UsageFault for settings."""
+    def __init__(self, subject: Subject, request: MembershipRequest) -> None:
+        """Read and encode both files. Raises InputFault for data that cannot be scored, UsageFault for settings."""
         if request.members.resolve() == request.nonmembers.resolve():
             raise UsageFault(
                 f"--members and --nonmembers are the same file, {request.members}; give two sets to compare"
             )
-        members, nonmembers = (list(read_records(path)) for path in (request.members, request.nonmembers))
+        members, nonmembers = (read(subject, path) for path in (request.members, request.nonmembers))
         self._request = request
-        self._model = model
-        self._work = prepare(model, members, nonmembers, request.max_length)
+        self._subject = subject
+        self._work = prepare(subject, members, nonmembers)
         self.rows: Sequence[NDArray[Any]] = self._work.rows
         _check_sides(self._work, request)
 
@@ -58,9 +58,10 @@ class MembershipPart:
         table = candidates.table
         if not all(table.samples.values()):
             raise InputFault(
-                f"{self._model.path} gives NaN or infinite scores to every record of one side; "
+                f"{self._subject.model.path} gives NaN or infinite scores to every record of one side; "
                 "check its weights for NaN and its format for overflow"
             )
+        candidates = self._with_shadows(candidates)
         attacks, omitted = self._chosen(candidates)
         quantities = sum(attack.quantities for attack in attacks)
         settings = Settings(seed=self._request.seed, confidence=1 - alpha / quantities)
@@ -80,13 +81,19 @@ class MembershipPart:
             ),
             parameters={
                 "attack": [attack.name for attack in attacks],
-                "max_length": self._work.max_length,
                 "seed": self._request.seed,
-                "bos": "prepended, not scored" if self._work.bos else "none",
-                "truncation": "keeps the first max_length tokens, BOS counted",
+                **self._subject.describe(),
+                **({} if candidates.shadows is None else {"shadow": summary(candidates.shadows)}),
             },
             arrays=arrays,
         )
+
+    def _with_shadows(self, candidates: Candidates) -> Candidates:
+        if self._request.shadow is None:
+            return candidates
+        target = weights_digest_of(self._subject.model.path)
+        shadows = read_shadows(self._request.shadow, candidates.digests, target, self._subject.describe())
+        return replace(candidates, shadows=shadows)
 
     def _chosen(self, candidates: Candidates) -> tuple[list[Attack], list[Omission]]:
         """The attacks to run, and those that lack something. Raises UsageFault where one was asked for by name."""
@@ -127,7 +134,7 @@ def _check_sides(work: Workload, request: MembershipRequest) -> None:
             )
 
 
-def _data_warnings(table: ScoreTable, max_length: int) -> list[str]:
+def _data_warnings(table: ScoreTable, max_length: int | None) -> list[str]:
     found = [f"left out: {count} {_SIDES[member]}, {skip.reason}" for (member, skip), count in table.skipped().items()]
     cut = int(table.truncated.sum())
     if cut:

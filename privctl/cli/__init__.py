@@ -24,6 +24,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "retrain": ("privctl.cli.retrain:retrain", "Train a model privately, with clipped gradients, or plainly."),
     "account": ("privctl.cli.account:account", "Plan a privacy budget: every accountant and theorem side by side."),
     "audit": ("privctl.cli.audit:audit", "Attack a model: can members of its training data be told apart?"),
+    "shadow": (
+        "privctl.cli.shadow:shadow",
+        "Train shadow models, which the strongest attacks compare with.",
+    ),
     "inspect": ("privctl.cli.inspect:inspect", "Show what a checkpoint holds and the chain of reports behind it."),
     "demo": ("privctl.cli.demo:demo", "The whole story on a small model made on the spot, in about a minute."),
 }

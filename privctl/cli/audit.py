@@ -16,6 +16,7 @@ from privctl.domain.evidence import Evidence
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
 
+_TASKS = ("causal-lm", "masked-lm", "text-classification", "image-classification")
 _FILE = click.Path(path_type=Path)
 _HELP = "Attack to run, repeatable; all by default: " + "; ".join(f"{n}: {line}" for n, (_, line) in ATTACKS.items())
 
@@ -26,6 +27,13 @@ _HELP = "Attack to run, repeatable; all by default: " + "; ".join(f"{n}: {line}"
 @click.option("--nonmembers", type=_FILE, required=True, help="JSONL of records it was not trained on.")
 @click.option("-o", "--output", type=_FILE, help="The report; NAME.audit.report.json beside the model by default.")
 @click.option("--attack", "attacks", multiple=True, type=click.Choice(list(ATTACKS)), help=_HELP + ".")
+@click.option(
+    "--task",
+    type=click.Choice(["causal-lm", "masked-lm", "text-classification", "image-classification"]),
+    help="What MODEL is for; by its config.json by default.",
+)
+@click.option("--shadow", type=_FILE, help="Folder of shadow models, as privctl shadow writes it.")
+@click.option("--resize", type=int, nargs=2, help="Height and width that images are brought to.")
 @click.option(
     "--max-length", type=click.IntRange(min=2), help="Tokens kept of a record; the model's context up to 2048."
 )
@@ -41,6 +49,9 @@ def audit(
     nonmembers: Path,
     output: Path | None,
     attacks: tuple[str, ...],
+    task: str | None,
+    shadow: Path | None,
+    resize: tuple[int, int] | None,
     max_length: int | None,
     seed: int,
     device: str | None,
@@ -76,9 +87,12 @@ def audit(
             members=members,
             nonmembers=nonmembers,
             attacks=tuple(dict.fromkeys(attacks)),
-            max_length=max_length,
+            shadow=shadow,
             seed=seed,
         ),
+        task=task,
+        resize=resize,
+        max_length=max_length,
         device=device,
     )
     report = run_audit(request, partial(progress, quiet=quiet))

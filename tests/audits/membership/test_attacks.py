@@ -7,7 +7,7 @@ import pytest
 
 from audits import ATTACKS, load_attack
 from audits.membership import loss, midpoint
-from audits.membership.attack import Candidates, Settings
+from audits.membership.attack import Candidates, Settings, Shadows
 from audits.membership.midpoint import halved
 from audits.scoring.table import ScoreTable
 
@@ -31,7 +31,9 @@ def table(members: np.ndarray, nonmembers: np.ndarray) -> Candidates:
         skipped_line=nothing,
         skipped_reason=nothing.astype(np.uint8),
     )
-    return Candidates(table=scores, texts=[f"text {i}" for i in range(records)])
+    included = np.arange(8)[:, None] % 2 == np.arange(records) % 2
+    shadows = Shadows(lp=np.random.default_rng(records).normal(2.0 * included - 5, 0.5), included=included)
+    return Candidates(table=scores, texts=[f"text {i}" for i in range(records)], shadows=shadows)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
