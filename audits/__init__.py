@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 #: Attack name -> (where it is, one line for ``--help``).
 ATTACKS: dict[str, tuple[str, str]] = {
     "loss": ("audits.membership.loss:ATTACK", "members have a lower loss"),
+    "lira": ("audits.membership.lira:OFFLINE", "confidence beyond that of shadow models which did not see the record"),
+    "lira-online": ("audits.membership.lira:ONLINE", "the same, against shadow models that did and did not"),
+    "rmia": ("audits.membership.rmia:OFFLINE", "probability against that of shadow models, among the non-members"),
+    "rmia-online": ("audits.membership.rmia:ONLINE", "the same, with shadow models that saw the record too"),
     "midpoint": ("audits.membership.midpoint:ATTACK", "loss below the midpoint of the two mean losses (accuracy, F1)"),
     "zlib": ("audits.membership.zlib_ratio:ATTACK", "the model's code length against zlib's"),
     "min-k": ("audits.membership.min_k:MIN_K", "the least likely fifth of a record's tokens (Min-K%)"),

@@ -13,13 +13,13 @@ from blake3 import blake3
 
 from audits.scoring.book import Book, make_book, plan
 from audits.scoring.cache import ScoreCache, folder_name
-from audits.scoring.causal import CausalScorer
 from audits.scoring.forward import Advance
-from audits.scoring.rows import encode, length_limit
+from audits.scoring.subject import Subject, load_subject
 from audits.scoring.table import FIELDS
+from privctl.data import Record
 from privctl.domain.errors import InputFault
 from privctl.domain.report import Artifact
-from privctl.models import CONFIG_NAME, TOKENIZER_FILES, LanguageModel, load_model
+from privctl.models import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
 from privctl.parallel import Crew
 from privctl.reports import file_artifact, relative
 from privctl.storage.digest import hash_tensors, tag
@@ -36,8 +36,7 @@ Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
 class Opened:
     """A model ready to be scored, the files it was made of, and where its scores are kept."""
 
-    model: LanguageModel
-    scorer: CausalScorer
+    subject: Subject
     inputs: tuple[Artifact, ...]
     cache: ScoreCache | None
 
@@ -51,16 +50,24 @@ class Desk:
     crew: Crew
     progress: Progress
 
-    def open(self, path: Path, report: Path) -> Opened:
+    def open(
+        self,
+        path: Path,
+        report: Path,
+        *,
+        task: str | None = None,
+        max_length: int | None = None,
+        resize: tuple[int, int] | None = None,
+    ) -> Opened:
         """Load the model at ``path``; artifacts name their files as seen from ``report``."""
-        model = load_model(path, device=self.device)
-        inputs = _inputs(path, model, report)
-        cache = None if self.cache is None else ScoreCache(self.cache / folder_name(_identity(inputs, model)))
-        return Opened(model=model, scorer=CausalScorer(model), inputs=inputs, cache=cache)
+        subject = load_subject(path, task=task, device=self.device, max_length=max_length, resize=resize)
+        inputs = _inputs(path, subject.model, report)
+        cache = None if self.cache is None else ScoreCache(self.cache / folder_name(_identity(inputs, subject)))
+        return Opened(subject=subject, inputs=inputs, cache=cache)
 
     def score(self, opened: Opened, rows: Sequence[NDArray[Any]], label: str = "scoring") -> Book:
         """The scores of ``rows``; every process of the crew must ask for the same ones."""
-        made = plan(opened.scorer, rows, opened.cache)
+        made = plan(opened.subject.scorer, rows, opened.cache)
         with self.progress(label, made.work / self.crew.size, "tokens") as advance:
             book = make_book(made, share=(self.crew.rank, self.crew.size), meet=self.crew.wait, advance=advance)
         if opened.cache is not None and self.crew.leads:
@@ -68,21 +75,21 @@ class Desk:
         self.crew.wait()
         return book
 
-    def means(self, opened: Opened, texts: Sequence[str]) -> NDArray[np.float64]:
-        """The mean log-probability (nats) of each text's tokens, [texts]. Raises InputFault where one has no token."""
-        limit = length_limit(opened.model, None)
-        rows = [row[:limit] for row in encode(opened.model, texts)]
-        short = sum(len(row) < 2 for row in rows)
-        if short:
+    def means(self, opened: Opened, records: Sequence[Record]) -> NDArray[np.float64]:
+        """The mean log-probability (nats) of each record, [records]. Raises InputFault where one cannot be scored."""
+        subject = opened.subject
+        rows = subject.rows(records).rows
+        counts = subject.scorer.counts(rows)
+        unscored = int((counts == 0).sum())
+        if unscored:
             raise InputFault(
-                f"{opened.model.path} splits {short} of {len(texts)} texts into fewer than 2 tokens, so that they have "
-                "no score there; give a reference model with a tokenizer like the audited one's"
+                f"{subject.model.path} cannot score {unscored} of {len(records)} records, as too few tokens are left "
+                "of them; give a reference model with a tokenizer like the audited one's"
             )
-        counts = opened.scorer.counts(rows)
         values = self.score(opened, rows, "scoring the reference").take(rows, counts)[FIELDS.index("lp")]
         sums = np.add.reduceat(values.astype(np.float64), np.cumsum(counts) - counts)
         if not np.isfinite(sums).all():
-            raise InputFault(f"{opened.model.path} gives NaN or infinite scores; give another reference model")
+            raise InputFault(f"{subject.model.path} gives NaN or infinite scores; give another reference model")
         return np.asarray(sums / counts)
 
 
@@ -106,10 +113,11 @@ def _inputs(path: Path, model: LanguageModel, report: Path) -> tuple[Artifact, .
     return tuple(found)
 
 
-def _identity(inputs: Sequence[Artifact], model: LanguageModel) -> dict[str, str]:
+def _identity(inputs: Sequence[Artifact], subject: Subject) -> dict[str, str]:
     """Everything that a row's scores depend on besides the row."""
     tensors = blake3()
     for tensor in sorted((t for item in inputs for t in item.tensors), key=lambda t: t.name):
         tensors.update(f"{tensor.name}\0{tensor.dtype}\0{tensor.shape}\0{tensor.digest}\n".encode())
     files = {f"{item.role} {Path(item.path).name}": item.digest for item in inputs if item.role != "model"}
-    return {"tensors": tag(tensors), "dtype": model.dtype, "device": model.device.type, **files}
+    model = subject.model
+    return {"tensors": tag(tensors), "task": subject.task, "dtype": model.dtype, "device": model.device.type, **files}

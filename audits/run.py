@@ -9,14 +9,15 @@ from pathlib import Path
 
 from audits.canaries.part import CanaryPart, CanaryRequest
 from audits.claims import Claim
-from audits.desk import Desk, Progress
+from audits.desk import Desk, Opened, Progress
 from audits.findings import Part
 from audits.lineage import Lineage, lineage_of
 from audits.membership.part import MembershipPart, MembershipRequest, Reference
+from audits.scoring.rows import CAUSAL_LM
+from audits.scoring.subject import Subject
 from audits.scoring.table import write_arrays
 from privctl.domain.errors import UsageFault
 from privctl.domain.report import PrivacyReport
-from privctl.models import LanguageModel
 from privctl.parallel import Crew
 from privctl.reports import POINTER, file_artifact, now, versions
 
@@ -40,6 +41,9 @@ class AuditRequest:
     reference: Path | None = None
     #: Where scores are kept between audits; None keeps none.
     cache: Path | None = None
+    task: str | None = None
+    max_length: int | None = None
+    resize: tuple[int, int] | None = None
     device: str | None = None
 
     @property
@@ -63,18 +67,22 @@ def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> 
     if crew.size > 1 and request.cache is None:
         raise UsageFault("several processes meet in the cache of scores; leave --no-cache away")
     desk = Desk(cache=request.cache, device=request.device, crew=crew, progress=progress)
-    subject = desk.open(request.model, request.report)
-    lineage = lineage_of(request.model, subject.inputs, request.report)
-    reference = None if request.reference is None else desk.open(request.reference, request.report)
-    parts = _parts(request, subject.model, lineage, None if reference is None else partial(desk.means, reference))
-    book = desk.score(subject, [row for part in parts for row in part.rows])
+    opened = desk.open(
+        request.model, request.report, task=request.task, max_length=request.max_length, resize=request.resize
+    )
+    lineage = lineage_of(request.model, opened.inputs, request.report)
+    reference = None
+    if request.reference is not None:
+        reference = desk.open(request.reference, request.report, task=opened.subject.task, resize=request.resize)
+    parts = _parts(request, opened, lineage, None if reference is None else partial(desk.means, reference))
+    book = desk.score(opened, [row for part in parts for row in part.rows])
     if not crew.leads:
         return None
     found = [part.judge(book, ALPHA / len(parts)) for part in parts]
     inputs = (
-        *subject.inputs,
+        *opened.inputs,
         *(replace(item, role=f"reference {item.role}") for item in (reference.inputs if reference else ())),
-        *(file_artifact(role, path, request.report) for role, path in request.files.items()),
+        *(file_artifact(role, path, request.report) for role, path in request.files.items() if path.is_file()),
     )
     arrays = {name: array for each in found for name, array in each.arrays.items()}
     write_arrays(request.scores, arrays, {POINTER: request.report.name})
@@ -88,8 +96,8 @@ def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> 
         parameters={
             **parameters,
             "confidence": 1 - ALPHA,
-            "device": str(subject.model.device),
-            "dtype": subject.model.dtype,
+            "device": str(opened.subject.model.device),
+            "dtype": opened.subject.model.dtype,
         },
         evidence=tuple(item for each in found for item in each.evidence),
         verdicts=tuple(item for each in found for item in each.verdicts),
@@ -99,18 +107,26 @@ def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> 
     )
 
 
-def _parts(request: AuditRequest, model: LanguageModel, lineage: Lineage, means: Reference | None) -> list[Part]:
-    """Every question that is asked. Raises UsageFault where there is none."""
+def _parts(request: AuditRequest, opened: Opened, lineage: Lineage, means: Reference | None) -> list[Part]:
+    """Every question that is asked. Raises UsageFault where there is none, or the model is of another kind."""
     parts: list[Part] = []
+    subject = opened.subject
     if request.membership is not None:
-        parts.append(MembershipPart(model, request.membership, means))
+        weights = tuple(tensor for item in opened.inputs for tensor in item.tensors)
+        parts.append(MembershipPart(subject, request.membership, weights=weights, reference=means))
     if request.canaries is not None:
+        _require_causal(subject, "--canaries")
         claims = lineage.claims if request.claim is None else (request.claim, *lineage.claims)
         canaries = replace(request.canaries, trained_on=lineage.trained_on, claims=claims)
-        parts.append(CanaryPart(model, canaries))
+        parts.append(CanaryPart(subject.model, canaries))
     if not parts:
-        raise UsageFault("nothing is asked of the model; give --members and --nonmembers, --canaries or --train")
+        raise UsageFault("nothing is asked of the model; give --members and --nonmembers, or --canaries")
     return parts
+
+
+def _require_causal(subject: Subject, flag: str) -> None:
+    if subject.task != CAUSAL_LM:
+        raise UsageFault(f"{flag} asks what a model writes next, which {subject.model.path} does not; leave it away")
 
 
 def output_paths(model: Path, output: Path | None) -> tuple[Path, Path]:

@@ -6,25 +6,46 @@ A record is an object with ``text``, or with ``prompt`` and ``response``, which 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from privctl.domain.errors import InputFault
 from privctl.storage.reader import unreadable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _EXPECTED = 'expected an object such as {"text": "..."} or {"prompt": "...", "response": "..."}'
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record; ``line`` counts from 1, as editors do."""
+    """One record; ``line`` counts from 1, as editors do.
+
+    ``label`` is there where records have one, as the file has it. An image has ``pixels`` and an empty ``text``; its
+    ``line`` is its number in the set.
+    """
 
     line: int
     text: str
+    label: str | None = None
+    pixels: NDArray[Any] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def digest(self) -> bytes:
+        """What the record is known by wherever it lies: 16 bytes of BLAKE2b over its text, label and pixels."""
+        hasher = hashlib.blake2b(self.text.encode(), digest_size=16)
+        if self.label is not None:
+            hasher.update(b"\0label\0" + self.label.encode())
+        if self.pixels is not None:
+            hasher.update(f"\0{self.pixels.dtype.str}{self.pixels.shape}\0".encode())
+            hasher.update(self.pixels.tobytes())
+        return hasher.digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -48,6 +49,9 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     "merges.txt",
 )
+
+#: A tokenizer without a limit of its own says a number such as 10^30.
+_NO_LIMIT = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +89,7 @@ class Misfits:
 class LanguageModel:
     """A model ready to be evaluated; ``path`` is what the user named, ``folder`` holds configuration and tokenizer.
 
-    ``network`` and ``tokenizer`` are transformers' own objects.
+    ``network`` and ``tokenizer`` are transformers' own objects; a network that takes images has no tokenizer.
     """
 
     path: Path
@@ -111,23 +115,46 @@ class LanguageModel:
         return str(self.network.dtype).removeprefix("torch.")
 
 
-def load_model(path: Path, *, folder: Path | None = None, device: str | None = None) -> LanguageModel:
+def load_model(
+    path: Path, *, folder: Path | None = None, device: str | None = None, kind: Kind = CAUSAL
+) -> LanguageModel:
     """Load the model at ``path``: a Hugging Face directory, or a ``.safetensors`` file beside its config and tokenizer.
 
-    ``folder`` names another place for configuration and tokenizer. ``device`` None is CUDA where there is one, else the
-    CPU. Weights are float32 on a CPU, and in the checkpoint's own format elsewhere. Raises InputFault for what is
-    missing, unsupported or disagrees; UsageFault for a device that is not there.
+    ``kind`` is what it must be for. ``folder`` names another place for configuration and tokenizer. ``device`` None is
+    CUDA where there is one, else the CPU. Weights are float32 on a CPU, and in the checkpoint's own format elsewhere.
+    Raises InputFault for what is missing, unsupported or disagrees; UsageFault for a device that is not there.
     """
     target = choose_device(device)
     with open_checkpoint(path) as checkpoint, hushed():
         folder = folder or checkpoint.folder
         config = read_config(folder, path)
-        tokenizer = read_tokenizer(folder, path)
+        tokenizer = None if kind is IMAGE_CLASSIFIER else read_tokenizer(folder, path)
         dtype: torch.dtype | str = torch.float32 if target.type == "cpu" else "auto"
-        network, misfits = read_network(checkpoint, folder, config, dtype, CAUSAL)
+        network, misfits = read_network(checkpoint, folder, config, dtype, kind)
+    if kind is MASKED:
+        # pretraining leaves other heads beside the one in question
+        misfits = replace(misfits, unexpected=tuple(n for n in misfits.unexpected if of_body(network, n)))
     refuse(checkpoint.root, misfits)
     network.eval().requires_grad_(False)
     return LanguageModel(path=path, folder=folder, network=network.to(target), tokenizer=tokenizer, device=target)
+
+
+def context_of(network: Any, tokenizer: Any) -> int | None:
+    """The most tokens the model reads: its configuration, its table of positions and its tokenizer must all agree."""
+    limits = [getattr(network.config, "max_position_embeddings", None), tokenizer.model_max_length]
+    for name, module in network.named_modules():
+        # RoBERTa and its kin count positions from padding_idx + 1
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            limits.append(module.num_embeddings - module.padding_idx - 1)
+    known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT]
+    return min(known, default=None)
+
+
+def pad_of(network: Any, tokenizer: Any) -> int:
+    """The id that fills rows up."""
+    vocabulary = int(network.get_input_embeddings().weight.shape[0])
+    candidates = (network.config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return next(int(i) for i in candidates if isinstance(i, int) and 0 <= i < vocabulary)
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -267,3 +294,14 @@ def refuse(path: Path, misfits: Misfits) -> None:
                 f"{path} {fault} {', '.join(names[:3])}{more}; check that config.json belongs to these weights, and "
                 "give the folder where a model has several files"
             )
+
+
+def of_body(network: Any, name: str) -> bool:
+    """Whether a tensor belongs to what all heads share; its name may lack the body's prefix in a headless checkpoint.
+
+    A pooler is counted to the head: masked language models have none.
+    """
+    prefix = network.base_model_prefix
+    first = name.removeprefix(f"{prefix}.").split(".")[0]
+    children = dict(getattr(network, prefix, network).named_children())
+    return first != "pooler" and (name.startswith(f"{prefix}.") or first in children)

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from audits.scoring.rows import CAUSAL_LM, IMAGE_CLASSIFICATION
 from audits.scoring.table import ScoreTable
 from audits.statistics.metrics import CLOPPER_PEARSON, auc, tpr_at_fpr
 from audits.statistics.power import detectable_auc
+from privctl.data import Record
 from privctl.domain.evidence import Evidence
 
 if TYPE_CHECKING:
@@ -42,15 +44,41 @@ class Shadows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """The records whose membership is to be told: their scores, and their ``texts`` in the same order.
+    """The records whose membership is to be told: their scores, and the ``records`` themselves in the same order.
 
-    ``reference`` [records] is the mean log-probability (nats) under a reference model, None where none was given.
+    ``digests`` are what the records are known by (``Record.digest``). ``task`` names what the model is for, see
+    ``audits.scoring.subject``. ``reference`` [records] is the mean log-probability (nats) under a reference model, None
+    where none was given.
     """
 
     table: ScoreTable
-    texts: Sequence[str]
+    records: Sequence[Record]
+    digests: Sequence[bytes] = ()
+    task: str = CAUSAL_LM
     reference: NDArray[Any] | None = None
     shadows: Shadows | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of each record; empty for an image."""
+        return [record.text for record in self.records]
+
+    @property
+    def mean_lp(self) -> NDArray[np.float64]:
+        """The target's mean log-probability (nats) of each record [records]."""
+        return self.table.means(self.table.lp)
+
+
+def of_next_tokens(candidates: Candidates) -> str:
+    """Why an attack that reads how each next token was ranked cannot be run; empty for a causal language model."""
+    if candidates.task == CAUSAL_LM:
+        return ""
+    return f"it reads the probabilities of each next token, which a model for {candidates.task} does not give"
+
+
+def of_texts(candidates: Candidates) -> str:
+    """Why an attack that reads the text itself cannot be run; empty where there is text."""
+    return "it reads the text of a record, and images have none" if candidates.task == IMAGE_CLASSIFICATION else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

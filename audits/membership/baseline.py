@@ -46,9 +46,9 @@ def quantities(candidates: Candidates, compared: int) -> int:
 
 
 def baseline(candidates: Candidates, settings: Settings) -> Baseline:
-    """AUC by the looks of the text, by its length in tokens, and under a model that saw neither side."""
+    """AUC by the looks of the record, by its length in tokens, and under a model that saw neither side."""
     table = candidates.table
-    scores, judged = blind_scores(candidates.texts, table.member, settings.seed)
+    scores, judged = blind_scores(candidates.records, table.member, settings.seed)
     evidence = [
         area(BLIND, scores[judged], table.member[judged], settings),
         area(LENGTH, np.diff(table.offsets), table.member, settings),

@@ -1,4 +1,4 @@
-"""The baseline without the model: can members be told from non-members by their texts alone? (Das et al. 2024).
+"""The baseline without the model: can members be told from non-members by their looks alone? (Das et al. 2024).
 
 If they can, the two files differ by themselves, and an attack that tells them apart shows nothing about the model.
 """
@@ -13,7 +13,8 @@ from scipy import sparse
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from audits.membership.features import ngrams, numbers
+from audits.membership.features import looks
+from privctl.data import Record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,17 +24,15 @@ _RIDGE, _STEPS = 1e-4, 60
 
 
 def blind_scores(
-    texts: Sequence[str], member: NDArray[np.bool_], seed: int
+    records: Sequence[Record], member: NDArray[np.bool_], seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """How member-like each text is by its looks, [records], and which half of the records may be judged by it.
+    """How member-like each record is by its looks, [records], and which half of the records may be judged by it.
 
     Logistic regression on the other half. Cross-fitting would judge all, but with errors that hang together: at 100
     records a side its AUC of nothing varies by 0.056 where an interval takes it to vary by 0.041.
     """
     judged = halves(member, seed)
-    grams = ngrams(texts)
-    used = grams[:, np.unique(grams.indices)]
-    features = sparse.csr_array(sparse.hstack([used, sparse.csr_array(numbers(texts) / 4)]).astype(np.float32))
+    features = looks(records)
     if not 0 < member[~judged].sum() < (~judged).sum():
         return np.zeros(len(member)), judged
     return np.asarray(features @ _fit(features[~judged], member[~judged]), dtype=np.float64), judged

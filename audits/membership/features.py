@@ -1,4 +1,4 @@
-"""What can be said of a text without any model: hashed character n-grams, length, compressibility, dates."""
+"""What can be said of a record without any model: n-grams, length, compressibility, dates, a thumbnail."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from privctl.data import Record
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -17,6 +19,28 @@ if TYPE_CHECKING:
 BUCKETS, LONGEST, BYTES = 1 << 16, 4, 2048
 
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
+
+
+def looks(records: Sequence[Record]) -> sparse.csr_array:
+    """All that a record shows of itself, [records, features]: text and label, or a coarse image and label."""
+    texts = [record.text if record.label is None else f"{record.label}\n{record.text}" for record in records]
+    grams = ngrams(texts)
+    parts = [grams[:, np.unique(grams.indices)], sparse.csr_array(numbers(texts) / 4)]
+    if records and records[0].pixels is not None:
+        parts.append(sparse.csr_array(_thumbnails(records)))
+    return sparse.csr_array(sparse.hstack(parts).astype(np.float32))
+
+
+def _thumbnails(records: Sequence[Record]) -> NDArray[np.float64]:
+    """Images of any one shape [height, width, channels] at about 8 by 8 pixels, standardised, as unit rows."""
+    small = []
+    for record in records:
+        assert record.pixels is not None  # images come in sets of nothing else
+        rows, columns = (np.linspace(0, side - 1, min(side, 8)).round().astype(int) for side in record.pixels.shape[:2])
+        small.append(record.pixels[np.ix_(rows, columns)].astype(np.float64).reshape(-1))
+    table = np.stack(small)
+    spread = table.std(axis=0)
+    return np.asarray((table - table.mean(axis=0)) / np.where(spread > 0, spread, 1.0) / np.sqrt(table.shape[1]))
 
 
 def ngrams(texts: Sequence[str]) -> sparse.csr_array:

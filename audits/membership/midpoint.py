@@ -57,7 +57,7 @@ class MidpointAttack:
     def run(self, candidates: Candidates, settings: Settings) -> Attacked:
         """Accuracy, precision, recall and F1 on the test half."""
         table = candidates.table
-        scores = table.means(table.lp)
+        scores = candidates.mean_lp
         member_loss, nonmember_loss = table.split(-scores)
         if min(len(member_loss), len(nonmember_loss)) < 2:
             reason = "setting a threshold and testing it on other records needs 2 members and 2 non-members"

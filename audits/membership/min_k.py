@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.membership.attack import Candidates, ScoreAttack, Settings
+from audits.membership.attack import Candidates, ScoreAttack, Settings, of_next_tokens
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,5 +46,5 @@ def _min_k_plus(candidates: Candidates, _: Settings) -> NDArray[Any]:
     return lowest_mean(normalised(candidates), candidates.table.offsets, SHARE)
 
 
-MIN_K = ScoreAttack(name="min-k", score=_min_k)
-MIN_K_PLUS = ScoreAttack(name="min-k++", score=_min_k_plus)
+MIN_K = ScoreAttack(name="min-k", score=_min_k, missing=of_next_tokens)
+MIN_K_PLUS = ScoreAttack(name="min-k++", score=_min_k_plus, missing=of_next_tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +13,21 @@ from audits.findings import Findings
 from audits.membership import baseline
 from audits.membership.attack import Attack, Candidates, ScoreAttack, Settings
 from audits.membership.records import Workload, candidates_of, prepare
+from audits.membership.shadows import read_shadows, summary, weights_digest
 from audits.membership.verdict import LEAST_AUC, verdict
 from audits.scoring.book import Book
+from audits.scoring.subject import Subject, read
 from audits.scoring.table import ScoreTable, Skip, arrays_of
-from privctl.data import read_records
+from privctl.data import Record
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.evidence import Evidence
-from privctl.domain.report import Omission
-from privctl.models import LanguageModel
+from privctl.domain.report import Omission, TensorDigest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Texts -> the mean log-probability (nats) of each under a reference model.
-Reference = Callable[[Sequence[str]], "NDArray[Any]"]
+#: Records -> the mean log-probability (nats) of each under a reference model.
+Reference = Callable[[Sequence[Record]], "NDArray[Any]"]
 
 _SIDES = {True: "members", False: "nonmembers"}
 
@@ -38,7 +39,7 @@ class MembershipRequest:
     members: Path
     nonmembers: Path
     attacks: tuple[str, ...] = ()
-    max_length: int | None = None
+    shadow: Path | None = None
     seed: int = 0
     least_auc: float = LEAST_AUC
 
@@ -46,19 +47,30 @@ class MembershipRequest:
 class MembershipPart:
     """Can members be told from non-members?"""
 
-    def __init__(self, model: LanguageModel, request: MembershipRequest, reference: Reference | None = None) -> None:
-        """Read and tokenise both files. Raises InputFault for data that cannot be scored, UsageFault for settings."""
+    def __init__(
+        self,
+        subject: Subject,
+        request: MembershipRequest,
+        *,
+        weights: Sequence[TensorDigest] = (),
+        reference: Reference | None = None,
+    ) -> None:
+        """Read and encode both files. Raises InputFault for data that cannot be scored, UsageFault for settings.
+
+        ``weights`` are the audited model's tensors, which must not be those of a shadow model.
+        """
         if request.members.resolve() == request.nonmembers.resolve():
             raise UsageFault(
                 f"--members and --nonmembers are the same file, {request.members}; give two sets to compare"
             )
-        members, nonmembers = (list(read_records(path)) for path in (request.members, request.nonmembers))
+        members, nonmembers = (read(subject, path) for path in (request.members, request.nonmembers))
         self._request = request
-        self._model = model
-        self._work = prepare(model, members, nonmembers, request.max_length)
+        self._subject = subject
+        self._work = prepare(subject, members, nonmembers)
         self.rows: Sequence[NDArray[Any]] = self._work.rows
         _check_sides(self._work, request)
-        self._reference = None if reference is None else reference(self._work.texts)
+        self._weights = weights
+        self._reference = None if reference is None else reference(self._work.records)
 
     def judge(self, book: Book, alpha: float) -> Findings:
         """Every attack's evidence and the baselines'; together they are wrong with probability at most ``alpha``."""
@@ -66,9 +78,10 @@ class MembershipPart:
         table = candidates.table
         if not all(table.samples.values()):
             raise InputFault(
-                f"{self._model.path} gives NaN or infinite scores to every record of one side; "
+                f"{self._subject.model.path} gives NaN or infinite scores to every record of one side; "
                 "check its weights for NaN and its format for overflow"
             )
+        candidates = self._with_shadows(candidates)
         attacks, omitted = self._chosen(candidates)
         compared = sum(isinstance(attack, ScoreAttack) for attack in attacks)
         intervals = sum(attack.quantities for attack in attacks) + baseline.quantities(candidates, compared)
@@ -91,12 +104,11 @@ class MembershipPart:
             ),
             parameters={
                 "attack": [attack.name for attack in attacks],
-                "max_length": self._work.max_length,
                 "seed": self._request.seed,
                 "least_auc": self._request.least_auc,
-                "bos": "prepended, not scored" if self._work.bos else "none",
-                "truncation": "keeps the first max_length tokens, BOS counted",
                 "zlib": zlib.ZLIB_RUNTIME_VERSION,
+                **self._subject.describe(),
+                **({} if candidates.shadows is None else {"shadow": summary(candidates.shadows)}),
             },
             arrays={
                 **arrays_of(table),
@@ -104,6 +116,13 @@ class MembershipPart:
                 "score.blind": blind.scores,
             },
         )
+
+    def _with_shadows(self, candidates: Candidates) -> Candidates:
+        if self._request.shadow is None:
+            return candidates
+        target = weights_digest(self._weights)
+        shadows = read_shadows(self._request.shadow, candidates.digests, target, self._subject.describe())
+        return replace(candidates, shadows=shadows)
 
     def _chosen(self, candidates: Candidates) -> tuple[list[Attack], list[Omission]]:
         """The attacks to run, and those that lack something. Raises UsageFault where one was asked for by name."""
@@ -144,7 +163,7 @@ def _check_sides(work: Workload, request: MembershipRequest) -> None:
             )
 
 
-def _data_warnings(table: ScoreTable, max_length: int) -> list[str]:
+def _data_warnings(table: ScoreTable, max_length: int | None) -> list[str]:
     found = [f"left out: {count} {_SIDES[member]}, {skip.reason}" for (member, skip), count in table.skipped().items()]
     cut = int(table.truncated.sum())
     if cut:

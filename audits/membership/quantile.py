@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from audits.membership.attack import Candidates, ScoreAttack, Settings
+from audits.membership.attack import Candidates, ScoreAttack, Settings, of_texts
 from audits.membership.features import ngrams, numbers
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _FOLDS = 5
 def score(candidates: Candidates, settings: Settings) -> NDArray[Any]:
     """The mean log-probability less its predicted median, by the distance to the predicted 90 % quantile, [records]."""
     table = candidates.table
-    target = table.means(table.lp)
+    target = candidates.mean_lp
     features = _features(candidates, settings.seed)
     fold = _folds(table.member, settings.seed)
     found = np.empty(table.records)
@@ -76,9 +76,10 @@ def fit_quantile(features: NDArray[Any], target: NDArray[Any], quantile: float) 
 def _features(candidates: Candidates, seed: int) -> NDArray[np.float64]:
     """A constant, the text's own numbers, its length in tokens, projected n-grams, and the reference if any."""
     table = candidates.table
-    grams = ngrams(candidates.texts)
+    texts = candidates.texts
+    grams = ngrams(texts)
     directions = np.random.default_rng(seed).normal(size=(grams.shape[1], _DIRECTIONS)).astype(np.float32)
-    columns = [numbers(candidates.texts), np.log(np.diff(table.offsets))[:, None], np.asarray(grams @ directions)]
+    columns = [numbers(texts), np.log(np.diff(table.offsets))[:, None], np.asarray(grams @ directions)]
     if candidates.reference is not None:
         columns.append(candidates.reference[:, None])
     told = np.concatenate(columns, axis=1)
@@ -89,6 +90,8 @@ def _features(candidates: Candidates, seed: int) -> NDArray[np.float64]:
 
 def _missing(candidates: Candidates) -> str:
     have = candidates.table.samples["nonmembers"]
+    if without := of_texts(candidates):
+        return without
     return "" if have >= LEAST else f"it learns from the non-members, at least {LEAST} of them; here are {have}"
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from audits.membership.attack import Candidates
 from audits.scoring.book import Book
-from audits.scoring.rows import begins_with_bos, encode, length_limit
+from audits.scoring.subject import Subject
 from audits.scoring.table import FIELDS, ScoreTable, Skip
 from privctl.data import Record
-from privctl.models import LanguageModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,50 +21,57 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Two sets of records as token ids, ready to be scored; ``rows`` are in file order, members first."""
+    """Two sets of records, ready to be scored; ``rows`` are in file order, members first.
 
-    rows: tuple[NDArray[np.int64], ...]
-    texts: tuple[str, ...]
+    ``counts`` [records] are the scores that each will get.
+    """
+
+    task: str
+    rows: tuple[NDArray[Any], ...]
+    counts: NDArray[np.int64]
+    records: tuple[Record, ...]
+    digests: tuple[bytes, ...]
     member: NDArray[np.bool_]
     line: NDArray[np.int64]
     truncated: NDArray[np.bool_]
     skipped: tuple[tuple[bool, int, Skip], ...]
-    max_length: int
-    bos: bool
+    max_length: int | None
 
 
-def prepare(
-    model: LanguageModel, members: Sequence[Record], nonmembers: Sequence[Record], max_length: int | None = None
-) -> Workload:
-    """Tokenise both sets once and decide what can be scored.
+def prepare(subject: Subject, members: Sequence[Record], nonmembers: Sequence[Record]) -> Workload:
+    """Encode both sets once and decide what can be scored.
 
-    A record that occurs in both sets is left out of both, one that repeats within its set counts once, one of fewer
-    than 2 tokens cannot be scored; each is listed in ``skipped`` as (member, line, reason).
+    A record that occurs in both sets is left out of both, one that repeats within its set counts once, one of which the
+    model has nothing to predict cannot be scored; each is listed in ``skipped`` as (member, line, reason).
     """
-    limit = length_limit(model, max_length)
-    both = {r.text for r in members} & {r.text for r in nonmembers}
-    kept: list[tuple[bool, Record]] = []
+    digests = [[record.digest for record in records] for records in (members, nonmembers)]
+    both = set(digests[0]) & set(digests[1])
+    kept: list[tuple[bool, Record, bytes]] = []
     skipped: list[tuple[bool, int, Skip]] = []
-    for member, records in ((True, members), (False, nonmembers)):
-        seen: set[str] = set()
-        for record in records:
-            if record.text in both or record.text in seen:
-                skipped.append((member, record.line, Skip.IN_BOTH if record.text in both else Skip.DUPLICATE))
+    for member, records, names in ((True, members, digests[0]), (False, nonmembers, digests[1])):
+        seen: set[bytes] = set()
+        for record, name in zip(records, names, strict=True):
+            if name in both or name in seen:
+                skipped.append((member, record.line, Skip.IN_BOTH if name in both else Skip.DUPLICATE))
             else:
-                seen.add(record.text)
-                kept.append((member, record))
-    rows = encode(model, [record.text for _, record in kept])
-    scored = [(*entry, row) for entry, row in zip(kept, rows, strict=True) if len(row) >= 2]
-    skipped += [(m, r.line, Skip.TOO_SHORT) for (m, r), row in zip(kept, rows, strict=True) if len(row) < 2]
+                seen.add(name)
+                kept.append((member, record, name))
+    found = subject.rows([record for _, record, _ in kept])
+    counts = subject.scorer.counts(found.rows)
+    scored = counts > 0
+    skipped += [(m, r.line, Skip.TOO_SHORT) for (m, r, _), long in zip(kept, scored, strict=True) if not long]
+    chosen = list(itertools.compress(kept, scored))
     return Workload(
-        rows=tuple(row[:limit] for _, _, row in scored),
-        texts=tuple(record.text for _, record, _ in scored),
-        member=np.array([member for member, _, _ in scored], dtype=np.bool_),
-        line=np.array([record.line for _, record, _ in scored], dtype=np.int64),
-        truncated=np.array([len(row) > limit for _, _, row in scored], dtype=np.bool_),
+        task=subject.task,
+        rows=tuple(itertools.compress(found.rows, scored)),
+        counts=counts[scored],
+        records=tuple(record for _, record, _ in chosen),
+        digests=tuple(name for _, _, name in chosen),
+        member=np.array([member for member, _, _ in chosen], dtype=np.bool_),
+        line=np.array([record.line for _, record, _ in chosen], dtype=np.int64),
+        truncated=found.truncated[scored],
         skipped=tuple(skipped),
-        max_length=limit,
-        bos=begins_with_bos(model),
+        max_length=subject.max_length,
     )
 
 
@@ -74,7 +80,7 @@ def candidates_of(work: Workload, book: Book, reference: NDArray[np.float64] | N
 
     ``reference`` [len(work.rows)] is the mean log-probability of each under a reference model.
     """
-    counts = np.array([len(row) - 1 for row in work.rows], dtype=np.int64)
+    counts = work.counts
     values = book.take(work.rows, counts)
     finite = np.logical_and.reduceat(np.isfinite(values).all(axis=0), np.cumsum(counts) - counts)
     skipped = list(work.skipped)
@@ -93,6 +99,8 @@ def candidates_of(work: Workload, book: Book, reference: NDArray[np.float64] | N
     )
     return Candidates(
         table=table,
-        texts=tuple(itertools.compress(work.texts, finite.tolist())),
+        records=tuple(itertools.compress(work.records, finite.tolist())),
+        digests=tuple(itertools.compress(work.digests, finite.tolist())),
+        task=work.task,
         reference=None if reference is None else reference[finite],
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def score(candidates: Candidates, _: Settings) -> NDArray[Any]:
     """The record's mean log-probability less that under the reference model, [records]."""
     assert candidates.reference is not None  # ``missing`` said so
-    return np.asarray(candidates.table.means(candidates.table.lp) - candidates.reference)
+    return np.asarray(candidates.mean_lp - candidates.reference)
 
 
 ATTACK = ScoreAttack(

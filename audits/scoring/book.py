@@ -156,7 +156,7 @@ def _beginnings(rows: Mapping[bytes, NDArray[Any]]) -> tuple[list[bytes], dict[b
     order = sorted(rows, key=lambda name: rows[name].tobytes())
     whole: list[bytes] = []
     holder: dict[bytes, bytes] = {}
-    for name, following in zip(reversed(order), [None, *reversed(order[1:])], strict=True):
+    for name, following in zip(reversed(order), [None, *reversed(order)], strict=False):
         # in the order of their bytes, a row that begins any other begins the next one
         if following is not None and rows[following].tobytes().startswith(rows[name].tobytes()):
             holder[name] = holder.get(following, following)

@@ -1,4 +1,4 @@
-"""A causal language model as a scorer: every token after the first is scored from those before it."""
+"""A causal language model: every token after the first is scored from those before it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.scoring.forward import Advance, score_rows, silent
+from audits.scoring.rows import CAUSAL_LM, Rows, begins_with_bos, encode, length_limit
+from privctl.data import Record
 from privctl.models import LanguageModel
 
 if TYPE_CHECKING:
@@ -29,3 +31,31 @@ class CausalScorer:
     def score(self, rows: Sequence[NDArray[Any]], advance: Advance = silent) -> NDArray[np.float32]:
         """The scores [6, total] of every token after each row's first."""
         return score_rows(self.model, rows, advance=advance)[0]
+
+
+class CausalSubject:
+    """Records are texts. Raises UsageFault for a ``max_length`` that does not fit the model."""
+
+    task = CAUSAL_LM
+
+    def __init__(self, model: LanguageModel, max_length: int | None = None) -> None:
+        self.model = model
+        self.scorer = CausalScorer(model)
+        self.max_length: int | None = length_limit(model, max_length)
+
+    def rows(self, records: Sequence[Record]) -> Rows:
+        """See ``Subject``."""
+        whole = encode(self.model, [record.text for record in records])
+        return Rows(
+            rows=[row[: self.max_length] for row in whole],
+            truncated=np.array([len(row) > (self.max_length or 0) for row in whole], dtype=np.bool_),
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """See ``Subject``."""
+        return {
+            "task": self.task,
+            "max_length": self.max_length,
+            "bos": "prepended, not scored" if begins_with_bos(self.model) else "none",
+            "truncation": "keeps the first max_length tokens, BOS counted",
+        }

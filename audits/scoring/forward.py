@@ -72,7 +72,7 @@ def score_rows(
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths - 1)])
     values = np.empty((len(FIELDS), int(offsets[-1])), dtype=np.float32)
-    with hushed(), _memory(model):
+    with hushed(), enough_memory(model):
         logits_of = _projection(model)
         for batch in batches(lengths, batching.tokens):
             ids, real = _padded([rows[i] for i in batch])
@@ -137,7 +137,7 @@ def batches(lengths: NDArray[np.int64], tokens: int) -> Iterator[list[int]]:
 
 
 @contextmanager
-def _memory(model: LanguageModel) -> Iterator[None]:
+def enough_memory(model: LanguageModel) -> Iterator[None]:
     """One sentence where the device has too little memory."""
     try:
         yield

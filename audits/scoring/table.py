@@ -52,7 +52,7 @@ class Skip(IntEnum):
     def reason(self) -> str:
         """What a report says."""
         return {
-            Skip.TOO_SHORT: "of fewer than 2 tokens, so that none can be predicted",
+            Skip.TOO_SHORT: "of too few tokens for one to be predicted",
             Skip.DUPLICATE: "repeating an earlier record of their file",
             Skip.IN_BOTH: "occurring among members and non-members alike",
             Skip.NOT_FINITE: "given NaN or infinite scores by the model",
@@ -61,7 +61,7 @@ class Skip(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTable:
-    """Scores of every predicted token, record after record.
+    """Scores of every predicted token, record after record; of a classifier, the label is the one token of its record.
 
     Of shape [tokens], float32: ``lp`` log-probability of the token that came, ``mu`` and ``var`` mean and variance of
     the log-probability over the vocabulary (nats), ``rank`` how many tokens had a greater logit, ``margin`` its logit

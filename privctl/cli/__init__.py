@@ -28,6 +28,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "privctl.cli.canary:canary",
         "Plant random secrets in training data, to audit what a model keeps of it.",
     ),
+    "shadow": (
+        "privctl.cli.shadow:shadow",
+        "Train shadow models, which the strongest attacks compare with.",
+    ),
     "inspect": ("privctl.cli.inspect:inspect", "Show what a checkpoint holds and the chain of reports behind it."),
     "demo": ("privctl.cli.demo:demo", "The whole story on a small model made on the spot, in about a minute."),
 }

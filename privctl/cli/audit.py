@@ -19,18 +19,19 @@ if TYPE_CHECKING:
     from audits.run import AuditRequest
     from privctl.domain.report import PrivacyReport
 
+_TASKS = ("causal-lm", "masked-lm", "text-classification", "image-classification")
 _FILE = click.Path(path_type=Path)
 _HELP = "Attack to run, repeatable; all by default: " + "; ".join(f"{n}: {line}" for n, (_, line) in ATTACKS.items())
 
 #: Options that speak of a model, and mean nothing to an audit of scores alone.
 _OF_A_MODEL = (
     *("members", "nonmembers", "attacks", "max_length", "reference", "canaries", "commitment", "canary_data"),
-    *("references", "exact", "cache", "no_cache", "device"),
+    *("references", "exact", "shadow", "task", "resize", "cache", "no_cache", "device"),
 )
 #: Options that say more of another one.
 _BELONGS = {
     **dict.fromkeys(("commitment", "canary_data", "references", "exact", "claim", "delta"), "canaries"),
-    **dict.fromkeys(("attacks", "reference"), "members"),
+    **dict.fromkeys(("attacks", "reference", "shadow"), "members"),
 }
 
 
@@ -41,6 +42,13 @@ _BELONGS = {
 @click.option("-o", "--output", type=_FILE, help="The report; NAME.audit.report.json beside the model by default.")
 @click.option("--attack", "attacks", multiple=True, type=click.Choice(list(ATTACKS)), help=_HELP + ".")
 @click.option("--reference", type=MODEL, help="A model that saw neither file, to compare with.")
+@click.option(
+    "--task",
+    type=click.Choice(_TASKS),
+    help="What MODEL is for; by its config.json by default.",
+)
+@click.option("--shadow", type=_FILE, help="Folder of shadow models, as privctl shadow writes it.")
+@click.option("--resize", type=int, nargs=2, help="Height and width that images are brought to.")
 @click.option(
     "--max-length", type=click.IntRange(min=2), help="Tokens kept of a record; the model's context up to 2048."
 )
@@ -136,6 +144,9 @@ def _request(model: Path, written: tuple[Path, Path], options: dict[str, Any]) -
         membership=_membership(options),
         canaries=_canaries(options),
         claim=_claim(options["claim"]),
+        task=options["task"],
+        max_length=options["max_length"],
+        resize=options["resize"],
         reference=None if options["reference"] is None else Path(options["reference"]),
         cache=None if options["no_cache"] else options["cache"] or default_root(),
         device=options["device"],
@@ -154,7 +165,7 @@ def _membership(options: dict[str, Any]) -> MembershipRequest | None:
         members=members,
         nonmembers=nonmembers,
         attacks=tuple(dict.fromkeys(options["attacks"])),
-        max_length=options["max_length"],
+        shadow=options["shadow"],
         seed=options["seed"],
         least_auc=options["least_auc"],
     )

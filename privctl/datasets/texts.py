@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ _LONGEST_CELL = 1 << 28
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRecord:
-    """One record. ``where`` is its file and line, for errors.
+    """One record. ``where`` is its file and line, for errors; ``line`` that line's number, from 1.
 
     ``start`` is where the response begins among the characters of ``text``, 0 for a plain text. ``label`` and ``unit``
     are None where they were not asked for; records of one ``unit`` belong together (a person, say).
@@ -30,6 +30,7 @@ class TextRecord:
     start: int = 0
     label: str | None = None
     unit: str | None = None
+    line: int = field(default=0, compare=False)
 
 
 def read_texts(path: Path, *, labelled: bool = False, unit: str | None = None) -> list[TextRecord]:
@@ -51,10 +52,11 @@ def read_texts(path: Path, *, labelled: bool = False, unit: str | None = None) -
         raise UsageFault(
             f"--data {path} ends neither in .jsonl nor .csv nor .tsv (nor these with .gz); give texts as one of them"
         )
-    return [_record(row, f"{path} line {number}", labelled, unit) for number, row in rows]
+    return [_record(row, path, number, labelled, unit) for number, row in rows]
 
 
-def _record(row: Mapping[str, Any], where: str, labelled: bool, unit: str | None) -> TextRecord:
+def _record(row: Mapping[str, Any], path: Path, line: int, labelled: bool, unit: str | None) -> TextRecord:
+    where = f"{path} line {line}"
     passage = text_of(row, where)
     return TextRecord(
         where=where,
@@ -62,6 +64,7 @@ def _record(row: Mapping[str, Any], where: str, labelled: bool, unit: str | None
         start=passage.start,
         label=_name(row, "label", where) if labelled else None,
         unit=_name(row, unit, where) if unit is not None else None,
+        line=line,
     )
 
 

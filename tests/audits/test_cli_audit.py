@@ -145,7 +145,7 @@ def test_repeats_and_overlap_are_reported(place: Path, capfd: pytest.CaptureFixt
     out = capfd.readouterr().out
     assert "left out: 3 members, occurring among members and non-members alike" in out
     assert "left out: 1 members, repeating an earlier record" in out
-    assert "left out: 1 members, of fewer than 2 tokens" in out
+    assert "left out: 1 members, of too few tokens" in out
     omissions = {(item.what, item.reason) for item in report_of(place / "model.audit.report.json").omissions}
     assert ("3 nonmembers", "occurring among members and non-members alike") in omissions
 
@@ -172,7 +172,7 @@ def test_swapped_files_are_pointed_out(place: Path, capfd: pytest.CaptureFixture
     [
         ("", "members.jsonl holds no records"),
         ('{"text": "w1 w2"}\n{"text": ', "members.jsonl line 2 is not valid JSON"),
-        ('{"text": "w1"}\n', "members.jsonl has no record that can be scored: 1 left out (of fewer than 2 tokens"),
+        ('{"text": "w1"}\n', "members.jsonl has no record that can be scored: 1 left out (of too few tokens"),
     ],
 )
 def test_bad_data_ends_in_one_sentence(

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privctl.datasets.images import ImageSet
+from privctl.datasets.pixels import ImageFacts
 from privctl.training.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, TaskName, grouped, measuring
 from privctl.training.tasks.corpus_task import CorpusTask
 from privctl.training.tasks.language import padded
-from privctl.training.tasks.pixels import ImageFacts
 
 
 def _losses(logits: Tensor, labels: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
 
+from privctl.datasets.pixels import ImageFacts, image_facts
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.models import (
     CAUSAL,
@@ -19,7 +19,10 @@ from privctl.models import (
     TEXT_CLASSIFIER,
     Kind,
     Misfits,
+    context_of,
     hushed,
+    of_body,
+    pad_of,
     read_config,
     read_network,
     read_tokenizer,
@@ -30,7 +33,6 @@ from privctl.norms import GROUP, NORM_KEY, batch_norms, group_norm
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, open_checkpoint
 from privctl.training.tasks.base import TaskName
 from privctl.training.tasks.encoding import TextFacts
-from privctl.training.tasks.pixels import ImageFacts, image_facts
 from privctl.training.tasks.vocabulary import Vocabulary
 
 _KINDS: dict[TaskName, Kind] = {
@@ -40,9 +42,6 @@ _KINDS: dict[TaskName, Kind] = {
     TaskName.IMAGE_CLASSIFICATION: IMAGE_CLASSIFIER,
 }
 CLASSIFICATION = (TaskName.TEXT_CLASSIFICATION, TaskName.IMAGE_CLASSIFICATION)
-
-#: A tokenizer without a limit of its own says a number such as 10^30.
-_NO_LIMIT = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,22 +197,11 @@ def _check_misfits(path: Path, task: TaskName, network: Any, misfits: Misfits) -
     refuse(
         path,
         Misfits(
-            mismatched=tuple(n for n in misfits.mismatched if not head or _of_body(network, n)),
-            missing=tuple(n for n in misfits.missing if not head or _of_body(network, n)),
-            unexpected=tuple(n for n in misfits.unexpected if not spare or _of_body(network, n)),
+            mismatched=tuple(n for n in misfits.mismatched if not head or of_body(network, n)),
+            missing=tuple(n for n in misfits.missing if not head or of_body(network, n)),
+            unexpected=tuple(n for n in misfits.unexpected if not spare or of_body(network, n)),
         ),
     )
-
-
-def _of_body(network: Any, name: str) -> bool:
-    """Whether a tensor belongs to what all heads share; its name may lack the body's prefix in a headless checkpoint.
-
-    A pooler is counted to the head: masked language models have none.
-    """
-    prefix = network.base_model_prefix
-    first = name.removeprefix(f"{prefix}.").split(".")[0]
-    children = dict(getattr(network, prefix, network).named_children())
-    return first != "pooler" and (name.startswith(f"{prefix}.") or first in children)
 
 
 def _without_batch_norm(path: Path, network: Any, *, regroup: bool) -> tuple[str, ...]:
@@ -238,21 +226,9 @@ def _text_facts(path: Path, task: TaskName, network: Any, tokenizer: Any) -> Tex
         )
     if task is TaskName.MASKED_LM and tokenizer.mask_token_id is None:
         raise InputFault(f"{path} has a tokenizer without a mask token; the task {task} hides tokens behind one")
-    candidates = (network.config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-    pad = next(int(i) for i in candidates if isinstance(i, int) and 0 <= i < vocabulary)
+    pad = pad_of(network, tokenizer)
     if task is TaskName.TEXT_CLASSIFICATION and network.config.pad_token_id is None:
         # Causal classifiers look for the last token that is not padding. Only now, as an embedding that is made with a
         # padding id never trains that row.
         network.config.pad_token_id = pad
-    return TextFacts(tokenizer=tokenizer, context=_context(network, tokenizer), vocabulary=vocabulary, pad=pad)
-
-
-def _context(network: Any, tokenizer: Any) -> int | None:
-    """The most tokens the model reads: its configuration, its table of positions and its tokenizer must all agree."""
-    limits = [getattr(network.config, "max_position_embeddings", None), tokenizer.model_max_length]
-    for name, module in network.named_modules():
-        # RoBERTa and its kin count positions from padding_idx + 1
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
-            limits.append(module.num_embeddings - module.padding_idx - 1)
-    known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT]
-    return min(known, default=None)
+    return TextFacts(tokenizer=tokenizer, context=context_of(network, tokenizer), vocabulary=vocabulary, pad=pad)

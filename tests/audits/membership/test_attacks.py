@@ -7,9 +7,10 @@ import pytest
 
 from audits import ATTACKS, load_attack
 from audits.membership import loss, midpoint
-from audits.membership.attack import Candidates, Settings
+from audits.membership.attack import Candidates, Settings, Shadows
 from audits.membership.midpoint import halved
 from audits.scoring.table import ScoreTable
+from privctl.data import Record
 
 Halved = Callable[[np.ndarray, np.ndarray, int], float]
 
@@ -32,7 +33,10 @@ def table(members: np.ndarray, nonmembers: np.ndarray) -> Candidates:
         skipped_reason=nothing.astype(np.uint8),
     )
     reference = np.full(records, -5.0)
-    return Candidates(table=scores, texts=[f"text {i}" for i in range(records)], reference=reference)
+    included = np.arange(8)[:, None] % 2 == np.arange(records) % 2
+    shadows = Shadows(lp=np.random.default_rng(records).normal(2.0 * included - 5, 0.5), included=included)
+    texts = [Record(i, f"text {i}") for i in range(records)]
+    return Candidates(table=scores, records=texts, reference=reference, shadows=shadows)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -18,11 +18,16 @@ from audits.membership.features import BUCKETS, ngrams
 from audits.membership.min_k import lowest_mean, normalised
 from audits.scoring.table import ScoreTable
 from audits.statistics.metrics import auc
+from privctl.data import Record
 from tests.audits.tiny import sentences
 
 LP = [-0.356675, -1.203973, -1.386294, -2.995732, -0.916291]
 MU = [-0.801819, -0.897946, -1.039721, -0.394398, -1.054920]
 SIGMA = [0.703126, 0.561528, 0.346574, 0.867112, 0.277259]
+
+
+def records_of(texts: list[str]) -> list[Record]:
+    return [Record(i, text) for i, text in enumerate(texts)]
 
 
 def candidates(
@@ -43,7 +48,7 @@ def candidates(
         skipped_line=none,
         skipped_reason=none.astype(np.uint8),
     )
-    return Candidates(table=table, texts=texts)
+    return Candidates(table=table, records=records_of(texts))
 
 
 def toy() -> Candidates:
@@ -77,7 +82,7 @@ def replace_two(told: Candidates) -> Candidates:
         line=np.arange(2),
         truncated=np.zeros(2, dtype=np.bool_),
     )
-    return replace(told, table=table, texts=[*told.texts, *told.texts])
+    return replace(told, table=table, records=[*told.records, *told.records])
 
 
 @pytest.mark.parametrize(("length", "counted"), [(1, 1), (4, 1), (5, 1), (9, 1), (10, 2), (15, 3)])
@@ -117,7 +122,7 @@ def test_ngrams_by_brute_force() -> None:
 
 
 def blind_area(texts: list[str], member: np.ndarray, seed: int = 0) -> tuple[float, float]:
-    scores, judged = blind_scores(texts, member, seed)
+    scores, judged = blind_scores(records_of(texts), member, seed)
     found = auc(scores[judged & member], scores[judged & ~member])
     return found.lower, found.value
 
@@ -144,7 +149,7 @@ def test_the_blind_baseline_finds_nothing_in_nothing() -> None:
 
 def in_sample(texts: list[str], member: np.ndarray) -> float:
     """Judged on the records it was fitted to."""
-    scores, judged = blind_scores(texts, member, 0)
+    scores, judged = blind_scores(records_of(texts), member, 0)
     return auc(scores[~judged & member], scores[~judged & ~member]).lower
 
 
@@ -153,7 +158,7 @@ def test_judging_on_the_fitted_records_would_be_noticed() -> None:
 
 
 def test_a_handful_of_records_is_no_crash() -> None:
-    scores, judged = blind_scores(["a", "b"], np.array([True, False]), 0)
+    scores, judged = blind_scores(records_of(["a", "b"]), np.array([True, False]), 0)
     assert scores.tolist() == [0, 0]
     assert judged.all()
 

@@ -169,3 +169,9 @@ def test_nothing_joins_to_nothing() -> None:
     nothing = joined([])
     assert nothing.values.shape == (6, 0)
     assert nothing.begins() == {}
+
+
+def test_no_rows_make_an_empty_book(tmp_path: Path) -> None:
+    made = plan(Counting(), [], ScoreCache(tmp_path))
+    assert made.work == 0
+    assert make_book(made).values.shape == (6, 0)

@@ -9,7 +9,7 @@ import torch
 
 from audits.membership.records import Workload, candidates_of, prepare
 from audits.scoring.book import make_book, plan
-from audits.scoring.causal import CausalScorer
+from audits.scoring.causal import CausalScorer, CausalSubject
 from audits.scoring.forward import Batching, batches, score_rows, token_scores
 from audits.scoring.perplexity import perplexity
 from audits.scoring.rows import encode
@@ -139,7 +139,7 @@ def test_what_is_left_out_is_counted_with_its_line(llama: Path) -> None:
     model = load_model(llama, device="cpu")
     members = records(["w1 w2 w3", "w4 w5", "w1 w2 w3", "w9", "w6 w7"])
     nonmembers = records(["w6 w7", "w8 w9 w1", "w8 w9 w1"])
-    table = score(model, prepare(model, members, nonmembers))
+    table = score(model, prepare(CausalSubject(model), members, nonmembers))
     assert table.skipped() == {
         (True, Skip.TOO_SHORT): 1,
         (True, Skip.DUPLICATE): 1,
@@ -155,24 +155,25 @@ def test_what_is_left_out_is_counted_with_its_line(llama: Path) -> None:
 
 def test_bos_makes_one_token_enough(tmp_path: Path) -> None:
     model = load_model(save_model(tmp_path, bos=True), device="cpu")
-    work = prepare(model, records(["w1"]), records(["w2"]))
-    assert work.bos
+    subject = CausalSubject(model)
+    assert subject.describe()["bos"] == "prepended, not scored"
+    work = prepare(subject, records(["w1"]), records(["w2"]))
     assert [row.tolist() for row in work.rows] == [[1, 4], [1, 5]]
 
 
 def test_truncation_is_counted(llama: Path) -> None:
     model = load_model(llama, device="cpu")
-    work = prepare(model, records(["w1 w2 w3 w4 w5", "w1 w2 w3"]), records(["w7 w8"]), max_length=3)
+    work = prepare(CausalSubject(model, max_length=3), records(["w1 w2 w3 w4 w5", "w1 w2 w3"]), records(["w7 w8"]))
     assert work.truncated.tolist() == [True, False, False]
     with pytest.raises(UsageFault, match="at most 64 tokens"):
-        prepare(model, records(["w1 w2"]), records(["w3 w4"]), max_length=65)
+        prepare(CausalSubject(model, max_length=65), records(["w1 w2"]), records(["w3 w4"]))
 
 
 def test_nan_weights_are_named_with_the_record(tmp_path: Path) -> None:
     model = load_model(save_model(tmp_path), device="cpu")
     with torch.no_grad():
         model.network.get_input_embeddings().weight[3 + 7] = math.nan
-    work = prepare(model, records(["w1 w2", "w3 w4"]), records(["w5 w6", "w5 w8", "w1 w7 w2"]))
+    work = prepare(CausalSubject(model), records(["w1 w2", "w3 w4"]), records(["w5 w6", "w5 w8", "w1 w7 w2"]))
     # the head is not tied here, so that only the record with w7 is hit
     table = score(model, work)
     assert table.skipped() == {(False, Skip.NOT_FINITE): 1}
@@ -200,7 +201,9 @@ def test_perplexity_weighs_every_token_alike(llama: Path) -> None:
 
 def table_of(llama: Path) -> ScoreTable:
     model = load_model(llama, device="cpu")
-    return score(model, prepare(model, records(sentences(5, seed=8)), records([*sentences(4, seed=9), "w1"])))
+    return score(
+        model, prepare(CausalSubject(model), records(sentences(5, seed=8)), records([*sentences(4, seed=9), "w1"]))
+    )
 
 
 def test_scores_survive_the_file(llama: Path, tmp_path: Path) -> None:

@@ -1,0 +1,104 @@
+"""The likelihood ratio attack (Carlini et al. 2022, arXiv 2112.03570), with shadow models.
+
+Is the target's confidence in a record that of models which saw it, or of models which did not? Confidence is phi =
+log(p / (1 - p)), of which shadow models give samples that are nearly normal. *Offline* asks only how far above the
+models that did not see the record the target lies; *online* compares both densities.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audits.membership.attack import Candidates, ScoreAttack, Settings, Shadows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: With fewer shadow models than this on a side, a record's own variance is mostly chance (Carlini et al., figure 9).
+POOLED_BELOW = 16
+#: Log-probabilities nearer to 0 are taken for this one: float32 hardly tells them from certainty.
+_NEAREST = -1e-12
+#: Smallest standard deviation of phi: models that all agree say nothing of how they would differ.
+_LEAST = 1e-6
+
+
+def confidence(lp: NDArray[Any]) -> NDArray[np.float64]:
+    """Phi = log(p / (1 - p)) of p = exp(``lp``), any shape, in double precision; ``lp`` -0.5 gives 0.432752."""
+    lp = np.minimum(np.asarray(lp, dtype=np.float64), _NEAREST)
+    return np.asarray(lp - np.log(-np.expm1(lp)), dtype=np.float64)
+
+
+def moments(
+    phi: NDArray[np.float64], chosen: NDArray[np.bool_], pooled_below: int = POOLED_BELOW
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation [records] of ``phi`` [models, records] over the ``chosen`` [models, records] ones.
+
+    The deviation divides by n - 1. Records with fewer than ``pooled_below`` models share one, that of all records'
+    residuals around their own means: what differs between records must not count. [1.5, 2.1, 2.6, 1.8] have 2.0 and
+    0.469042. Every record needs one model, and one of them needs two.
+    """
+    counts = chosen.sum(axis=0)
+    mean = np.where(chosen, phi, 0.0).sum(axis=0) / counts
+    squares = np.where(chosen, (phi - mean) ** 2, 0.0).sum(axis=0)
+    pooled = squares.sum() / (counts - 1).sum()
+    own = squares / np.maximum(counts - 1, 1)
+    deviation = np.sqrt(np.where(counts < max(pooled_below, 2), pooled, own))
+    return mean, np.maximum(deviation, _LEAST)
+
+
+def offline(lp: NDArray[Any], shadows: Shadows, pooled_below: int = POOLED_BELOW) -> NDArray[np.float64]:
+    """How many deviations each record's confidence [records] lies above that of models which did not see it.
+
+    One-sided (Carlini et al., section VI-D): an unusually *low* confidence is no sign of membership. phi 2 against
+    [-0.2, 0.4, 0.1, 0.5] gives 5.692100.
+    """
+    mean, deviation = moments(confidence(shadows.lp), ~shadows.included, pooled_below)
+    return np.asarray((confidence(lp) - mean) / deviation, dtype=np.float64)
+
+
+def online(lp: NDArray[Any], shadows: Shadows, pooled_below: int = POOLED_BELOW) -> NDArray[np.float64]:
+    """Log N(phi; in) - log N(phi; out) of each record [records] (Carlini et al., algorithm 1).
+
+    phi 2 with in [1.5, 2.1, 2.6, 1.8] and out [-0.2, 0.4, 0.1, 0.5] gives 15.805771. The tails are not calibrated: it
+    is a score, and no likelihood ratio that an epsilon could be read off.
+    """
+    phi, target = confidence(shadows.lp), confidence(lp)
+    terms = []
+    for chosen in (shadows.included, ~shadows.included):
+        mean, deviation = moments(phi, chosen, pooled_below)
+        terms.append(-0.5 * ((target - mean) / deviation) ** 2 - np.log(deviation))
+    return np.asarray(terms[0] - terms[1], dtype=np.float64)
+
+
+def without_out(candidates: Candidates) -> str:
+    """Why an attack that needs models that did not see a record cannot be run."""
+    if candidates.shadows is None:
+        return "it compares with shadow models; train some with `privctl shadow` and give their folder with --shadow"
+    return _few(~candidates.shadows.included, "not trained on it")
+
+
+def without_both(candidates: Candidates) -> str:
+    """Why an attack that needs models of both kinds cannot be run."""
+    missing = without_out(candidates)
+    return missing or ("" if candidates.shadows is None else _few(candidates.shadows.included, "trained on it"))
+
+
+def _few(chosen: NDArray[np.bool_], what: str) -> str:
+    lacking = int((chosen.sum(axis=0) < 2).sum())
+    return f"{lacking} records have fewer than 2 shadow models {what}; train more of them" if lacking else ""
+
+
+def _offline(candidates: Candidates, _: Settings) -> NDArray[Any]:
+    assert candidates.shadows is not None  # without_out says so
+    return offline(candidates.mean_lp, candidates.shadows)
+
+
+def _online(candidates: Candidates, _: Settings) -> NDArray[Any]:
+    assert candidates.shadows is not None
+    return online(candidates.mean_lp, candidates.shadows)
+
+
+OFFLINE = ScoreAttack(name="lira", score=_offline, missing=without_out)
+ONLINE = ScoreAttack(name="lira-online", score=_online, missing=without_both)

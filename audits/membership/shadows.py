@@ -1,0 +1,184 @@
+"""Scores of shadow models: what ``privctl shadow`` writes, and how an audit finds its records among them.
+
+One file a shadow model holds the mean log-probability of every record of the pool, the records' digests, the coins that
+decided which of them the model was trained on, and in its header the settings that all models of a folder share.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from blake3 import blake3
+
+from audits.membership.attack import Shadows
+from audits.scoring.table import write_arrays
+from privctl.codec import parse_json
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.report import TensorDigest
+from privctl.reports import POINTER
+from privctl.storage.digest import hash_tensors
+from privctl.storage.reader import SafetensorsFile, open_checkpoint
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: The report of a folder of shadow models, and the header's key of what is said of one of them.
+REPORT_NAME, _KEY = "shadow.report.json", "privctl.shadow"
+_PATTERN = "shadow-*.scores.safetensors"
+_TYPES = {"lp": "F64", "included": "BOOL", "digests": "U8"}
+_DIGEST_SIZE = 16
+#: First word of the seed of coins, so that no other draw under the same seed repeats them.
+_COINS = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowScores:
+    """What one shadow model says of the pool.
+
+    ``settings`` are what all models of a folder share: ``seed``, and ``scoring`` as ``Subject.describe`` has it, are
+    among them. ``weights`` is the model's ``weights_digest``. ``lp`` [records] float64 is the mean log-probability
+    (nats), NaN where a record cannot be scored; ``included`` [records] whether the model was trained on it; ``digests``
+    [records, 16] uint8 what the records are known by.
+    """
+
+    index: int
+    settings: Mapping[str, Any]
+    weights: str
+    lp: NDArray[np.float64]
+    included: NDArray[np.bool_]
+    digests: NDArray[np.uint8]
+
+
+def scores_path(folder: Path, index: int) -> Path:
+    """Where the scores of a folder's shadow model lie."""
+    return folder / f"shadow-{index:04d}.scores.safetensors"
+
+
+def coins(seed: int, index: int, records: int) -> NDArray[np.bool_]:
+    """Which of so many records shadow model ``index`` is trained on: independent fair coins, by numpy's PCG64.
+
+    Models 2 i and 2 i + 1 share coins and take the two sides of them: so each record is seen by half of the models,
+    where coins of their own would leave a record in 30 without two unseeing models among 8, and one in 4000 among 16.
+    """
+    drawn = np.random.default_rng((_COINS, seed, index // 2)).integers(2, size=records, dtype=np.uint8)
+    return np.asarray(drawn == index % 2, dtype=np.bool_)
+
+
+def weights_digest(tensors: Iterable[TensorDigest]) -> str:
+    """What a model is known by whatever files it lies in: BLAKE3 over its tensors' names and digests."""
+    lines = (f"{tensor.name} {tensor.digest}\n" for tensor in sorted(tensors, key=lambda tensor: tensor.name))
+    return f"blake3:{blake3(''.join(lines).encode()).hexdigest()}"
+
+
+def weights_digest_of(path: Path) -> str:
+    """The ``weights_digest`` of the checkpoint at ``path``, read once from front to back."""
+    with open_checkpoint(path) as checkpoint:
+        return weights_digest(tensor for file in checkpoint.files for tensor in hash_tensors(file).tensors)
+
+
+def write_shadow(folder: Path, scores: ShadowScores) -> Path:
+    """Write one model's scores, whole or not at all."""
+    path = scores_path(folder, scores.index)
+    about = {"index": scores.index, "settings": dict(scores.settings), "weights": scores.weights}
+    arrays: dict[str, NDArray[Any]] = {name: getattr(scores, name) for name in _TYPES}
+    write_arrays(path, arrays, {POINTER: REPORT_NAME, _KEY: json.dumps(about, sort_keys=True)})
+    return path
+
+
+def read_shadow(path: Path) -> ShadowScores:
+    """One model's scores; raises InputFault for a file that holds none, or whose coins are not those of its seed."""
+    with SafetensorsFile(path) as file:
+        about = parse_json(file.metadata.get(_KEY, "{}"), f"{path} (header)")
+        found = {tensor.name: tensor for tensor in file.tensors}
+        arrays = {
+            name: np.frombuffer(file.read(found[name]), {"F64": "<f8", "BOOL": "?", "U8": "u1"}[kind])
+            for name, kind in _TYPES.items()
+            if name in found and found[name].dtype == kind
+        }
+    try:
+        digests = arrays["digests"].reshape(-1, _DIGEST_SIZE)
+        index, settings, weights = int(about["index"]), dict(about["settings"]), str(about["weights"])
+        lp, included, seed = arrays["lp"], arrays["included"], int(settings["seed"])
+    except (KeyError, TypeError, ValueError):
+        raise InputFault(f"{path} does not hold the scores of a shadow model; give what privctl shadow wrote") from None
+    if not len(lp) == len(included) == len(digests):
+        raise InputFault(f"{path} holds scores, coins and records of different numbers; run privctl shadow again")
+    if not np.array_equal(included, coins(seed, index, len(included))):
+        raise InputFault(
+            f"{path} says that it was trained on records that the coins of its seed {seed} did not choose; halves that "
+            "are not random prove nothing, so run privctl shadow again"
+        )
+    return ShadowScores(index=index, settings=settings, weights=weights, lp=lp, included=included, digests=digests)
+
+
+def difference(kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """The first setting in which two differ, for an error; empty where none does."""
+    for name in sorted(kept.keys() | wanted.keys()):
+        if kept.get(name) != wanted.get(name):
+            return f"{name} {kept.get(name)!r}, not {wanted.get(name)!r}"
+    return ""
+
+
+def read_shadows(folder: Path, digests: Sequence[bytes], target: str, scoring: Mapping[str, Any]) -> Shadows:
+    """What every shadow model in ``folder`` says of the records known by ``digests``, in their order.
+
+    ``target`` is the audited model's ``weights_digest``, ``scoring`` how its own scores were made
+    (``Subject.describe``). Raises InputFault for files that are damaged or contradict each other, for records that are
+    not in the pool, and where some record has fewer than 2 models that did not see it; UsageFault where the target is
+    among the models, or was scored otherwise.
+    """
+    paths = sorted(folder.glob(_PATTERN))
+    if not paths:
+        raise InputFault(f"{folder} holds no shadow scores ({_PATTERN}); give the folder that privctl shadow wrote")
+    found = [read_shadow(path) for path in paths]
+    first = found[0]
+    for path, each in zip(paths, found, strict=True):
+        other = difference(first.settings, each.settings)
+        if other or not np.array_equal(first.digests, each.digests):
+            raise InputFault(
+                f"{path} is of another run than {paths[0].name} ({other or 'other records'}); keep one run a folder"
+            )
+        if each.weights == target:
+            raise UsageFault(
+                f"the audited model is itself the shadow model of {path}, which knows its own answers; audit another, "
+                "or move that file away"
+            )
+    other = difference(first.settings.get("scoring", {}), scoring)
+    if other:
+        raise UsageFault(f"the shadow models in {folder} were scored with {other}; score the model the same way")
+    columns = _columns(first.digests, digests, folder)
+    shadows = Shadows(
+        lp=np.stack([each.lp[columns] for each in found]), included=np.stack([each.included[columns] for each in found])
+    )
+    if not np.isfinite(shadows.lp).all():
+        raise InputFault(f"{folder} holds NaN or infinite scores of records to be audited; run privctl shadow again")
+    lacking = int(((~shadows.included).sum(axis=0) < 2).sum())
+    if lacking:
+        raise InputFault(
+            f"{lacking} of {len(columns)} records have fewer than 2 of the {len(found)} shadow models in {folder} that "
+            "were not trained on them; train more with a greater --count"
+        )
+    return shadows
+
+
+def summary(shadows: Shadows) -> dict[str, int]:
+    """How much the shadow models have to say, for a report."""
+    inside = shadows.included.sum(axis=0)
+    models = len(shadows.lp)
+    return {"models": models, "fewest_in": int(inside.min()), "fewest_out": int(models - inside.max())}
+
+
+def _columns(pool: NDArray[np.uint8], digests: Sequence[bytes], folder: Path) -> NDArray[np.int64]:
+    places = {row.tobytes(): i for i, row in enumerate(pool)}
+    missing = sum(digest not in places for digest in digests)
+    if missing:
+        raise InputFault(
+            f"{missing} of {len(digests)} records are not among those that the shadow models in {folder} were trained "
+            "and scored on; run privctl shadow with --data for both files"
+        )
+    return np.array([places[digest] for digest in digests], dtype=np.int64)

@@ -1,0 +1,154 @@
+"""``privctl shadow``: shadow models for the membership attacks that compare with them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privctl.cli.options import MODEL, common
+from privctl.domain.errors import UsageFault
+from privctl.domain.mechanism import Optimizer
+
+if TYPE_CHECKING:
+    from privctl.domain.report import PrivacyReport
+    from privctl.shadow.pool import ShadowRequest
+
+_TASKS = ("causal-lm", "masked-lm", "text-classification", "image-classification")
+_FILE = click.Path(path_type=Path)
+#: Options of ``privctl retrain`` that go into its request under their own names.
+_SAME = (
+    "epochs", "steps", "batch_size", "learning_rate", "momentum", "beta1", "beta2", "weight_decay", "warmup_steps",
+    "micro_examples", "micro_tokens", "device", "bf16", "seed",
+)  # fmt: skip
+
+
+@click.command()
+@click.argument("model", type=MODEL)
+@click.option("--data", type=_FILE, multiple=True, required=True, help="Records of the pool (repeatable).")
+@click.option("--count", type=int, default=16, show_default=True, help="How many models.")
+@click.option("--task", type=click.Choice(_TASKS), default=_TASKS[0], show_default=True, help="As with retrain.")
+@click.option("--epochs", type=float, help="Passes over a model's half of the pool.  [default: 3]")
+@click.option("--steps", type=int, help="Optimizer steps, instead of --epochs.")
+@click.option("--batch-size", type=int, default=64, show_default=True, help="Examples a step, on average.")
+@click.option("--learning-rate", type=float, default=5e-4, show_default=True, help="Highest learning rate.")
+@click.option(
+    "--optimizer",
+    type=click.Choice([str(optimizer) for optimizer in Optimizer]),
+    default="adamw",
+    show_default=True,
+    help="Update rule.",
+)
+@click.option("--momentum", type=float, default=0.0, help="Heavy-ball factor, with --optimizer momentum.")
+@click.option("--beta1", type=float, default=0.9, show_default=True, help="Adam's first decay rate.")
+@click.option("--beta2", type=float, default=0.999, show_default=True, help="Adam's second decay rate.")
+@click.option("--weight-decay", type=float, default=0.0, show_default=True, help="Decoupled weight decay.")
+@click.option("--warmup-steps", type=int, default=0, show_default=True, help="Steps of rising learning rate.")
+@click.option(
+    "--schedule",
+    type=click.Choice(["constant", "linear", "cosine"]),
+    default="constant",
+    show_default=True,
+    help="Learning rate after the warm-up.",
+)
+@click.option("--from-scratch", is_flag=True, help="Random weights, even where MODEL has some.")
+@click.option("--vocabulary", type=click.Path(), help="File of words to tokenize by.")
+@click.option("--norm", type=click.Choice(["group"]), help="Replace batch normalisation by this.")
+@click.option("--train", multiple=True, help="Only parameters matching this glob (repeatable).")
+@click.option("--lora-rank", type=int, help="Train low-rank adapters only (needs peft).")
+@click.option("--labels", help="Class names, separated by commas, in order.")
+@click.option(
+    "--long",
+    type=click.Choice(["refuse", "truncate"]),
+    default="refuse",
+    show_default=True,
+    help="What becomes of texts longer than the model reads.",
+)
+@click.option("--max-length", type=int, help="Tokens a text may have; the audit needs the same.")
+@click.option("--response-only", is_flag=True, help="Only the response's tokens are trained on.")
+@click.option("--resize", type=int, nargs=2, help="Height and width that images are brought to.")
+@click.option("--dropout", is_flag=True, help="Leave the model's dropout on.")
+@click.option("--micro-examples", type=int, default=64, show_default=True, help="Most examples at once.")
+@click.option("--micro-tokens", type=int, default=16_384, show_default=True, help="Most tokens at once.")
+@click.option("--vectorize", type=int, help="Models trained at a time; by their size by default.")
+@click.option("--keep-models", is_flag=True, help="Keep the models' weights, not only their scores.")
+@click.option("--device", help="Such as cpu or cuda.  [default: cuda where there is one]")
+@click.option("--bf16", is_flag=True, help="Compute in bfloat16 where that is safe.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of halves, weights and orders; public.")
+@click.option("-o", "--output", type=_FILE, required=True, help="Folder to write, or to go on with.")
+@common
+def shadow(**options: Any) -> None:
+    """Train shadow models: made like the audited model, each on a random half of the same records.
+
+    MODEL is what the audited model was trained from, not that model itself: a checkpoint, or a directory with a
+    config.json and no weights. Give all records that will be audited, members and non-members, and the settings the
+    audited model was trained with. Each model scores all records and only the scores are kept. Called again, an
+    interrupted run goes on, and a greater --count adds models.
+
+    \b
+    Example:
+      privctl shadow base/ --data train.jsonl --data held-out.jsonl --count 32 \\
+          --epochs 3 --batch-size 32 -o shadows/
+      privctl audit model/ --members train.jsonl --nonmembers held-out.jsonl --shadow shadows/
+    """
+    from privctl.codec import encode
+    from privctl.progress import note, progress
+    from privctl.shadow.run import run_shadows
+
+    request = _request(options)
+    quiet = options["quiet"]
+    report = run_shadows(request, partial(progress, quiet=quiet))
+    click.echo(encode(report) if options["as_json"] else _rendered(report), nl=False)
+    note(f"wrote {request.training.output}", quiet=quiet)
+
+
+def _request(options: dict[str, Any]) -> ShadowRequest:
+    from privctl.retrain.request import DataRequest, ModelRequest, RetrainRequest
+    from privctl.shadow.pool import ShadowRequest
+    from privctl.training.recipe import Method, Schedule
+    from privctl.training.tasks.base import TaskName
+    from privctl.training.tasks.encoding import Long
+
+    try:
+        training = RetrainRequest(
+            method=Method.PLAIN,
+            model=ModelRequest(
+                path=Path(options["model"]),
+                from_scratch=options["from_scratch"],
+                vocabulary=options["vocabulary"],
+                norm=options["norm"],
+                dropout=options["dropout"],
+                train=options["train"],
+                lora_rank=options["lora_rank"],
+            ),
+            data=DataRequest(
+                train=options["data"][0],
+                labels=tuple(options["labels"].split(",")) if options["labels"] else (),
+                long=Long(options["long"]),
+                max_length=options["max_length"],
+                response_only=options["response_only"],
+                resize=options["resize"],
+            ),
+            task=TaskName(options["task"]),
+            output=options["output"],
+            schedule=Schedule(options["schedule"]),
+            optimizer=Optimizer(options["optimizer"]),
+            **{name: options[name] for name in _SAME},
+        )
+    except ValueError as error:
+        raise UsageFault(str(error)) from None
+    return ShadowRequest(
+        training=training,
+        data=options["data"],
+        count=options["count"],
+        vectorize=options["vectorize"],
+        keep_models=options["keep_models"],
+    )
+
+
+def _rendered(report: PrivacyReport) -> str:
+    settings = report.parameters
+    lines = [f"{settings['count']} shadow models, each trained on a random half of {settings['records']} records"]
+    return "".join(f"{line}\n" for line in (*lines, *(f"note: {warning}" for warning in report.warnings)))

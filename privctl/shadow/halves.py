@@ -1,0 +1,65 @@
+"""One stream of batches for all shadow models, of which each takes the records of its own half."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from privctl.domain.events import Batches
+from privctl.parallel import Crew
+from privctl.retrain.adapt import adapted, merged
+from privctl.shadow.pool import Pool
+from privctl.training.batches import Passes
+from privctl.training.loop import Trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """The ``included`` [records] ones of each batch of ``stream``; a BatchSource."""
+
+    stream: Passes
+    included: NDArray[np.bool_]
+
+    @property
+    def kind(self) -> Batches:
+        """See ``BatchSource``."""
+        return self.stream.kind
+
+    def batch(self, step: int) -> NDArray[np.int64]:
+        """See ``BatchSource``; half as many as the stream has, on average."""
+        chosen = self.stream.batch(step)
+        return chosen[self.included[chosen]]
+
+
+def stream_of(pool: Pool) -> Passes:
+    """Batches of the whole pool, twice as large as those asked for: a model meets its own half of each."""
+    training = pool.request.training
+    return Passes(len(pool.records), min(2 * training.batch_size, len(pool.records)), training.seed)
+
+
+def train_one(
+    pool: Pool, network: nn.Module, included: NDArray[np.bool_], device: torch.device, advance: Callable[[int], None]
+) -> nn.Module:
+    """The ``network`` trained on its half. Raises InputFault where the training diverges."""
+    model = pool.request.training.model
+    trained = adapted(network, model).to(device)
+    Trainer(
+        network=trained,
+        task=pool.task,
+        recipe=pool.recipe,
+        clipping=None,
+        batches=Half(stream_of(pool), included),
+        noise=None,
+        crew=Crew(),
+        device=device,
+        advance=advance,
+    ).run()
+    return merged(trained, model)

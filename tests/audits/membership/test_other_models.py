@@ -1,0 +1,75 @@
+"""The whole way for models that are not causal: files to findings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audits.membership import lira, loss, rmia
+from audits.membership.attack import Candidates, Settings, of_next_tokens
+from audits.membership.records import candidates_of, prepare
+from audits.scoring.book import make_book, plan
+from audits.scoring.subject import load_subject, read
+from audits.statistics.metrics import auc
+from privctl.cli import run
+from tests.audits.other import TASKS, save, write_data
+
+KINDS = ["bert", "masked", "vit", "resnet"]
+
+
+def candidates(model: Path, members: Path, nonmembers: Path) -> Candidates:
+    subject = load_subject(model, device="cpu")
+    found = prepare(subject, read(subject, members), read(subject, nonmembers))
+    return candidates_of(found, make_book(plan(subject.scorer, found.rows)))
+
+
+def area(found: Candidates) -> float:
+    scores = loss.ATTACK.score(found, Settings())
+    return auc(*found.table.split(scores)).value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_learned_by_heart_is_found_and_nothing_else(kind: str, tmp_path: Path) -> None:
+    members, others, null = (write_data(tmp_path / f"d{seed}", kind, 40, seed) for seed in (1, 2, 3))
+    model = save(tmp_path / "m", kind, learned=40, wide=False, steps=250 if kind == "masked" else 80)
+    assert area(candidates(model, members, others)) > 0.72
+    assert area(candidates(model, null, others)) == pytest.approx(0.5, abs=0.17)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_model_of_zeros_tells_nothing(kind: str, tmp_path: Path) -> None:
+    members, others = (write_data(tmp_path / f"d{seed}", kind, 20, seed) for seed in (1, 2))
+    found = candidates(save(tmp_path / "m", kind, zero=True), members, others)
+    assert area(found) == 0.5
+    assert np.isfinite(found.mean_lp).all()
+
+
+def test_attacks_on_next_tokens_say_what_is_missing(tmp_path: Path) -> None:
+    members, others = (write_data(tmp_path / f"d{seed}", "bert", 8, seed) for seed in (1, 2))
+    found = candidates(save(tmp_path / "m", "bert"), members, others)
+    assert of_next_tokens(found) == (
+        "it reads the probabilities of each next token, which a model for text-classification does not give"
+    )
+    assert not loss.ATTACK.missing(found)
+
+
+@pytest.mark.parametrize("kind", ["bert", "vit"])
+def test_from_shadow_models_to_a_report(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    members, others = (write_data(tmp_path / f"d{seed}", kind, 30, seed) for seed in (1, 2))
+    model = save(tmp_path / "m", kind, learned=30, wide=False)
+    shadow = [
+        "shadow", str(tmp_path / "m-start"), "--data", str(members), "--data", str(others), "--task", TASKS[kind],
+        "--count", "6", "--steps", "30", "--batch-size", "15", "--learning-rate", "5e-3", "--device", "cpu", "-q",
+        "-o", str(tmp_path / "shadows"),
+    ]  # fmt: skip
+    assert run(shadow) == 0
+    audit = ["audit", str(model), "--members", str(members), "--nonmembers", str(others), "--device", "cpu", "-q"]
+    for name in ("loss", "lira", "lira-online", "rmia", "rmia-online"):
+        audit += ["--attack", name]
+    assert run([*audit, "--shadow", str(tmp_path / "shadows")]) == 0
+    out = capsys.readouterr().out
+    assert "VIOLATED: members cannot be told from non-members" in out
+    assert "rmia-online" in out
+    assert {lira.OFFLINE.name, rmia.OFFLINE.name} <= set(out.split())

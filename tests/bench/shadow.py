@@ -1,0 +1,103 @@
+"""Shadow models trained together against one after the other, in processor seconds of one thread."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from tests.bench.common import publish
+
+if TYPE_CHECKING:
+    from privctl.shadow.pool import Pool
+
+WORDS = ["cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and"]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """This bench's flags."""
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--models", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--widths", type=int, nargs="+", default=[8, 16, 32, 64])
+
+
+def main(options: argparse.Namespace) -> None:
+    """Measure and publish."""
+    import torch
+
+    torch.set_num_threads(1)
+    rows, data = [], {}
+    for width in options.widths:
+        with tempfile.TemporaryDirectory() as scratch:
+            pool = _pool(Path(scratch), width, options)
+            rounds = [(_seconds(_together, pool), _seconds(_singly, pool)) for _ in range(options.rounds)]
+            size = sum(parameter.numel() for parameter in pool.start(0).network.parameters())
+        together, singly = (median(side) for side in zip(*rounds, strict=True))
+        gain = median(one / other for other, one in rounds)
+        data[str(width)] = {"parameters": size, "together_s": together, "singly_s": singly, "gain": gain}
+        rows.append([str(width), f"{size}", f"{together:.2f}", f"{singly:.2f}", f"{gain:.2f}"])
+    headings = ["width", "parameters", "together s", "singly s", "singly / together"]
+    settings = {name: getattr(options, name) for name in ("rounds", "models", "batch_size")}
+    publish("shadow", headings, rows, {**settings, "widths": data}, options.output)
+
+
+def _pool(scratch: Path, width: int, options: argparse.Namespace) -> Pool:
+    """A two-layer GPT-2 of that width, and 400 short records."""
+    from privctl.retrain.request import DataRequest, ModelRequest, RetrainRequest
+    from privctl.shadow.pool import ShadowRequest, read_pool
+    from privctl.training.recipe import Method
+    from tests.training.tasks.small import architecture, words
+
+    model = architecture(scratch / "model", "gpt2", n_embd=width, n_layer=2, n_head=4)
+    words().tokenizer.save_pretrained(model)
+    drawn = random.Random(0)
+    lines = [json.dumps({"text": " ".join(drawn.choices(WORDS, k=drawn.randint(10, 30)))}) for _ in range(400)]
+    path = scratch / "data.jsonl"
+    path.write_text("\n".join(lines))
+    training = RetrainRequest(
+        method=Method.PLAIN,
+        model=ModelRequest(path=model),
+        data=DataRequest(train=path),
+        output=scratch / "shadows",
+        steps=20,
+        batch_size=options.batch_size,
+        device="cpu",
+    )
+    return read_pool(ShadowRequest(training=training, data=(path,), count=options.models))
+
+
+def _together(pool: Pool) -> None:
+    import numpy as np
+    import torch
+
+    from audits.membership.shadows import coins
+    from privctl.shadow.stacked import train_together
+
+    models = range(pool.request.count)
+    halves = np.stack([coins(0, index, len(pool.records)) for index in models])
+    networks = [pool.start(index).network for index in models]
+    assert not train_together(pool, networks, halves, torch.device("cpu"), lambda _: None)
+
+
+def _singly(pool: Pool) -> None:
+    import torch
+
+    from audits.membership.shadows import coins
+    from privctl.shadow.halves import train_one
+
+    for index in range(pool.request.count):
+        half = coins(0, index, len(pool.records))
+        train_one(pool, pool.start(index).network, half, torch.device("cpu"), lambda _: None)
+
+
+def _seconds(work: Callable[[Pool], None], pool: Pool) -> float:
+    begun = time.process_time()
+    work(pool)
+    return time.process_time() - begun

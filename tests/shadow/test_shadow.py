@@ -1,0 +1,296 @@
+"""``privctl shadow``: halves, resuming, stacking, and what the audit makes of the scores."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from audits.membership.shadows import (
+    coins,
+    read_shadow,
+    read_shadows,
+    scores_path,
+    summary,
+    weights_digest_of,
+)
+from audits.scoring.subject import load_subject, read
+from privctl.cli import run
+from privctl.data import read_records
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.reports import read_report
+from privctl.shadow.halves import train_one
+from tests.audits.other import sentences
+from tests.training.tasks.small import architecture, words
+
+KINDS = {
+    "gpt2": "causal-lm",
+    "bert": "masked-lm",
+    "roberta": "text-classification",
+    "vit": "image-classification",
+    "resnet": "image-classification",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def start(folder: Path, kind: str = "gpt2") -> Path:
+    """An architecture without weights."""
+    architecture(folder, kind, **({} if kind == "resnet" else {"initializer_range": 0.05}))
+    words().tokenizer.save_pretrained(folder)
+    return folder
+
+
+def data(path: Path, seed: int, count: int = 20) -> Path:
+    drawn = random.Random(seed)
+    lines = [{"text": text, "label": drawn.choice("xy")} for text in sentences(count, seed)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def images(path: Path, seed: int, side: int, count: int = 20) -> Path:
+    drawn = np.random.default_rng(seed)
+    pixels = drawn.integers(256, size=(count, side, side, 3), dtype=np.uint8)
+    np.savez(path, images=pixels, labels=drawn.integers(2, size=count))
+    return path
+
+
+def call(folder: Path, output: Path, *more: str, kind: str = "gpt2") -> list[str]:
+    """The arguments of a small run on two files, made where they are not there yet."""
+    model = folder / kind
+    if not model.exists():
+        start(model, kind)
+        for seed in (1, 2):
+            if kind in ("vit", "resnet"):
+                images(folder / f"{kind}{seed}.npz", seed, 8 if kind == "vit" else 32)
+            else:
+                data(folder / f"{kind}{seed}.jsonl", seed)
+    files = sorted(str(path) for path in folder.glob(f"{kind}[12].*"))
+    return [
+        "shadow", str(model), "--data", files[0], "--data", files[1], "--task", KINDS[kind], "--count", "4",
+        "--steps", "5", "--batch-size", "8", "--learning-rate", "5e-3", "--device", "cpu", "-q", "-o", str(output),
+        *more,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stacked_and_single_models_agree(kind: str, tmp_path: Path) -> None:
+    assert run(call(tmp_path, tmp_path / "stacked", "--vectorize", "4", "--weight-decay", "0.1", kind=kind)) == 0
+    assert run(call(tmp_path, tmp_path / "single", "--vectorize", "1", "--weight-decay", "0.1", kind=kind)) == 0
+    for index in range(4):
+        stacked, single = (read_shadow(scores_path(tmp_path / name, index)) for name in ("stacked", "single"))
+        assert stacked.lp == pytest.approx(single.lp, abs=2e-4)
+        assert single.lp.std() > 0.004, "scores that hardly vary would agree whatever was trained"
+        assert np.array_equal(stacked.included, single.included)
+        assert np.array_equal(stacked.digests, single.digests)
+    first, second = (read_shadow(scores_path(tmp_path / "single", index)).lp for index in (0, 1))
+    assert np.abs(first - second).max() > 0.01
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_stacked_gradient_descent_agrees_too(optimizer: str, tmp_path: Path) -> None:
+    more = ["--optimizer", optimizer, "--weight-decay", "0.5", "--learning-rate", "0.3", "--schedule", "linear"]
+    more += ["--momentum", "0.9"] if optimizer == "momentum" else []
+    for name, at_once in (("stacked", "4"), ("single", "1")):
+        assert run(call(tmp_path, tmp_path / name, *more, "--vectorize", at_once)) == 0
+    stacked, single = (read_shadow(scores_path(tmp_path / name, 2)) for name in ("stacked", "single"))
+    assert stacked.lp == pytest.approx(single.lp, abs=2e-4)
+
+
+def fixed_halves(seed: int, index: int, records: int) -> np.ndarray:
+    """Every pair splits the records at the same place."""
+    return (np.arange(records) < records // 2) == index % 2
+
+
+def one_coin(seed: int, index: int, records: int) -> np.ndarray:
+    """Coins that depend on the pair too little."""
+    return coins(seed, 0 if index < 6 else index, records)
+
+
+def biased(seed: int, index: int, records: int) -> np.ndarray:
+    return coins(seed, index, records) & coins(seed + 1, index, records)
+
+
+def random_halves(draw: Callable[[int, int, int], np.ndarray]) -> bool:
+    """Whether 32 models over 2000 records look like fair coins that are independent but within a pair, at 6 sigma."""
+    found = np.stack([draw(7, index, 2000) for index in range(32)]).astype(np.float64)
+    sizes = np.abs(found.mean(axis=1) - 0.5) < 6 * 0.5 / np.sqrt(2000)
+    signs = 2 * found - 1
+    across = np.abs(signs[::2] @ signs[::2].T / 2000)[~np.eye(16, dtype=np.bool_)] < 6 / np.sqrt(2000)
+    halves = (found.sum(axis=0) == 16).all()
+    neighbours = np.abs((signs[:, 1:] * signs[:, :-1]).mean(axis=1)) < 6 / np.sqrt(2000)
+    return bool(sizes.all() and across.all() and halves and neighbours.all())
+
+
+def test_halves_are_random() -> None:
+    assert random_halves(coins)
+    for draw in (fixed_halves, one_coin, biased):
+        assert not random_halves(draw)
+    assert not np.array_equal(coins(0, 0, 50), coins(1, 0, 50))
+
+
+def test_a_second_call_trains_only_what_is_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "shadows"
+    assert run(call(tmp_path, folder)) == 0
+    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.safetensors")}
+    scores_path(folder, 2).unlink()
+    assert run(call(tmp_path, folder, "--count", "6")) == 0
+    after = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.safetensors")}
+    assert len(after) == 6
+    assert {name for name in before if before[name] == after[name]} == set(before) - {"shadow-0002.scores.safetensors"}
+    report = read_report(folder / "shadow.report.json")
+    assert report.parameters["count"] == 6
+    assert len(report.outputs) == 6
+    assert report.parameters["learning_rate"] == 5e-3
+    assert {item.role for item in report.inputs} == {"config", "data"}
+
+
+def test_scores_do_not_depend_on_which_models_are_trained_together(tmp_path: Path) -> None:
+    assert run(call(tmp_path, tmp_path / "a")) == 0
+    assert run(call(tmp_path, tmp_path / "b", "--vectorize", "3")) == 0
+    for index in range(4):
+        one, other = (read_shadow(scores_path(tmp_path / name, index)).lp for name in "ab")
+        assert one == pytest.approx(other, abs=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--learning-rate", "0.1"], "was made with learning_rate 0.005, not 0.1; go on with the same settings"),
+        (["--seed", "3"], "was made with seed 0, not 3"),
+        (["--max-length", "20"], "was made with scoring"),
+    ],
+)
+def test_other_settings_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], says: str
+) -> None:
+    assert run(call(tmp_path, tmp_path / "shadows")) == 0
+    assert run(call(tmp_path, tmp_path / "shadows", *more)) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "says"),
+    [
+        (["--count", "3"], 2, "--count is 3; with fewer than 4 models"),
+        (["--vectorize", "0"], 2, "--vectorize is 0"),
+        (["--vectorize", "2", "--dropout"], 2, "--vectorize 2 does not go with --dropout"),
+        (["--resize", "8", "8"], 2, "--resize says nothing to the task causal-lm"),
+        (["--labels", "x,y"], 2, "--labels says nothing"),
+        (["--batch-size", "50"], 2, "--batch-size 50 exceeds the data, which holds 20 examples"),
+        (["--learning-rate", "1e30"], 3, "lower --learning-rate"),
+    ],
+)
+def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], code: int, says: str) -> None:
+    assert run(call(tmp_path, tmp_path / "shadows", *more)) == code
+    assert says in capsys.readouterr().err
+    assert not list((tmp_path / "shadows").glob("*.safetensors"))
+
+
+def described(folder: Path) -> Mapping[str, Any]:
+    scoring: Mapping[str, Any] = read_shadow(scores_path(folder, 0)).settings["scoring"]
+    return scoring
+
+
+def digests(path: Path) -> list[bytes]:
+    return [record.digest for record in read_records(path)]
+
+
+def test_the_audit_finds_its_records_in_any_order(tmp_path: Path) -> None:
+    folder = tmp_path / "shadows"
+    assert run(call(tmp_path, folder)) == 0
+    wanted = [*digests(tmp_path / "gpt22.jsonl")[::-1], *digests(tmp_path / "gpt21.jsonl")[3:9]]
+    found = read_shadows(folder, wanted, "", described(folder))
+    pool = [*digests(tmp_path / "gpt21.jsonl"), *digests(tmp_path / "gpt22.jsonl")]
+    one = read_shadow(scores_path(folder, 3))
+    assert found.lp[3].tolist() == [one.lp[pool.index(name)] for name in wanted]
+    assert summary(found) == {"models": 4, "fewest_in": 2, "fewest_out": 2}
+    data(tmp_path / "other.jsonl", 9)
+    with pytest.raises(InputFault, match="20 of 60 records are not among those"):
+        read_shadows(folder, [*pool, *digests(tmp_path / "other.jsonl")], "", described(folder))
+    with pytest.raises(UsageFault, match="were scored with max_length 40, not 30; score the model the same way"):
+        read_shadows(folder, pool, "", {**described(folder), "max_length": 30})
+    for index in (0, 1):
+        scores_path(folder, index).unlink()
+    lacking = int((coins(0, 2, 40).astype(int) + coins(0, 3, 40) > 0).sum())
+    with pytest.raises(InputFault, match=f"{lacking} of 40 records have fewer than 2 of the 2 shadow models"):
+        read_shadows(folder, pool, "", {"task": "causal-lm", **read_shadow(scores_path(folder, 2)).settings["scoring"]})
+
+
+def test_a_target_among_the_shadow_models_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "shadows"
+    assert run(call(tmp_path, folder, "--keep-models")) == 0
+    model = folder / "shadow-0001"
+    subject = load_subject(model, device="cpu")
+    kept = read_shadow(scores_path(folder, 1))
+    assert weights_digest_of(model) == kept.weights
+    rows = subject.rows(read(subject, tmp_path / "gpt21.jsonl")).rows
+    lp = [float(subject.scorer.score([row])[0].mean()) for row in rows]
+    assert lp == pytest.approx(kept.lp[:20].tolist(), abs=1e-5), "the kept weights are those that were scored"
+    audit = [
+        "audit", str(model), "--members", str(tmp_path / "gpt21.jsonl"), "--nonmembers", str(tmp_path / "gpt22.jsonl"),
+        "--device", "cpu", "-q", "--shadow", str(folder),
+    ]  # fmt: skip
+    assert run([*audit, "-o", str(tmp_path / "a.report.json")]) == 2
+    assert "is itself the shadow model of" in capsys.readouterr().err
+    assert (folder / "shadow-0001.report.json").is_file()
+
+
+def test_files_that_were_changed_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "shadows"
+    assert run(call(tmp_path, folder)) == 0
+    path = scores_path(folder, 0)
+    whole = path.read_bytes()
+    included = read_shadow(path).included
+    path.write_bytes(whole.replace(included.tobytes(), np.sort(included).tobytes()))
+    with pytest.raises(InputFault, match="the coins of its seed 0 did not choose"):
+        read_shadow(path)
+    save_file(load_file(path), path)
+    with pytest.raises(InputFault, match="does not hold the scores of a shadow model"):
+        read_shadow(path)
+    with pytest.raises(InputFault, match="holds no shadow scores"):
+        read_shadows(tmp_path / "gpt2", [], "", {})
+
+
+def test_records_that_repeat_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = call(tmp_path, tmp_path / "shadows")
+    (tmp_path / "gpt22.jsonl").write_text(
+        (tmp_path / "gpt21.jsonl").read_text() + (tmp_path / "gpt22.jsonl").read_text()
+    )
+    assert run(arguments) == 0
+    assert "left out: 20 records that repeat an earlier one" in capsys.readouterr().out
+    assert len(read_shadow(scores_path(tmp_path / "shadows", 0)).lp) == 40
+
+
+def test_an_interrupted_run_loses_only_what_it_was_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, whole = tmp_path / "shadows", train_one
+    begun: list[int] = []
+
+    def interrupted(*arguments: Any) -> Any:
+        begun.append(len(begun))
+        if len(begun) == 3:
+            raise KeyboardInterrupt
+        return whole(*arguments)
+
+    monkeypatch.setattr("privctl.shadow.run.train_one", interrupted)
+    assert run(call(tmp_path, folder, "--vectorize", "1")) == 130
+    assert sorted(path.name for path in folder.iterdir()) == [scores_path(folder, i).name for i in (0, 1)]
+    kept = [scores_path(folder, i).read_bytes() for i in (0, 1)]
+    assert run(call(tmp_path, folder, "--vectorize", "1")) == 0
+    assert len(begun) == 5, "the third was begun twice"
+    assert [scores_path(folder, i).read_bytes() for i in (0, 1)] == kept
+    assert run(call(tmp_path, tmp_path / "at-once", "--vectorize", "1")) == 0
+    assert scores_path(folder, 3).read_bytes() == scores_path(tmp_path / "at-once", 3).read_bytes()
