@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 #: Called with the number of tokens just scored.
 Advance = Callable[[float], None]
+#: (label, total, unit) -> a block that yields the function which advances it.
+Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
+#: (logits [n, vocabulary], targets [n]) -> values [fields, n] in float32; the logits may be overwritten.
+Measure = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 #: Logits held at once by a network that can only be run whole.
 _WHOLE_LOGITS = 1 << 26
@@ -35,16 +39,19 @@ class Batching:
     """Performance settings; no score depends on them beyond rounding.
 
     A batch holds at most ``tokens`` positions, padding counted. At most ``logits`` numbers (positions times
-    vocabulary, but 32 positions at least) exist at once: few enough to stay in a CPU's cache, many enough for a GPU.
+    vocabulary, but 32 positions at least) exist at once, and scores are taken from ``block`` of them at a time (one
+    position at least): few enough to stay in the cache of a CPU's core, where all but the head's product is bound by
+    memory.
     """
 
-    tokens: int = 2048
-    logits: int = 1 << 21
+    tokens: int = 1024
+    logits: int = 1 << 22
+    block: int = 1 << 18
 
     @classmethod
     def on(cls, device: torch.device) -> Batching:
         """What suits ``device``."""
-        return cls() if device.type == "cpu" else cls(tokens=1 << 15, logits=1 << 27)
+        return cls() if device.type == "cpu" else cls(tokens=1 << 15, logits=1 << 27, block=1 << 27)
 
     def positions(self, vocabulary: int) -> int:
         """Positions that are projected at once."""
@@ -55,7 +62,12 @@ def silent(_: float) -> None:
     """The ``Advance`` of a caller that shows no progress."""
 
 
-@torch.inference_mode()
+@contextmanager
+def unseen(_label: str, _total: float, _unit: str) -> Iterator[Advance]:
+    """The ``Progress`` of a caller that shows none."""
+    yield silent
+
+
 def score_rows(
     model: LanguageModel,
     rows: Sequence[NDArray[np.int64]],
@@ -67,26 +79,52 @@ def score_rows(
 
     Each row has at least 2 ids. Raises InputFault for a network that looks ahead.
     """
+    return measure_rows(model, rows, token_scores, len(FIELDS), batching=batching, advance=advance)
+
+
+@torch.inference_mode()
+def measure_rows(
+    model: LanguageModel,
+    rows: Sequence[NDArray[np.int64]],
+    measure: Measure,
+    fields: int,
+    *,
+    last: int | None = None,
+    batching: Batching | None = None,
+    advance: Advance = silent,
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """What ``measure`` gives, [fields, tokens], and the offsets [rows + 1], as ``score_rows``.
+
+    With ``last``, only each row's last so many tokens are measured, and only they are projected to the vocabulary.
+    """
     batching = batching or Batching.on(model.device)
     positions = batching.positions(model.vocabulary)
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    offsets = np.concatenate([[0], np.cumsum(lengths - 1)])
-    values = np.empty((len(FIELDS), int(offsets[-1])), dtype=np.float32)
+    counts = lengths - 1 if last is None else np.minimum(lengths - 1, last)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    values = np.empty((fields, int(offsets[-1])), dtype=np.float32)
     with hushed(), enough_memory(model):
         logits_of = _projection(model)
         for batch in batches(lengths, batching.tokens):
-            ids, real = _padded([rows[i] for i in batch])
+            ids, real = _padded([rows[i] for i in batch], counts[batch])
             ids, real = ids.to(model.device), real.to(model.device)
             targets = ids[:, 1:][real]
             done = 0
             parts = []
             for logits in logits_of(ids, real, positions):
-                parts.append(token_scores(logits, targets[done : done + len(logits)]))
+                parts.append(in_blocks(measure, logits, targets[done : done + len(logits)], batching))
                 done += len(logits)
             places = np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in batch])
             values[:, places] = torch.cat(parts, dim=1).cpu().numpy()
             advance(done)
     return values, offsets
+
+
+def in_blocks(measure: Measure, logits: torch.Tensor, targets: torch.Tensor, batching: Batching) -> torch.Tensor:
+    """What ``measure`` gives for all of ``logits``, from a block of them at a time."""
+    rows = max(1, batching.block // logits.shape[1])
+    parts = zip(torch.split(logits, rows), torch.split(targets, rows), strict=True)
+    return torch.cat([measure(*part) for part in parts], dim=1)
 
 
 def token_scores(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -104,13 +142,13 @@ def token_scores(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     weight = torch.empty_like(z)
     rank = torch.gt(z, own, out=weight).sum(dim=1)  # summing floats is quicker than summing bools
     top = torch.maximum(own, others)
+    share = torch.softmax(z, dim=1, out=weight)
+    log_total = -share.amax(dim=1, keepdim=True).log()  # the greatest share is 1 / sum(exp(z - top))
     # Masked-out vocabulary has logits of -inf; a floor far below any real one keeps 0 * inf out of the sums.
     y = z.sub_(top).clamp_(min=-1e15)
-    total = torch.exp(y, out=weight).sum(dim=1, keepdim=True)
-    mean = torch.linalg.vecdot(weight, y)[:, None] / total
+    mean = torch.linalg.vecdot(share, y)[:, None]
     deviation = y.sub_(mean)
-    var = torch.linalg.vecdot(weight.mul_(deviation), deviation) / total[:, 0]
-    log_total = total.log()
+    var = torch.linalg.vecdot(share.mul_(deviation), deviation)
     lp, mu, lse = own - top - log_total, mean - log_total, top + log_total
     return torch.stack([lp[:, 0], mu[:, 0], var, rank, (own - others)[:, 0], lse[:, 0]])
 
@@ -148,14 +186,18 @@ def enough_memory(model: LanguageModel) -> Iterator[None]:
         ) from None
 
 
-def _padded(rows: Sequence[NDArray[np.int64]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids [rows, longest], zeros on the right, and which of the positions [rows, longest - 1] predict a real token."""
+def _padded(rows: Sequence[NDArray[np.int64]], counts: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids [rows, longest], zeros on the right, and which positions [rows, longest - 1] predict a row's last tokens.
+
+    ``counts`` [rows] says how many of them.
+    """
     width = max(len(row) for row in rows)
     ids = np.zeros((len(rows), width), dtype=np.int64)
     for i, row in enumerate(rows):
         ids[i, : len(row)] = row
-    lengths = np.array([len(row) for row in rows])
-    real = np.arange(width - 1)[None, :] < lengths[:, None] - 1
+    ends = np.array([len(row) - 1 for row in rows])[:, None]
+    position = np.arange(width - 1)[None, :]
+    real = (position < ends) & (position >= ends - counts[:, None])
     return torch.from_numpy(ids), torch.from_numpy(real)
 
 
@@ -164,9 +206,18 @@ _Projection = Callable[[torch.Tensor, torch.Tensor, int], Iterator[torch.Tensor]
 
 
 def _projection(model: LanguageModel) -> _Projection:
-    """How to get logits: trunk and head apart where that is what the network itself computes, else the whole.
+    """How to get logits: trunk and head apart where that is what the network computes, else the whole."""
+    apart = halves(model)
+    if apart is None:
+        return lambda *batch: _whole_logits(model.network, *batch)
+    return lambda *batch: _headed_logits(*apart, *batch)
 
-    Found out by trying, which also covers networks that scale or cap their logits after the head.
+
+def halves(model: LanguageModel) -> tuple[Any, Any] | None:
+    """Trunk and head of a network that computes nothing but the one after the other; None for any other.
+
+    Found out by trying, which also covers networks that scale or cap their logits after the head. Raises InputFault
+    for a network that looks ahead.
     """
     network = model.network
     ids = torch.arange(4, device=model.device)[None, :] % model.vocabulary
@@ -181,11 +232,9 @@ def _projection(model: LanguageModel) -> _Projection:
         )
     head, trunk = network.get_output_embeddings(), network.base_model
     if head is None or trunk is network:
-        return lambda *batch: _whole_logits(network, *batch)
+        return None
     hidden = _hidden(trunk, ids)
-    if hidden is None or not torch.equal(head(hidden), whole):
-        return lambda *batch: _whole_logits(network, *batch)
-    return lambda *batch: _headed_logits(trunk, head, *batch)
+    return (trunk, head) if hidden is not None and torch.equal(head(hidden), whole) else None
 
 
 def _hidden(trunk: Any, ids: torch.Tensor) -> torch.Tensor | None:
@@ -197,7 +246,7 @@ def _headed_logits(
     trunk: Any, head: Any, ids: torch.Tensor, real: torch.Tensor, positions: int
 ) -> Iterator[torch.Tensor]:
     hidden = _hidden(trunk, ids)
-    assert hidden is not None  # _projection saw one
+    assert hidden is not None  # halves saw one
     for part in torch.split(hidden[:, :-1][real], positions):
         yield head(part)
 

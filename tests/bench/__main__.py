@@ -8,6 +8,7 @@ import importlib
 #: Name -> (module with ``arguments`` and ``main``, one line for the help).
 BENCHES = {
     "account": ("tests.bench.account", "epsilon and calibration, against dp-accounting and Opacus"),
+    "audit": ("tests.bench.audit", "scoring and extraction, against one text at a time and generate()"),
     "dp-sgd": ("tests.bench.dp_sgd", "private training steps, against non-private ones, Opacus and FastDP"),
     "noise": ("tests.bench.noise", "privctl noise on a large file, against cp and the naive way"),
     "shadow": ("tests.bench.shadow", "shadow models trained together, against one after the other"),

@@ -6,6 +6,7 @@ held when it was started.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import platform
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -97,6 +99,43 @@ def peak(mib: float) -> str:
     """A peak for the table; one that this process's own hides is only bounded."""
     floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return f"{mib:.0f}" if mib > 1.05 * floor else f"<={mib:.0f}"
+
+
+def forked(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What ``work`` gives in a process of its own, or why it gave nothing."""
+    ends = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            found = work()
+        except BaseException as fault:
+            found = {"fails": f"{type(fault).__name__}: {fault}".split("\n")[0][:200]}
+        with os.fdopen(ends[1], "w") as pipe:
+            json.dump(found, pipe)
+        os._exit(0)
+    os.close(ends[1])
+    with os.fdopen(ends[0]) as pipe:
+        said = pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    result: dict[str, Any] = json.loads(said) if said else {"fails": f"ended with {status}"}
+    return result
+
+
+def count_what_is_held() -> None:
+    """Have the C library give back what is freed, which it otherwise keeps, more or less of it by chance."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: a mapping of its own for each tensor
+
+
+def status_mib(key: str) -> float:
+    """A line of the kernel's account of this process, in MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(f"{key}:"))
+
+
+def forget_peak() -> None:
+    """Let ``VmHWM`` begin anew."""
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def publish(name: str, headings: Sequence[str], rows: Sequence[Sequence[str]], data: Any, output: str | None) -> None:

@@ -8,19 +8,16 @@ Correctness is the relative distance of the clipped sum, without noise, from tha
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
-import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from tests.bench.common import publish
+from tests.bench.common import count_what_is_held, forget_peak, forked, publish, status_mib
 
 if TYPE_CHECKING:
     from torch import Tensor, device, nn
@@ -86,34 +83,14 @@ def _measured(shape: Shape, names: list[str], kind: str, options: argparse.Names
     print(shape.name, file=sys.stderr, flush=True)
     parties: dict[str, Result] = {}
     for name in names:
-        parties[name] = _forked(lambda name=name: {"error": _error(shape, name, kind)})
+        parties[name] = forked(lambda name=name: {"error": _error(shape, name, kind)})
         if "fails" not in parties[name]:
-            parties[name] |= _forked(lambda name=name: {"peak_mib": _peak(shape, name, kind)})
+            parties[name] |= forked(lambda name=name: {"peak_mib": _peak(shape, name, kind)})
     able = [name for name in names if "fails" not in parties[name]]
-    times = _forked(lambda: _times(shape, able, kind, options))
+    times = forked(lambda: _times(shape, able, kind, options))
     for name in able:
         parties[name] |= times.get(name) or {"fails": times.get("fails", "not timed")}
     return {"shape": shape.name, "examples": shape.examples, "positions": shape.positions, "parties": parties}
-
-
-def _forked(work: Callable[[], Result]) -> Result:
-    """What ``work`` gives in a process of its own, or why it gave nothing."""
-    ends = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            found = work()
-        except BaseException as fault:
-            found = {"fails": f"{type(fault).__name__}: {fault}".split("\n")[0][:200]}
-        with os.fdopen(ends[1], "w") as pipe:
-            json.dump(found, pipe)
-        os._exit(0)
-    os.close(ends[1])
-    with os.fdopen(ends[0]) as pipe:
-        said = pipe.read()
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    result: Result = json.loads(said) if said else {"fails": f"ended with {status}"}
-    return result
 
 
 def _work(shape: Shape, kind: str, size: tuple[int, int], *, noise: float, clip: float = 1.0) -> Work:
@@ -183,8 +160,8 @@ def _peak(shape: Shape, name: str, kind: str) -> float:
 
     from tests.bench.dp_sgd_parties import OURS, PARTLY
 
-    _count_what_is_held()
-    before = _status("VmRSS")
+    count_what_is_held()
+    before = status_mib("VmRSS")
     step = _step(_work(shape, kind, (shape.examples, shape.positions), noise=NOISE), name)
     if name in (OURS, PARTLY):
         step()  # the first also compares with autograd
@@ -193,21 +170,9 @@ def _peak(shape: Shape, name: str, kind: str) -> float:
         torch.cuda.reset_peak_memory_stats()
         step()
         return torch.cuda.max_memory_allocated() / 2**20
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+    forget_peak()
     step()
-    return _status("VmHWM") - before
-
-
-def _count_what_is_held() -> None:
-    """Have the C library give back what is freed, which it otherwise keeps, more or less of it by chance."""
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: a mapping of its own for each tensor
-
-
-def _status(key: str) -> float:
-    """A line of the kernel's account of this process, in MiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(f"{key}:"))
+    return status_mib("VmHWM") - before
 
 
 def _times(shape: Shape, names: list[str], kind: str, options: argparse.Namespace) -> Result:

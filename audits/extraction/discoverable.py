@@ -1,0 +1,65 @@
+"""(n, p)-discoverable extraction in closed form.
+
+Hayes et al. 2024, "Measuring memorization in language models via probabilistic extraction". A text that one query
+gives with probability p_z is among n independent ones with probability 1 - (1 - p_z)^n. Fifty tokens easily have a p_z
+below what a float can hold, so everything is done in logarithms.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Below it, e^x nears what a double cannot hold, and -log(1 - e^x) has long been e^x to the last digit.
+_TINY = -700.0
+
+
+def log_success(logp: NDArray[Any], queries: float) -> NDArray[Any]:
+    """Log of the probability that one of ``queries`` gives the text, whose log-probabilities are ``logp`` (nats).
+
+    ``exp(log_success(log(.01), 100))`` is 0.633968.
+    """
+    hazard = np.log(queries) + _log_hazard(np.asarray(logp, dtype=np.float64))
+    with np.errstate(over="ignore", divide="ignore"):
+        large = np.log(-np.expm1(-np.exp(np.maximum(hazard, _TINY))))
+    return np.asarray(np.where(hazard < _TINY, hazard, large))
+
+
+def log_queries(logp: NDArray[Any], probability: float) -> NDArray[Any]:
+    """Log of the (real) number of queries after which the text was given with ``probability``; inf where never.
+
+    ``log_queries(-50, .5)`` is 49.633487.
+    """
+    return np.asarray(math.log(-math.log1p(-probability)) - _log_hazard(np.asarray(logp, dtype=np.float64)))
+
+
+def least_queries(logp: float, probability: float) -> int | None:
+    """The smallest n that makes a text (n, ``probability``)-discoverable; None where no float holds it.
+
+    ``least_queries(log(.01), .5)`` is 69.
+    """
+    exponent = float(log_queries(np.array(logp), probability))
+    if exponent > 700:
+        return None
+    n = max(1, math.ceil(math.exp(exponent)))
+    # Rounding may have carried an exact whole number over the next.
+    enough = n > 1 and -math.expm1((n - 1) * _log_miss(logp)) >= probability * (1 - 1e-15)
+    return n - 1 if enough else n
+
+
+def _log_hazard(logp: NDArray[np.float64]) -> NDArray[Any]:
+    """log(-log(1 - p_z)); -inf for probability 0, inf for 1."""
+    x = np.clip(logp, _TINY, 0.0)
+    with np.errstate(divide="ignore"):
+        miss = np.where(x < -math.log(2), np.log1p(-np.exp(x)), np.log(-np.expm1(x)))
+        return np.asarray(np.where(logp < _TINY, logp, np.log(-miss)))
+
+
+def _log_miss(logp: float) -> float:
+    """log(1 - p_z)."""
+    return -math.exp(float(_log_hazard(np.array(logp))))

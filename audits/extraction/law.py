@@ -1,0 +1,59 @@
+"""Sampling laws: what a user of the model may draw the next token from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from privctl.domain.errors import UsageFault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Law:
+    """Logits are divided by ``temperature``, then cut to the ``top_k`` greatest, then to the nucleus ``top_p``.
+
+    The nucleus is the smallest set of the likeliest tokens with at least that probability (Holtzman et al. 2020);
+    tokens tied with the last of the ``top_k`` stay in. What is left is renormalised, after either cut.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < math.inf:
+            raise UsageFault(f"--temperature is {self.temperature:g}; it must be a finite number above 0")
+        if self.top_k is not None and self.top_k < 1:
+            raise UsageFault(f"--top-k is {self.top_k}; it must be at least 1, the number of tokens to draw from")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise UsageFault(f"--top-p is {self.top_p:g}; it must be above 0 and at most 1")
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is the model's own distribution."""
+        return self == Law()
+
+
+def law_scores(logits: torch.Tensor, targets: torch.Tensor, law: Law) -> torch.Tensor:
+    """Log-probability [n] (nats) of ``targets`` [n] when drawn by ``law`` from ``logits`` [n, vocabulary], in float32.
+
+    It is -inf for a token that ``law`` never draws. Of the probabilities (.5, .3, .15, .05), ``top_k=2`` leaves
+    (.625, .375, 0, 0), and ``temperature=.5`` makes them (.684932, .246575, .061644, .006849).
+    """
+    z = logits.to(torch.float32) / law.temperature
+    own = z.gather(1, targets[:, None])
+    if law.top_k is not None and law.top_k < z.shape[1]:
+        least = z.topk(law.top_k, dim=1).values[:, -1:]
+        z = z.masked_fill(z < least, -math.inf)
+        own = own.masked_fill(own < least, -math.inf)
+    if law.top_p is not None and law.top_p < 1:
+        ordered, places = z.sort(dim=1, descending=True, stable=True)
+        shares = ordered.softmax(dim=1)
+        inside = shares.cumsum(dim=1) - shares < law.top_p
+        inside[:, 0] = True
+        kept = torch.zeros_like(inside).scatter_(1, places, inside)
+        z = z.masked_fill(~kept, -math.inf)
+        own = own.masked_fill(~kept.gather(1, targets[:, None]), -math.inf)
+    return (own - z.logsumexp(dim=1, keepdim=True))[:, 0]

@@ -1,0 +1,207 @@
+"""What the verdicts on many texts say of the model: rates with their intervals, and what they could have shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from audits.extraction.discoverable import least_queries, log_success
+from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
+from privctl.domain.errors import UsageFault
+from privctl.domain.evidence import Evidence
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+METHOD = "extraction"
+DISJOINT = "Clopper-Pearson of both rates, each at half the error"
+#: Numbers of training documents, from and to, that rates are told apart by.
+BUCKETS = ((1, 1), (2, 9), (10, 99), (100, None))
+#: More than this share of a suffix's tokens in the prefix: it may be copied rather than recalled.
+CUED = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """One side's verdicts, all of shape [texts].
+
+    ``extracted``, ``undecided`` and ``matched`` as in ``greedy.Verdicts``; ``copies`` and ``shared`` as in
+    ``windows.Side``; ``cue`` as ``windows.cues``; ``logp`` (nats) of each suffix under the sampling law, or None.
+    """
+
+    line: NDArray[np.int64]
+    matched: NDArray[np.int64]
+    extracted: NDArray[np.bool_]
+    undecided: NDArray[np.bool_]
+    copies: NDArray[np.int64]
+    shared: NDArray[np.bool_]
+    cue: NDArray[np.float32]
+    logp: NDArray[np.float64] | None
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """Of ``total`` texts, at least ``least`` and at most ``most``; ``seen`` as far as it was decided."""
+
+    seen: int
+    least: int
+    most: int
+    total: int
+
+    @classmethod
+    def of(cls, texts: Texts, chosen: NDArray[np.bool_] | None = None) -> Count:
+        """The extracted ones among ``chosen``, or all."""
+        among = np.ones(len(texts), dtype=np.bool_) if chosen is None else chosen
+        sure = texts.extracted & ~texts.undecided
+        return cls(
+            seen=int((texts.extracted & among).sum()),
+            least=int((sure & among).sum()),
+            most=int(((texts.extracted | texts.undecided) & among).sum()),
+            total=int(among.sum()),
+        )
+
+    def interval(self, alpha: float) -> tuple[float, float]:
+        """Of the rate, wherever the undecided ones belong."""
+        return clopper_pearson(self.least, self.total, alpha)[0], clopper_pearson(self.most, self.total, alpha)[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queries:
+    """A text counts as discoverable if ``count`` queries give it with ``probability`` (Hayes et al. 2024)."""
+
+    count: int = 100
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise UsageFault(f"--queries is {self.count}; it must be at least 1")
+        if not 0 < self.probability < 1:
+            raise UsageFault(f"--query-probability is {self.probability:g}; it must lie between 0 and 1, exclusively")
+
+
+def quantities(*, heldout: bool, sampled: bool) -> int:
+    """How many intervals ``summarize`` reports, for the correction of their number."""
+    return 1 + len(BUCKETS) + sampled + (2 + sampled if heldout else 0)
+
+
+def summarize(train: Texts, heldout: Texts | None, queries: Queries, confidence: float) -> tuple[Evidence, ...]:
+    """Every rate; the first is what the audit is judged by, and has a ``chance`` where held-out text was given."""
+    samples = {"training": len(train)} | ({} if heldout is None else {"held_out": len(heldout)})
+    rates = _Rates(samples=samples, confidence=confidence)
+    found = [] if heldout is None else [_beyond(rates, train, heldout)]
+    found.append(rates.of("rate on training text", Count.of(train), _details(train, confidence)))
+    if heldout is not None:
+        unseen = heldout.copies == 0
+        found.append(rates.of("rate on held-out text", Count.of(heldout), {
+            **_details(heldout, confidence),
+            "suffix_not_in_training": int(unseen.sum()),
+            "extracted_not_in_training": Count.of(heldout, unseen).seen,
+        }))  # fmt: skip
+    for least, most in BUCKETS:
+        chosen = (train.copies >= least) & (train.copies <= (most or np.inf))
+        if most is None:
+            name = f"{least} or more documents"
+        else:
+            name = f"{least} document" if most == 1 else f"{least} to {most} documents"
+        reason = "" if chosen.any() else f"no suffix occurs in {name} of the training data"
+        found.append(rates.of(f"rate on text in {name}", Count.of(train, chosen), {}, reason))
+    for texts, name in ((train, "training"), (heldout, "held-out")):
+        if texts is not None and texts.logp is not None:
+            found.append(_discoverable(rates, texts.logp, name, queries))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rates:
+    samples: Mapping[str, int]
+    confidence: float
+
+    def of(self, quantity: str, count: Count, details: Mapping[str, float], reason: str = "") -> Evidence:
+        lower, upper = count.interval(1 - self.confidence) if count.total else (None, None)
+        return Evidence(
+            method=METHOD,
+            quantity=quantity,
+            estimate=count.seen / count.total if count.total else None,
+            lower=lower,
+            upper=upper,
+            confidence=self.confidence,
+            interval=CLOPPER_PEARSON,
+            samples=self.samples,
+            details={"texts": count.total, "extracted": count.seen, **details},
+            reason=reason or ("" if count.total else "no text is left to judge"),
+        )
+
+
+def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
+    """The difference of the rates, of texts that are not in both files: what both hold cannot tell them apart."""
+    alpha = 1 - rates.confidence
+    ours, theirs = Count.of(train, ~train.shared), Count.of(heldout)
+    details: dict[str, float] = {
+        "chance": 0.0,
+        "training_texts": ours.total,
+        "training_extracted": ours.seen,
+        "held_out_texts": theirs.total,
+        "held_out_extracted": theirs.seen,
+        "in_both": int(train.shared.sum()),
+    }
+    if not (ours.total and theirs.total):
+        return Evidence(
+            method=METHOD, quantity="rate beyond held-out text", estimate=None, confidence=rates.confidence,
+            samples=rates.samples, details=details, reason="a comparison needs texts of both files",
+        )  # fmt: skip
+    (a, b), (c, d) = ours.interval(alpha / 2), theirs.interval(alpha / 2)
+    needed = detectable(ours.total, theirs.total, alpha)
+    return Evidence(
+        method=METHOD,
+        quantity="rate beyond held-out text",
+        estimate=ours.seen / ours.total - theirs.seen / theirs.total,
+        lower=a - d,
+        upper=b - c,
+        confidence=rates.confidence,
+        interval=DISJOINT,
+        samples=rates.samples,
+        details=details | ({} if needed is None else {"detectable": needed / ours.total}),
+    )
+
+
+def detectable(train: int, heldout: int, alpha: float) -> int | None:
+    """The fewest extracted of ``train`` texts that certainly differ from none of ``heldout``; None if all do not."""
+    bar = clopper_pearson(0, heldout, alpha / 2)[1]
+    low, high = 0, train + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if clopper_pearson(middle, train, alpha / 2)[0] > bar else (middle, high)
+    return high if high <= train else None
+
+
+def _details(texts: Texts, confidence: float) -> dict[str, float]:
+    """Counts, how far the texts were matched, and the rate that would have shown itself at least once."""
+    if not len(texts):
+        return {}
+    extracted = texts.extracted
+    matched = {f"matched_p{q}": float(np.percentile(texts.matched, q, method="lower")) for q in (50, 90, 99, 100)}
+    return {
+        "undecided": int(texts.undecided.sum()),
+        "extracted_cued": int((extracted & (texts.cue > CUED)).sum()),
+        "matched_mean": float(texts.matched.mean()),
+        **matched,
+        "detectable": 1 - (1 - confidence) ** (1 / len(texts)),
+    }
+
+
+def _discoverable(rates: _Rates, logp: NDArray[np.float64], name: str, queries: Queries) -> Evidence:
+    success = log_success(logp, queries.count)
+    hits = int((success >= np.log(queries.probability)).sum())
+    details: dict[str, float] = {"queries": queries.count, "probability": queries.probability}
+    if len(logp):
+        details["expected_share"] = float(np.exp(success).mean())
+        fewest = least_queries(float(logp.max()), queries.probability)
+        details |= {} if fewest is None else {"fewest_queries": fewest}
+    quantity = f"{name} text found in {queries.count} queries with probability {queries.probability:g}"
+    return rates.of(quantity, Count(seen=hits, least=hits, most=hits, total=len(logp)), details)

@@ -1,0 +1,185 @@
+"""Records as windows of a prefix and a suffix, split by tokens, and how often their texts occur in training data."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from audits.extraction.copies import CopyCounter
+from audits.scoring.book import key
+from audits.scoring.forward import Advance, silent
+from audits.scoring.rows import begins_with_bos, encode
+from privctl.data import Record, read_records
+from privctl.domain.errors import UsageFault
+from privctl.models import LanguageModel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Records tokenised at once while a file streams by.
+_RECORDS = 1024
+
+
+class Left(IntEnum):
+    """Why a record has no verdict; the numbers are part of the file format."""
+
+    TOO_SHORT = 1
+    REPEATED = 2
+    NOT_FINITE = 3
+    IN_TRAINING = 4
+
+    @property
+    def reason(self) -> str:
+        """What a report says."""
+        return {
+            Left.TOO_SHORT: "of fewer tokens than a prefix and a suffix",
+            Left.REPEATED: "beginning with the same prefix and suffix as an earlier one of their file",
+            Left.NOT_FINITE: "given NaN or infinite scores by the model",
+            Left.IN_TRAINING: "held out, but beginning with the same prefix and suffix as a training record",
+        }[self]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Tokens of a window: the first ``prefix`` + ``suffix`` of a record, BOS not counted.
+
+    A record that is shorter, but has ``least_prefix`` + ``suffix``, is taken whole, with a shorter prefix.
+    """
+
+    prefix: int
+    suffix: int
+    least_prefix: int
+    bos: bool
+
+    def window(self, row: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """The window of a record's ids; None where it is too short."""
+        if len(row) < self.bos + self.least_prefix + self.suffix:
+            return None
+        return row[: self.bos + self.prefix + self.suffix]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The distinct windows of one file, in its order; of its ``records``, ``drawn`` were looked at.
+
+    ``line`` [windows] is each one's record; ``left`` lists the lines of records without a window, and why.
+    """
+
+    path: Path
+    rows: tuple[NDArray[np.int64], ...]
+    line: NDArray[np.int64]
+    left: tuple[tuple[int, Left], ...]
+    records: int
+    drawn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """A sample, and what the whole files say of its windows.
+
+    ``copies`` [windows] is in how many training records each one's suffix occurs, ``shared`` [windows] whether a record
+    of the other file begins with the same window.
+    """
+
+    sample: Sample
+    copies: NDArray[np.int64]
+    shared: NDArray[np.bool_]
+
+
+def shape_of(model: LanguageModel, prefix: int, suffix: int, least_prefix: int | None) -> Shape:
+    """The windows' shape. Raises UsageFault for one that is empty or does not fit into the model."""
+    least = prefix if least_prefix is None else least_prefix
+    for flag, value in (("--prefix-tokens", prefix), ("--suffix-tokens", suffix), ("--least-prefix", least)):
+        if value < 1:
+            raise UsageFault(f"{flag} is {value}; it must be at least 1")
+    if least > prefix:
+        raise UsageFault(f"--least-prefix is {least}, more than --prefix-tokens {prefix}; give at most that")
+    bos = begins_with_bos(model)
+    context = model.context
+    if context is not None and bos + prefix + suffix > context:
+        raise UsageFault(
+            f"--prefix-tokens {prefix} and --suffix-tokens {suffix} are {bos + prefix + suffix} tokens"
+            f"{' with BOS' if bos else ''}, but {model.path} sees at most {context}; give less"
+        )
+    return Shape(prefix=prefix, suffix=suffix, least_prefix=least, bos=bos)
+
+
+def sample(model: LanguageModel, shape: Shape, path: Path, *, limit: int | None, seed: int) -> Sample:
+    """Windows of at most ``limit`` records of a file, drawn by numpy's PCG64 under ``seed``; all without a limit."""
+    records, total = _drawn(path, limit, seed)
+    rows: list[NDArray[np.int64]] = []
+    line: list[int] = []
+    left: list[tuple[int, Left]] = []
+    seen: set[bytes] = set()
+    for record, row in zip(records, encode(model, [record.text for record in records]), strict=True):
+        window = shape.window(row)
+        if window is None or key(window) in seen:
+            left.append((record.line, Left.TOO_SHORT if window is None else Left.REPEATED))
+        else:
+            seen.add(key(window))
+            rows.append(window.copy())  # without the rest of a long record
+            line.append(record.line)
+    return Sample(
+        path=path,
+        rows=tuple(rows),
+        line=np.array(line, dtype=np.int64),
+        left=tuple(left),
+        records=total,
+        drawn=len(records),
+    )
+
+
+def sides(model: LanguageModel, shape: Shape, samples: Sequence[Sample], advance: Advance = silent) -> list[Side]:
+    """What the whole files say about the samples; the first is of the training data. Reads each file as a stream.
+
+    ``advance`` is called with the number of records read.
+    """
+    keys = [{key(row) for row in each.rows} for each in samples]
+    counter = CopyCounter([row[-shape.suffix :] for each in samples for row in each.rows])
+    shared: set[bytes] = set()
+    for i, each in enumerate(samples):
+        others = set().union(*keys[:i], *keys[i + 1 :])
+        for ids in _tokenised(model, each.path):
+            if i == 0:
+                counter.add(ids)
+            if others:
+                windows = (shape.window(row) for row in ids)
+                shared.update(others.intersection(key(window) for window in windows if window is not None))
+            advance(len(ids))
+    copies = np.split(counter.counts, np.cumsum([len(each.rows) for each in samples])[:-1])
+    return [
+        Side(
+            sample=each, copies=count, shared=np.array([name in shared for name in map(key, each.rows)], dtype=np.bool_)
+        )
+        for each, count in zip(samples, copies, strict=True)
+    ]
+
+
+def cues(rows: Sequence[NDArray[np.int64]], suffix: int) -> NDArray[np.float32]:
+    """The share [rows] of each suffix's tokens that occur in its prefix, and so may be copied rather than recalled."""
+    return np.array([np.isin(row[-suffix:], row[:-suffix]).mean() for row in rows], dtype=np.float32)
+
+
+def _drawn(path: Path, limit: int | None, seed: int) -> tuple[list[Record], int]:
+    """A uniform sample of the records, in file order, and how many there are (reservoir sampling, Vitter 1985)."""
+    random = np.random.default_rng(seed)
+    kept: list[Record] = []
+    total = 0
+    for total, record in enumerate(read_records(path), start=1):
+        if limit is None or len(kept) < limit:
+            kept.append(record)
+        elif (place := int(random.integers(total))) < limit:
+            kept[place] = record
+    return sorted(kept, key=lambda record: record.line), total
+
+
+def _tokenised(model: LanguageModel, path: Path) -> Iterator[list[NDArray[np.int64]]]:
+    records = read_records(path)
+    while some := list(itertools.islice(records, _RECORDS)):
+        yield encode(model, [record.text for record in some])

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models
+
+from audits.extraction.law import Law
+from audits.extraction.part import ExtractionPart, ExtractionRequest
+from audits.extraction.summary import Queries, detectable
+from audits.extraction.windows import Left, cues, sample, shape_of
+from audits.findings import Findings
+from audits.scoring.book import Book, make_book
+from audits.scoring.causal import CausalScorer
+from audits.scoring.table import FIELDS
+from audits.statistics.metrics import clopper_pearson
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.evidence import Evidence
+from privctl.models import LanguageModel, load_model
+from tests.audits.tiny import WORDS, save_model, write_jsonl
+
+PREFIX, SUFFIX = 6, 5
+
+
+def words(ids: np.ndarray) -> str:
+    return " ".join(WORDS[i - 3] for i in ids.tolist())
+
+
+@pytest.fixture(scope="module")
+def model(llama: Path) -> LanguageModel:
+    return load_model(llama, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def known(model: LanguageModel) -> list[str]:
+    """Texts that greedy decoding goes on with, made of words only, each in its own way."""
+    prefixes = torch.from_numpy(np.random.default_rng(3).integers(3, 63, (300, PREFIX)))
+    out = model.network.generate(
+        prefixes, attention_mask=torch.ones_like(prefixes), do_sample=False, max_new_tokens=SUFFIX, eos_token_id=None,
+        pad_token_id=0,
+    ).numpy()  # fmt: skip
+    found = {words(row[PREFIX:]): words(row) for row in out if (row > 2).all()}
+    assert len(found) >= 40
+    return list(found.values())[:40]
+
+
+def noise(count: int, seed: int) -> list[str]:
+    random = np.random.default_rng(seed)
+    return [words(random.integers(3, 63, PREFIX + SUFFIX + 3)) for _ in range(count)]
+
+
+def judged(model: LanguageModel, train: Path, heldout: Path | None = None, **settings: Any) -> Findings:
+    settings = {"prefix_tokens": PREFIX, "suffix_tokens": SUFFIX} | settings
+    part = ExtractionPart(model, ExtractionRequest(train=train, heldout=heldout, **settings))
+    empty = Book(values=np.zeros((len(FIELDS), 0), dtype=np.float32), begins={})
+    return part.judge(make_book(CausalScorer(model), part.rows) if part.rows else empty, 0.05)
+
+
+def named(found: Findings) -> dict[str, Evidence]:
+    return {item.quantity: item for item in found.evidence}
+
+
+@pytest.fixture
+def files(known: list[str], tmp_path: Path) -> tuple[Path, Path]:
+    """Of 40 + 40 distinct training texts half are extractable, some of them repeated; of 30 held-out ones none."""
+    copied = [known[0]] * 12 + [f"{known[1]} w{i}" for i in range(3)]
+    train = write_jsonl(tmp_path / "train.jsonl", [*known, *noise(40, 1), *copied, "w1 w2"])
+    return train, write_jsonl(tmp_path / "held.jsonl", [*noise(30, 2), known[2]])
+
+
+@pytest.mark.parametrize("settings", [{}, {"greedy_only": True}, {"law": Law(top_k=40)}])
+def test_rates_counts_and_what_is_left_out(
+    settings: dict[str, Any], model: LanguageModel, files: tuple[Path, Path]
+) -> None:
+    found = judged(model, *files, **settings)
+    rates = named(found)
+    train, held = rates["rate on training text"], rates["rate on held-out text"]
+    assert (train.details["texts"], train.details["extracted"]) == (80, 40)
+    assert (held.details["texts"], held.details["extracted"]) == (30, 0)
+    number = 7 if settings.get("greedy_only") else 9
+    assert len(found.evidence) == number
+    assert (train.lower, train.upper) == pytest.approx(clopper_pearson(40, 80, 0.05 / number))
+    assert train.details["detectable"] == pytest.approx(1 - (0.05 / number) ** (1 / 80))
+    assert rates["rate on text in 1 document"].details["extracted"] == 38
+    assert rates["rate on text in 2 to 9 documents"].details["extracted"] == 1
+    assert rates["rate on text in 10 to 99 documents"].details["extracted"] == 1
+    assert rates["rate on text in 100 or more documents"].estimate is None
+    assert "no suffix occurs" in rates["rate on text in 100 or more documents"].reason
+    beyond = found.evidence[0]
+    assert beyond.quantity == "rate beyond held-out text"
+    assert beyond.details["in_both"] == 1
+    assert beyond.details["training_texts"] == 79
+    assert beyond.lower is not None
+    assert beyond.details["chance"] < beyond.lower < beyond.estimate
+    assert [(item.what, item.reason) for item in found.omissions] == [
+        ("1 record of train.jsonl in extraction (line 96)", Left.TOO_SHORT.reason),
+        (
+            "15 records of train.jsonl in extraction (line 81, 82, 83, 84, 85, 86, 87, 88, 89, 90, ...)",
+            Left.REPEATED.reason,
+        ),
+        ("1 record of held.jsonl in extraction (line 31)", Left.IN_TRAINING.reason),
+    ]
+
+
+def test_arrays_have_a_line_for_every_record(model: LanguageModel, files: tuple[Path, Path]) -> None:
+    arrays = {name.removeprefix("extraction."): array for name, array in judged(model, *files).arrays.items()}
+    assert {len(arrays[name]) for name in ("train", "line", "matched", "greedy", "copies", "logp", "cue")} == {110}
+    assert {len(arrays[name]) for name in ("skipped_train", "skipped_line", "skipped_reason")} == {17}
+    assert arrays["copies"][:3].tolist() == [13, 4, 1]
+    assert arrays["greedy"][:40].all()
+    assert (arrays["matched"] == SUFFIX).tolist() == arrays["greedy"].tolist()
+    assert sorted([*arrays["line"][arrays["train"]], *arrays["skipped_line"][arrays["skipped_train"]]]) == [
+        *range(1, 97)
+    ]
+
+
+def test_discoverable_texts_under_two_laws(model: LanguageModel, files: tuple[Path, Path]) -> None:
+    queries = Queries(count=10, probability=0.5)
+    plain = judged(model, files[0], queries=queries)
+    sharp = judged(model, files[0], queries=queries, law=Law(temperature=0.25))
+    name = "training text found in 10 queries with probability 0.5"
+    logp = plain.arrays["extraction.logp"]
+    assert named(plain)[name].details["extracted"] == (1 - (1 - np.exp(logp)) ** 10 >= 0.5).sum()
+    assert (sharp.arrays["extraction.logp"][:40] > logp[:40]).all(), "what is likeliest at each step gets likelier"
+    never = judged(model, files[0], queries=queries, law=Law(top_k=1)).arrays["extraction.logp"]
+    assert never[:40].tolist() == [0] * 40
+    assert (never[40:] == -np.inf).all()
+
+
+def test_the_model_alone_gives_the_same_sums(model: LanguageModel, files: tuple[Path, Path]) -> None:
+    found = judged(model, files[0])
+    text = " ".join(noise(40, 1)[0].split()[: PREFIX + SUFFIX])
+    ids = model.tokenizer(text, return_tensors="pt")["input_ids"]
+    logp = model.network(input_ids=ids).logits[0, :-1].double().log_softmax(1).gather(1, ids[0, 1:, None])[:, 0]
+    assert found.arrays["extraction.logp"][40] == pytest.approx(float(logp[-SUFFIX:].sum()), abs=1e-4)
+
+
+def test_a_window_of_the_shared_scores_costs_nothing(model: LanguageModel, files: tuple[Path, Path]) -> None:
+    settings = {"prefix_tokens": PREFIX, "suffix_tokens": SUFFIX}
+    part = ExtractionPart(model, ExtractionRequest(train=files[0], **settings))
+    whole = [model.tokenizer(text, return_tensors="np")["input_ids"][0] for text in noise(40, 1)]
+    book = make_book(CausalScorer(model), [*part.rows, *whole])
+    assert book.values.shape[1] == 40 * (PREFIX + SUFFIX - 1) + 40 * (PREFIX + SUFFIX + 2)
+    assert not ExtractionPart(model, ExtractionRequest(train=files[0], greedy_only=True, **settings)).rows
+
+
+def test_a_short_prefix_is_a_choice(model: LanguageModel, known: list[str], tmp_path: Path) -> None:
+    train = write_jsonl(tmp_path / "train.jsonl", [known[0], *(text.partition(" ")[2] for text in noise(3, 5))])
+    found = judged(model, train, prefix_tokens=9, least_prefix=PREFIX, greedy_only=True)
+    assert named(found)["rate on training text"].details["extracted"] == 1
+    assert named(found)["rate on training text"].details["texts"] == 4
+    assert any("4 training texts have a prefix of fewer than 9 tokens" in line for line in found.warnings)
+    with pytest.raises(InputFault, match="no record of 14 tokens"):
+        judged(model, train, prefix_tokens=9)
+
+
+def test_a_sample_is_drawn_by_its_seed(model: LanguageModel, files: tuple[Path, Path]) -> None:
+    lines = [judged(model, files[0], records=20, seed=seed).arrays["extraction.line"].tolist() for seed in (1, 1, 2)]
+    assert lines[0] == lines[1] != lines[2]
+    copies = judged(model, files[0], records=20, seed=1).arrays["extraction.copies"]
+    whole = judged(model, files[0]).arrays
+    expected = dict(zip(whole["extraction.line"].tolist(), whole["extraction.copies"].tolist(), strict=True))
+    assert [expected.get(line, count) for line, count in zip(lines[0], copies.tolist(), strict=True)] == copies.tolist()
+
+
+def test_texts_are_split_by_tokens_not_by_characters(model: LanguageModel, tmp_path: Path) -> None:
+    """Of a string cut in two, a tokenizer that merges across the cut gives other tokens than the text's own."""
+    merging = Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+
+    class Merging:
+        bos_token_id = None
+
+        def __call__(self, texts: Any, **_: Any) -> dict[str, Any]:
+            one = isinstance(texts, str)
+            ids = [each.ids for each in merging.encode_batch([texts] if one else list(texts))]
+            return {"input_ids": ids[0] if one else ids}
+
+    odd = LanguageModel(
+        path=model.path, folder=model.folder, network=model.network, tokenizer=Merging(), device=model.device
+    )
+    train = write_jsonl(tmp_path / "train.jsonl", ["aabab"])
+    (row,) = sample(odd, shape_of(odd, 1, 2, None), train, limit=None, seed=0).rows
+    assert row.tolist() == [0, 2, 2]
+    halves = merging.encode_batch(["aa", "bab"])
+    assert [*halves[0].ids, *halves[1].ids] == [0, 0, 1, 2], "cutting the string would ask for tokens that never came"
+
+
+def test_copying_is_flagged(model: LanguageModel) -> None:
+    rows = [np.array([5, 6, 7, 5, 6]), np.array([5, 6, 7, 5, 9]), np.array([5, 6, 7, 8, 9])]
+    assert cues(rows, 2).tolist() == [1, 0.5, 0]
+
+
+def test_weights_of_zero_and_of_nan(tmp_path: Path, files: tuple[Path, Path]) -> None:
+    model = load_model(save_model(tmp_path / "m"), device="cpu")
+    for parameter in model.network.parameters():
+        parameter.zero_()
+    for greedy_only in (False, True):
+        found = judged(model, *files, greedy_only=greedy_only)
+        assert named(found)["rate on training text"].details["extracted"] == 0
+        for item in found.evidence:
+            numbers = [item.estimate, item.lower, item.upper, *item.details.values()]
+            assert all(math.isfinite(number) for number in numbers if number is not None)
+        if not greedy_only:
+            assert found.arrays["extraction.logp"] == pytest.approx(-SUFFIX * math.log(63), rel=1e-5)
+    embedding = model.network.get_input_embeddings().weight
+    embedding[3 + 7] = math.nan
+    for greedy_only in (False, True):
+        left = [
+            o for o in judged(model, *files, greedy_only=greedy_only).omissions if o.reason == Left.NOT_FINITE.reason
+        ]
+        assert len(left) == 2
+    embedding.fill_(math.nan)
+    with pytest.raises(InputFault, match="NaN or infinite scores to every text"):
+        judged(model, *files)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"prefix_tokens": 60}, "65 tokens, but .* sees at most 64"),
+        ({"suffix_tokens": 0}, "--suffix-tokens is 0"),
+        ({"least_prefix": 7}, "--least-prefix is 7, more than --prefix-tokens 6"),
+    ],
+)
+def test_impossible_settings_are_refused(
+    settings: dict[str, int], complaint: str, model: LanguageModel, files: tuple[Path, Path]
+) -> None:
+    with pytest.raises(UsageFault, match=complaint):
+        judged(model, files[0], **settings)
+
+
+def test_impossible_queries_are_refused() -> None:
+    with pytest.raises(UsageFault, match="--queries is 0"):
+        Queries(count=0)
+    with pytest.raises(UsageFault, match="--query-probability is 1"):
+        Queries(probability=1)
+
+
+def test_one_file_on_both_sides_is_refused(model: LanguageModel, files: tuple[Path, Path]) -> None:
+    with pytest.raises(UsageFault, match="same file"):
+        judged(model, files[0], files[0])
+
+
+def test_what_a_comparison_could_have_shown() -> None:
+    needed = detectable(200, 100, 0.01)
+    assert needed is not None
+    bar = clopper_pearson(0, 100, 0.005)[1]
+    assert clopper_pearson(needed, 200, 0.005)[0] > bar >= clopper_pearson(needed - 1, 200, 0.005)[0]
+    assert detectable(3, 3, 0.01) is None
+
+
+def test_equal_rates_are_seldom_told_apart() -> None:
+    """Two samples of one source: the interval of the difference leaves out 0 in at most the share it may."""
+    random = np.random.default_rng(0)
+    wrong = 0
+    for a, b in random.binomial(100, 0.2, (400, 2)).tolist():
+        (low, _), (_, high) = clopper_pearson(a, 100, 0.025), clopper_pearson(b, 100, 0.025)
+        wrong += low > high
+    assert wrong <= 0.025 * 400
