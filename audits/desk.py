@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from blake3 import blake3
 
 from audits.scoring.book import Book, make_book, plan
 from audits.scoring.cache import ScoreCache, folder_name
-from audits.scoring.forward import Advance
+from audits.scoring.forward import Progress
 from audits.scoring.subject import Subject, load_subject
 from audits.scoring.table import FIELDS
 from privctl.data import Record
@@ -27,9 +26,6 @@ from privctl.storage.reader import open_checkpoint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-#: (label, total, unit) -> a block that yields the function which advances it.
-Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

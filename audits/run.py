@@ -9,10 +9,12 @@ from pathlib import Path
 
 from audits.canaries.part import CanaryPart, CanaryRequest
 from audits.claims import Claim
-from audits.desk import Desk, Opened, Progress
+from audits.desk import Desk, Opened
+from audits.extraction.part import ExtractionPart, ExtractionRequest
 from audits.findings import Part
 from audits.lineage import Lineage, lineage_of
 from audits.membership.part import MembershipPart, MembershipRequest, Reference
+from audits.scoring.forward import Progress
 from audits.scoring.rows import CAUSAL_LM
 from audits.scoring.subject import Subject
 from audits.scoring.table import write_arrays
@@ -37,6 +39,7 @@ class AuditRequest:
     scores: Path
     membership: MembershipRequest | None = None
     canaries: CanaryRequest | None = None
+    extraction: ExtractionRequest | None = None
     claim: Claim | None = None
     reference: Path | None = None
     #: Where scores are kept between audits; None keeps none.
@@ -54,6 +57,8 @@ class AuditRequest:
             found |= {"members": self.membership.members, "nonmembers": self.membership.nonmembers}
         if self.canaries is not None:
             found |= {"canaries": self.canaries.manifest, "planted": self.canaries.planted}
+        if self.extraction is not None:
+            found |= {"train": self.extraction.train, "heldout": self.extraction.heldout}
         return {role: path for role, path in found.items() if path is not None}
 
 
@@ -74,7 +79,8 @@ def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> 
     reference = None
     if request.reference is not None:
         reference = desk.open(request.reference, request.report, task=opened.subject.task, resize=request.resize)
-    parts = _parts(request, opened, lineage, None if reference is None else partial(desk.means, reference))
+    means = None if reference is None else partial(desk.means, reference)
+    parts = _parts(request, opened, lineage, means, progress)
     book = desk.score(opened, [row for part in parts for row in part.rows])
     if not crew.leads:
         return None
@@ -107,7 +113,9 @@ def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> 
     )
 
 
-def _parts(request: AuditRequest, opened: Opened, lineage: Lineage, means: Reference | None) -> list[Part]:
+def _parts(
+    request: AuditRequest, opened: Opened, lineage: Lineage, means: Reference | None, progress: Progress
+) -> list[Part]:
     """Every question that is asked. Raises UsageFault where there is none, or the model is of another kind."""
     parts: list[Part] = []
     subject = opened.subject
@@ -119,8 +127,11 @@ def _parts(request: AuditRequest, opened: Opened, lineage: Lineage, means: Refer
         claims = lineage.claims if request.claim is None else (request.claim, *lineage.claims)
         canaries = replace(request.canaries, trained_on=lineage.trained_on, claims=claims)
         parts.append(CanaryPart(subject.model, canaries))
+    if request.extraction is not None:
+        _require_causal(subject, "--train")
+        parts.append(ExtractionPart(subject.model, request.extraction, progress))
     if not parts:
-        raise UsageFault("nothing is asked of the model; give --members and --nonmembers, or --canaries")
+        raise UsageFault("nothing is asked of the model; give --members and --nonmembers, --canaries, or --train")
     return parts
 
 

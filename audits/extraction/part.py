@@ -14,6 +14,7 @@ from audits.extraction.greedy import Verdicts, decide, margin_scores
 from audits.extraction.law import Law, law_scores
 from audits.extraction.screen import screen
 from audits.extraction.summary import CUED, Queries, Texts, quantities, summarize
+from audits.extraction.verdict import verdict
 from audits.extraction.windows import Left, Sample, Shape, Side, cues, sample, shape_of, sides
 from audits.findings import Findings
 from audits.scoring.book import Book
@@ -101,8 +102,10 @@ class ExtractionPart:
         heldout = texts[1] if len(texts) > 1 else None
         sampled = not self._request.greedy_only
         confidence = 1 - alpha / quantities(heldout=heldout is not None, sampled=sampled)
+        evidence = summarize(texts[0], heldout, self._request.queries, confidence)
         return Findings(
-            evidence=summarize(texts[0], heldout, self._request.queries, confidence),
+            evidence=evidence,
+            verdicts=(verdict(evidence),),
             omissions=self._omissions(left),
             warnings=self._caveats(texts),
             parameters={"extraction": self._parameters(rerun)},

@@ -15,6 +15,7 @@ from privctl.domain.errors import UsageFault
 if TYPE_CHECKING:
     from audits.canaries.part import CanaryRequest
     from audits.claims import Claim
+    from audits.extraction.part import ExtractionRequest
     from audits.membership.part import MembershipRequest
     from audits.run import AuditRequest
     from privctl.domain.report import PrivacyReport
@@ -26,12 +27,14 @@ _HELP = "Attack to run, repeatable; all by default: " + "; ".join(f"{n}: {line}"
 #: Options that speak of a model, and mean nothing to an audit of scores alone.
 _OF_A_MODEL = (
     *("members", "nonmembers", "attacks", "max_length", "reference", "canaries", "commitment", "canary_data"),
-    *("references", "exact", "shadow", "task", "resize", "cache", "no_cache", "device"),
+    *("references", "exact", "shadow", "task", "resize", "train", "heldout", "least_prefix", "top_k", "top_p"),
+    *("greedy_only", "records", "cache", "no_cache", "device"),
 )
 #: Options that say more of another one.
 _BELONGS = {
     **dict.fromkeys(("commitment", "canary_data", "references", "exact", "claim", "delta"), "canaries"),
     **dict.fromkeys(("attacks", "reference", "shadow"), "members"),
+    **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "records"), "train"),
 }
 
 
@@ -64,6 +67,20 @@ _BELONGS = {
 @click.option("--canary-data", type=_FILE, help="The planted data, to check the manifest against.")
 @click.option("--references", type=int, help="Fresh secrets that each canary is compared with; about 20,000 in all.")
 @click.option("--exact/--no-exact", default=None, help="Rank canaries among all secrets there are; where it is cheap.")
+@click.option("--train", type=_FILE, help="Training records; are they what the model writes, given their beginnings?")
+@click.option("--heldout", type=_FILE, help="Records of the same kind it never saw, to compare extraction with.")
+@click.option("--prefix-tokens", type=int, default=50, show_default=True, help="Tokens of a record that are given.")
+@click.option("--suffix-tokens", type=int, default=50, show_default=True, help="Tokens after those that must come.")
+@click.option("--least-prefix", type=int, help="Shortest prefix that short records may have; as long as all others.")
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="Of sampling.")
+@click.option("--top-k", type=int, help="Sample among this many likeliest tokens.")
+@click.option("--top-p", type=float, help="Sample among the likeliest tokens of this probability together.")
+@click.option("--queries", type=int, default=100, show_default=True, help="How often the model may be asked.")
+@click.option(
+    "--query-probability", type=float, default=0.5, show_default=True, help="With which one query must succeed."
+)
+@click.option("--greedy-only", is_flag=True, help="Only the likeliest continuation, no sampling; quicker.")
+@click.option("--records", type=int, help="Records drawn from each file for extraction; all by default.")
 @click.option("--from-scores", type=_FILE, help="Scores of many models instead of a MODEL: safetensors, JSON or CSV.")
 @click.option("--claim", metavar="EPS,DELTA", help="An (epsilon, delta) that somebody claims, to be tested.")
 @click.option("--delta", type=float, help="Delta of the bound on epsilon; the claim's or the manifest's.")
@@ -84,11 +101,13 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     --members and --nonmembers ask whether the two can be told apart; they should come from one source and have been
     split at random, as a difference otherwise says little about the model. --canaries asks what the model remembers
     of secrets that were planted before training, which is the only way to a certified lower bound on epsilon.
+    --train asks which training records the model writes by itself when given their beginnings.
 
     \b
     Example:
       privctl audit model/ --members train.jsonl --nonmembers held-out.jsonl
       privctl audit model/ --canaries planted.canaries.json --commitment blake3:...
+      privctl audit model/ --train train.jsonl --heldout held-out.jsonl
       privctl audit --from-scores scores.csv --claim 1,1e-5
     """
     from privctl.codec import encode
@@ -122,7 +141,7 @@ def _of_model(
     if model is None:
         raise UsageFault("nothing says what to audit; give MODEL, or --from-scores FILE")
     for name, owner in _BELONGS.items():
-        if options[name] not in (None, ()) and options[owner] is None:
+        if options[name] not in (None, (), False) and options[owner] is None:
             raise UsageFault(f"{_flag(name)} says more of {_flag(owner)}; give that as well")
     written = output_paths(Path(model), output)
     for path in written:
@@ -143,6 +162,7 @@ def _request(model: Path, written: tuple[Path, Path], options: dict[str, Any]) -
         scores=scores,
         membership=_membership(options),
         canaries=_canaries(options),
+        extraction=_extraction(options),
         claim=_claim(options["claim"]),
         task=options["task"],
         max_length=options["max_length"],
@@ -185,6 +205,27 @@ def _canaries(options: dict[str, Any]) -> CanaryRequest | None:
         delta=delta,
         commitment=options["commitment"],
         planted=options["canary_data"],
+        seed=options["seed"],
+    )
+
+
+def _extraction(options: dict[str, Any]) -> ExtractionRequest | None:
+    from audits.extraction.law import Law
+    from audits.extraction.part import ExtractionRequest
+    from audits.extraction.summary import Queries
+
+    if options["train"] is None:
+        return None
+    return ExtractionRequest(
+        train=options["train"],
+        heldout=options["heldout"],
+        prefix_tokens=options["prefix_tokens"],
+        suffix_tokens=options["suffix_tokens"],
+        least_prefix=options["least_prefix"],
+        law=Law(temperature=options["temperature"], top_k=options["top_k"], top_p=options["top_p"]),
+        queries=Queries(count=options["queries"], probability=options["query_probability"]),
+        greedy_only=options["greedy_only"],
+        records=options["records"],
         seed=options["seed"],
     )
 

@@ -1,0 +1,47 @@
+"""What the evidence on extraction amounts to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from audits.extraction.summary import METHOD
+from privctl.domain.evidence import Evidence
+from privctl.domain.verdict import Outcome, Verdict
+
+SUBJECT = "training text cannot be extracted"
+#: An audit that could miss this share of extracted texts has not looked closely enough for its silence to count.
+LEAST_RATE = 0.01
+
+
+def verdict(evidence: Sequence[Evidence]) -> Verdict:
+    """Judge by the rate on training text against that on held-out text; without the latter there is no answer."""
+    found = {item.quantity: item for item in evidence if item.method == METHOD}
+    rate = found["rate on training text"]
+    told = f"{rate.details['extracted']:.0f} of {rate.details['texts']:.0f} training texts come out word for word"
+    beyond = found.get("rate beyond held-out text")
+    if beyond is None or beyond.lower is None:
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.INCONCLUSIVE,
+            reason=f"{told}; give --heldout to tell recalled text from text anyone would write",
+        )
+    if beyond.lower > 0:
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.REFUTED,
+            reason=f"{told}, and {beyond.details['held_out_extracted']:.0f} of "
+            f"{beyond.details['held_out_texts']:.0f} held-out ones",
+        )
+    reach = beyond.details.get("detectable", 1.0)
+    if reach <= LEAST_RATE:
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.CONSISTENT,
+            reason=f"{told}, no more than held-out ones; a share of {100 * reach:.2g} % would have been noticed",
+        )
+    return Verdict(
+        subject=SUBJECT,
+        outcome=Outcome.INCONCLUSIVE,
+        reason=f"{told}, no more than held-out ones, but less than {100 * reach:.2g} % could go unnoticed; give more "
+        "records",
+    )
