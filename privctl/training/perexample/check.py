@@ -1,62 +1,104 @@
-"""The first batch's gradients are compared with plain autograd's, so that no use of a parameter goes unseen."""
+"""The first batch's gradients are compared with plain autograd's, so that no use of a parameter goes unseen.
+
+Compared is a sum over examples in which each has a weight of its own, so that gradients given to a wrong example show
+as well. No gradient is kept for it, only a sketch (Johnson and Lindenstrauss 1984): a random projection to a 64th of
+the numbers, by which the distance of two gradients is known within a factor that is small beside what is looked for.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputFault
+from privctl.training.perexample.measure import example_norm
+from privctl.training.perexample.products import full_precision
+from privctl.training.perexample.terms import Term
 
 #: Relative to a parameter's own gradient, and to the whole one's: what is zero but for rounding has no own scale.
 _TOLERANCE = (1e-3, 1e-5)
 _TOLERANCE_REDUCED = (0.1, 1e-2)
 
+#: So many numbers in a row are kept as so many; eight that are all within a hundredth by chance are not met with.
+_CUT, _KEPT = 512, 8
+_SEED = 0  # of deviates that need not be secret, and must not be drawn from the model's own
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Plain gradients: of the summed losses by parameter (None where unused), and the norms of some rows' alone."""
+    """Autograd's sum of gradients with ``weights`` (n,), as a sketch by parameter; unused ones have none."""
 
-    gradients: dict[str, Tensor | None]
-    norms: dict[int, Tensor]
+    weights: Tensor
+    sketches: dict[str, Tensor]
 
 
 def reference(losses: Tensor, trainable: Mapping[str, nn.Parameter]) -> Reference:
     """What autograd finds for a forward pass with ``losses`` (n,); its graph is kept."""
-    gradients = torch.autograd.grad(losses.sum(), list(trainable.values()), retain_graph=True, allow_unused=True)
-    norms = {}
-    for row in {0, len(losses) - 1}:
-        own = torch.autograd.grad(losses[row], list(trainable.values()), retain_graph=True, allow_unused=True)
-        norms[row] = _norm([g for g in own if g is not None])
-    return Reference(gradients=dict(zip(trainable, gradients, strict=True)), norms=norms)
+    sizes, signs = torch.rand(2, len(losses), generator=torch.Generator().manual_seed(_SEED))
+    # Of either sign, for what examples have in common would hide how they differ.
+    weights = ((0.5 + sizes) * (signs - 0.5).sign()).to(losses.device)
+    sketches: dict[str, Tensor] = {}
+    hooks = [
+        p.register_hook(partial(_keep_sketch, sketches, name))  # type: ignore[no-untyped-call]
+        for name, p in trainable.items()
+    ]
+    try:
+        torch.autograd.grad((losses * weights).sum(), list(trainable.values()), retain_graph=True, allow_unused=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return Reference(weights=weights, sketches=sketches)
 
 
-def compare(found: Mapping[str, Tensor], norms: Tensor, expected: Reference, *, reduced: bool) -> None:
-    """Raise InputFault for a parameter whose summed gradient, or for a row whose norm (n,), is another than expected.
+def _keep_sketch(sketches: dict[str, Tensor], name: str, gradient: Tensor) -> Tensor:
+    """A hook that leaves nothing of a gradient to be kept but its shape."""
+    sketches[name] = sketch(gradient)
+    return gradient.new_zeros(()).expand_as(gradient)
+
+
+def sketch(gradient: Tensor) -> Tensor:
+    """A random projection of it: of the same length on average, and linear."""
+    deviates = torch.randn(_CUT, _KEPT, generator=torch.Generator().manual_seed(_SEED)) / _KEPT**0.5
+    flat = gradient.detach().flatten()
+    whole = len(flat) // _CUT * _CUT
+    with full_precision(flat.device):
+        projected = flat[:whole].view(-1, _CUT) @ deviates.to(flat)
+    return torch.cat([projected.flatten(), flat[whole:]])
+
+
+def compare(found: Mapping[str, Tensor], expected: Reference, *, reduced: bool) -> None:
+    """Raise InputFault for a parameter whose sketch is another than expected.
 
     ``reduced`` says that some of the forward pass was in half precision, where autograd itself rounds.
     """
     relative, absolute = _TOLERANCE_REDUCED if reduced else _TOLERANCE
-    whole = float(_norm([g for g in expected.gradients.values() if g is not None]))
+    whole = math.hypot(*[float(_length(each)) for each in expected.sketches.values()])
     for name, gradient in found.items():
-        other = expected.gradients[name]
-        difference = float(_norm([gradient if other is None else gradient - other]))
-        size = 0.0 if other is None else float(_norm([other]))
-        if not difference <= relative * size + absolute * whole:
+        other = expected.sketches.get(name, torch.zeros_like(gradient))
+        if not float(_length(gradient - other)) <= relative * float(_length(other)) + absolute * whole:
             raise InputFault(
                 f"parameter {name!r} has another gradient than autograd's, which happens where a parameter is used "
-                "outside its own module; freeze it, or call the module that owns it"
+                "outside its own module, or where examples of a batch are mixed; freeze it or call the module that "
+                "owns it, and return losses that depend on one row each"
             )
-    for row, norm in expected.norms.items():
-        if not abs(float(norms[row]) - float(norm)) <= relative * float(norm):
+
+
+def compare_norms(terms: Mapping[str, Sequence[Term]], norms: Tensor) -> None:
+    """Raise InputFault for a first or last row whose norm, of ``norms`` (n,), is not that of what is added for it."""
+    for row in sorted({0, len(norms) - 1}):
+        found, expected = float(norms[row]), example_norm(terms, row)
+        if not abs(found - expected) <= _TOLERANCE[0] * expected:
             raise InputFault(
-                f"the gradient of row {row} has norm {float(norms[row]):.6g} and not autograd's {float(norm):.6g}, "
-                "which happens where examples of a batch are mixed; return losses that depend on one row each"
+                f"the gradient of row {row} has norm {found:.6g} as it was measured and {expected:.6g} as it would be "
+                "added; this model cannot be trained privately: please report it"
             )
 
 
-def _norm(gradients: Sequence[Tensor]) -> Tensor:
-    lengths: list[Tensor] = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in gradients]
-    return torch.stack(lengths).square().sum().sqrt()
+def _length(values: Tensor) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(values, dtype=torch.float64)
+    return length

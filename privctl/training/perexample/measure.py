@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -84,6 +85,16 @@ def direct(merged: Sequence[Term]) -> Squares:
             whole = whole + term.example_gradients(rows)
         found.append(squared_lengths(whole.flatten(1)))
     return Squares(torch.cat(found), _slack(merged))
+
+
+def example_norm(terms: Mapping[str, Sequence[Term]], row: int) -> float:
+    """The norm of one example's gradient of all parameters, formed one by one."""
+    rows = slice(row, row + 1)
+    square = 0.0
+    for uses in terms.values():
+        whole = sum((term.example_gradients(rows) for term in uses[1:]), uses[0].example_gradients(rows))
+        square += float(squared_lengths(whole.flatten(1)))
+    return math.sqrt(square)
 
 
 def _directly(term: Outer) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -29,14 +29,16 @@ def rms_norm(module: nn.Module, use: Use) -> dict[str, Term]:
 def group_norm(module: nn.Module, use: Use) -> dict[str, Term]:
     """Torch's GroupNorm: channels are the second dimension."""
     assert isinstance(module, nn.GroupNorm)
-    inputs, gradients = _floats(use.first), _floats(use.gradient)
-    found: dict[str, Term] = {}
-    if "weight" in use.names:
-        normalized = functional.group_norm(inputs, module.num_groups, eps=module.eps).mul_(gradients)
-        found["weight"] = Dense(normalized.flatten(2).sum(2) if inputs.dim() > 2 else normalized)
-    if "bias" in use.names:
-        found["bias"] = Dense(gradients.flatten(2).sum(2) if inputs.dim() > 2 else gradients)
-    return found
+    inputs, gradients = use.first, use.gradient
+    weights, biases = [], []
+    for rows in _cuts(inputs):
+        gradient = _floats(gradients[rows])
+        if "weight" in use.names:
+            normalized = functional.group_norm(_floats(inputs[rows]), module.num_groups, eps=module.eps)
+            weights.append(normalized.mul_(gradient).reshape(*inputs[rows].shape[:2], -1).sum(2))
+        if "bias" in use.names:
+            biases.append(gradient.reshape(*inputs[rows].shape[:2], -1).sum(2))
+    return _joined(weights, biases)
 
 
 def _scale_and_shift(use: Use, trailing: int, normalize: Callable[[Tensor], Tensor]) -> dict[str, Term]:
@@ -44,14 +46,21 @@ def _scale_and_shift(use: Use, trailing: int, normalize: Callable[[Tensor], Tens
     inputs, gradients = use.first, use.gradient
     shape = inputs.shape[inputs.dim() - trailing :]
     weights, biases = [], []
-    limit = CHUNK_BYTES if inputs.is_cuda else CACHED_BYTES
-    for rows in chunks(len(inputs), 4 * inputs[0].numel(), limit):
+    for rows in _cuts(inputs):
         gradient = _floats(gradients[rows])
         if "weight" in use.names:
             normalized = normalize(_floats(inputs[rows])).mul_(gradient)
             weights.append(normalized.reshape(len(gradient), -1, *shape).sum(1))
         if "bias" in use.names:
             biases.append(gradient.reshape(len(gradient), -1, *shape).sum(1))
+    return _joined(weights, biases)
+
+
+def _cuts(inputs: Tensor) -> Iterator[slice]:
+    return chunks(len(inputs), 4 * inputs[0].numel(), CHUNK_BYTES if inputs.is_cuda else CACHED_BYTES)
+
+
+def _joined(weights: list[Tensor], biases: list[Tensor]) -> dict[str, Term]:
     pairs = (("weight", weights), ("bias", biases))
     return {name: Dense(torch.cat(parts)) for name, parts in pairs if parts}
 

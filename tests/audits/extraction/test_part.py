@@ -14,9 +14,8 @@ from audits.extraction.part import ExtractionPart, ExtractionRequest
 from audits.extraction.summary import Queries, detectable
 from audits.extraction.windows import Left, cues, sample, shape_of
 from audits.findings import Findings
-from audits.scoring.book import Book, make_book
+from audits.scoring.book import make_book, plan
 from audits.scoring.causal import CausalScorer
-from audits.scoring.table import FIELDS
 from audits.statistics.metrics import clopper_pearson
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.evidence import Evidence
@@ -56,8 +55,7 @@ def noise(count: int, seed: int) -> list[str]:
 def judged(model: LanguageModel, train: Path, heldout: Path | None = None, **settings: Any) -> Findings:
     settings = {"prefix_tokens": PREFIX, "suffix_tokens": SUFFIX} | settings
     part = ExtractionPart(model, ExtractionRequest(train=train, heldout=heldout, **settings))
-    empty = Book(values=np.zeros((len(FIELDS), 0), dtype=np.float32), begins={})
-    return part.judge(make_book(CausalScorer(model), part.rows) if part.rows else empty, 0.05)
+    return part.judge(make_book(plan(CausalScorer(model), part.rows)), 0.05)
 
 
 def named(found: Findings) -> dict[str, Evidence]:
@@ -143,7 +141,7 @@ def test_a_window_of_the_shared_scores_costs_nothing(model: LanguageModel, files
     settings = {"prefix_tokens": PREFIX, "suffix_tokens": SUFFIX}
     part = ExtractionPart(model, ExtractionRequest(train=files[0], **settings))
     whole = [model.tokenizer(text, return_tensors="np")["input_ids"][0] for text in noise(40, 1)]
-    book = make_book(CausalScorer(model), [*part.rows, *whole])
+    book = make_book(plan(CausalScorer(model), [*part.rows, *whole]))
     assert book.values.shape[1] == 40 * (PREFIX + SUFFIX - 1) + 40 * (PREFIX + SUFFIX + 2)
     assert not ExtractionPart(model, ExtractionRequest(train=files[0], greedy_only=True, **settings)).rows
 

@@ -13,8 +13,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.training.perexample import Clipping, ClippingStyle, PerExample, engine, rules
+from privctl.training.perexample import Clipping, ClippingStyle, PerExample, check, engine, rules
 from privctl.training.perexample.taps import Recorder
+from privctl.training.perexample.terms import Dense
 from tests.training.perexample.support import (
     agree,
     causal,
@@ -243,7 +244,7 @@ def test_mixed_examples_are_refused() -> None:
             x = self.inner(x)
             return x - x.mean(0, keepdim=True)
 
-    with pytest.raises(InputFault, match="the gradient of row 0 has norm .*mixed"):
+    with pytest.raises(InputFault, match="has another gradient than autograd's, .* mixed"):
         run(Contrast(), squared, {"x": torch.randn(3, 5, 8)}, 1.0)
 
 
@@ -261,6 +262,45 @@ def test_a_skipped_layer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         agree(mlp(), squared, {"x": torch.randn(5, 7, 8)}, checked=False)
     with pytest.raises(InputFault, match=r"parameter '2.weight' has another gradient"):
         run(mlp(), squared, {"x": torch.randn(5, 7, 8)}, 1.0)
+
+
+def test_exchanged_examples_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted fault: one layer has two examples' gradients the wrong way round, which no plain sum shows."""
+    stop = Recorder.stop
+    order = torch.tensor([0, 2, 1, 3, 4])
+
+    def confused(self: Recorder) -> Any:
+        terms = stop(self)
+        if "2.weight" in terms:
+            terms["2.weight"] = [Dense(term.example_gradients(slice(None))[order]) for term in terms["2.weight"]]
+        return terms
+
+    monkeypatch.setattr(Recorder, "stop", confused)
+    with pytest.raises(InputFault, match=r"parameter '2.weight' has another gradient"):
+        run(mlp(), squared, {"x": torch.randn(5, 7, 8)}, 1.0)
+
+
+def test_sketches_are_small_linear_and_as_long_as_what_they_stand_for() -> None:
+    left, right = torch.randn(700, 300), torch.randn(700, 300)
+    torch.testing.assert_close(
+        check.sketch(left) - check.sketch(right), check.sketch(left - right), rtol=1e-3, atol=1e-3
+    )
+    assert len(check.sketch(left)) < left.numel() / 50
+    assert float(check.sketch(left).norm() / left.norm()) == pytest.approx(1, abs=0.1)
+    alone = torch.zeros(700, 300)
+    for place in range(0, 210_000, 1009):
+        alone.zero_().view(-1)[place] = 1.0
+        assert 0.1 < float(check.sketch(alone).norm()) < 3
+    assert torch.equal(check.sketch(left[0]), left[0])
+
+
+def test_the_check_keeps_no_gradient_and_no_hook() -> None:
+    model = nn.Sequential(nn.Linear(256, 512), nn.Tanh(), nn.Linear(512, 256))
+    trainable = dict(model.named_parameters())
+    found = check.reference(squared(model, {"x": torch.randn(3, 4, 256)}), trainable)
+    assert set(found.sketches) == set(trainable)
+    assert sum(len(each) for each in found.sketches.values()) < sum(p.numel() for p in model.parameters()) / 50
+    assert all(p.grad is None and not p._backward_hooks for p in model.parameters())
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

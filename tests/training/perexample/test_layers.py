@@ -127,6 +127,7 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "2d large": (lambda: nn.Conv2d(4, 6, 3, padding=1, groups=2), (5, 4, 16, 17)),
     "1d large": (lambda: nn.Conv1d(4, 6, 3, stride=2), (5, 4, 520)),
     "2d strided": (lambda: nn.Conv2d(4, 6, (3, 2), stride=(2, 3), padding=(1, 2), dilation=(1, 2)), (5, 4, 9, 9)),
+    "2d wide": (lambda: nn.Conv2d(2, 3, 7, stride=2, padding=3), (5, 2, 24, 24)),
     "2d depthwise": (lambda: nn.Conv2d(4, 8, 3, groups=4, padding="same"), (5, 4, 5, 5)),
     "2d reflecting": (lambda: nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect"), (5, 4, 5, 5)),
     "2d patches": (lambda: nn.Conv2d(3, 6, 4, stride=4), (5, 3, 9, 8)),
