@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from privctl.domain.guarantee import Guarantee, Notion, PrivacyUnit, Scope, Status
+from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
 
 #: "Consistent" is said only where a true epsilon this many times the claimed one would have been noticed.
 VIOLATION = 2.0
 
 
+#: A canary is in the data or it is not, which says nothing of what replacing one record by another can do.
+_WITH_OR_WITHOUT = (Adjacency.ADD_OR_REMOVE, Adjacency.ZERO_OUT)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The (``epsilon``, ``delta``)-DP for single records that ``source`` claims."""
+    """The (``epsilon``, ``delta``)-DP for one record more or less that ``source`` claims."""
 
     epsilon: float
     delta: float
@@ -21,7 +25,7 @@ class Claim:
 
 
 def claims_of(guarantees: Iterable[Guarantee], source: str) -> tuple[Claim, ...]:
-    """What a report's guarantees say of this model's epsilon for one record, each pair of numbers once."""
+    """What a report's guarantees say of this model's epsilon for one record more or less, each pair of numbers once."""
     found: dict[tuple[float, float], Claim] = {}
     for each in guarantees:
         speaks = (
@@ -29,6 +33,7 @@ def claims_of(guarantees: Iterable[Guarantee], source: str) -> tuple[Claim, ...]
             and each.notion is Notion.APPROXIMATE_DP
             and each.unit is PrivacyUnit.EXAMPLE
             and each.scope is Scope.THIS_MODEL
+            and each.adjacency in _WITH_OR_WITHOUT
             and each.status is not Status.VOID
         )
         if speaks and each.epsilon is not None:

@@ -17,8 +17,9 @@ from privctl.domain.guarantee import Assumption
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-STEINKE = "one run (Steinke, Nasr and Jagielski 2023)"
-MAHLOUJIFAR = "one run (Mahloujifar, Melis and Chaudhuri 2024)"
+#: Steinke, Nasr and Jagielski 2023; Mahloujifar, Melis and Chaudhuri 2024.
+STEINKE = "one run, Steinke 2023"
+MAHLOUJIFAR = "one run, Mahloujifar 2024"
 
 
 def bounds(

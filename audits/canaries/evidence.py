@@ -129,7 +129,12 @@ def completions(manifest: Manifest, standing: Standing, alpha: float) -> list[Ev
                 confidence=1 - each,
                 interval=CLOPPER_PEARSON,
                 samples={"canaries": count},
-                details={"disclosed": disclosed, "undecided": undecided, "safe": count - disclosed - undecided},
+                details={
+                    "chance": 0.0,  # a secret is one of so many that guessing it does not happen
+                    "disclosed": disclosed,
+                    "undecided": undecided,
+                    "safe": count - disclosed - undecided,
+                },
                 reason="" if count else "there is no such canary with a score",
             )
         )

@@ -18,6 +18,7 @@ def verdict(evidence: Sequence[Evidence]) -> Verdict:
     found = {item.quantity: item for item in evidence if item.method == METHOD}
     rate = found["rate on training text"]
     told = f"{rate.details['extracted']:.0f} of {rate.details['texts']:.0f} training texts come out word for word"
+    unsure = "the difference from held-out text is not certain"
     beyond = found.get("rate beyond held-out text")
     if beyond is None or beyond.lower is None:
         return Verdict(
@@ -25,23 +26,18 @@ def verdict(evidence: Sequence[Evidence]) -> Verdict:
             outcome=Outcome.INCONCLUSIVE,
             reason=f"{told}; give --heldout to tell recalled text from text anyone would write",
         )
+    told += f", and {beyond.details['held_out_extracted']:.0f} of {beyond.details['held_out_texts']:.0f} held-out ones"
     if beyond.lower > 0:
-        return Verdict(
-            subject=SUBJECT,
-            outcome=Outcome.REFUTED,
-            reason=f"{told}, and {beyond.details['held_out_extracted']:.0f} of "
-            f"{beyond.details['held_out_texts']:.0f} held-out ones",
-        )
+        return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=told)
     reach = beyond.details.get("detectable", 1.0)
     if reach <= LEAST_RATE:
         return Verdict(
             subject=SUBJECT,
             outcome=Outcome.CONSISTENT,
-            reason=f"{told}, no more than held-out ones; a share of {100 * reach:.2g} % would have been noticed",
+            reason=f"{told}; {unsure}, where a share of {100 * reach:.2g} % would have been",
         )
     return Verdict(
         subject=SUBJECT,
         outcome=Outcome.INCONCLUSIVE,
-        reason=f"{told}, no more than held-out ones, but less than {100 * reach:.2g} % could go unnoticed; give more "
-        "records",
+        reason=f"{told}; {unsure}, and with so few records less than {100 * reach:.2g} % never is; give more",
     )

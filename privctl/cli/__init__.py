@@ -23,7 +23,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "noise": ("privctl.cli.noise:noise", "Add calibrated Gaussian noise to finished weights (DP-Weights)."),
     "retrain": ("privctl.cli.retrain:retrain", "Train a model privately, with clipped gradients, or plainly."),
     "account": ("privctl.cli.account:account", "Plan a privacy budget: every accountant and theorem side by side."),
-    "audit": ("privctl.cli.audit:audit", "Attack a model: membership, planted canaries, extraction, bounds on epsilon."),
+    "audit": (
+        "privctl.cli.audit:audit",
+        "Attack a model: membership, canaries, extraction, bounds on epsilon.",
+    ),
     "canary": (
         "privctl.cli.canary:canary",
         "Plant random secrets in training data, to audit what a model keeps of it.",

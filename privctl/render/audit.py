@@ -15,6 +15,8 @@ _WORDS = {
     Outcome.INCONCLUSIVE: "INCONCLUSIVE",
     Outcome.PROVED: "PROVED",
 }
+#: Beginnings of quantities' names.
+_COMPARISON, _MEDIAN, _DISCLOSED = "AUC over ", "median bits, ", "disclosed, "
 _ADVICE = {
     Outcome.REFUTED: "retrain with `privctl retrain dp-sgd`, or release with noise (`privctl noise`), and audit again; "
     "until then treat the model as you treat its training data",
@@ -29,10 +31,10 @@ def render(report: PrivacyReport) -> str:
     parts = [table(("finding", "quantity", "estimate", "interval", "chance", "could see"), rows)]
     hidden = len(report.evidence) - len(rows)
     if hidden:
-        parts.append(f"({hidden} more quantities that do not exceed chance are in the report)\n")
-    parts.append("\n")
-    parts += [f"{_WORDS[v.outcome]}: {v.subject}: {v.reason}.\n" for v in _worst_first(report.verdicts)]
+        parts.append(f"({hidden} more quantities are in the report)\n")
+    parts.append(_canaries(report.evidence))
     worst = _worst_first(report.verdicts)
+    parts += ["\n", *(f"{_WORDS[v.outcome]}: {v.subject}: {v.reason}.\n" for v in worst)]
     if worst:
         parts.append(f"What to do: {_ADVICE[worst[0].outcome]}.\n")
     reasons = [f"  - {item.method}, {item.quantity}: {item.reason}\n" for item in report.evidence if item.reason]
@@ -44,11 +46,35 @@ def render(report: PrivacyReport) -> str:
 
 
 def _shown(evidence: Sequence[Evidence]) -> list[Evidence]:
-    """What each method is judged by, and whatever else exceeds chance."""
+    """What each method is judged by, and whatever else exceeds chance, but for comparisons of one with another."""
     first = {item.method: item for item in reversed(evidence)}
     return [
-        item for item in evidence if item.estimate is not None and (item is first[item.method] or _excess(item) > 0)
+        item
+        for item in evidence
+        if item.estimate is not None
+        and not item.reason
+        and (item is first[item.method] or (_excess(item) > 0 and not item.quantity.startswith(_COMPARISON)))
     ]
+
+
+def _canaries(evidence: Sequence[Evidence]) -> str:
+    """Exposure and completion of the canaries by their copies; empty where there were none."""
+    medians = {i.quantity.removeprefix(_MEDIAN): i for i in evidence if i.quantity.startswith(_MEDIAN)}
+    completed = {i.quantity.removeprefix(_DISCLOSED): i for i in evidence if i.quantity.startswith(_DISCLOSED)}
+    rows = []
+    for name, item in medians.items():
+        told = completed.get(name)
+        rows.append((
+            name,
+            str(item.samples["canaries"]),
+            number(item.estimate, 3),
+            number(item.details.get("max"), 3),
+            number(item.details.get("ceiling"), 3),
+            "-" if told is None or told.estimate is None else f"{told.details['disclosed']:.0f}",
+        ))  # fmt: skip
+    if not rows:
+        return ""
+    return "\n" + table(("canaries", "number", "median bits", "max", "most bits", "disclosed"), rows)
 
 
 def _row(item: Evidence) -> tuple[str, ...]:
@@ -70,6 +96,8 @@ def _row(item: Evidence) -> tuple[str, ...]:
 
 
 def _excess(item: Evidence) -> float:
+    if item.details.get("detected"):
+        return 1.0
     if item.lower is None or "chance" not in item.details:
         return 0.0
     return max(0.0, item.lower - item.details["chance"])

@@ -1,0 +1,212 @@
+"""From planting to verdict: canaries in the data, a model trained on it by privctl, and one audit of everything."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from audits.canaries import verdict
+from audits.canaries.bounds import STEINKE
+from audits.claims import Claim, claims_of
+from audits.lineage import lineage_of
+from privctl.cli import run
+from privctl.codec import decode, encode
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome
+from privctl.reports import file_artifact
+from privctl.storage.digest import file_digest
+from tests.audits.canaries.small import new_model, texts
+from tests.audits.tiny import write_jsonl
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A planted data set, and a model that ``privctl retrain`` trained on it by heart."""
+    place = tmp_path_factory.mktemp("whole")
+    write_jsonl(place / "data.jsonl", texts(60, 1))
+    write_jsonl(place / "other.jsonl", texts(60, 2))
+    new_model(place / "start")
+    plant = ["canary", "plant", str(place / "data.jsonl"), "-o", str(place / "planted.jsonl"), "--count", "60"]
+    assert run([*plant, "--template", "pin {digits:6}", "-q"]) == 0
+    training = ["--epochs", "30", "--batch-size", "32", "--learning-rate", "1e-2", "--device", "cpu", "-q"]
+    data = ["--data", str(place / "planted.jsonl")]
+    assert run(["retrain", "plain", str(place / "start"), *data, "-o", str(place / "model"), *training]) == 0
+    return place
+
+
+def audit(place: Path, *more: str, model: str = "model") -> int:
+    common = ["--device", "cpu", "--cache", str(place / "cache"), "-f", "-q"]
+    return run(["audit", str(place / model), *common, *more])
+
+
+def report_of(place: Path, model: str = "model") -> PrivacyReport:
+    path = place / f"{model}.audit.report.json"
+    return decode(path.read_text(), path.name)
+
+
+def commitment(place: Path) -> str:
+    return str(json.loads((place / "planted.canaries.json").read_text())["commitment"])
+
+
+def canaries(place: Path) -> list[str]:
+    return ["--canaries", str(place / "planted.canaries.json"), "--canary-data", str(place / "planted.jsonl")]
+
+
+def test_all_of_it_in_one_audit(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    sides = ["--members", str(place / "data.jsonl"), "--nonmembers", str(place / "other.jsonl")]
+    texts = ["--train", str(place / "data.jsonl"), "--heldout", str(place / "other.jsonl")]
+    cut = ["--prefix-tokens", "2", "--suffix-tokens", "2"]
+    more = ["--commitment", commitment(place), "--claim", "0.1,1e-5"]
+    assert audit(place, *sides, *texts, *cut, *canaries(place), *more) == 0
+    out = capfd.readouterr().out
+    report = report_of(place)
+    outcomes = {item.subject: item.outcome for item in report.verdicts}
+    assert outcomes["members cannot be told from non-members"] is Outcome.REFUTED
+    assert outcomes["planted canaries left no trace"] is Outcome.REFUTED
+    assert outcomes["(0.1, 1e-05)-DP, as claimed"] is Outcome.REFUTED
+    assert "training text cannot be extracted" in outcomes
+    assert "VIOLATED: planted canaries left no trace" in out
+    assert "left out" in out
+    roles = {item.role for item in report.inputs}
+    assert {"members", "nonmembers", "train", "heldout", "canaries", "planted"} <= roles
+    conditions = report.parameters["canary_conditions"]
+    assert {each["state"] for each in conditions} <= {"enforced", "checked"}, "privctl trained on the planted data"
+
+
+def test_the_same_audit_twice_is_the_same(place: Path) -> None:
+    found = []
+    for _ in range(2):
+        assert audit(place, *canaries(place)) == 0
+        found.append((place / "model.audit.scores.safetensors").read_bytes())
+    assert found[0] == found[1]
+
+
+def test_another_training_run_gives_no_bound(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = ["--data", str(place / "data.jsonl"), "--epochs", "1", "--batch-size", "20", "--device", "cpu", "-q"]
+    if not (place / "elsewhere").exists():
+        assert run(["retrain", "plain", str(place / "start"), *data, "-o", str(place / "elsewhere")]) == 0
+    assert audit(place, *canaries(place), model="elsewhere") == 0
+    bound = next(item for item in report_of(place, "elsewhere").evidence if item.method == STEINKE)
+    assert bound.estimate is None
+    assert "not a bound" in bound.reason
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--commitment", "blake3:00"], "--commitment says more of --canaries"),
+        (["--heldout", "x"], "--heldout says more of --train"),
+        (["--greedy-only"], "--greedy-only says more of --train"),
+        (["--attack", "loss"], "--attack says more of --members"),
+        ([], "nothing is asked of the model"),
+        (["--members", "x"], "give both --members and --nonmembers"),
+        (["--train", "DATA", "--top-p", "2"], "--top-p is 2"),
+        (["--train", "DATA", "--prefix-tokens", "60", "--suffix-tokens", "60"], "tokens"),
+        (["--canaries", "DATA"], "data.jsonl"),
+        (["--train", "DATA", "--claim", "1,1e-5"], "--claim says more of --canaries"),
+    ],
+)
+def test_what_cannot_be_asked(
+    place: Path, arguments: list[str], sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(place / "data.jsonl") if each == "DATA" else each for each in arguments]
+    assert audit(place, *given) in (2, 3)
+    err = capfd.readouterr().err
+    assert sentence in err
+    assert len(err.splitlines()) == 1
+
+
+def bound(lower: float, *, copies: int = 1, delta: float = 1e-5, guesses: int = 1000) -> Evidence:
+    return Evidence(
+        method=STEINKE,
+        quantity="epsilon",
+        estimate=lower,
+        lower=lower,
+        bound=Bound.LOWER,
+        samples={"canaries": 1000, "guesses": guesses},
+        details={"delta": delta, "copies": copies},
+    )
+
+
+@pytest.mark.parametrize(
+    ("evidence", "claim", "outcome"),
+    [
+        (bound(1.2), (1.0, 1e-5), Outcome.REFUTED),
+        (bound(0.9), (1.0, 1e-5), Outcome.CONSISTENT),
+        (bound(1.2), (1.0, 1e-3), Outcome.INCONCLUSIVE),
+        (bound(1.2), (1.0, 0.0), Outcome.REFUTED),
+        (bound(1.2, copies=10), (1.0, 1e-5), Outcome.INCONCLUSIVE),
+        (bound(0.5, guesses=20), (8.0, 1e-5), Outcome.INCONCLUSIVE),
+    ],
+)
+def test_claims(evidence: Evidence, claim: tuple[float, float], outcome: Outcome) -> None:
+    (found,) = verdict.claims([evidence], [Claim(epsilon=claim[0], delta=claim[1])])
+    assert found.outcome is outcome
+
+
+def test_only_what_speaks_of_single_records_is_a_claim() -> None:
+    def guarantee(**changed: object) -> Guarantee:
+        settings = {
+            "name": "x",
+            "epsilon": 1.0,
+            "delta": 1e-5,
+            "adjacency": Adjacency.ADD_OR_REMOVE,
+            "accountant": "y",
+            "status": Status.PROVED,
+        }
+        return Guarantee(**{**settings, **changed})  # type: ignore[arg-type]
+
+    several = [
+        guarantee(),
+        guarantee(epsilon=None),
+        guarantee(epsilon=3.0, unit=PrivacyUnit.SECRET),
+        guarantee(epsilon=4.0, notion=Notion.MUTUAL_INFORMATION),
+        guarantee(epsilon=5.0, scope=Scope.ALL_CANDIDATES),
+        guarantee(epsilon=6.0, status=Status.VOID),
+        guarantee(epsilon=8.0, adjacency=Adjacency.REPLACE_ONE),
+        guarantee(epsilon=7.0, status=Status.CLAIMED),
+    ]
+    assert [claim.epsilon for claim in claims_of(several, "r")] == [1.0, 7.0]
+
+
+def test_the_lineage_is_followed_up_to_the_training(place: Path, tmp_path: Path) -> None:
+    assert audit(place, *canaries(place)) == 0
+    weights = place / "model" / "model.safetensors"
+    inputs = [file_artifact("model", weights, tmp_path / "r.json")]
+    found = lineage_of(place / "model", inputs, tmp_path / "r.json")
+    assert found.trained_on is not None
+    assert file_digest(place / "planted.jsonl") in found.trained_on
+    assert found.doubts == ()
+    trained = place / "model.report.json"
+    text = trained.read_text()
+    try:
+        other = decode(text, "x")
+        trained.write_text(encode(other).replace(inputs[0].digest, "blake3:" + 64 * "0"))
+        doubted = lineage_of(place / "model", inputs, tmp_path / "r.json")
+        assert doubted.trained_on is None
+        assert "about other weights" in doubted.doubts[0]
+    finally:
+        trained.write_text(text)
+
+
+def test_the_example_plants_trains_and_audits(place: Path, tmp_path: Path, root: Path) -> None:
+    command = ["bash", str(root / "examples" / "audit-canaries.sh"), str(place / "start"), str(place / "data.jsonl")]
+    more = [str(place / "other.jsonl"), str(tmp_path / "out"), "--epochs", "1", "--batch-size", "40", "--device", "cpu"]
+    environment = {
+        **os.environ,
+        "PRIVCTL": f"{sys.executable} -m privctl",
+        "PYTHONPATH": str(root),
+        "CANARIES": "12",
+        "AUDIT": f"--device cpu --cache {tmp_path / 'cache'} --prefix-tokens 2 --suffix-tokens 2 --references 20",
+    }
+    done = subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for words in ("commitment", "plain: ", "private: ", "included, 100 copies", "INCONCLUSIVE"):
+        assert words in done.stdout
