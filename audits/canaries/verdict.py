@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from audits.canaries.bounds import STEINKE
@@ -96,7 +97,8 @@ def _claim(claim: Claim, bounds: Sequence[Evidence]) -> Verdict:
             reason=f"epsilon is at least {bound.lower:.3f}; a true epsilon of {needed:.2f} would have been noticed, "
             "if the attack were as strong as any can be",
         )
+    least = f"a true epsilon of {needed:.2f}" if math.isfinite(needed) else "more canaries"
     return inconclusive(
-        f"epsilon is at least {bound.lower:.3f}, but even the strongest attack would have needed a true epsilon of "
-        f"{needed:.2f} to be noticed with so few canaries"
+        f"epsilon is at least {bound.lower:.3f}, but to notice a violation even the strongest attack would have needed "
+        f"{least}"
     )

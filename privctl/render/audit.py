@@ -18,8 +18,8 @@ _WORDS = {
 #: Beginnings of quantities' names.
 _COMPARISON, _MEDIAN, _DISCLOSED = "AUC over ", "median bits, ", "disclosed, "
 _ADVICE = {
-    Outcome.REFUTED: "retrain with `privctl retrain dp-sgd`, or release with noise (`privctl noise`), and audit again; "
-    "until then treat the model as you treat its training data",
+    Outcome.REFUTED: "remove repetitions from the data, retrain with `privctl retrain dp-sgd` at an epsilon that suits "
+    "(or release with noise, `privctl noise`), and audit again; until then treat the model as you treat its data",
     Outcome.INCONCLUSIVE: "do not read silence as safety: remove the reason named above and audit again",
     Outcome.CONSISTENT: "this is no proof: a guarantee comes from how the model was trained or noised",
 }
