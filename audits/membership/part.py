@@ -18,6 +18,7 @@ from audits.membership.verdict import LEAST_AUC, verdict
 from audits.scoring.book import Book
 from audits.scoring.subject import Subject, read
 from audits.scoring.table import ScoreTable, Skip, arrays_of
+from audits.statistics.metrics import roc
 from privctl.data import Record
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.evidence import Evidence
@@ -113,6 +114,7 @@ class MembershipPart:
             arrays={
                 **arrays_of(table),
                 **{f"score.{name}": values for name, values in scores.items()},
+                **{f"roc.{name}": roc(*table.split(values)) for name, values in scores.items()},
                 "score.blind": blind.scores,
             },
         )

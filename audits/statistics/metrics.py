@@ -121,6 +121,25 @@ def midranks(values: NDArray[Any]) -> NDArray[np.float64]:
     return shared
 
 
+def roc(members: NDArray[Any], nonmembers: NDArray[Any], points: int = 512) -> NDArray[np.float64]:
+    """The ROC curve's corners as [<= points, 2]: false and true positive rate, from (0, 0) to (1, 1).
+
+    A member must reach the threshold, so that equal scores are one step along both axes. Of more corners than
+    ``points``, those are kept that lie densest at low false positive rates, where a curve is looked at.
+    """
+    _require_scores(members, nonmembers)
+    pooled = np.concatenate([members, nonmembers])
+    order = np.argsort(-pooled, kind="stable")
+    last = np.append(np.flatnonzero(np.diff(pooled[order])), len(pooled) - 1)
+    inside = np.cumsum(order < len(members))[last]
+    rates = np.stack([(last + 1 - inside) / len(nonmembers), inside / len(members)], axis=1)
+    corners = np.concatenate([[[0.0, 0.0]], rates])
+    if len(corners) > points:
+        kept = np.unique(np.geomspace(1, len(corners), points).astype(np.int64)) - 1
+        corners = corners[np.union1d(kept, [len(corners) - 1])]
+    return np.asarray(corners)
+
+
 def tpr_at_fpr(members: NDArray[Any], nonmembers: NDArray[Any], fpr: float, alpha: float = 0.05) -> OperatingPoint:
     """The true positive rate at a false positive rate of at most ``fpr``, without interpolation.
 

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.storage.digest import file_digest
 from tests.audits.tiny import save_model, save_tokenizer, sentences, write_jsonl
+from tests.conftest import ROOT
 
 
 @pytest.fixture(scope="session")
@@ -314,3 +318,22 @@ def test_scores_from_many_models(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert "audits no model" in capfd.readouterr().err
     assert run(["audit"]) == 2
     assert "give MODEL" in capfd.readouterr().err
+
+
+def test_two_processes_share_the_scoring(place: Path) -> None:
+    files = ["--members", str(place / "members.jsonl"), "--nonmembers", str(place / "nonmembers.jsonl")]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    shared = ["privctl", "audit", str(place / "model"), *files, "--device", "cpu", "-q", "--attack", "loss", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    cache = ["--cache", str(place / "two")]
+    done = subprocess.run([*command, *shared, *cache], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = decode(done.stdout, "two")
+    assert audit(place, "-f", "--attack", "loss") == 0
+    alone = report_of(place / "model.audit.report.json")
+    for ours, theirs in zip(found.evidence, alone.evidence, strict=True):
+        assert ours.estimate == pytest.approx(theirs.estimate, abs=1e-4)
+    refused = subprocess.run(
+        [*command, *shared, "-f", "--no-cache"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "several processes meet in the cache of scores" in refused.stderr

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from audits.statistics.metrics import DELONG, PAIRS, auc, clopper_pearson, midranks, tpr_at_fpr
+from audits.statistics.metrics import DELONG, PAIRS, auc, clopper_pearson, midranks, roc, tpr_at_fpr
 
 POS = np.array([0.9, 0.8, 0.7, 0.6, 0.55])
 NEG = np.array([0.65, 0.5, 0.4, 0.3, 0.2])
@@ -140,3 +140,23 @@ def test_null_scores_are_covered_at_the_nominal_rate() -> None:
     assert 0.92 <= coverage(honest) <= 0.98
     assert coverage(standard_error_forgot_one_side) < 0.9
     assert coverage(best_of_five, 100) < 0.98
+
+
+def test_roc_of_the_example() -> None:
+    curve = roc(np.array([0.9, 0.8, 0.7, 0.6, 0.55]), np.array([0.65, 0.5, 0.4, 0.3, 0.2]))
+    assert curve[:, 0].tolist() == [0, 0, 0, 0, 0.2, 0.2, 0.2, 0.4, 0.6, 0.8, 1]
+    assert curve[:, 1].tolist() == [0, 0.2, 0.4, 0.6, 0.6, 0.8, 1, 1, 1, 1, 1]
+    assert np.trapezoid(curve[:, 1], curve[:, 0]) == pytest.approx(0.92)
+
+
+def test_the_area_under_the_roc_is_the_auc() -> None:
+    source = np.random.default_rng(0)
+    members, nonmembers = source.normal(0.5, size=900).round(1), source.normal(size=700).round(1)
+    curve = roc(members, nonmembers)
+    assert np.trapezoid(curve[:, 1], curve[:, 0]) == pytest.approx(auc(members, nonmembers).value)
+    fine = roc(source.normal(0.5, size=9000), source.normal(size=9000))
+    assert len(fine) <= 513
+    assert fine[0].tolist() == [0, 0]
+    assert fine[-1].tolist() == [1, 1]
+    assert (np.diff(fine, axis=0) >= 0).all()
+    assert roc(np.zeros(3), np.zeros(4)).tolist() == [[0, 0], [1, 1]]
