@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from privctl.domain.guarantee import Guarantee, Notion, PrivacyUnit, Scope, Status
+from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
 
 #: "Consistent" is said only where a true epsilon this many times the claimed one would have been noticed.
 VIOLATION = 2.0
@@ -29,6 +29,7 @@ def claims_of(guarantees: Iterable[Guarantee], source: str) -> tuple[Claim, ...]
             and each.notion is Notion.APPROXIMATE_DP
             and each.unit is PrivacyUnit.EXAMPLE
             and each.scope is Scope.THIS_MODEL
+            and each.adjacency is not Adjacency.REPLACE_ONE  # canaries are added or left out, which it says nothing of
             and each.status is not Status.VOID
         )
         if speaks and each.epsilon is not None:

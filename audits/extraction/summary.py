@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from audits.extraction.discoverable import least_queries, log_success
+from scipy.special import betaincinv
+
+from audits.statistics.power import POWER
 from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
 from privctl.domain.errors import UsageFault
 from privctl.domain.evidence import Evidence
@@ -156,7 +159,7 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
             samples=rates.samples, details=details, reason="a comparison needs texts of both files",
         )  # fmt: skip
     (a, b), (c, d) = ours.interval(alpha / 2), theirs.interval(alpha / 2)
-    needed = detectable(ours.total, theirs.total, alpha)
+    needed = detectable(ours.total, theirs.most, theirs.total, alpha)
     return Evidence(
         method=METHOD,
         quantity="rate beyond held-out text",
@@ -166,18 +169,18 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
         confidence=rates.confidence,
         interval=DISJOINT,
         samples=rates.samples,
-        details=details | ({} if needed is None else {"detectable": needed / ours.total}),
+        details=details | ({} if needed is None else {"detectable": max(0.0, needed - theirs.most / theirs.total)}),
     )
 
 
-def detectable(train: int, heldout: int, alpha: float) -> int | None:
-    """The fewest extracted of ``train`` texts that certainly differ from none of ``heldout``; None if all do not."""
-    bar = clopper_pearson(0, heldout, alpha / 2)[1]
+def detectable(train: int, seen: int, heldout: int, alpha: float, power: float = POWER) -> float | None:
+    """The least true rate on ``train`` texts that shows, with ``power``, above ``seen`` of ``heldout``; None if none."""
+    bar = clopper_pearson(seen, heldout, alpha / 2)[1]
     low, high = 0, train + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if clopper_pearson(middle, train, alpha / 2)[0] > bar else (middle, high)
-    return high if high <= train else None
+    return float(betaincinv(high, train - high + 1, power)) if high <= train else None
 
 
 def _details(texts: Texts, confidence: float) -> dict[str, float]:

@@ -32,6 +32,14 @@ def verdict(evidence: Sequence[Evidence]) -> Verdict:
             reason=f"{told}, and {beyond.details['held_out_extracted']:.0f} of "
             f"{beyond.details['held_out_texts']:.0f} held-out ones",
         )
+    sampled = [item for name, item in found.items() if " text found in " in name]
+    if len(sampled) == 2 and (sampled[0].lower or 0.0) > (1.0 if sampled[1].upper is None else sampled[1].upper):
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.REFUTED,
+            reason=f"{told}, but sampling gives {100 * (sampled[0].estimate or 0):.2g} % of the {sampled[0].quantity}, and "
+            f"{100 * (sampled[1].estimate or 0):.2g} % of the held-out ones",
+        )
     reach = beyond.details.get("detectable", 1.0)
     if reach <= LEAST_RATE:
         return Verdict(

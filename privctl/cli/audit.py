@@ -260,4 +260,6 @@ def _claim(text: str | None) -> Claim | None:
         epsilon, delta = map(float, text.split(","))
     except ValueError:
         raise UsageFault(f"--claim {text} is not an epsilon and a delta; give both, such as --claim 1,1e-5") from None
+    if not (0 <= epsilon < float("inf") and 0 <= delta < 1):
+        raise UsageFault(f"--claim {text} is no claim: epsilon must be a number of at least 0, delta at least 0 and below 1")
     return Claim(epsilon=epsilon, delta=delta)
