@@ -37,6 +37,10 @@ def claims_of(guarantees: Iterable[Guarantee], source: str) -> tuple[Claim, ...]
             and each.status is not Status.VOID
         )
         if speaks and each.epsilon is not None:
-            claim = Claim(epsilon=each.epsilon, delta=each.delta, source=f"{each.status} in {source} ({each.name})")
+            claim = Claim(
+                epsilon=each.epsilon,
+                delta=each.delta,
+                source=f"{each.status} in {source} ({each.name}, {each.adjacency})",
+            )
             found.setdefault((each.epsilon, each.delta), claim)
     return tuple(found.values())

@@ -16,6 +16,7 @@ from audits.scoring.forward import Progress
 from audits.scoring.subject import Subject, load_subject
 from audits.scoring.table import FIELDS
 from privctl.data import Record
+from privctl.datasets.pixels import FILE_NAME
 from privctl.domain.errors import InputFault
 from privctl.domain.report import Artifact
 from privctl.models import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
@@ -64,8 +65,10 @@ class Desk:
     def score(self, opened: Opened, rows: Sequence[NDArray[Any]], label: str = "scoring") -> Book:
         """The scores of ``rows``; every process of the crew must ask for the same ones."""
         made = plan(opened.subject.scorer, rows, opened.cache)
+        self.crew.wait()  # what one process adds must not change what another has planned
         with self.progress(label, made.work / self.crew.size, "tokens") as advance:
             book = make_book(made, share=(self.crew.rank, self.crew.size), meet=self.crew.wait, advance=advance)
+        self.crew.wait()  # all have read what is to be joined
         if opened.cache is not None and self.crew.leads:
             opened.cache.tidy()
         self.crew.wait()
@@ -103,7 +106,7 @@ def _inputs(path: Path, model: LanguageModel, report: Path) -> tuple[Artifact, .
                     tensors=hashed.tensors,
                 )
             )
-    for role, names in (("config", (CONFIG_NAME,)), ("tokenizer", TOKENIZER_FILES)):
+    for role, names in (("config", (CONFIG_NAME,)), ("tokenizer", TOKENIZER_FILES), ("preprocessor", (FILE_NAME,))):
         paths = [model.folder / name for name in names if (model.folder / name).is_file()]
         found += [file_artifact(role, path, report) for path in paths]
     return tuple(found)

@@ -95,7 +95,7 @@ def audit_scores(
             "power": POWER,
         }
         evidence.append(_tested((len(inner), len(outer)), claim, p_value, alpha, power))
-        verdicts.append(_judged(seen, claim, p_value, alpha, power))
+        verdicts.append(_judged(seen, claim, p_value, alpha, power, backwards=auc(inner, outer).upper < 0.5))
     return ScoresAudit(evidence=tuple(evidence), verdicts=tuple(verdicts), warnings=tuple(_warnings(inner, outer)))
 
 
@@ -237,7 +237,9 @@ def _tested(models: tuple[int, int], claim: Claim, p_value: float, alpha: float,
     )
 
 
-def _judged(seen: Sequence[Look], claim: Claim, p_value: float, alpha: float, power: dict[str, float]) -> Verdict:
+def _judged(
+    seen: Sequence[Look], claim: Claim, p_value: float, alpha: float, power: dict[str, float], *, backwards: bool
+) -> Verdict:
     """Refuted; or consistent, where both kinds of mechanism would have been noticed in time; or inconclusive."""
     outcome, limit = Outcome.INCONCLUSIVE, VIOLATION * claim.epsilon
     response, gaussian = power["detectable"], power["detectable_gaussian"]
@@ -252,6 +254,11 @@ def _judged(seen: Sequence[Look], claim: Claim, p_value: float, alpha: float, po
         reason = (
             f"the models show an epsilon of at least {certified:.3g} at this delta with {100 * (1 - alpha):g} % "
             f"confidence; if the claim held, such scores would have a chance of at most {p_value:.2g}"
+        )
+    elif backwards:
+        reason = (
+            "the models differ, but those without the record score higher; check that the two sides were not swapped, "
+            "and give scores that rise with use of the record"
         )
     elif power["ceiling"] < claim.epsilon:
         reason = (

@@ -44,7 +44,7 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
         return Lineage(doubts=() if named is None else (missing,))
     parents = (found.parent_of(report),)
     weights = {item.digest for item in inputs if item.role == "model"}
-    if not weights & {item.digest for item in found.report.outputs}:
+    if not weights <= {item.digest for item in found.report.outputs}:
         doubt = f"the model names {found.path.name} as its report, but that report is about other weights"
         return Lineage(parents=parents, doubts=(doubt,))
     return Lineage(
@@ -58,7 +58,7 @@ def _trained_on(found: FoundReport) -> tuple[str, ...] | None:
     path, report = found.path, found.report
     for _ in range(_GENERATIONS):
         if report.step == _TRAINING:
-            return tuple(item.digest for item in report.inputs)
+            return tuple(item.digest for item in report.inputs if item.role == "data")
         above = _parent(path, report)
         if above is None:
             return None

@@ -88,8 +88,11 @@ def own_device(device: torch.device) -> torch.device:
 
 
 @contextmanager
-def crew(device: torch.device) -> Iterator[Crew]:
-    """The processes torchrun started, or this one alone. Raises UsageFault where its variables make no sense."""
+def crew(device: torch.device, *, together: bool = True) -> Iterator[Crew]:
+    """The processes torchrun started, or this one alone. Raises UsageFault where its variables make no sense.
+
+    They leave ``together``, unless the others have nothing more to say to the one that goes on.
+    """
     size = os.environ.get("WORLD_SIZE", "1")
     if not size.isdecimal() or int(size) < 1:
         raise UsageFault(f"WORLD_SIZE is {size!r}; start several processes with torchrun, which sets it")
@@ -101,6 +104,7 @@ def crew(device: torch.device) -> Iterator[Crew]:
     try:
         team = Crew(dist.get_rank(), dist.get_world_size())
         yield team
-        team.wait()  # a process that leaves early takes down what the others still talk to
+        if together:
+            team.wait()  # a process that leaves early takes down what the others still talk to
     finally:
         dist.destroy_process_group()

@@ -98,6 +98,7 @@ def leak_tests(manifest: Manifest, standing: Standing, alpha: float) -> list[Evi
                 details={
                     "p_value": p_value,
                     "level": alpha / 2,
+                    "effective": sum(len(each) / (1 + (len(each) - 1) / n if n else 1) for each, n in groups),
                     "detected": float(p_value <= alpha / 2),
                     "without_memorization": 1 / math.log(2),
                 },

@@ -107,7 +107,7 @@ class CanaryPart:
         )
         return Findings(
             evidence=evidence,
-            verdicts=(verdict.trace(evidence), *verdict.claims(evidence, request.claims)),
+            verdicts=(verdict.trace(evidence, self._held), *verdict.claims(evidence, request.claims)),
             omissions=_omissions(standing),
             warnings=(*self._caveats(standing), *_doubts(self._held)),
             parameters=self._parameters(delta),

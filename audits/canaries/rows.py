@@ -63,7 +63,7 @@ class CanaryRows:
 
     rows: tuple[SecretRow | None, ...]
     groups: tuple[Group, ...]
-    references: Mapping[Class, tuple[SecretRow, ...]]
+    references: Mapping[tuple[int, Class], tuple[SecretRow, ...]]
     unscored: Mapping[int, str]
 
 
@@ -102,18 +102,18 @@ def canary_rows(model: LanguageModel, manifest: Manifest) -> tuple[list[SecretRo
 def draw_references(
     model: LanguageModel, manifest: Manifest, groups: Sequence[Group], rows: Sequence[SecretRow | None], each: int,
     seed: int,
-) -> dict[Class, tuple[SecretRow, ...]]:  # fmt: skip
+) -> dict[tuple[int, Class], tuple[SecretRow, ...]]:  # fmt: skip
     """About ``each`` fresh secrets for every one of ``groups``, none of them a canary's, none twice.
 
     A group's classes share them, but each gets 63 if that many were asked for; one of rare shape may get fewer. The
     draws depend on ``seed`` and the group only.
     """
     planted = {canary.secret for canary in manifest.canaries}
-    found: dict[Class, list[SecretRow]] = {}
+    drawn: dict[tuple[int, Class], tuple[SecretRow, ...]] = {}
     for g, group in enumerate(groups):
         form = manifest.formats[group.format]
         kinds = {row.kind for i in group.members if (row := rows[i]) is not None}
-        found |= {kind: [] for kind in kinds}
+        found: dict[Class, list[SecretRow]] = {kind: [] for kind in sorted(kinds)}
         share = max(min(each, _FEWEST), each // max(1, len(kinds)))
         source = random.Random(f"privctl references {seed} {g}")  # noqa: S311 (nothing secret)
         used = set(planted)
@@ -126,7 +126,8 @@ def draw_references(
             for row in secret_rows(model, group.prefix, fresh, form.after):
                 if row.kind in kinds and len(found[row.kind]) < share:
                     found[row.kind].append(row)
-    return {kind: tuple(some) for kind, some in found.items()}
+        drawn |= {(group.format, kind): tuple(some) for kind, some in found.items()}
+    return drawn
 
 
 def secret_rows(model: LanguageModel, prefix: str, secrets: Sequence[str], after: str) -> list[SecretRow]:

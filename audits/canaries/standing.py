@@ -157,7 +157,7 @@ def _peers(
                 # The canary's own loss must be the very number among the enumerated ones, not one rounded otherwise.
                 nll[members] = [values[space.place(row)] for i in members if (row := work.rows[i]) is not None]
             else:
-                values = _losses(book, work.references[kind])
+                values = _losses(book, work.references[group.format, kind])
             finite = values[np.isfinite(values)]
             lost += len(values) - len(finite)
             if len(finite) < FEWEST_REFERENCES:

@@ -6,18 +6,22 @@ import math
 from collections.abc import Sequence
 
 from audits.canaries.bounds import STEINKE
+from audits.canaries.check import violated
 from audits.canaries.evidence import COMPLETION, EXPOSURE
 from audits.claims import VIOLATION, Claim
-from audits.statistics.power import one_run_detectable
+from audits.statistics.power import one_run_detectable, one_run_detectable_gaussian
 from privctl.domain.evidence import Evidence
+from privctl.domain.guarantee import Assumption
 from privctl.domain.verdict import Outcome, Verdict
 
 TRACELESS = "planted canaries left no trace"
 #: An audit whose test needs more canaries than this to notice one bit on average has not looked closely enough.
 _ENOUGH = 100
+#: So many canaries with references of their own notice one bit on average four times in five, at a level of 0.002.
+_EFFECTIVE = 30
 
 
-def trace(evidence: Sequence[Evidence]) -> Verdict:
+def trace(evidence: Sequence[Evidence], held: Sequence[Assumption] = ()) -> Verdict:
     """Judge by the two leak tests, of which that on the canaries left out is the control, and by completions."""
     tests = {item.quantity: item for item in evidence if item.method == EXPOSURE and "detected" in item.details}
     included, control = (
@@ -32,6 +36,9 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
         f"; the model completes {item.details['disclosed']:.0f} of {item.samples['canaries']} {item.quantity[11:]}"
         for item in completed
     )
+    broken = "; ".join(each.statement for each in violated(held))
+    if broken:
+        return Verdict(subject=TRACELESS, outcome=Outcome.INCONCLUSIVE, reason=f"{broken}{told}")
     if control.details["detected"]:
         return Verdict(
             subject=TRACELESS,
@@ -47,7 +54,19 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
             f"means nothing (p = {included.details['p_value']:.2g}){told}",
         )
     count = included.samples["canaries"]
-    if count >= _ENOUGH and not told:
+    highest = min(
+        item.details.get("p_value_of_max", 1.0)
+        for item in evidence
+        if item.quantity.startswith("median bits, included")
+    )
+    if highest <= included.details["level"]:
+        return Verdict(
+            subject=TRACELESS,
+            outcome=Outcome.INCONCLUSIVE,
+            reason="included canaries look like others on average, but one of them stands out "
+            f"(p = {highest:.2g} for the highest exposure of its side){told}",
+        )
+    if count >= _ENOUGH and included.details["effective"] >= _EFFECTIVE and not told:
         return Verdict(
             subject=TRACELESS,
             outcome=Outcome.CONSISTENT,
@@ -56,7 +75,8 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
     return Verdict(
         subject=TRACELESS,
         outcome=Outcome.INCONCLUSIVE,
-        reason=f"no test found a trace, with {count} included canaries where {_ENOUGH} are wanted{told}",
+        reason=f"no test found a trace, with {count} included canaries, worth {included.details['effective']:.0f} with "
+        f"references of their own, where {_ENOUGH} and {_EFFECTIVE} are wanted{told}",
     )
 
 
@@ -78,6 +98,8 @@ def _claim(claim: Claim, bounds: Sequence[Evidence]) -> Verdict:
     delta = bound.details["delta"]
     if bound.lower is None:
         return inconclusive(bound.reason)
+    if not (0 <= claim.epsilon < math.inf and 0 <= claim.delta < 1):
+        return inconclusive("this is no claim that data could contradict")
     if claim.delta > delta:
         return inconclusive(f"the bound is at delta {delta:g}, below the claim's; give --delta {claim.delta:g}")
     if bound.lower > claim.epsilon:
@@ -87,17 +109,22 @@ def _claim(claim: Claim, bounds: Sequence[Evidence]) -> Verdict:
             reason=f"epsilon is at least {bound.lower:.3f} at delta {delta:g}, with "
             f"{100 * bound.confidence:.4g} % confidence",
         )
-    needed = one_run_detectable(
-        bound.samples["canaries"], bound.samples["guesses"], delta, 1 - bound.confidence, claim.epsilon
-    )
+    alpha, canaries = 1 - bound.confidence, bound.samples["canaries"]
+    response = one_run_detectable(canaries, bound.samples["guesses"], delta, alpha, claim.epsilon)
+    gaussian = one_run_detectable_gaussian(canaries, bound.samples["guesses"], delta, alpha, claim.epsilon)
+    needed = response if math.isnan(gaussian) else max(response, gaussian)
     if needed <= VIOLATION * claim.epsilon:
         return Verdict(
             subject=subject,
             outcome=Outcome.CONSISTENT,
-            reason=f"epsilon is at least {bound.lower:.3f}; a true epsilon of {needed:.2f} would have been noticed, "
-            "if the attack were as strong as any can be",
+            reason=f"epsilon is at least {bound.lower:.3f}; a true epsilon of {needed:.2f} would have been noticed "
+            "four times in five, if the attack were as strong as any can be",
         )
-    least = f"a true epsilon of {needed:.2f}" if math.isfinite(needed) else "more canaries"
+    least = (
+        f"a true epsilon of {response:.2f} (of randomized response) or {gaussian:.2f} (of Gaussian noise)"
+        if math.isfinite(needed)
+        else "more canaries"
+    )
     return inconclusive(
         f"epsilon is at least {bound.lower:.3f}, but to notice a violation even the strongest attack would have needed "
         f"{least}"

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import betaincinv
 
 from audits.extraction.discoverable import least_queries, log_success
 from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
+from audits.statistics.power import POWER
 from privctl.domain.errors import UsageFault
 from privctl.domain.evidence import Evidence
 
@@ -139,9 +141,12 @@ class _Rates:
 
 
 def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
-    """The difference of the rates, of texts that are not in both files: what both hold cannot tell them apart."""
+    """The difference of the rates, of texts that are not in both files: what both hold cannot tell them apart.
+
+    Nor can a suffix that stands in its prefix already, which a model may copy without ever having seen it.
+    """
     alpha = 1 - rates.confidence
-    ours, theirs = Count.of(train, ~train.shared), Count.of(heldout)
+    ours, theirs = Count.of(train, ~train.shared & (train.cue <= CUED)), Count.of(heldout, heldout.cue <= CUED)
     details: dict[str, float] = {
         "chance": 0.0,
         "training_texts": ours.total,
@@ -156,7 +161,7 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
             samples=rates.samples, details=details, reason="a comparison needs texts of both files",
         )  # fmt: skip
     (a, b), (c, d) = ours.interval(alpha / 2), theirs.interval(alpha / 2)
-    needed = detectable(ours.total, theirs.total, alpha)
+    needed = detectable(ours.total, theirs.most, theirs.total, alpha)
     return Evidence(
         method=METHOD,
         quantity="rate beyond held-out text",
@@ -166,18 +171,18 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
         confidence=rates.confidence,
         interval=DISJOINT,
         samples=rates.samples,
-        details=details | ({} if needed is None else {"detectable": needed / ours.total}),
+        details=details | ({} if needed is None else {"detectable": max(0.0, needed - theirs.most / theirs.total)}),
     )
 
 
-def detectable(train: int, heldout: int, alpha: float) -> int | None:
-    """The fewest extracted of ``train`` texts that certainly differ from none of ``heldout``; None if all do not."""
-    bar = clopper_pearson(0, heldout, alpha / 2)[1]
+def detectable(train: int, seen: int, heldout: int, alpha: float, power: float = POWER) -> float | None:
+    """The least true rate on ``train`` texts that exceeds ``seen`` of ``heldout`` with ``power``; None if none does."""
+    bar = clopper_pearson(seen, heldout, alpha / 2)[1]
     low, high = 0, train + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if clopper_pearson(middle, train, alpha / 2)[0] > bar else (middle, high)
-    return high if high <= train else None
+    return float(betaincinv(high, train - high + 1, power)) if high <= train else None
 
 
 def _details(texts: Texts, confidence: float) -> dict[str, float]:

@@ -26,9 +26,19 @@ def verdict(evidence: Sequence[Evidence]) -> Verdict:
             outcome=Outcome.INCONCLUSIVE,
             reason=f"{told}; give --heldout to tell recalled text from text anyone would write",
         )
-    told += f", and {beyond.details['held_out_extracted']:.0f} of {beyond.details['held_out_texts']:.0f} held-out ones"
+    told += (
+        f", against {beyond.details['held_out_extracted']:.0f} of {beyond.details['held_out_texts']:.0f} held-out ones"
+    )
     if beyond.lower > 0:
         return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=told)
+    sampled = [item for name, item in found.items() if " text found in " in name]
+    if len(sampled) == 2 and (sampled[0].lower or 0.0) > (1.0 if sampled[1].upper is None else sampled[1].upper):
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.REFUTED,
+            reason=f"{told}; by sampling {100 * (sampled[0].estimate or 0):.2g} % of the training texts come out, and "
+            f"{100 * (sampled[1].estimate or 0):.2g} % of the held-out ones",
+        )
     reach = beyond.details.get("detectable", 1.0)
     if reach <= LEAST_RATE:
         return Verdict(

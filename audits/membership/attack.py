@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from audits.scoring.rows import CAUSAL_LM, IMAGE_CLASSIFICATION
 from audits.scoring.table import ScoreTable
-from audits.statistics.metrics import CLOPPER_PEARSON, auc, tpr_at_fpr
+from audits.statistics.metrics import CLOPPER_PEARSON, auc, clopper_pearson, tpr_at_fpr
 from audits.statistics.power import detectable_auc
 from privctl.data import Record
 from privctl.domain.evidence import Evidence
@@ -145,6 +145,19 @@ def area(name: str, scores: NDArray[Any], member: NDArray[np.bool_], settings: S
     )
 
 
+def beyond_rank(rank: int, count: int, alpha: float) -> float:
+    """What the share beyond the (``rank`` + 1)-th largest of ``count`` scores exceeds with probability ``alpha`` / 2.
+
+    It is Beta(rank + 1, count - rank), whatever the scores' law; the other half of alpha is the TPR's lower limit's.
+    """
+    return clopper_pearson(rank, count, alpha)[1]
+
+
+def _most_fpr(rate: float, nonmembers: int, alpha: float) -> float:
+    """The most that the false positive rate at the threshold of ``rate`` can be."""
+    return beyond_rank(int(rate * nonmembers + 1e-9), nonmembers, alpha)
+
+
 def curve(name: str, table: ScoreTable, scores: NDArray[Any], settings: Settings) -> tuple[Evidence, ...]:
     """The AUC of ``scores`` [records] and the TPR at each of ``RATES``, with their intervals."""
     members, nonmembers = table.split(scores)
@@ -162,9 +175,9 @@ def curve(name: str, table: ScoreTable, scores: NDArray[Any], settings: Settings
             interval=CLOPPER_PEARSON,
             samples=table.samples,
             details={
-                # The threshold is read off the same non-members, so a guess exceeds the rate on average; only where
-                # the threshold certainly keeps to the rate does the interval compare with it.
-                **({"chance": rate} if point.certified else {}),
+                # The threshold is read off the same non-members, so a guess exceeds the rate on average: what the
+                # interval compares with is the most that the false positive rate there can be.
+                **({} if point.reason else {"chance": _most_fpr(rate, len(nonmembers), alpha)}),
                 "threshold": point.threshold,
                 "true_positives": point.true_positives,
                 "false_positives": point.false_positives,

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 #: How evidence that says nothing about the model is called.
 BLIND, LENGTH, CONTROL = "blind baseline", "length baseline", "reference control"
 DIFFERENCE = "AUC over the blind baseline's"
+#: A control that would miss a greater AUC than this is silent because it is deaf.
+SILENT = 0.55
+#: A blind baseline that would miss a greater AUC than this is mentioned where an attack finds something.
+_HEARS = 0.65
+#: With fewer judged records on a side, DeLong's variance of a difference is too small too often: at 3 against 30 an
+#: interval that may be wrong 5 times in 10,000 is wrong 185 times, at 20 against 20 still 18.
+_FEW = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +38,28 @@ class Baseline:
     @property
     def confounded(self) -> str:
         """What tells members from non-members without the model; empty where nothing does."""
-        found = [item.method for item in self.evidence if item.lower is not None and item.lower > 0.5]
+        found = [item.method for item in self.evidence if _apart(item)]
         return " and ".join(found)
+
+    @property
+    def deaf(self) -> str:
+        """What is to be said where the blind baseline could have missed a difference that an attack finds."""
+        reach = next((i.details.get("detectable", 1.0) for i in self.evidence if i.method == BLIND), 1.0)
+        missed = f"an AUC below {reach:.2f}" if reach < 1 else "any difference"
+        return "" if reach <= _HEARS else f"; with so few records the baseline without the model could miss {missed}"
 
     @property
     def control_silent(self) -> bool:
         """Whether there is a reference model, and it does not tell the sides apart."""
-        return any(item.method == CONTROL and item.lower is not None and item.lower <= 0.5 for item in self.evidence)
+        return any(
+            item.method == CONTROL and not _apart(item) and item.details.get("detectable", 1.0) <= SILENT
+            for item in self.evidence
+        )
+
+
+def _apart(item: Evidence) -> bool:
+    """Whether the sides differ, in whichever direction: a difference is as good for an attack turned round."""
+    return item.lower is not None and item.upper is not None and not item.lower <= 0.5 <= item.upper
 
 
 def quantities(candidates: Candidates, compared: int) -> int:
@@ -68,7 +90,7 @@ def differences(
     for name, scores in attacks.items():
         attack, looks = scores[judged], blind.scores[judged]
         compared = auc_difference(
-            attack[member], attack[~member], looks[member], looks[~member], 1 - settings.confidence
+            attack[member], attack[~member], looks[member], looks[~member], 1 - settings.confidence, least=_FEW
         )
         found.append(
             Evidence(

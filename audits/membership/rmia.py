@@ -23,10 +23,17 @@ if TYPE_CHECKING:
 GAMMA = 1.0
 #: Slopes tried for what a record gains by being trained on; 1 takes it that it gains nothing.
 SLOPES = (0.0, 0.2, 0.33, 0.4, 0.6, 0.8, 0.9, 1.0)
+#: A probability this small is as good as none.
+_LEAST_LP = -600.0
 #: The slope where the shadow models cannot tell (LeakPro's default).
 _SLOPE = 0.33
 #: Shadow models that each stand for the target once, when the slope is chosen.
 _REHEARSALS = 8
+
+
+def _probability(lp: NDArray[Any]) -> NDArray[np.float64]:
+    """What ``lp`` (nats) is the logarithm of, but never 0: of two that are, none would be greater."""
+    return np.asarray(np.exp(np.maximum(np.asarray(lp, dtype=np.float64), _LEAST_LP)), dtype=np.float64)
 
 
 def evidence_offline(lp: NDArray[Any], included: NDArray[np.bool_], slope: float) -> NDArray[np.float64]:
@@ -36,13 +43,13 @@ def evidence_offline(lp: NDArray[Any], included: NDArray[np.bool_], slope: float
     Probabilities [0.3, 0.5] and a = 0.3 give 0.61.
     """
     out = ~included
-    mean = np.where(out, np.exp(np.asarray(lp, dtype=np.float64)), 0.0).sum(axis=0) / out.sum(axis=0)
+    mean = np.where(out, _probability(lp), 0.0).sum(axis=0) / out.sum(axis=0)
     return np.asarray(0.5 * ((1 + slope) * mean + (1 - slope)), dtype=np.float64)
 
 
 def evidence_online(lp: NDArray[Any]) -> NDArray[np.float64]:
     """Pr(x) [records]: the mean over all models [models, records], half of which saw x."""
-    return np.asarray(np.exp(np.asarray(lp, dtype=np.float64)).mean(axis=0), dtype=np.float64)
+    return np.asarray(_probability(lp).mean(axis=0), dtype=np.float64)
 
 
 def dominated(ratio: NDArray[np.float64], population: NDArray[np.bool_], gamma: float = GAMMA) -> NDArray[np.float64]:
@@ -72,7 +79,7 @@ def best_slope(shadows: Shadows) -> float:
         member = shadows.included[i][judged]
         if not 0 < member.sum() < len(member):
             continue
-        lp = np.exp(shadows.lp[i][judged].astype(np.float64))
+        lp = _probability(shadows.lp[i][judged])
         for j, slope in enumerate(SLOPES):
             ratio = lp / evidence_offline(shadows.lp[rest][:, judged], out[:, judged], slope)
             gains[j] += midranks(ratio)[member].mean() / len(member)
@@ -83,12 +90,14 @@ def _offline(candidates: Candidates, _: Settings) -> NDArray[Any]:
     shadows = candidates.shadows
     assert shadows is not None  # without_out says so
     chance = evidence_offline(shadows.lp, shadows.included, best_slope(shadows))
-    return dominated(np.exp(candidates.mean_lp) / chance, ~candidates.table.member)
+    return dominated(_probability(candidates.mean_lp) / chance, ~candidates.table.member)
 
 
 def _online(candidates: Candidates, _: Settings) -> NDArray[Any]:
     assert candidates.shadows is not None
-    return dominated(np.exp(candidates.mean_lp) / evidence_online(candidates.shadows.lp), ~candidates.table.member)
+    return dominated(
+        _probability(candidates.mean_lp) / evidence_online(candidates.shadows.lp), ~candidates.table.member
+    )
 
 
 OFFLINE = ScoreAttack(name="rmia", score=_offline, missing=without_out)

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from audits.membership.baseline import DIFFERENCE, Baseline
+from audits.membership.baseline import BLIND, DIFFERENCE, Baseline
 from privctl.domain.evidence import Evidence
 from privctl.domain.verdict import Outcome, Verdict
 
 SUBJECT = "members cannot be told from non-members"
 #: An audit that would have missed an AUC of this size has not looked closely enough for its silence to count.
 LEAST_AUC = 0.55
+#: Attacks of which the reference control is the same on another model.
+_CONTROLLED = ("loss", "reference")
 
 
 def verdict(attacks: Sequence[Evidence], blind: Baseline, least_auc: float = LEAST_AUC) -> Verdict:
-    """Judge by the first quantity of each attack; ``attacks`` has every evidence but the baselines'."""
+    """Judge by every quantity of which chance is known; ``attacks`` has every evidence but the baselines'."""
     first = {item.method: item for item in reversed(attacks) if item.quantity != DIFFERENCE}
-    found = [item for item in first.values() if item.lower is not None and item.lower > item.details["chance"]]
+    judged = [item for item in attacks if item.quantity != DIFFERENCE and "chance" in item.details]
+    found = [item for item in judged if item.lower is not None and item.lower > item.details["chance"]]
     beyond = [item for item in attacks if item.quantity == DIFFERENCE and item.lower is not None and item.lower > 0]
-    if blind.confounded and not (beyond and blind.control_silent):
+    if blind.confounded:
+        # These attacks see better what the blind baseline sees, and the same on a model that saw neither side does not.
+        better = {item.method for item in beyond} & set(_CONTROLLED)
+        attributed = blind.confounded == BLIND and blind.control_silent
+        found = [item for item in found if attributed and item.method in better]
+    if blind.confounded and not found:
         more = f"; {beyond[0].method} does so better (AUC larger by {_span(beyond[0])})" if beyond else ""
         return Verdict(
             subject=SUBJECT,
@@ -31,7 +39,21 @@ def verdict(attacks: Sequence[Evidence], blind: Baseline, least_auc: float = LEA
         return Verdict(
             subject=SUBJECT,
             outcome=Outcome.REFUTED,
-            reason=f"{worst.method} {worst.quantity} {_span(worst)}, where chance gives {worst.details['chance']:.3g}",
+            reason=f"{worst.method} {worst.quantity} {_span(worst)}, where chance gives {worst.details['chance']:.3g}"
+            f"{blind.deaf}",
+        )
+    backwards = [
+        item
+        for item in first.values()
+        if item.quantity == "AUC" and item.upper is not None and item.upper < item.details["chance"]
+    ]
+    if backwards:
+        worst = min(backwards, key=lambda item: item.upper or 0.0)
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.INCONCLUSIVE,
+            reason=f"the sides differ, but backwards: {worst.method} {worst.quantity} {_span(worst)}; check that the "
+            "two files were not swapped and come from one source",
         )
     reach = [item.details["detectable"] for item in first.values() if "detectable" in item.details]
     sharpest = min(reach, default=1.0)

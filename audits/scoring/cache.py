@@ -101,18 +101,19 @@ class ScoreCache:
                 parts.append(part)
         return joined(parts)
 
-    def add(self, part: Scored) -> None:
+    def add(self, part: Scored) -> Path:
         """Keep ``part``; the file's name tells its rows, so that processes do not meet."""
         name = tag(blake3(part.keys.tobytes())).removeprefix("blake3:")[:24]
         arrays: dict[str, NDArray[Any]] = {"keys": part.keys, "counts": part.counts, "values": part.values}
-        write_arrays(self.folder / f"{name}{_SUFFIX}", arrays, {})
+        path = self.folder / f"{name}{_SUFFIX}"
+        write_arrays(path, arrays, {})
+        return path
 
     def tidy(self) -> None:
         """Join many small files into one."""
         paths = sorted(self.folder.glob(f"*{_SUFFIX}"))
         if len(paths) > 1:
-            self.add(joined(part for path in paths if (part := _read(path)) is not None))
-            whole = max(self.folder.glob(f"*{_SUFFIX}"), key=lambda path: (path not in paths, path.stat().st_size))
+            whole = self.add(joined(part for path in paths if (part := _read(path)) is not None))
             for path in paths:
                 if path != whole:
                     path.unlink(missing_ok=True)

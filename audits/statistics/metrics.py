@@ -103,14 +103,19 @@ def auc(members: NDArray[Any], nonmembers: NDArray[Any], alpha: float = 0.05) ->
     if min(m, n) > 1:
         stderr = math.sqrt(above.var(ddof=1) / m + below.var(ddof=1) / n)
     # With a handful of records against many, the handful's variance is not estimated well enough for a normal interval.
-    lopsided = min(m, n) < _FEW and max(m, n) > _LOPSIDED * min(m, n)
-    if lopsided or not stderr > 0 or not 0 < value < 1:
+    if lopsided(m, n) or not stderr > 0 or not 0 < value < 1:
         lower, upper = _pairs_interval(members, nonmembers, alpha)
         return Auc(value=value, stderr=stderr, lower=lower, upper=upper, interval=PAIRS)
     half = -float(ndtri(alpha / 2)) * stderr / (value * (1 - value))
     center = math.log(value / (1 - value))
     lower, upper = _sigmoid(center - half), _sigmoid(center + half)
     return Auc(value=value, stderr=stderr, lower=lower, upper=upper, interval=DELONG)
+
+
+def lopsided(members: int, nonmembers: int) -> bool:
+    """Whether a handful of records face many."""
+    few, many = sorted((members, nonmembers))
+    return few < _FEW and many > _LOPSIDED * few
 
 
 def midranks(values: NDArray[Any]) -> NDArray[np.float64]:

@@ -44,13 +44,14 @@ def auc_difference(
     second_members: NDArray[Any],
     second_nonmembers: NDArray[Any],
     alpha: float = 0.05,
+    least: int = 2,
 ) -> AucDifference:
     """The difference of two AUCs on the same records, with their covariance (DeLong et al. 1988; Sun and Xu 2014).
 
     Entry i of both members' arrays is the same record, and so for the non-members. O(n log n). Where the variance is 0
-    (complete separation by both, the same order by both) or a side has one record, the interval joins those of the
-    separate areas. The ovarian cancer data of the 1988 paper give 0.0108, standard error 0.0953, p 0.9102, for albumin
-    against the K-G score.
+    (complete separation by both, the same order by both) or a side has fewer than ``least`` records, the interval joins
+    those of the separate areas. The ovarian cancer data of the 1988 paper give 0.0108, standard error 0.0953,
+    p 0.9102, for albumin against the K-G score.
     """
     if len(first_members) != len(second_members) or len(first_nonmembers) != len(second_nonmembers):
         raise ValueError("the two scores are not of the same records: their numbers differ")
@@ -60,7 +61,7 @@ def auc_difference(
     )
     difference = one.value - two.value
     stderr = _stderr(_placements(first_members, first_nonmembers), _placements(second_members, second_nonmembers))
-    if not stderr > 0:
+    if not stderr > 0 or min(len(first_members), len(first_nonmembers)) < least:
         return AucDifference(
             first=one.value,
             second=two.value,

@@ -15,7 +15,7 @@ from scipy.special import bdtr, bdtrc, betaincinv, expit, ndtr, ndtri
 
 from audits.statistics import one_run, two_arm
 from audits.statistics.f_dp import epsilon_of_mu
-from audits.statistics.metrics import rate_above, rate_below
+from audits.statistics.metrics import clopper_pearson, lopsided, rate_above, rate_below
 
 POWER = 0.8
 _PRECISION = 1e-6
@@ -47,6 +47,32 @@ def one_run_detectable(
     # P[B >= v] is the incomplete beta function of q, so its inverse is the q sought.
     rate = float(betaincinv(high, guesses - high + 1, power))
     return math.log(rate) - math.log1p(-rate)
+
+
+def one_run_detectable_gaussian(
+    canaries: int, guesses: int, delta: float, alpha: float = 0.05, claim: float = 0.0, power: float = POWER
+) -> float:
+    """The same for a Gaussian mechanism and the best attack on each canary, by its epsilon at ``delta``.
+
+    Half of the guesses go to the highest scores and half to the lowest; scores of included canaries are shifted by mu.
+    inf where no mu does, NaN for delta 0. ``one_run_detectable_gaussian(1000, 200, 1e-5, 0.025, 1)`` is about 3.5.
+    """
+    if not delta:
+        return math.nan
+    least = one_run_detectable(canaries, guesses, delta, alpha, claim, power)
+    if math.isinf(least):
+        return math.inf
+    rate, share = float(expit(least)), guesses / 2 / canaries
+
+    def right(mu: float) -> float:
+        low, high = -40.0, 40.0 + mu  # the cut above which ``share`` of all canaries lie
+        while high - low > _MU_PRECISION:
+            cut = (low + high) / 2
+            low, high = (cut, high) if ndtr(mu - cut) + ndtr(-cut) > 2 * share else (low, cut)
+        return float(ndtr(mu - low)) / (2 * share)
+
+    mu = _smallest(lambda mu: right(mu) >= rate, 0.0, _LARGEST_MU, _MU_PRECISION)
+    return mu if math.isinf(mu) else epsilon_of_mu(mu, delta)
 
 
 def two_arm_ceiling(with_count: int, without_count: int, delta: float, alpha: float = 0.05) -> float:
@@ -97,6 +123,10 @@ def detectable_auc(members: int, nonmembers: int, alpha: float = 0.05, power: fl
     Normal approximation with the standard error of Hanley and McNeil 1982, under exponential scores:
     Q1 = A / (2 - A), Q2 = 2 A^2 / (1 + A). NaN where no AUC below 1 is. 0.536 for 1000 and 1000.
     """
+    if lopsided(members, nonmembers):  # the interval is that of disjoint pairs, of which ties aside each is a coin
+        pairs = min(members, nonmembers)
+        needed = next((k for k in range(pairs + 1) if clopper_pearson(k, pairs, alpha)[0] > 0.5), None)
+        return math.nan if needed is None else float(betaincinv(needed, pairs - needed + 1, power))
     null = math.sqrt((members + nonmembers + 1) / (12 * members * nonmembers))
     reach = -float(ndtri(alpha / 2)) * null
     low, high = 0.5, 1.0

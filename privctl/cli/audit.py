@@ -147,7 +147,7 @@ def _of_model(
     for path in written:
         require_absent(path, force)
     request = _request(Path(model), written, options)
-    with crew(choose_device(options["device"])) as team:
+    with crew(choose_device(options["device"]), together=False) as team:
         return run_audit(request, partial(progress, quiet=quiet or not team.leads), team), written
 
 
@@ -260,4 +260,6 @@ def _claim(text: str | None) -> Claim | None:
         epsilon, delta = map(float, text.split(","))
     except ValueError:
         raise UsageFault(f"--claim {text} is not an epsilon and a delta; give both, such as --claim 1,1e-5") from None
+    if not (0 <= epsilon < float("inf") and 0 <= delta < 1):
+        raise UsageFault(f"--claim {text} is no claim: epsilon must be at least 0 and finite, delta below 1")
     return Claim(epsilon=epsilon, delta=delta)

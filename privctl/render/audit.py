@@ -98,6 +98,8 @@ def _row(item: Evidence) -> tuple[str, ...]:
 def _excess(item: Evidence) -> float:
     if item.details.get("detected"):
         return 1.0
+    if item.bound is Bound.LOWER:
+        return item.lower or 0.0
     if item.lower is None or "chance" not in item.details:
         return 0.0
     return max(0.0, item.lower - item.details["chance"])

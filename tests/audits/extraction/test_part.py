@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 from tokenizers import Tokenizer, models
 
 from audits.extraction.law import Law
 from audits.extraction.part import ExtractionPart, ExtractionRequest
-from audits.extraction.summary import Queries, detectable
+from audits.extraction.summary import CUED, Queries, detectable
 from audits.extraction.windows import Left, cues, sample, shape_of
 from audits.findings import Findings
 from audits.scoring.book import make_book, plan
@@ -91,7 +92,9 @@ def test_rates_counts_and_what_is_left_out(
     beyond = found.evidence[0]
     assert beyond.quantity == "rate beyond held-out text"
     assert beyond.details["in_both"] == 1
-    assert beyond.details["training_texts"] == 79
+    cued = found.arrays["extraction.cue"][found.arrays["extraction.train"]] > CUED
+    assert cued.sum() == 2
+    assert beyond.details["training_texts"] == 79 - 2, "neither what both files hold nor what may be copied counts"
     assert beyond.lower is not None
     assert beyond.details["chance"] < beyond.lower < beyond.estimate
     assert [(item.what, item.reason) for item in found.omissions] == [
@@ -243,12 +246,16 @@ def test_one_file_on_both_sides_is_refused(model: LanguageModel, files: tuple[Pa
         judged(model, files[0], files[0])
 
 
-def test_what_a_comparison_could_have_shown() -> None:
-    needed = detectable(200, 100, 0.01)
-    assert needed is not None
-    bar = clopper_pearson(0, 100, 0.005)[1]
-    assert clopper_pearson(needed, 200, 0.005)[0] > bar >= clopper_pearson(needed - 1, 200, 0.005)[0]
-    assert detectable(3, 3, 0.01) is None
+@pytest.mark.parametrize("seen", [0, 30])
+def test_what_a_comparison_could_have_shown(seen: int) -> None:
+    """At that rate and no less, four of five samples lie above what was seen of held-out text."""
+    rate = detectable(200, seen, 100, 0.01)
+    assert rate is not None
+    bar = clopper_pearson(seen, 100, 0.005)[1]
+    shown = [clopper_pearson(count, 200, 0.005)[0] > bar for count in range(201)]
+    noticed = float(np.dot(binom.pmf(np.arange(201), 200, rate), shown))
+    assert noticed == pytest.approx(0.8, abs=1e-6)
+    assert detectable(3, 0, 3, 0.01) is None
 
 
 def test_equal_rates_are_seldom_told_apart() -> None:
