@@ -96,6 +96,9 @@ def test_another_training_run_gives_no_bound(place: Path, capfd: pytest.CaptureF
     bound = next(item for item in report_of(place, "elsewhere").evidence if item.method == STEINKE)
     assert bound.estimate is None
     assert "not a bound" in bound.reason
+    trace = next(each for each in report_of(place, "elsewhere").verdicts if "canaries" in each.subject)
+    assert trace.outcome is Outcome.INCONCLUSIVE
+    assert "names other data" in trace.reason
 
 
 @pytest.mark.parametrize(
@@ -111,6 +114,9 @@ def test_another_training_run_gives_no_bound(place: Path, capfd: pytest.CaptureF
         (["--train", "DATA", "--prefix-tokens", "60", "--suffix-tokens", "60"], "tokens"),
         (["--canaries", "DATA"], "data.jsonl"),
         (["--train", "DATA", "--claim", "1,1e-5"], "--claim says more of --canaries"),
+        (["--canaries", "DATA", "--claim=-1,1e-5"], "is no claim"),
+        (["--canaries", "DATA", "--claim", "inf,1e-5"], "is no claim"),
+        (["--canaries", "DATA", "--claim", "nan,1e-5"], "is no claim"),
     ],
 )
 def test_what_cannot_be_asked(

@@ -229,3 +229,13 @@ def test_the_secret_s_tokens_and_no_others_count(knows: LanguageModel) -> None:
     values = np.arange(8, dtype=np.float32)
     rows = [SecretRow(ids=np.arange(5), start=1), SecretRow(ids=np.arange(5), start=3)]
     assert secret_sums(values, rows).tolist() == [0 + 1 + 2 + 3, 6 + 7]
+
+
+def test_formats_with_one_prefix_have_references_of_their_own(never: LanguageModel, tmp_path: Path) -> None:
+    """Digits among those of another alphabet would look rare, or common, to a model that saw neither."""
+    manifest = planted(tmp_path, count=80, templates=("pin {hex:6}", "pin {digits:6}"))
+    part = CanaryPart(never, CanaryRequest(manifest=tmp_path / "m.json", references=63, exact=False))
+    judged(never, part)
+    for (form, _), some in part._work.references.items():
+        texts = {never.tokenizer.decode(row.ids[row.start :]).replace(" ", "") for row in some}
+        assert all(text.isdigit() for text in texts) is (len(manifest.formats[form].alphabet) == 10), texts

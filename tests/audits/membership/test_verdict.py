@@ -23,7 +23,18 @@ def evidence(method: str, lower: float, *, quantity: str = "AUC", reach: float =
     )
 
 
-def blind(lower: float = 0.4, length: float = 0.4, control: float | None = None) -> Baseline:
+def tpr(lower: float) -> Evidence:
+    return Evidence(
+        method="loss",
+        quantity="TPR at 0.1 % FPR",
+        estimate=lower + 0.01,
+        lower=lower,
+        upper=1,
+        details={"chance": 0.01},
+    )
+
+
+def blind(lower: float = 0.45, length: float = 0.45, control: float | None = None) -> Baseline:
     found = [evidence(BLIND, lower), evidence(LENGTH, length)]
     if control is not None:
         found.append(evidence(CONTROL, control))
@@ -36,7 +47,18 @@ def blind(lower: float = 0.4, length: float = 0.4, control: float | None = None)
         ([evidence("loss", 0.6), evidence("zlib", 0.7)], blind(), Outcome.REFUTED, "zlib AUC 0.750"),
         ([evidence("loss", 0.45)], blind(), Outcome.CONSISTENT, "an AUC of 0.540 would have been found"),
         ([evidence("loss", 0.45, reach=0.6)], blind(), Outcome.INCONCLUSIVE, "give more records"),
+        ([evidence("loss", 0.01)], blind(), Outcome.INCONCLUSIVE, "backwards: loss AUC 0.060"),
+        ([evidence("loss", 0.45), tpr(0.02)], blind(), Outcome.REFUTED, "loss TPR at 0.1 % FPR 0.030"),
+        ([evidence("loss", 0.45), tpr(0.005)], blind(), Outcome.CONSISTENT, "no attack found"),
+        ([evidence("reference", 0.6)], blind(control=0.3), Outcome.INCONCLUSIVE, "confounded: .*reference control"),
+        ([evidence("loss", 0.6)], blind(length=0.1), Outcome.INCONCLUSIVE, "confounded: .*length baseline"),
         ([evidence("loss", 0.9)], blind(0.6), Outcome.INCONCLUSIVE, "confounded: .*blind baseline"),
+        (
+            [evidence("zlib", 0.9), evidence("zlib", 0.1, quantity=DIFFERENCE)],
+            blind(0.6, control=0.45),
+            Outcome.INCONCLUSIVE,
+            "confounded",
+        ),
         ([evidence("loss", 0.9)], blind(length=0.6), Outcome.INCONCLUSIVE, "confounded: .*length baseline"),
         ([evidence("loss", 0.9)], blind(control=0.6), Outcome.INCONCLUSIVE, "confounded: .*reference control"),
         (
@@ -47,7 +69,7 @@ def blind(lower: float = 0.4, length: float = 0.4, control: float | None = None)
         ),
         (
             [evidence("loss", 0.9), evidence("loss", 0.1, quantity=DIFFERENCE)],
-            blind(0.6, control=0.4),
+            blind(0.6, control=0.45),
             Outcome.REFUTED,
             "loss AUC 0.950",
         ),

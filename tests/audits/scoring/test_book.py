@@ -175,3 +175,21 @@ def test_no_rows_make_an_empty_book(tmp_path: Path) -> None:
     made = plan(Counting(), [], ScoreCache(tmp_path))
     assert made.work == 0
     assert make_book(made).values.shape == (6, 0)
+
+
+def test_two_audits_may_tidy_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("audits.scoring.book._PIECE", 2)
+    cache = ScoreCache(tmp_path)
+    make_book(plan(Counting(), [row(i, i + 1, i + 2) for i in range(10, 20)], cache))
+    real = ScoreCache.add
+
+    def slow(self: ScoreCache, part: Any) -> Path:
+        """Meanwhile another audit stores, and tidies as well."""
+        monkeypatch.setattr(ScoreCache, "add", real)
+        make_book(plan(Counting(), [row(90, 1, 2)], ScoreCache(tmp_path)))
+        ScoreCache(tmp_path).tidy()
+        return real(self, part)
+
+    monkeypatch.setattr(ScoreCache, "add", slow)
+    cache.tidy()
+    assert len(ScoreCache(tmp_path).load().keys) == 11
