@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
+from privctl.domain.verdict import Outcome, Verdict
 
 #: "Consistent" is said only where a true epsilon this many times the claimed one would have been noticed.
 VIOLATION = 2.0
@@ -22,6 +23,16 @@ class Claim:
     epsilon: float
     delta: float
     source: str = "as claimed"
+
+
+def subject_of(claim: Claim) -> str:
+    """What a verdict on ``claim`` is about."""
+    return f"({claim.epsilon:g}, {claim.delta:g})-DP, {claim.source}"
+
+
+def refuted(verdicts: Iterable[Verdict]) -> bool:
+    """Whether a claim was refuted; that something leaked refutes none by itself."""
+    return any(each.outcome is Outcome.REFUTED and each.subject.startswith("(") for each in verdicts)
 
 
 def claims_of(guarantees: Iterable[Guarantee], source: str) -> tuple[Claim, ...]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.claims import VIOLATION, Claim
+from audits.claims import VIOLATION, Claim, subject_of
 from audits.statistics.metrics import auc
 from audits.statistics.power import POWER, two_arm_ceiling, two_arm_detectable, two_arm_detectable_gaussian
 from audits.statistics.two_arm import Look, best_of, claim_p_value, looks
@@ -276,8 +276,7 @@ def _judged(
             f"not refuted (p {p_value:.2g}), and with the best score so many models notice, {100 * POWER:g} times in "
             f"100, {noticed}, within {VIOLATION:g} times the claim; a weaker score may have missed more"
         )
-    subject = f"claim of epsilon {claim.epsilon:g} at delta {claim.delta:g}"
-    return Verdict(subject=subject, outcome=outcome, reason=reason)
+    return Verdict(subject=subject_of(claim), outcome=outcome, reason=reason)
 
 
 def _warnings(inner: NDArray[np.float64], outer: NDArray[np.float64]) -> list[str]:

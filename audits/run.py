@@ -79,6 +79,10 @@ def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> 
     reference = None
     if request.reference is not None:
         reference = desk.open(request.reference, request.report, task=opened.subject.task, resize=request.resize)
+        if {t.digest for i in opened.inputs for t in i.tensors} == {
+            t.digest for i in reference.inputs for t in i.tensors
+        }:
+            raise UsageFault(f"--reference {request.reference} is the audited model itself; give one that saw no data")
     means = None if reference is None else partial(desk.means, reference)
     parts = _parts(request, opened, lineage, means, progress)
     book = desk.score(opened, [row for part in parts for row in part.rows])

@@ -22,7 +22,7 @@ judge() { # NAME
     # shellcheck disable=SC2086
     $privctl audit "$folder/$1" --members "$train" --nonmembers "$held_out" --train "$train" --heldout "$held_out" \
         --canaries "$folder/planted.canaries.json" --canary-data "$folder/planted.jsonl" --commitment "$commitment" \
-        ${AUDIT:-} >"$folder/$1.audit.txt"
+        ${AUDIT:-} >"$folder/$1.audit.txt" || [ $? -eq 1 ] # a refuted claim is a result
 }
 
 $privctl retrain plain "$model" --data "$folder/planted.jsonl" --held-out "$held_out" -o "$folder/plain" "$@" \

@@ -194,6 +194,8 @@ def read_config(folder: Path, path: Path) -> Any:
 
     Raises InputFault where there is none, or one of an architecture that does not come with transformers.
     """
+    if not path.exists():
+        raise InputFault(f"{path} does not exist; give a model's folder, or a .safetensors file")
     if not (folder / CONFIG_NAME).is_file():
         raise InputFault(
             f"{path} has no {CONFIG_NAME} beside its weights; the architecture is read from it: copy the original's"

@@ -33,7 +33,7 @@ def conditions(
     """
     return (
         _commitment(manifest, commitment),
-        _coins(manifest, commitment is not None),
+        _coins(manifest, commitment == manifest.commitment),
         _count(manifest),
         _distinct(manifest),
         _training(manifest, trained_on),

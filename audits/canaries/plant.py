@@ -55,6 +55,7 @@ def plant(request: PlantRequest, *, force: bool = False) -> Manifest:
     manifest = replace(manifest, planted=planted)
     manifest = replace(manifest, commitment=committed(manifest))
     write_bytes(request.manifest, encode_manifest(manifest), replace=force)
+    request.manifest.chmod(0o600)  # whoever trains must not know the coins
     return manifest
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from audits.canaries.bounds import STEINKE
 from audits.canaries.check import violated
 from audits.canaries.evidence import COMPLETION, EXPOSURE
-from audits.claims import VIOLATION, Claim
+from audits.claims import VIOLATION, Claim, subject_of
 from audits.statistics.power import one_run_detectable, one_run_detectable_gaussian
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Assumption
@@ -87,7 +87,7 @@ def claims(evidence: Sequence[Evidence], claimed: Sequence[Claim]) -> list[Verdi
 
 
 def _claim(claim: Claim, bounds: Sequence[Evidence]) -> Verdict:
-    subject = f"({claim.epsilon:g}, {claim.delta:g})-DP, {claim.source}"
+    subject = subject_of(claim)
 
     def inconclusive(reason: str) -> Verdict:
         return Verdict(subject=subject, outcome=Outcome.INCONCLUSIVE, reason=reason)

@@ -148,7 +148,8 @@ class ExtractionPart:
             "texts": "the first tokens of each record, every distinct window once",
             "copies": "training records that hold the suffix's tokens anywhere",
             "training_records": drawn.records,
-            "drawn": drawn.drawn,
+            "usable_records": drawn.usable,
+            "drawn": len(drawn.rows),
             "seed": self._request.seed,
             "rerun_alone_in_float32": rerun,
             **(

@@ -66,7 +66,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The distinct windows of one file, in its order; of its ``records``, ``drawn`` were looked at.
+    """The distinct windows of one file, in its order; of its ``records``, ``usable`` have one of their own.
 
     ``line`` [windows] is each one's record; ``left`` lists the lines of records without a window, and why.
     """
@@ -76,7 +76,7 @@ class Sample:
     line: NDArray[np.int64]
     left: tuple[tuple[int, Left], ...]
     records: int
-    drawn: int
+    usable: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,27 +111,39 @@ def shape_of(model: LanguageModel, prefix: int, suffix: int, least_prefix: int |
 
 
 def sample(model: LanguageModel, shape: Shape, path: Path, *, limit: int | None, seed: int) -> Sample:
-    """Windows of at most ``limit`` records of a file, drawn by numpy's PCG64 under ``seed``; all without a limit."""
-    records, total = _drawn(path, limit, seed)
-    rows: list[NDArray[np.int64]] = []
-    line: list[int] = []
+    """At most ``limit`` windows of a file, drawn by numpy's PCG64 under ``seed``; all without a limit.
+
+    A uniform sample of the distinct windows there are (reservoir sampling, Vitter 1985). Raises UsageFault for a
+    ``limit`` below 1.
+    """
+    if limit is not None and limit < 1:
+        raise UsageFault(f"--records is {limit}; it must be at least 1, the number of records to look at")
+    random = np.random.default_rng(seed)
+    kept: list[tuple[int, NDArray[np.int64]]] = []
     left: list[tuple[int, Left]] = []
     seen: set[bytes] = set()
-    for record, row in zip(records, encode(model, [record.text for record in records]), strict=True):
-        window = shape.window(row)
-        if window is None or key(window) in seen:
-            left.append((record.line, Left.TOO_SHORT if window is None else Left.REPEATED))
-        else:
+    total = 0
+    for records in _some(path):
+        total += len(records)
+        for record, row in zip(records, encode(model, [record.text for record in records]), strict=True):
+            window = shape.window(row)
+            if window is None or key(window) in seen:
+                left.append((record.line, Left.TOO_SHORT if window is None else Left.REPEATED))
+                continue
             seen.add(key(window))
-            rows.append(window.copy())  # without the rest of a long record
-            line.append(record.line)
+            entry = (record.line, window.copy())  # without the rest of a long record
+            if limit is None or len(kept) < limit:
+                kept.append(entry)
+            elif (place := int(random.integers(len(seen)))) < limit:
+                kept[place] = entry
+    kept.sort(key=lambda entry: entry[0])
     return Sample(
         path=path,
-        rows=tuple(rows),
-        line=np.array(line, dtype=np.int64),
+        rows=tuple(row for _, row in kept),
+        line=np.array([line for line, _ in kept], dtype=np.int64),
         left=tuple(left),
         records=total,
-        drawn=len(records),
+        usable=len(seen),
     )
 
 
@@ -166,20 +178,12 @@ def cues(rows: Sequence[NDArray[np.int64]], suffix: int) -> NDArray[np.float32]:
     return np.array([np.isin(row[-suffix:], row[:-suffix]).mean() for row in rows], dtype=np.float32)
 
 
-def _drawn(path: Path, limit: int | None, seed: int) -> tuple[list[Record], int]:
-    """A uniform sample of the records, in file order, and how many there are (reservoir sampling, Vitter 1985)."""
-    random = np.random.default_rng(seed)
-    kept: list[Record] = []
-    total = 0
-    for total, record in enumerate(read_records(path), start=1):
-        if limit is None or len(kept) < limit:
-            kept.append(record)
-        elif (place := int(random.integers(total))) < limit:
-            kept[place] = record
-    return sorted(kept, key=lambda record: record.line), total
-
-
 def _tokenised(model: LanguageModel, path: Path) -> Iterator[list[NDArray[np.int64]]]:
+    for records in _some(path):
+        yield encode(model, [record.text for record in records])
+
+
+def _some(path: Path) -> Iterator[list[Record]]:
     records = read_records(path)
     while some := list(itertools.islice(records, _RECORDS)):
-        yield encode(model, [record.text for record in some])
+        yield some

@@ -10,7 +10,7 @@ import click
 
 from audits import ATTACKS
 from privctl.cli.options import MODEL, common, force
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import ExitCode, UsageFault
 
 if TYPE_CHECKING:
     from audits.canaries.part import CanaryRequest
@@ -101,7 +101,11 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     --members and --nonmembers ask whether the two can be told apart; they should come from one source and have been
     split at random, as a difference otherwise says little about the model. --canaries asks what the model remembers
     of secrets that were planted before training, which is the only way to a certified lower bound on epsilon.
-    --train asks which training records the model writes by itself when given their beginnings.
+    --train asks which training records the model writes by itself when given their beginnings. The exit code is 1
+    where a claim of epsilon was refuted, the model's own or --claim; other findings are for a gate to judge.
+
+    --from-scores takes one score for each of many models: a CSV file with the columns score,member (1 or 0), JSON
+    {"with": [...], "without": [...]}, or safetensors with these two tensors.
 
     \b
     Example:
@@ -110,6 +114,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
       privctl audit model/ --train train.jsonl --heldout held-out.jsonl
       privctl audit --from-scores scores.csv --claim 1,1e-5
     """
+    from audits.claims import refuted
     from privctl.codec import encode
     from privctl.progress import note
     from privctl.render.audit import render
@@ -127,6 +132,8 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     write_bytes(written[0], text.encode())
     click.echo(text if as_json else render(found), nl=False)
     note(f"wrote {' and '.join(map(str, written))}", quiet=quiet)
+    if refuted(found.verdicts):
+        raise click.exceptions.Exit(ExitCode.REFUTED)
 
 
 def _of_model(
@@ -142,7 +149,9 @@ def _of_model(
         raise UsageFault("nothing says what to audit; give MODEL, or --from-scores FILE")
     for name, owner in _BELONGS.items():
         if options[name] not in (None, (), False) and options[owner] is None:
-            raise UsageFault(f"{_flag(name)} says more of {_flag(owner)}; give that as well")
+            raise UsageFault(f"{_flag(name)} needs {_flag(owner)}; give that too")
+    if options["greedy_only"] and (options["top_k"] is not None or options["top_p"] is not None):
+        raise UsageFault("--greedy-only asks nothing of sampling; leave --top-k and --top-p away")
     written = output_paths(Path(model), output)
     for path in written:
         require_absent(path, force)

@@ -13,11 +13,14 @@ from privctl.domain.errors import ExitCode
 
 if TYPE_CHECKING:
     from audits.canaries.design import Power
+    from audits.canaries.manifest import Manifest
     from privctl.domain.guarantee import Assumption
 
 _FILE = click.Path(path_type=Path)
 #: The allowed failure probability of an audit that looks at nothing but canaries.
 _ALPHA = 0.05
+#: Included canaries that an audit wants before it says that they left no trace.
+_WANTED = 100
 
 
 @click.group()
@@ -35,7 +38,7 @@ def canary() -> None:
 @click.argument("data", type=_FILE)
 @click.option("-o", "--output", type=_FILE, required=True, help="The planted data to write; .gz packs it.")
 @click.option("--manifest", type=_FILE, help="What was planted; NAME.canaries.json beside the output by default.")
-@click.option("--count", type=int, default=200, show_default=True, help="Canaries; about half are included.")
+@click.option("--count", type=int, default=250, show_default=True, help="Canaries; about half are included.")
 @click.option(
     "--kind",
     type=click.Choice(["digits", "tokens", "template"]),
@@ -79,8 +82,7 @@ def plant_command(
     Each canary is included, with all its copies, by a fair coin of its own from the operating system. The hash that is
     printed commits to coins, secrets and numbers of guesses: publish it before training, and keep the manifest away
     from whoever trains. DATA is JSON lines with "text", or with "prompt" and "response"; canaries have these fields
-    and no others. With --prefix-from each
-    has a beginning of its own, which the model can be asked to complete.
+    and no others. With --prefix-from each has a beginning of its own, which the model can be asked to complete.
 
     \b
     Example:
@@ -111,15 +113,37 @@ def plant_command(
         seed=seed,
     )
     done = plant(request, force=force)
-    powers = [power(group, delta, bound_alpha(_ALPHA, done.guesses)) for group in done.guesses]
+    powers = [power(group, delta, bound_alpha(_ALPHA, done.guesses)) for group in done.guesses if seed is None]
     if as_json:
         click.echo(json.dumps(_summary(done.commitment, done.planted.digest, powers), indent=2))
     else:
-        click.echo(f"commitment: {done.commitment}\n\n{_power_text(powers, delta)}", nl=False)
+        told = _power_text(powers, delta) if powers else "The coins come from --seed, so no bound follows from them.\n"
+        click.echo(f"commitment: {done.commitment}\n\n{told}", nl=False)
     note(f"wrote {output} and {request.manifest}", quiet=quiet)
     note("publish the commitment before training, and keep the manifest away from whoever trains", quiet=quiet)
-    if seed is not None:
-        note("the coins come from --seed, so no bound will follow from them", quiet=quiet)
+    for doubt in _doubts(done, prefixed=prefix_from is not None):
+        note(doubt, quiet=quiet)
+
+
+def _doubts(done: Manifest, *, prefixed: bool) -> list[str]:
+    """What this planting will not be able to show."""
+    found = []
+    included = sum(each.included for each in done.canaries)
+    if included < _WANTED:
+        found.append(
+            f"{included} canaries are included; an audit wants {_WANTED} before it says that they left no trace, so "
+            "plant more with --count"
+        )
+    if min(each.copies for each in done.canaries) > 1:
+        found.append(
+            "no canary has one copy, so no claim of an epsilon for single records can be tested; add --copies 1"
+        )
+    prefixes = len({each.prefix for each in done.canaries})
+    if prefixed and prefixes < len(done.canaries):
+        found.append(
+            f"{len(done.canaries)} canaries share {prefixes} beginnings, and one beginning completes to one secret"
+        )
+    return found
 
 
 @canary.command("check")

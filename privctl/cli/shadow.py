@@ -85,7 +85,7 @@ def shadow(**options: Any) -> None:
     MODEL is what the audited model was trained from, not that model itself: a checkpoint, or a directory with a
     config.json and no weights. Give all records that will be audited, members and non-members, and the settings the
     audited model was trained with. Each model scores all records and only the scores are kept. Called again, an
-    interrupted run goes on, and a greater --count adds models.
+    interrupted run goes on (models that are trained together are lost together), a greater --count adds models.
 
     \b
     Example:
@@ -101,6 +101,8 @@ def shadow(**options: Any) -> None:
     quiet = options["quiet"]
     report = run_shadows(request, partial(progress, quiet=quiet))
     click.echo(encode(report) if options["as_json"] else _rendered(report), nl=False)
+    for warning in report.warnings:
+        note(warning, quiet=quiet)
     note(f"wrote {request.training.output}", quiet=quiet)
 
 
@@ -151,4 +153,4 @@ def _request(options: dict[str, Any]) -> ShadowRequest:
 def _rendered(report: PrivacyReport) -> str:
     settings = report.parameters
     lines = [f"{settings['count']} shadow models, each trained on a random half of {settings['records']} records"]
-    return "".join(f"{line}\n" for line in (*lines, *(f"note: {warning}" for warning in report.warnings)))
+    return "".join(f"{line}\n" for line in lines)

@@ -72,7 +72,7 @@ def read_images(path: Path, *, channels: int = 3, resize: tuple[int, int] | None
         return _read_folder(path, channels, resize)
     if path.suffix.lower() == ".npz":
         return _read_arrays(path, channels, resize)
-    raise UsageFault(f"--data {path} is neither a folder of class folders nor an .npz file; images are read from these")
+    raise UsageFault(f"{path} is neither a folder of class folders nor an .npz file; images are read from these")
 
 
 def _read_folder(path: Path, channels: int, resize: tuple[int, int] | None) -> ImageSet:

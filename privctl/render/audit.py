@@ -34,7 +34,7 @@ def render(report: PrivacyReport) -> str:
         parts.append(f"({hidden} more quantities are in the report)\n")
     parts.append(_canaries(report.evidence))
     worst = _worst_first(report.verdicts)
-    parts += ["\n", *(f"{_WORDS[v.outcome]}: {v.subject}: {v.reason}.\n" for v in worst)]
+    parts += ["\n", *(f'{_WORDS[v.outcome]}: "{v.subject}": {v.reason}.\n' for v in worst)]
     if worst:
         parts.append(f"What to do: {_ADVICE[worst[0].outcome]}.\n")
     reasons = [f"  - {item.method}, {item.quantity}: {item.reason}\n" for item in report.evidence if item.reason]

@@ -156,7 +156,9 @@ def fresh_folder(path: Path) -> Path:
 
 
 def require_absent(path: Path, force: bool) -> None:
-    """Raise UsageFault where ``path`` exists and may not be replaced; a folder is never replaced."""
+    """Raise UsageFault where ``path`` exists and may not be replaced, or has no folder; a folder is never replaced."""
+    if not path.absolute().parent.is_dir():
+        raise UsageFault(f"{path.absolute().parent} is not a folder to write {path.name} into; make it first")
     if path.is_dir():
         raise UsageFault(
             f"{path} exists and is a folder, which --force does not replace; remove it or choose another --output"

@@ -65,7 +65,7 @@ def test_a_memorised_set_is_found(place: Path, capfd: pytest.CaptureFixture[str]
     heading, _, first, *_ = out.splitlines()
     assert heading.split("  ")[0] == "finding"
     assert first.split()[0] in ("loss", "min-k", "min-k++", "zlib", "quantile")
-    assert "VIOLATED: members cannot be told from non-members: " in out
+    assert 'VIOLATED: "members cannot be told from non-members": ' in out
     assert "retrain with `privctl retrain dp-sgd`" in out
     for words in (
         "asserts",
@@ -104,7 +104,7 @@ def test_nothing_to_find_is_not_called_private(place: Path, capfd: pytest.Captur
     capfd.readouterr()
     assert audit(place, "--quiet") == 0
     out, err = capfd.readouterr()
-    assert "INCONCLUSIVE: members cannot be told from non-members: no attack found a difference, but" in out
+    assert 'INCONCLUSIVE: "members cannot be told from non-members": no attack found a difference, but' in out
     assert "do not read silence as safety" in out
     assert "private" not in out
     assert err == ""
@@ -262,7 +262,7 @@ def test_data_that_differ_by_themselves_confound(place: Path, capfd: pytest.Capt
     write_jsonl(place / "members.jsonl", sentences(300, seed=1))
     assert audit(place) == 0
     out = capfd.readouterr().out
-    assert "INCONCLUSIVE: members cannot be told from non-members: confounded" in out
+    assert 'INCONCLUSIVE: "members cannot be told from non-members": confounded' in out
 
 
 def test_a_second_audit_costs_no_pass_and_one_weight_misses(
@@ -306,7 +306,7 @@ def test_a_model_of_zeros_tells_nothing(place: Path) -> None:
 def test_scores_from_many_models(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "scores.json"
     path.write_text(json.dumps({"with": [3.0] * 500, "without": [0.0] * 500}))
-    assert run(["audit", "--from-scores", str(path), "--claim", "2,1e-5"]) == 0
+    assert run(["audit", "--from-scores", str(path), "--claim", "2,1e-5"]) == 1
     out = capfd.readouterr().out
     assert "VIOLATED" in out
     report = report_of(tmp_path / "scores.audit.report.json")

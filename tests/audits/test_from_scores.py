@@ -68,7 +68,7 @@ def test_a_claim_has_three_outcomes(
     epsilon, delta = claim
     audit = audit_scores(written(tmp_path, *response(true, models)), claim=Claim(epsilon=epsilon, delta=delta))
     (verdict,) = audit.verdicts
-    assert (verdict.outcome, verdict.subject) == (outcome, f"claim of epsilon {epsilon:g} at delta {delta:g}")
+    assert (verdict.outcome, verdict.subject) == (outcome, f"({epsilon:g}, {delta:g})-DP, as claimed")
     assert reason in verdict.reason
     bound, tested = audit.evidence
     assert bound.details["delta"] == delta

@@ -64,7 +64,7 @@ def test_all_of_it_in_one_audit(place: Path, capfd: pytest.CaptureFixture[str]) 
     texts = ["--train", str(place / "data.jsonl"), "--heldout", str(place / "other.jsonl")]
     cut = ["--prefix-tokens", "2", "--suffix-tokens", "2"]
     more = ["--commitment", commitment(place), "--claim", "0.1,1e-5"]
-    assert audit(place, *sides, *texts, *cut, *canaries(place), *more) == 0
+    assert audit(place, *sides, *texts, *cut, *canaries(place), *more) == 1, "a claim was refuted"
     out = capfd.readouterr().out
     report = report_of(place)
     outcomes = {item.subject: item.outcome for item in report.verdicts}
@@ -72,7 +72,7 @@ def test_all_of_it_in_one_audit(place: Path, capfd: pytest.CaptureFixture[str]) 
     assert outcomes["planted canaries left no trace"] is Outcome.REFUTED
     assert outcomes["(0.1, 1e-05)-DP, as claimed"] is Outcome.REFUTED
     assert "training text cannot be extracted" in outcomes
-    assert "VIOLATED: planted canaries left no trace" in out
+    assert 'VIOLATED: "planted canaries left no trace"' in out
     assert "left out" in out
     roles = {item.role for item in report.inputs}
     assert {"members", "nonmembers", "train", "heldout", "canaries", "planted"} <= roles
@@ -104,16 +104,19 @@ def test_another_training_run_gives_no_bound(place: Path, capfd: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--commitment", "blake3:00"], "--commitment says more of --canaries"),
-        (["--heldout", "x"], "--heldout says more of --train"),
-        (["--greedy-only"], "--greedy-only says more of --train"),
-        (["--attack", "loss"], "--attack says more of --members"),
+        (["--commitment", "blake3:00"], "--commitment needs --canaries"),
+        (["--heldout", "x"], "--heldout needs --train"),
+        (["--train", "DATA", "--greedy-only", "--top-k", "5"], "--greedy-only asks nothing of sampling"),
+        (["--train", "DATA", "--prefix-tokens", "2", "--suffix-tokens", "2", "--records", "0"], "--records is 0"),
+        (["--canaries", "DATA", "-o", "nowhere/x.json"], "is not a folder to write x.json into"),
+        (["--greedy-only"], "--greedy-only needs --train"),
+        (["--attack", "loss"], "--attack needs --members"),
         ([], "nothing is asked of the model"),
         (["--members", "x"], "give both --members and --nonmembers"),
         (["--train", "DATA", "--top-p", "2"], "--top-p is 2"),
         (["--train", "DATA", "--prefix-tokens", "60", "--suffix-tokens", "60"], "tokens"),
         (["--canaries", "DATA"], "data.jsonl"),
-        (["--train", "DATA", "--claim", "1,1e-5"], "--claim says more of --canaries"),
+        (["--train", "DATA", "--claim", "1,1e-5"], "--claim needs --canaries"),
         (["--canaries", "DATA", "--claim=-1,1e-5"], "is no claim"),
         (["--canaries", "DATA", "--claim", "inf,1e-5"], "is no claim"),
         (["--canaries", "DATA", "--claim", "nan,1e-5"], "is no claim"),

@@ -117,7 +117,7 @@ def test_a_seed_repeats_and_voids(data: Path, capfd: pytest.CaptureFixture[str])
         text = (data.parent / "planted.canaries.json").read_text()
         manifests.append([line for line in text.splitlines() if "created" not in line and "commitment" not in line])
     assert manifests[0] == manifests[1]
-    assert "no bound will follow" in capfd.readouterr().err
+    assert "no bound follows" in capfd.readouterr().out
     assert check(data) == 1
     assert "the coins come from a given seed" in capfd.readouterr().out
 
@@ -197,3 +197,14 @@ def test_the_whole_file_is_checked(data: Path) -> None:
     manifest = read_manifest(data.parent / "planted.canaries.json")
     assert not violated(data_conditions(manifest, data.parent / "planted.jsonl"))
     assert {each.name for each in violated(data_conditions(manifest, data))} == {"planted data", "copies", "secrets"}
+
+
+def test_what_a_planting_cannot_show_is_said(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert plant(data, "--count", "20", "--copies", "10") == 0
+    err = capfd.readouterr().err
+    assert "an audit wants 100 before it says that they left no trace" in err
+    assert "no claim of an epsilon for single records can be tested" in err
+    one = write_jsonl(data.parent / "one.jsonl", ["a single record to begin with"])
+    assert plant(data, "--count", "20", "--prefix-from", str(one), "-f") == 0
+    assert "20 canaries share 1 beginnings" in capfd.readouterr().err
+    assert (data.parent / "planted.canaries.json").stat().st_mode & 0o077 == 0
