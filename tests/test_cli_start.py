@@ -18,7 +18,7 @@ from privctl.cli import COMMANDS
 HEAVY = {"torch", "numpy", "scipy", "rich", "transformers", "cryptography", "blake3", "safetensors", "tokenizers"}
 #: Commands of commands.
 NESTED = [
-    *(["retrain", name] for name in ("dp-sgd", "clipped", "plain")),
+    *(["retrain", name] for name in ("dp-sgd", "ferret", "clipped", "plain")),
     *(["canary", name] for name in ("plant", "check")),
 ]
 HELPS = [["--help"], ["-h"], ["--version"], *([name, "--help"] for name in COMMANDS), *([*n, "--help"] for n in NESTED)]

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from privctl.accounting import calibration, ledger, mutual_information, renyi, risk, secrets
+from privctl.accounting import calibration, ledger, renyi, risk, secrets, sign_bits
 from privctl.accounting.guarantees import assumptions_of, finite, guarantee_of
-from privctl.domain.events import Event, Ledger, RandomizedResponse, SecretMixture, SignBits
+from privctl.domain.events import Batches, Event, Ledger, RandomizedResponse, SecretMixture, SignBits
 from privctl.domain.guarantee import (
     Adjacency,
     Assumption,
@@ -83,51 +83,23 @@ def plan_ledger(
 def plan_sign_bits(event: SignBits, delta: float, *, target: float | None = None) -> Plan:
     """FERRET as published: mutual information, what that implies, and the delta that every (epsilon, delta) has."""
     started = time.perf_counter()
-    nats = mutual_information.nats(event)
-    variation = mutual_information.total_variation(nats)
-    average = Guarantee(
-        name="mutual information (MI-DP)",
-        epsilon=nats,
-        delta=0.0,
-        notion=Notion.MUTUAL_INFORMATION,
-        adjacency=Adjacency.REPLACE_ONE,
-        accountant="Cuff and Yu 2016, one bit a fired group and step, in nats",
-        status=Status.CONDITIONAL,
-        assumptions=(
-            Assumption(
-                name="public masks",
-                statement="which groups fire, and the random directions, do not depend on the data",
-                state=AssumptionState.ASSERTED,
-            ),
-        ),
-        note="an average over the data, not a worst case; from ln 2 = 0.693 nats on it rules nothing out"
-        + ("; this plan guarantees nothing" if nats >= math.log(2) else ""),
-        risks=(
-            Risk(measure=RiskMeasure.ADVANTAGE, bound=variation),
-            Risk(measure=RiskMeasure.AUC, bound=mutual_information.auc(nats)),
-        ),
+    masks = Assumption(
+        name="public masks",
+        statement="which groups fire, and the random directions, do not depend on the data",
+        state=AssumptionState.ASSERTED,
     )
+    average = sign_bits.average_case(event, (masks,))
     rows = [Row(key="mi-dp", title=average.name, seconds=time.perf_counter() - started, guarantee=average)]
-    for key, batches, worst in (
-        ("worst-poisson", "Poisson", mutual_information.worst_case_delta_poisson(event)),
-        ("worst-shuffled", "shuffled", mutual_information.worst_case_delta_shuffled(event)),
-    ):
+    for key, batches in (("worst-poisson", Batches.POISSON), ("worst-shuffled", Batches.SHUFFLED)):
         started = time.perf_counter()
-        title, seconds = f"(epsilon, {delta:g})-DP, {batches} batches", time.perf_counter() - started
-        if worst <= delta:
-            reason = f"not refuted: one record shows itself with probability {worst:.3g} at most, and nothing proves it"
-            rows.append(Row(key=key, title=title, seconds=seconds, failure=reason))
+        refuted, worst = sign_bits.worst_case(event, delta, batches), sign_bits.worst_case_delta(event, batches)
+        seconds = time.perf_counter() - started
+        if refuted is not None:
+            rows.append(Row(key=key, title=refuted.name, seconds=seconds, guarantee=refuted))
             continue
-        refuted = Guarantee(
-            name=title,
-            epsilon=None,
-            delta=delta,
-            adjacency=Adjacency.REPLACE_ONE,
-            accountant="one record that decides the sign of its batch",
-            status=Status.REFUTED,
-            note=f"no epsilon, however large, holds with a delta below {worst:.6g}",
-        )
-        rows.append(Row(key=key, title=title, seconds=seconds, guarantee=refuted))
+        title = f"(epsilon, {delta:g})-DP, {'Poisson' if batches is Batches.POISSON else batches} batches"
+        reason = f"not refuted: one record shows itself with probability {worst:.3g} at most, and nothing proves it"
+        rows.append(Row(key=key, title=title, seconds=seconds, failure=reason))
     return Plan(
         mechanism=event,
         rows=tuple(rows),

@@ -9,6 +9,7 @@ from privctl.domain.errors import UsageFault
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.mechanism import Optimizer
 from privctl.retrain.request import RetrainRequest
+from privctl.training.ferret.publish import Release
 from privctl.training.perexample.clipping import ClippingStyle
 from privctl.training.recipe import Method, Recipe, Schedule
 
@@ -29,9 +30,10 @@ def recipe_for(request: RetrainRequest, examples: int) -> tuple[Recipe, float | 
     rate = request.batch_size / examples
     steps = _steps(request, examples, rate)
     private = request.method is Method.DP_SGD
-    delta = (request.budget.delta or default_delta(examples)) if private else None
+    stated = private or request.method is Method.FERRET
+    delta = (request.budget.delta or default_delta(examples)) if stated else None
     try:
-        noise = _noise(request, rate, steps, delta) if delta is not None else 0.0
+        noise = _noise(request, rate, steps, delta) if private and delta is not None else 0.0
         return Recipe(
             method=request.method,
             steps=steps,
@@ -66,6 +68,13 @@ def ledger_of(recipe: Recipe, spent: int) -> Ledger:
     return Ledger(events=(event,))
 
 
+def sampled(request: RetrainRequest) -> bool:
+    """Whether batches are Poisson samples, as an (epsilon, delta) guarantee needs them; else they are whole passes."""
+    if request.method is Method.FERRET:
+        return request.ferret.release is not Release.PUBLISHED
+    return request.method is Method.DP_SGD
+
+
 def _noise(request: RetrainRequest, rate: float, steps: int, delta: float) -> float:
     budget = request.budget
     if (budget.epsilon is None) == (budget.noise_multiplier is None):
@@ -83,16 +92,22 @@ def _noise(request: RetrainRequest, rate: float, steps: int, delta: float) -> fl
 def _steps(request: RetrainRequest, examples: int, rate: float) -> int:
     if request.steps is not None and request.epochs is not None:
         raise UsageFault("--steps and --epochs say the same; give one")
+    a_pass = math.ceil(examples / request.batch_size)
     if request.steps is not None:
+        if request.method is Method.FERRET and not sampled(request) and request.steps % a_pass:
+            raise UsageFault(
+                f"--steps is {request.steps}; signs as published are accounted for in whole passes of {a_pass} steps "
+                "here, so give a multiple of that, or --epochs"
+            )
         return request.steps
     epochs = _DEFAULT_EPOCHS if request.epochs is None else request.epochs
     if not (math.isfinite(epochs) and epochs > 0):
         raise UsageFault(f"--epochs is {epochs:g}; it must be above 0")
-    if request.method is Method.DP_SGD:
+    if sampled(request):
         return max(1, math.ceil(round(epochs / rate, 6)))
     if epochs != int(epochs):
-        raise UsageFault(f"--epochs is {epochs:g}; only dp-sgd, which samples, stops within one")
-    return int(epochs) * math.ceil(examples / request.batch_size)
+        raise UsageFault(f"--epochs is {epochs:g}; only what samples, such as dp-sgd, stops within one")
+    return int(epochs) * a_pass
 
 
 def _check(request: RetrainRequest, examples: int) -> None:

@@ -20,7 +20,7 @@ from privctl.training.loop import Finished
 from privctl.training.noise import GradientNoise
 from privctl.training.recipe import Method
 
-_OWNER = (
+OWNER = (
     "no guarantee covers this report itself: losses, norms and clipped fractions were measured on the private "
     "examples, held-out measures on held-out ones, and the data's digest tells whoever guesses the data whether that "
     "is right; keep the report to yourself"
@@ -29,18 +29,20 @@ _UNPROTECTED = (
     "no noise was added to these weights: nothing bounds what they give away about the examples; do not hand them out"
 )
 _CLIPPED = f"{_UNPROTECTED}; privctl noise makes a release of them"
-_TUNING = (
+TUNING = (
     "the guarantee is for this one run, given that it came to its end: settings chosen by looking at other runs on the "
     "same data cost more"
 )
 
-_FIRST_LINE = {Method.DP_SGD: _TUNING, Method.CLIPPED: _CLIPPED, Method.PLAIN: _UNPROTECTED}
+_FIRST_LINE = {Method.DP_SGD: TUNING, Method.CLIPPED: _CLIPPED, Method.PLAIN: _UNPROTECTED}
 
 #: Quantities of the history, as evidence names them.
 _QUANTITIES = {
     "training_loss": "training loss, nats",
     "clipped_fraction": "fraction of clipped gradients",
     "median_norm": "median gradient norm before clipping",
+    "clipped_derivatives": "fraction of clipped vectors of derivatives",
+    "median_derivatives": "median norm of a vector of derivatives before clipping",
     "zeroed_fraction": "fraction of examples without a finite gradient, which counted as zero",
     "held_out_loss": "held-out loss, nats",
     "held_out_perplexity": "held-out perplexity",
@@ -53,7 +55,7 @@ def report_for(
 ) -> PrivacyReport:
     """The report that lies at ``place``, of a run that ended with ``outputs``."""
     data = job.request.data
-    inputs = {"data": data.train, "held-out": data.held_out, **_start(job)}
+    inputs = {"data": data.train, "held-out": data.held_out, **start_files(job)}
     private = job.request.method is Method.DP_SGD
     return PrivacyReport(
         step="retrain",
@@ -61,15 +63,15 @@ def report_for(
         versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
         inputs=tuple(file_artifact(role, path, place) for role, path in inputs.items() if path and path.is_file()),
         outputs=outputs,
-        parameters=_parameters(job, finished, noise),
+        parameters=parameters_of(job, finished, noise),
         mechanism=_mechanism(job, finished),
         guarantees=(_guarantee(job, finished, noise),) if private else (),
-        evidence=tuple(_evidence(job, finished)),
-        warnings=(_FIRST_LINE[job.request.method], _OWNER, *_zeroed(finished)),
+        evidence=tuple(evidence_of(job, finished)),
+        warnings=(_FIRST_LINE[job.request.method], OWNER, *zeroed_of(finished)),
     )
 
 
-def _zeroed(finished: Finished) -> Iterator[str]:
+def zeroed_of(finished: Finished) -> Iterator[str]:
     """That examples without a finite gradient were met. A clipped gradient of zero is one, so the guarantee holds."""
     share = max((entry.get("zeroed_fraction", 0.0) for entry in finished.history), default=0.0)
     if share:
@@ -80,7 +82,7 @@ def _zeroed(finished: Finished) -> Iterator[str]:
         )
 
 
-def _start(job: Job) -> dict[str, Path]:
+def start_files(job: Job) -> dict[str, Path]:
     """The files of the weights that the training began with."""
     path = job.request.model.path
     if job.model.initial_weights == "random":
@@ -117,12 +119,12 @@ def _guarantee(job: Job, finished: Finished, noise: GradientNoise | None) -> Gua
         job.delta,
         name="dp-sgd",
         state=AssumptionState.ENFORCED,
-        assumptions=(*_premises(job), *_secret_noise(noise)),
+        assumptions=(*premises(job), *secret_noise(noise)),
         note="for real arithmetic; floating-point rounding is not modelled",
     )
 
 
-def _premises(job: Job) -> Iterator[Assumption]:
+def premises(job: Job) -> Iterator[Assumption]:
     """What the weights' guarantee rests on beside the mechanism."""
     random = job.model.initial_weights == "random"
     yield Assumption(
@@ -167,7 +169,8 @@ def _premises(job: Job) -> Iterator[Assumption]:
             )
 
 
-def _secret_noise(noise: GradientNoise | None) -> Iterator[Assumption]:
+def secret_noise(noise: GradientNoise | None) -> Iterator[Assumption]:
+    """That the noise, where there is some, cannot be foretold."""
     if noise is not None:
         yield Assumption(
             name="secret noise",
@@ -176,7 +179,8 @@ def _secret_noise(noise: GradientNoise | None) -> Iterator[Assumption]:
         )
 
 
-def _parameters(job: Job, finished: Finished, noise: GradientNoise | None) -> dict[str, Any]:
+def parameters_of(job: Job, finished: Finished, noise: GradientNoise | None) -> dict[str, Any]:
+    """The settings of any method, and how far it came."""
     request, recipe = job.request, job.recipe
     settings = {name: getattr(recipe, name) for name in recipe.__slots__}
     return {
@@ -201,7 +205,7 @@ def _parameters(job: Job, finished: Finished, noise: GradientNoise | None) -> di
     }
 
 
-def _evidence(job: Job, finished: Finished) -> Iterator[Evidence]:
+def evidence_of(job: Job, finished: Finished) -> Iterator[Evidence]:
     """The last epoch's numbers, and every epoch's in the details."""
     last: Mapping[str, float] = finished.history[-1] if finished.history else {}
     for key, quantity in _QUANTITIES.items():

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from privctl.domain.mechanism import Optimizer
+from privctl.training.directional import Method as Derivative
+from privctl.training.ferret.publish import Publish, Release
+from privctl.training.ferret.update import Silent, UpdateScale
 from privctl.training.perexample.clipping import ClippingStyle
 from privctl.training.recipe import Method, Schedule
 from privctl.training.tasks.base import TaskName
@@ -54,6 +57,40 @@ class BudgetRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FerretRequest:
+    """What ``privctl retrain ferret`` is told beside the rest.
+
+    ``groups`` is ``max``, ``eighth`` or a number. ``fire_probability`` None follows from the budget where signs are
+    published as they are, and is 1 / groups elsewhere. ``dither`` is noise standard deviation / clip norm,
+    ``bit_epsilon`` the log-odds of keeping a sign. ``public_seed`` None is drawn afresh; the other, where given, must
+    not have been chosen by looking at the data.
+    """
+
+    groups: str = "max"
+    release: Release = Release.PUBLISHED
+    fire_probability: float | None = None
+    dither: float | None = None
+    bit_epsilon: float | None = None
+    publish: Publish = Publish.SIGN
+    silent: Silent = Silent.COAST
+    update_scale: UpdateScale = UpdateScale.UNIT
+    derivatives: Derivative = Derivative.AUTO
+    public_seed: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRequest:
+    """What ``privctl retrain ferret --replay`` is told; all else is in the stream."""
+
+    model: Path
+    stream: Path
+    output: Path
+    vocabulary: Path | None = None
+    device: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetrainRequest:
     """Everything ``privctl retrain METHOD`` was told. ``epochs`` or ``steps``; ``batch_size`` is the expected one."""
 
@@ -62,6 +99,7 @@ class RetrainRequest:
     data: DataRequest
     task: TaskName = TaskName.CAUSAL_LM
     budget: BudgetRequest = BudgetRequest()
+    ferret: FerretRequest = FerretRequest()
     output: Path
     epochs: float | None = None
     steps: int | None = None

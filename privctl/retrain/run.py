@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -37,11 +38,11 @@ Listener = Callable[[Mapping[str, float]], None]
 #: A block that yields a function which says whether to stop after the step in progress.
 Interrupts = AbstractContextManager[Callable[[], bool]]
 
-_AT_ONCE: Interrupts = nullcontext(lambda: False)
+AT_ONCE: Interrupts = nullcontext(lambda: False)
 
 
 def carry_out(
-    job: Job, crew: Crew, progress: Progress, heard: Listener = lambda _: None, interrupts: Interrupts = _AT_ONCE
+    job: Job, crew: Crew, progress: Progress, heard: Listener = lambda _: None, interrupts: Interrupts = AT_ONCE
 ) -> PrivacyReport | None:
     """Train, save the model and its report at the output, and return the report (None but in the leading process).
 
@@ -55,10 +56,10 @@ def carry_out(
         require_absent(report_path(output), request.force)
     device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model).to(device)
-    folder, start = _folder(job, crew)
+    folder, start = open_folder(job, crew)
     noise = noise_for(device) if request.method is Method.DP_SGD else None
     trainer = Trainer(
-        network=_prepared(network, job),
+        network=prepared(network, job),
         task=job.task,
         recipe=recipe,
         clipping=None if request.method is Method.PLAIN else Clipping(norm=recipe.clip_norm, style=request.clipping),
@@ -67,7 +68,7 @@ def carry_out(
         crew=crew,
         device=device,
         folder=folder,
-        evaluate=lambda trained: _measured(job, trained, device, heard),
+        evaluate=lambda trained: measured(job, trained, device, heard),
     )
     done = start.step if start else 0
     with folder or nullcontext(), progress(f"training ({request.method})", recipe.steps - done, "steps") as advance:
@@ -97,9 +98,14 @@ def run_folder(output: Path) -> Path:
     return output.with_name(output.name + ".run")
 
 
-def _folder(job: Job, crew: Crew) -> tuple[RunFolder | None, Saved | None]:
-    """The run's folder, and what it goes on from. Processes that do not lead read the state and write nothing."""
-    path, fingerprint = run_folder(job.request.output), _fingerprint(job)
+def open_folder(
+    job: Job, crew: Crew, more: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[RunFolder | None, Saved | None]:
+    """The run's folder, and what it goes on from. Processes that do not lead read the state and write nothing.
+
+    ``more`` are facts that must not change between the parts of the run, beside those of every run.
+    """
+    path, fingerprint = run_folder(job.request.output), {**_fingerprint(job), **more}
     if job.request.resume:
         opened, saved = RunFolder.resume(path, fingerprint)
         crew.wait()  # else the first to go on would change what the others have yet to read
@@ -140,11 +146,11 @@ def _fingerprint(job: Job) -> dict[str, Any]:
 
 def _batches(job: Job, crew: Crew) -> BatchSource:
     if job.request.method is Method.DP_SGD:
-        return PoissonBatches(len(job.task), job.recipe.sample_rate, _shared_source(crew))
+        return PoissonBatches(len(job.task), job.recipe.sample_rate, shared_source(crew))
     return Passes(len(job.task), job.request.batch_size, job.request.seed)
 
 
-def _shared_source(crew: Crew) -> NoiseSource:
+def shared_source(crew: Crew) -> NoiseSource:
     """A source of batches that all processes know and nobody else: the first one's key."""
     source = NoiseSource()
     if crew.size > 1:
@@ -153,7 +159,8 @@ def _shared_source(crew: Crew) -> NoiseSource:
     return source
 
 
-def _prepared(network: nn.Module, job: Job) -> nn.Module:
+def prepared(network: nn.Module, job: Job) -> nn.Module:
+    """The network, set up to save memory or time as was asked."""
     if job.request.model.checkpointing:
         # The newer name where transformers has it.
         names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
@@ -166,7 +173,8 @@ def _prepared(network: nn.Module, job: Job) -> nn.Module:
     return network
 
 
-def _measured(job: Job, network: nn.Module, device: torch.device, heard: Listener) -> Mapping[str, float]:
+def measured(job: Job, network: nn.Module, device: torch.device, heard: Listener) -> Mapping[str, float]:
+    """The network's measures on held-out examples, told to ``heard``; none without such examples."""
     found = {} if job.held_out is None else job.held_out.evaluate(network, device)
     measures = {f"held_out_{name}": value for name, value in found.items()}
     heard(measures)

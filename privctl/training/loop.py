@@ -27,7 +27,7 @@ from privctl.training.recipe import Recipe
 from privctl.training.state import RunFolder, Saved
 from privctl.training.tally import Tally
 from privctl.training.tasks.base import Task
-from privctl.training.tensors import named_tensors
+from privctl.training.tensors import load_tensors, named_tensors, require_finite
 
 #: Called after every step with the updates done.
 Advance = Callable[[int], None]
@@ -172,12 +172,7 @@ class Trainer:
 
     def _entry(self, step: int, tally: Tally) -> dict[str, float]:
         """One epoch's numbers; what is none is left out. Raises InputFault where the weights are none any more."""
-        for name, parameter in self.network.named_parameters():
-            if not torch.isfinite(parameter).all():
-                raise InputFault(
-                    f"parameter {name!r} holds NaN or infinity after step {step}; the training diverged: lower "
-                    "--learning-rate, or raise --batch-size"
-                )
+        require_finite(self.network, step)
         tally.gather(self.crew)
         measured = self.evaluate(self.network) if self.crew.leads else {}
         numbers = {"step": float(step), **tally.summary(self.recipe.clip_norm), **measured}
@@ -242,11 +237,7 @@ def _state_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict
 
 def _restore(network: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Put back what ``_state_tensors`` took. Raises InputFault where it does not fit."""
-    weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-    found = network.load_state_dict(weights, strict=False)
-    alone = {name for name, _ in network.named_parameters()}
-    if found.unexpected_keys or alone & set(found.missing_keys):
-        raise InputFault("the saved state is of another model; resume with the model the run began with")
+    load_tensors(network, {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")})
     state: dict[int, dict[str, Any]] = {}
     for name, tensor in tensors.items():
         if name.startswith("optimizer."):

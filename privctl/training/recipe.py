@@ -13,12 +13,14 @@ from privctl.domain.mechanism import Optimizer
 class Method(StrEnum):
     """How gradients are treated.
 
-    ``DP_SGD`` clips each example's and adds noise; ``CLIPPED`` clips and adds none; ``PLAIN`` does neither.
+    ``DP_SGD`` clips each example's and adds noise; ``CLIPPED`` clips and adds none; ``PLAIN`` does neither. ``FERRET``
+    never has them: it asks for derivatives along random directions.
     """
 
     DP_SGD = "dp-sgd"
     CLIPPED = "clipped"
     PLAIN = "plain"
+    FERRET = "ferret"
 
 
 class Schedule(StrEnum):
@@ -77,10 +79,14 @@ class Recipe:
 
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of ``step``, counted from 0."""
-        if step < self.warmup_steps:
-            return self.learning_rate * (step + 1) / self.warmup_steps
-        if self.schedule is Schedule.CONSTANT:
-            return self.learning_rate
-        gone = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
-        left = 1 - gone if self.schedule is Schedule.LINEAR else 0.5 * (1 + math.cos(math.pi * gone))
-        return self.learning_rate * left
+        return self.learning_rate * share_at(step, self.steps, self.schedule, self.warmup_steps)
+
+
+def share_at(step: int, steps: int, schedule: Schedule, warmup_steps: int) -> float:
+    """The share of the highest learning rate that ``step`` of ``steps`` has, counted from 0."""
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    if schedule is Schedule.CONSTANT:
+        return 1.0
+    gone = (step - warmup_steps) / max(1, steps - warmup_steps)
+    return 1 - gone if schedule is Schedule.LINEAR else 0.5 * (1 + math.cos(math.pi * gone))

@@ -67,6 +67,24 @@ def named_tensors(network: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in network.state_dict().items() if name not in tied}
 
 
+def load_tensors(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy ``tensors`` into the network's by name. Raises InputFault where they are another model's."""
+    found = network.load_state_dict(tensors, strict=False)
+    alone = {name for name, _ in network.named_parameters()}
+    if found.unexpected_keys or alone & set(found.missing_keys):
+        raise InputFault("the saved state is of another model; resume with the model the run began with")
+
+
+def require_finite(network: nn.Module, step: int) -> None:
+    """Raises InputFault where the weights after ``step`` are no numbers any more."""
+    for name, parameter in network.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise InputFault(
+                f"parameter {name!r} holds NaN or infinity after step {step}; the training diverged: lower "
+                "--learning-rate, or raise --batch-size"
+            )
+
+
 def _check(name: str, tensor: Tensor) -> None:
     if tensor.dtype not in _DTYPES:
         raise InputFault(f"tensor {name!r} is {tensor.dtype}, which is not written here; convert the model to float32")

@@ -1,0 +1,87 @@
+"""From the options of a training to its request, and from its report to the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privctl.domain.errors import UsageFault
+from privctl.domain.mechanism import Optimizer
+
+if TYPE_CHECKING:
+    from privctl.domain.report import PrivacyReport
+    from privctl.retrain.request import RetrainRequest
+
+STOPPING = "stopping after this step, to save it; interrupt again to stop at once, and lose what was not saved"
+
+
+def heard(measures: Mapping[str, float], *, quiet: bool) -> None:
+    """Note an epoch's measures."""
+    from privctl.progress import note
+
+    if measures:
+        note(", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in measures.items()), quiet=quiet)
+
+
+def request_of(method: str, options: dict[str, Any], **more: Any) -> RetrainRequest:
+    """What the options ask for; ``more`` are further fields of the request."""
+    from privctl.retrain.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+    from privctl.training.perexample.clipping import ClippingStyle
+    from privctl.training.recipe import Method, Schedule
+    from privctl.training.tasks.base import TaskName
+    from privctl.training.tasks.encoding import Long
+
+    given: Callable[[str], Any] = options.get
+    try:
+        return RetrainRequest(
+            method=Method(method),
+            model=ModelRequest(
+                path=Path(options["model"]),
+                from_scratch=options["from_scratch"],
+                vocabulary=options["vocabulary"],
+                norm=options["norm"],
+                dropout=options["dropout"],
+                train=options["train"],
+                lora_rank=options["lora_rank"],
+                checkpointing=options["checkpointing"],
+            ),
+            data=DataRequest(
+                train=Path(options["data"]),
+                held_out=Path(options["held_out"]) if options["held_out"] else None,
+                unit=options["unit"],
+                labels=tuple(options["labels"].split(",")) if options["labels"] else (),
+                long=Long(options["long"]),
+                max_length=options["max_length"],
+                response_only=options["response_only"],
+                resize=options["resize"],
+            ),
+            task=TaskName(options["task"]),
+            budget=BudgetRequest(
+                epsilon=given("epsilon"), noise_multiplier=given("noise_multiplier"), delta=given("delta")
+            ),
+            output=Path(options["output"]),
+            clipping=ClippingStyle(options.get("clipping", "flat")),
+            clip_norm=options.get("clip_norm", 1.0),
+            schedule=Schedule(options.get("schedule", "constant")),
+            warmup_steps=options.get("warmup_steps", 0),
+            optimizer=Optimizer(options["optimizer"]),
+            **{name: options[name] for name in _SAME},
+            **more,
+        )
+    except ValueError as error:
+        raise UsageFault(str(error)) from None
+
+
+#: Options that go into the request under their own names.
+_SAME = (
+    "epochs", "steps", "batch_size", "learning_rate", "momentum", "beta1", "beta2", "weight_decay", "micro_examples",
+    "micro_tokens", "device", "bf16", "compiled", "seed", "resume", "force",
+)  # fmt: skip
+
+
+def rendered(report: PrivacyReport) -> str:
+    """The report for a terminal."""
+    from privctl.render.retrain import retrain_text
+
+    return retrain_text(report)

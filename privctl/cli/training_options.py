@@ -1,0 +1,111 @@
+"""Options of everything that trains."""
+
+from __future__ import annotations
+
+import click
+
+from privctl.cli.options import MODEL, Command
+from privctl.domain.mechanism import Optimizer
+
+_TASKS = ("causal-lm", "masked-lm", "text-classification", "image-classification")
+_OPTIMIZERS = click.Choice([str(optimizer) for optimizer in Optimizer])
+
+
+def data(command: Command) -> Command:
+    """``--data``."""
+    return click.option("--data", type=click.Path(), required=True, help="Private examples; see --task.")(command)
+
+
+def training(command: Command) -> Command:
+    """Options that all methods share, but ``--data``."""
+    for option in reversed(
+        (
+            click.argument("model", type=MODEL),
+            click.option("--held-out", type=click.Path(), help="Other examples to measure on after each epoch."),
+            click.option(
+                "--task",
+                type=click.Choice(_TASKS),
+                default=_TASKS[0],
+                show_default=True,
+                help="Texts: JSONL, CSV, TSV (text, or prompt and response; label). Images: class folders, .npz.",
+            ),
+            click.option("--epochs", type=float, help="Passes over the data.  [default: 3]"),
+            click.option("--steps", type=int, help="Optimizer steps, instead of --epochs."),
+            click.option(
+                "--batch-size", type=int, default=64, show_default=True, help="Examples a step, expected or exact."
+            ),
+            click.option("--learning-rate", type=float, default=5e-4, show_default=True, help="Highest learning rate."),
+            click.option("--optimizer", type=_OPTIMIZERS, default="adamw", show_default=True, help="Update rule."),
+            click.option("--momentum", type=float, default=0.0, help="Heavy-ball factor, with --optimizer momentum."),
+            click.option("--beta1", type=float, default=0.9, show_default=True, help="Adam's first decay rate."),
+            click.option("--beta2", type=float, default=0.999, show_default=True, help="Adam's second decay rate."),
+            click.option("--weight-decay", type=float, default=0.0, show_default=True, help="Decoupled weight decay."),
+            click.option("--from-scratch", is_flag=True, help="Random weights, even where MODEL has some."),
+            click.option(
+                "--vocabulary", type=click.Path(), help="Public file of words to tokenize by, or the word: private."
+            ),
+            click.option("--norm", type=click.Choice(["group"]), help="Replace batch normalisation by this."),
+            click.option("--train", multiple=True, help="Only parameters matching this glob (repeatable)."),
+            click.option("--lora-rank", type=int, help="Train low-rank adapters only (needs peft)."),
+            click.option("--labels", help="Class names, separated by commas, in order."),
+            click.option(
+                "--unit", help="Field that says whom a record belongs to; all of one's records are protected."
+            ),
+            click.option(
+                "--long",
+                type=click.Choice(["refuse", "truncate", "split"]),
+                default="refuse",
+                show_default=True,
+                help="What becomes of texts longer than the model reads.",
+            ),
+            click.option("--max-length", type=int, help="Tokens a text may have, if fewer than the model reads."),
+            click.option("--response-only", is_flag=True, help="Only the response's tokens count (prompt/response)."),
+            click.option("--resize", type=int, nargs=2, help="Height and width that images are brought to."),
+            click.option("--dropout", is_flag=True, help="Leave the model's dropout on."),
+            click.option("--micro-examples", type=int, default=64, show_default=True, help="Most examples at once."),
+            click.option("--micro-tokens", type=int, default=16_384, show_default=True, help="Most tokens at once."),
+            click.option("--device", help="Such as cpu or cuda.  [default: cuda where there is one]"),
+            click.option("--bf16", is_flag=True, help="Compute in bfloat16 where that is safe."),
+            click.option("--compile", "compiled", is_flag=True, help="Compile the network with torch.compile."),
+            click.option("--checkpointing", is_flag=True, help="Recompute activations to save memory."),
+            click.option("--seed", type=int, default=0, show_default=True, help="Of random weights and public orders."),
+            click.option("--resume", is_flag=True, help="Go on with an interrupted run of the same settings."),
+            click.option("-o", "--output", type=click.Path(), required=True, help="Directory to write."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def clipping(command: Command) -> Command:
+    """How each example's gradient is clipped."""
+    for option in (
+        click.option(
+            "--clipping",
+            type=click.Choice(["flat", "automatic", "per-layer"]),
+            default="flat",
+            show_default=True,
+            help="How gradients are brought within the clip norm.",
+        ),
+        click.option(
+            "--clip-norm", type=float, default=1.0, show_default=True, help="L2 norm of each clipped gradient."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def schedule(command: Command) -> Command:
+    """How the learning rate changes."""
+    for option in (
+        click.option("--warmup-steps", type=int, default=0, show_default=True, help="Steps of rising learning rate."),
+        click.option(
+            "--schedule",
+            type=click.Choice(["constant", "linear", "cosine"]),
+            default="constant",
+            show_default=True,
+            help="Learning rate after the warm-up.",
+        ),
+    ):
+        command = option(command)
+    return command

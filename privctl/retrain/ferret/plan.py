@@ -1,0 +1,204 @@
+"""From what was asked to groups, masks and noise, before anything is begun."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from privctl.accounting.calibration import noise_multiplier_for
+from privctl.accounting.mutual_information import ceiling, fire_probability_for
+from privctl.accounting.sign_bits import dithered_ledger, gaussian_ledger, response_ledger
+from privctl.domain.errors import UsageFault
+from privctl.domain.events import Ledger, SignBits
+from privctl.training.directional import Derivatives, Fired
+from privctl.training.ferret.groups import Groups, cut, numbers, trainable
+from privctl.training.ferret.masks import Masks
+from privctl.training.ferret.publish import DitheredSigns, NoisySums, Publish, Publisher, Release, Responses, Signs
+from privctl.training.ferret.update import UpdateRule
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from privctl.randomness import NoiseSource
+    from privctl.retrain.prepare import Job
+    from privctl.retrain.request import RetrainRequest
+
+#: Releases whose fire probability follows from a budget of nats.
+_IN_NATS = (Release.PUBLISHED, Release.DITHERED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FerretPlan:
+    """A run about to start; ``sizes`` are the numbers in each group.
+
+    ``noise_multiplier`` and ``bit_epsilon`` are None where the release has none.
+    """
+
+    groups: Groups
+    sizes: tuple[int, ...]
+    masks: Masks
+    rule: UpdateRule
+    release: Release
+    publish: Publish
+    sample_rate: float
+    noise_multiplier: float | None = None
+    bit_epsilon: float | None = None
+
+    @property
+    def signs(self) -> SignBits:
+        """The run as the paper accounts for it."""
+        return SignBits(
+            groups=len(self.groups),
+            fire_probability=self.masks.fire_probability,
+            sample_rate=self.sample_rate,
+            steps=self.masks.steps,
+        )
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """What all steps give away, given the masks, which are public; None where nothing bounds it."""
+        if self.bit_epsilon is not None:
+            return response_ledger(self.masks.sizes, self.bit_epsilon, self.sample_rate)
+        if self.noise_multiplier is None:
+            return None
+        made = dithered_ledger if self.release is Release.DITHERED else gaussian_ledger
+        return made(self.masks.sizes, self.noise_multiplier, self.sample_rate)
+
+    def publisher(self, job: Job, source: NoiseSource) -> Publisher:
+        """What turns derivatives into what is published; random numbers are drawn from ``source``."""
+        if self.bit_epsilon is not None:
+            return Responses(bit_epsilon=self.bit_epsilon, source=source)
+        if self.noise_multiplier is None:
+            return Signs()
+        norm, size = job.recipe.clip_norm, job.recipe.batch_size
+        if self.release is Release.DITHERED:
+            return DitheredSigns(noise_multiplier=self.noise_multiplier, bound=norm, batch_size=size, source=source)
+        return NoisySums(
+            noise_multiplier=self.noise_multiplier, clip_norm=norm, batch_size=size, shown=self.publish, source=source
+        )
+
+
+def plan_for(job: Job, network: nn.Module, seed: bytes) -> FerretPlan:
+    """Decide everything that is left: groups, what fires when by the public ``seed``, and the noise.
+
+    Raises UsageFault for settings that contradict each other and for budgets that cannot be met.
+    """
+    request, recipe = job.request, job.recipe
+    check(request)
+    sizes = {name: p.numel() for name, p in trainable(network).items()}
+    groups = cut(sizes, request.ferret.groups)
+    chance = _fire_probability(request, len(groups), recipe.steps, recipe.sample_rate)
+    masks = Masks(seed=seed, groups=len(groups), fire_probability=chance, steps=recipe.steps)
+    release = request.ferret.release
+    if release is not Release.PUBLISHED and not masks.total:
+        raise UsageFault(
+            f"no group fires in {recipe.steps} steps at the fire probability {chance:g}, so that nothing would be "
+            "trained; raise --fire-probability, --epsilon or --epochs"
+        )
+    try:
+        noise, odds = _noise(job, masks)
+        rule = UpdateRule(
+            steps=recipe.steps,
+            learning_rate=recipe.learning_rate,
+            optimizer=recipe.optimizer,
+            momentum=recipe.momentum,
+            beta1=recipe.beta1,
+            beta2=recipe.beta2,
+            weight_decay=recipe.weight_decay,
+            schedule=recipe.schedule,
+            warmup_steps=recipe.warmup_steps,
+            silent=request.ferret.silent,
+            update_scale=request.ferret.update_scale,
+        )
+    except ValueError as error:
+        raise UsageFault(str(error)) from None
+    return FerretPlan(
+        groups=groups,
+        sizes=tuple(numbers(groups, sizes)),
+        masks=masks,
+        rule=rule,
+        release=release,
+        publish=request.ferret.publish,
+        sample_rate=recipe.sample_rate,
+        noise_multiplier=noise,
+        bit_epsilon=odds,
+    )
+
+
+def methods_used(plan: FerretPlan, engine: Derivatives) -> dict[str, int]:
+    """By which method derivatives are found, and in how many steps that publish."""
+    found: Counter[str] = Counter()
+    per_example = plan.release is Release.GAUSSIAN
+    for step in range(plan.masks.steps):
+        fired = [Fired(index=index, parameters=plan.groups[index]) for index in plan.masks.fired(step)]
+        if fired:
+            found[str(engine.chosen(fired, per_example=per_example))] += 1
+    return dict(sorted(found.items()))
+
+
+def check(request: RetrainRequest) -> None:
+    """Raises UsageFault for settings that do not go together."""
+    asked, budget, release = request.ferret, request.budget, request.ferret.release
+    given = {
+        "--epsilon": budget.epsilon,
+        "--fire-probability": asked.fire_probability,
+        "--noise-multiplier": budget.noise_multiplier,
+        "--bit-epsilon": asked.bit_epsilon,
+    }
+    amount = {Release.GAUSSIAN: "--noise-multiplier", Release.RANDOMIZED_RESPONSE: "--bit-epsilon"}
+    other = amount.get(release, "--fire-probability")
+    if (given["--epsilon"] is None) == (given[other] is None):
+        raise UsageFault(f"ferret with --release {release} needs either --epsilon or {other}, one of them")
+    for flag in amount.values():
+        if given[flag] is not None and flag != other:
+            raise UsageFault(f"{flag} says nothing to ferret with the release {release}; leave it out")
+    for flag, value in {**given, "--dither": asked.dither}.items():
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise UsageFault(f"{flag} is {value:g}; it must be a finite number above 0")
+    if asked.fire_probability is not None and asked.fire_probability > 1:
+        raise UsageFault(f"--fire-probability is {asked.fire_probability:g}; it must be at most 1")
+    if asked.publish is Publish.VALUE and release is not Release.GAUSSIAN:
+        raise UsageFault(f"--publish value needs --release gaussian; with {release} there are signs only")
+    if budget.delta is not None and release is Release.PUBLISHED:
+        raise UsageFault(
+            "--delta asks for an (epsilon, delta) guarantee, which signs as published do not have; leave it out, or "
+            "choose --release gaussian"
+        )
+    if request.compiled:
+        raise UsageFault("--compile says nothing to ferret, whose derivatives a compiled network does not have")
+
+
+def _fire_probability(request: RetrainRequest, groups: int, steps: int, sample_rate: float) -> float:
+    """As given, or from the budget of nats; else one group a step, on average."""
+    given, epsilon = request.ferret.fire_probability, request.budget.epsilon
+    if given is not None:
+        return given
+    if request.ferret.release not in _IN_NATS or epsilon is None:
+        return 1 / groups
+    most = ceiling(groups, steps, sample_rate)
+    if epsilon > most:
+        raise UsageFault(
+            f"--epsilon is {epsilon:g} nats, above the ceiling of {most:.10g}: {groups} groups that publish in each of "
+            f"{steps} steps publish no more, so ask for at most that, more --groups or more --epochs"
+        )
+    return fire_probability_for(epsilon, groups, steps, sample_rate)
+
+
+def _noise(job: Job, masks: Masks) -> tuple[float | None, float | None]:
+    """Noise multiplier and log-odds of a sign, each None where there is none; the least that meet the budget."""
+    asked, budget, delta = job.request.ferret, job.request.budget, job.delta
+    rate, epsilon = job.recipe.sample_rate, budget.epsilon
+    assert delta is not None
+    if asked.release is Release.GAUSSIAN:
+        if epsilon is None:
+            return budget.noise_multiplier, None
+        return noise_multiplier_for(epsilon, delta, lambda noise: gaussian_ledger(masks.sizes, noise, rate)), None
+    if asked.release is Release.RANDOMIZED_RESPONSE:
+        if epsilon is None:
+            return None, asked.bit_epsilon
+        # Log-odds fall where the calibration wants privacy to rise.
+        found = noise_multiplier_for(epsilon, delta, lambda noise: response_ledger(masks.sizes, 1 / noise, rate))
+        return None, 1 / found
+    return asked.dither, None

@@ -1,0 +1,130 @@
+"""From a model and a stream of updates to the model that was trained, without any data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.models import choose_device
+from privctl.reports import file_artifact, now, versions
+from privctl.retrain.adapt import merged
+from privctl.retrain.ferret.run import seeded_adapters
+from privctl.retrain.prepare import choose_trained
+from privctl.retrain.request import ModelRequest, ReplayRequest
+from privctl.retrain.run import Progress
+from privctl.storage.atomic import require_absent
+from privctl.storage.reader import open_checkpoint
+from privctl.training.ferret.ask import Recorded
+from privctl.training.ferret.groups import cut, trainable
+from privctl.training.ferret.stream import Stream, base_of, layout_of, read_stream
+from privctl.training.ferret.trainer import FerretTrainer
+from privctl.training.release import report_path, save_network
+from privctl.training.tasks.base import TaskName
+from privctl.training.tasks.loading import TrainingModel, load_for_training
+from privctl.training.tasks.vocabulary import vocabulary_from_file
+from privctl.training.tensors import named_tensors
+
+_POST_PROCESSING = (
+    "made from the stream and the first model alone, so it gives away what the stream does and nothing more: what is "
+    "guaranteed stands in the report of the run that wrote the stream"
+)
+
+
+def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
+    """Make the model that ``request.stream`` leads to, with a report beside it.
+
+    Raises InputFault where the model is not the one the stream began with, or the stream is damaged.
+    """
+    require_absent(request.output, force=False)
+    require_absent(report_path(request.output), request.force)
+    stream = read_stream(request.stream)
+    model, asked = _loaded(request, stream)
+    device = choose_device(request.device)
+    network = seeded_adapters(model.network, asked, model.seed).to(device)
+    parameters = trainable(network)
+    recipe = stream.recipe
+    groups = cut({name: p.numel() for name, p in parameters.items()}, recipe.groups)
+    layout = layout_of(groups, {name: p.shape for name, p in parameters.items()})
+    if layout != recipe.layout or base_of(named_tensors(network)) != recipe.base:
+        raise InputFault(f"{request.model} is not the model that {request.stream} began with; give that one, as it was")
+    source = Recorded(published=stream.amounts)
+    trainer = FerretTrainer(
+        network=network,
+        groups=groups,
+        masks=stream.masks(len(groups)),
+        rule=recipe.rule,
+        source=source,
+        epoch_steps=recipe.epoch_steps,
+        device=device,
+    )
+    with progress("replaying", recipe.rule.steps, "steps") as advance:
+        trainer.advance = advance
+        trainer.run(lost=recipe.lost)
+    if source.place != len(stream.amounts):
+        raise InputFault(f"{request.stream} goes on after its last step; get it again from its maker")
+
+    def describe(place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
+        return _report(request, stream, model, place, outputs)
+
+    return save_network(merged(network, asked), model.companion, request.output, describe, force=request.force)
+
+
+def _loaded(request: ReplayRequest, stream: Stream) -> tuple[TrainingModel, ModelRequest]:
+    """The model as the run loaded it, and what of it is trained."""
+    facts: dict[str, Any] = dict(stream.recipe.model)
+    if facts.get("private_vocabulary"):
+        raise UsageFault(
+            f"the tokenizer's words of {request.stream}'s model came from private data, which a replay does not have; "
+            "use the model that the run wrote"
+        )
+    try:
+        task, labels = TaskName(facts["task"]), facts["labels"]
+        asked = ModelRequest(
+            path=request.model,
+            from_scratch=bool(facts["from_scratch"]),
+            norm=facts["norm"],
+            train=tuple(facts["train"]),
+            lora_rank=facts["lora_rank"],
+        )
+        seed = int(facts["seed"])
+    except (KeyError, TypeError, ValueError):
+        raise InputFault(
+            f"{request.stream} does not say how its model was loaded; get it again from its maker"
+        ) from None
+    model = load_for_training(
+        request.model,
+        task,
+        labels=labels,
+        from_scratch=asked.from_scratch,
+        seed=seed,
+        vocabulary=None if request.vocabulary is None else vocabulary_from_file(request.vocabulary),
+        norm=asked.norm,
+    )
+    choose_trained(model.network, asked)
+    return model, asked
+
+
+def _report(
+    request: ReplayRequest, stream: Stream, model: TrainingModel, place: Path, outputs: tuple[Artifact, ...]
+) -> PrivacyReport:
+    inputs = [file_artifact("updates", request.stream, place)]
+    if model.initial_weights != "random":
+        with open_checkpoint(request.model) as checkpoint:
+            inputs += [file_artifact(f"start-{file.path.name}", file.path, place) for file in checkpoint.files]
+    return PrivacyReport(
+        step="replay",
+        created=now(),
+        versions=versions(("torch", "transformers", "tokenizers", "numpy", "blake3")),
+        inputs=tuple(inputs),
+        outputs=outputs,
+        parameters={
+            "public_seed": stream.recipe.seed,
+            "groups": stream.recipe.groups,
+            "steps": stream.recipe.rule.steps,
+            "fired": len(stream.amounts),
+            "base": stream.recipe.base,
+        },
+        warnings=(_POST_PROCESSING,),
+    )

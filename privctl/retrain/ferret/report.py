@@ -1,0 +1,194 @@
+"""The report of a FERRET run: what it is, in nats or in epsilon and delta, and what it is not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import binomtest
+
+from privctl.accounting import renyi
+from privctl.accounting.guarantees import finite, guarantee_of
+from privctl.accounting.sign_bits import average_case, worst_case
+from privctl.domain.events import Batches, Ledger
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.reports import file_artifact, now, versions
+from privctl.retrain.budget import sampled
+from privctl.retrain.ferret.plan import FerretPlan
+from privctl.retrain.prepare import Job
+from privctl.retrain.report import (
+    OWNER,
+    TUNING,
+    evidence_of,
+    parameters_of,
+    premises,
+    secret_noise,
+    start_files,
+    zeroed_of,
+)
+from privctl.training.ferret.publish import Release
+from privctl.training.ferret.trainer import Walked
+from privctl.training.noise import GradientNoise
+
+_AVERAGE = (
+    "signs as published have no (epsilon, delta) guarantee: the nats are an average over the data, and one record that "
+    "decides the sign of its batch shows itself; --release gaussian has a guarantee at the same cost in time"
+)
+
+#: What one example can do, where it is not what it is to a sum of clipped vectors.
+_CONTRIBUTIONS = {
+    Release.DITHERED: "one example changes each derivative by twice the clip norm at most: all are brought within it",
+    Release.RANDOMIZED_RESPONSE: "one example may turn every sign of the batches it is in, and no other",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A finished run, with what drew its random numbers; ``methods`` found derivatives, each in so many steps."""
+
+    plan: FerretPlan
+    walked: Walked
+    noise: GradientNoise
+    methods: Mapping[str, int]
+
+
+def report_for(job: Job, done: Done, place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
+    """The report that lies at ``place``, of a run that ended with ``outputs``."""
+    data, ledger = job.request.data, done.plan.ledger
+    inputs = {"data": data.train, "held-out": data.held_out, **start_files(job)}
+    return PrivacyReport(
+        step="retrain",
+        created=now(),
+        versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
+        inputs=tuple(file_artifact(role, path, place) for role, path in inputs.items() if path and path.is_file()),
+        outputs=outputs,
+        parameters=_parameters(job, done),
+        mechanism=done.plan.signs if ledger is None else ledger,
+        guarantees=tuple(guarantees_of(job, done)),
+        evidence=(*_fired(done.plan), *evidence_of(job, done.walked.finished)),
+        warnings=(_AVERAGE if ledger is None else TUNING, OWNER, *zeroed_of(done.walked.finished)),
+    )
+
+
+def guarantees_of(job: Job, done: Done) -> Iterator[Guarantee]:
+    """The (epsilon, delta) guarantee where there is one; the average case where signs cost nats; what is refuted."""
+    plan, ledger, delta = done.plan, done.plan.ledger, job.delta
+    assert delta is not None
+    shared = (*premises(job), _public_masks(job))
+    if ledger is not None:
+        yield from _sound(ledger, delta, (*shared, *secret_noise(done.noise)), plan.release)
+    if plan.release in (Release.PUBLISHED, Release.DITHERED):
+        order = () if sampled(job.request) else (_passes(),)
+        yield average_case(plan.signs, (*shared, *order))
+    if ledger is None:
+        for batches in (Batches.SHUFFLED, Batches.POISSON):
+            refuted = worst_case(plan.signs, delta, batches)
+            if refuted is not None:
+                used = "as here" if batches is Batches.SHUFFLED else "as they might have been"
+                yield replace(refuted, name=f"{refuted.name}, {used}")
+
+
+def _sound(ledger: Ledger, delta: float, assumptions: tuple[Assumption, ...], release: Release) -> Iterator[Guarantee]:
+    tight = guarantee_of(
+        ledger,
+        delta,
+        name=f"ferret, {release}",
+        state=AssumptionState.ENFORCED,
+        assumptions=assumptions,
+        note="given the masks, which are public: what counts is how many groups fire together, and how often; for real "
+        "arithmetic, floating-point rounding is not modelled",
+    )
+    if release in _CONTRIBUTIONS:
+        told = (
+            replace(a, statement=_CONTRIBUTIONS[release]) if a.name == "contribution" else a for a in tight.assumptions
+        )
+        tight = replace(tight, assumptions=tuple(told))
+    yield tight
+    if release is Release.DITHERED:
+        epsilon, _ = renyi.ledger_epsilon(ledger, delta)
+        yield replace(
+            tight,
+            name=f"ferret, {release}, Renyi DP",
+            epsilon=finite(epsilon),
+            accountant="Renyi divergences, Canonne, Kamath and Steinke 2020",
+            risks=(),
+        )
+
+
+def _public_masks(job: Job) -> Assumption:
+    given = job.request.ferret.public_seed is not None
+    return Assumption(
+        name="public masks",
+        statement="which groups fire, and the random directions, do not depend on the data: a public seed "
+        "makes them, " + ("which was given" if given else "which the operating system drew before the first step"),
+        state=AssumptionState.ASSERTED if given else AssumptionState.ENFORCED,
+    )
+
+
+def _passes() -> Assumption:
+    return Assumption(
+        name="whole passes",
+        statement="every example is in one batch of each pass, in an order that does not depend on the data",
+        state=AssumptionState.ENFORCED,
+    )
+
+
+def _parameters(job: Job, done: Done) -> dict[str, Any]:
+    plan, walked, asked = done.plan, done.walked, job.request.ferret
+    random = plan.ledger is not None
+    return {
+        **parameters_of(job, walked.finished, done.noise if random else None),
+        "release": str(plan.release),
+        "publish": str(plan.publish),
+        "groups": asked.groups,
+        "number_of_groups": len(plan.groups),
+        "group_sizes": list(plan.sizes),
+        "fire_probability": plan.masks.fire_probability,
+        "public_seed": plan.masks.seed.hex(),
+        "fired": plan.masks.total,
+        "fired_by_group": list(plan.masks.counts),
+        "fired_steps": plan.masks.speaking,
+        "lost_steps": [list(stretch) for stretch in walked.lost],
+        "batches": str(Batches.POISSON if sampled(job.request) else Batches.SHUFFLED),
+        "noise_multiplier": plan.noise_multiplier,
+        "bit_epsilon": plan.bit_epsilon,
+        "update_scale": str(asked.update_scale),
+        "silent": str(asked.silent),
+        "derivatives": str(asked.derivatives),
+        "derivatives_by": dict(done.methods),
+        "clipping": None if plan.release in (Release.PUBLISHED, Release.RANDOMIZED_RESPONSE) else "derivatives",
+    }
+
+
+def _fired(plan: FerretPlan) -> Iterator[Evidence]:
+    """Whether the coins fell as coins do, and what these masks let out."""
+    chances, fired = len(plan.groups) * plan.masks.steps, plan.masks.total
+    test = binomtest(fired, chances, plan.masks.fire_probability)
+    interval = test.proportion_ci(0.95, "exact")
+    yield Evidence(
+        method="all masks, counted beforehand",
+        quantity="fraction of chances at which a group fired",
+        estimate=fired / chances,
+        lower=float(interval.low),
+        upper=float(interval.high),
+        interval="Clopper-Pearson",
+        samples={"chances": chances},
+        details={
+            "fire probability": plan.masks.fire_probability,
+            "p-value of the binomial": float(test.pvalue),
+            "silent fraction of the steps": 1 - plan.masks.speaking / plan.masks.steps,
+        },
+    )
+    if plan.release in (Release.PUBLISHED, Release.DITHERED):
+        yield Evidence(
+            method="ln 2 nats a sign, times the sampling rate",
+            quantity="nats published by these masks; the guarantee is for the average over masks",
+            estimate=fired * plan.sample_rate * math.log(2),
+            bound=Bound.NONE,
+            samples={"signs": fired},
+        )

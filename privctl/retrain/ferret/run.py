@@ -1,0 +1,208 @@
+"""A FERRET run from its first step to the model and its stream on disk."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from privctl.codec import encode_value
+from privctl.domain.errors import InputFault
+from privctl.models import choose_device
+from privctl.parallel import Crew, own_device
+from privctl.randomness import NoiseSource
+from privctl.reports import file_artifact
+from privctl.retrain.adapt import adapted, merged
+from privctl.retrain.budget import sampled
+from privctl.retrain.ferret.plan import FerretPlan, methods_used, plan_for
+from privctl.retrain.ferret.report import Done, report_for
+from privctl.retrain.run import (
+    AT_ONCE,
+    Interrupts,
+    Listener,
+    Progress,
+    measured,
+    open_folder,
+    prepared,
+    run_folder,
+    shared_source,
+)
+from privctl.storage.atomic import require_absent, write_bytes
+from privctl.storage.reader import read_text
+from privctl.training.batches import BatchSource, Passes, PoissonBatches
+from privctl.training.directional import Derivatives
+from privctl.training.ferret.ask import Data
+from privctl.training.ferret.groups import trainable
+from privctl.training.ferret.masks import SEED_BYTES
+from privctl.training.ferret.publish import Publish
+from privctl.training.ferret.stream import Stream, StreamRecipe, base_of, layout_of, write_stream
+from privctl.training.ferret.trainer import FerretTrainer, Walked
+from privctl.training.noise import KeyedNoise
+from privctl.training.release import report_path, save_network
+from privctl.training.tensors import named_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from privctl.domain.report import Artifact, PrivacyReport
+    from privctl.retrain.prepare import Job
+    from privctl.retrain.request import ModelRequest
+
+_SEED = "public-seed"
+
+
+def carry_out(
+    job: Job,
+    crew: Crew,
+    progress: Progress,
+    heard: Listener = lambda _: None,
+    interrupts: Interrupts = AT_ONCE,
+    planned: Callable[[FerretPlan], None] = lambda _: None,
+) -> PrivacyReport | None:
+    """As ``retrain.run.carry_out``; ``planned`` hears of what was decided before the first step."""
+    request = job.request
+    if crew.leads:
+        for path in (request.output, report_path(request.output), stream_path(request.output)):
+            require_absent(path, request.force and path != request.output)
+    device = own_device(choose_device(request.device))
+    seed = _public_seed(job, crew)
+    network = _network(job).to(device)
+    plan = plan_for(job, network, seed)
+    planned(plan)
+    folder, start = open_folder(job, crew, _settings(job))
+    if folder is not None:
+        write_bytes(folder.path / _SEED, seed.hex().encode())
+    base = base_of(named_tensors(network))
+    noise = KeyedNoise(source := NoiseSource())
+    engine = Derivatives(network, request.ferret.derivatives)
+    trainer = FerretTrainer(
+        network=network,
+        groups=plan.groups,
+        masks=plan.masks,
+        rule=plan.rule,
+        source=Data(
+            network=prepared(network, job),
+            task=job.task,
+            dimensions=plan.sizes,
+            recipe=job.recipe,
+            batches=_batches(job, crew),
+            engine=engine,
+            publisher=plan.publisher(job, source),
+            crew=crew,
+            device=device,
+        ),
+        epoch_steps=job.recipe.steps_per_epoch,
+        device=device,
+        once=sampled(request),
+        crew=crew,
+        folder=folder,
+        evaluate=lambda trained: measured(job, trained, device, heard),
+    )
+    left = job.recipe.steps - (start.step if start else 0)
+    with folder or nullcontext(), progress(f"training ({request.method})", left, "steps") as advance:
+        trainer.advance = advance
+        with interrupts as stop:
+            walked = trainer.run(start, stop)
+        if not crew.leads:
+            return None
+        stream = _stream(job, plan, walked, network, base)
+        report = _save(
+            job, network, Done(plan=plan, walked=walked, noise=noise, methods=methods_used(plan, engine)), stream
+        )
+    if folder is not None:
+        folder.remove()
+    return report
+
+
+def stream_path(output: Path) -> Path:
+    """Where the stream of updates of the directory ``output`` lies: beside it, since in it there is the model only."""
+    return output.with_name(output.name + ".updates.safetensors")
+
+
+def seeded_adapters(network: nn.Module, request: ModelRequest, seed: int) -> nn.Module:
+    """The network with the adapters asked for, which start the same in every run of one ``seed``."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return adapted(network, request)
+
+
+def _network(job: Job) -> nn.Module:
+    return seeded_adapters(job.model.network, job.request.model, job.request.seed)
+
+
+def _public_seed(job: Job, crew: Crew) -> bytes:
+    """The seed that was given, that the run began with, or a fresh one; the same in all processes."""
+    place = run_folder(job.request.output) / _SEED
+    seed = job.request.ferret.public_seed
+    if seed is None and job.request.resume and place.is_file():
+        try:
+            seed = bytes.fromhex(read_text(place))
+        except ValueError:
+            raise InputFault(
+                f"{place} is damaged, so that masks cannot be told; remove the folder, start anew"
+            ) from None
+    if seed is None:
+        seed = bytes(crew.same(torch.tensor(list(os.urandom(SEED_BYTES)))).tolist())
+    return seed
+
+
+def _settings(job: Job) -> dict[str, Any]:
+    """What must not change between the parts of one run, beside the facts of every run."""
+    asked = encode_value({name: getattr(job.request.ferret, name) for name in job.request.ferret.__slots__})
+    given = job.request.ferret.public_seed
+    budget = {"epsilon": job.request.budget.epsilon, "noise_multiplier": job.request.budget.noise_multiplier}
+    return {
+        **{f"ferret_{name}": value for name, value in asked.items() if name not in ("public_seed", "derivatives")},
+        **budget,
+        "ferret_public_seed": None if given is None else given.hex(),
+        "delta": job.delta,
+    }
+
+
+def _batches(job: Job, crew: Crew) -> BatchSource:
+    if sampled(job.request):
+        return PoissonBatches(len(job.task), job.recipe.sample_rate, shared_source(crew))
+    return Passes(len(job.task), job.request.batch_size, job.request.seed)
+
+
+def _stream(job: Job, plan: FerretPlan, walked: Walked, network: nn.Module, base: str) -> Stream:
+    request = job.request
+    recipe = StreamRecipe(
+        seed=plan.masks.seed.hex(),
+        groups=request.ferret.groups,
+        fire_probability=plan.masks.fire_probability,
+        layout=layout_of(plan.groups, {name: p.shape for name, p in trainable(network).items()}),
+        base=base,
+        epoch_steps=job.recipe.steps_per_epoch,
+        rule=plan.rule,
+        lost=walked.lost,
+        model={
+            "task": str(request.task),
+            "labels": None if job.model.labels is None else list(job.model.labels),
+            "from_scratch": request.model.from_scratch,
+            "seed": request.seed,
+            "norm": request.model.norm,
+            "train": list(request.model.train),
+            "lora_rank": request.model.lora_rank,
+            "private_vocabulary": job.model.vocabulary_from_private_data,
+        },
+    )
+    return Stream(recipe=recipe, amounts=walked.amounts, bits=plan.publish is Publish.SIGN)
+
+
+def _save(job: Job, network: nn.Module, done: Done, stream: Stream) -> PrivacyReport:
+    """Write stream, report and model, the model last."""
+    place = stream_path(job.request.output)
+    write_stream(place, stream)
+
+    def describe(report: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
+        return report_for(job, done, report, (*outputs, file_artifact("updates", place, report)))
+
+    return save_network(
+        merged(network, job.request.model), job.model.companion, job.request.output, describe, force=job.request.force
+    )

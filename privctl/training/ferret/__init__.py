@@ -1,0 +1,1 @@
+"""FERRET: training by the signs of directional derivatives along public random directions, most of them never taken."""

@@ -1,0 +1,75 @@
+"""Which groups publish in which step: coins thrown from a public seed, before and without any look at the data."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from privctl.domain.checks import at_least, probability
+from privctl.randomness import NoiseSource
+
+#: Bytes of a public seed: enough that no two runs share one by accident.
+SEED_BYTES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masks:
+    """Each of ``groups`` fires in each of ``steps`` with chance ``fire_probability``, all independently.
+
+    Nothing here is secret: whoever has the ``seed`` has all masks, and guarantees are given them. The chance is rounded
+    down to a multiple of 2^-64, never up.
+    """
+
+    seed: bytes
+    groups: int
+    fire_probability: float
+    steps: int
+    _source: NoiseSource = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        at_least("groups", self.groups, 1)
+        at_least("steps", self.steps, 1)
+        probability("fire_probability", self.fire_probability)
+        key = hashlib.sha256(b"privctl ferret masks" + self.seed).digest()
+        object.__setattr__(self, "_source", NoiseSource(key=key))
+
+    def fired(self, step: int) -> tuple[int, ...]:
+        """The groups that fire in ``step``, rising; both are counted from 0."""
+        if self.fire_probability == 1:
+            return tuple(range(self.groups))
+        threshold = np.uint64(int(self.fire_probability * 2.0**64))
+        return tuple(np.flatnonzero(self._source.words(step, 0, self.groups) < threshold).tolist())
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """How often each group fires in the whole schedule."""
+        return self._tallied[0]
+
+    @cached_property
+    def sizes(self) -> dict[int, int]:
+        """Number of groups that fire together -> number of steps in which they do; silent steps are left out."""
+        return self._tallied[1]
+
+    @property
+    def total(self) -> int:
+        """Everything that fires."""
+        return sum(self.counts)
+
+    @property
+    def speaking(self) -> int:
+        """Steps in which anything fires."""
+        return sum(self.sizes.values())
+
+    @cached_property
+    def _tallied(self) -> tuple[tuple[int, ...], dict[int, int]]:
+        counts, sizes = np.zeros(self.groups, np.int64), Counter[int]()
+        for step in range(self.steps):
+            fired = self.fired(step)
+            if fired:
+                counts[list(fired)] += 1
+                sizes[len(fired)] += 1
+        return tuple(counts.tolist()), dict(sorted(sizes.items()))

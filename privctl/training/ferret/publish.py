@@ -1,0 +1,162 @@
+"""What becomes of the derivatives of one batch before anybody sees them: four ways, from bare to guaranteed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privctl.domain.checks import positive
+from privctl.randomness import NoiseSource
+
+
+class Release(StrEnum):
+    """How derivatives are released.
+
+    ``PUBLISHED`` shows the signs as the paper does; ``DITHERED`` those of bounded derivatives with noise; ``GAUSSIAN``
+    adds noise to sums of clipped vectors of derivatives; ``RANDOMIZED_RESPONSE`` turns signs round at random.
+    """
+
+    PUBLISHED = "published"
+    DITHERED = "dithered"
+    GAUSSIAN = "gaussian"
+    RANDOMIZED_RESPONSE = "randomized-response"
+
+
+class Publish(StrEnum):
+    """What of a noisy sum is published; both cost the same privacy, the sign a bit, the value 32."""
+
+    SIGN = "sign"
+    VALUE = "value"
+
+
+class Publisher(Protocol):
+    """Turns a batch's sums of derivatives (fired,) float64 into the amounts (fired,) float64 that are published."""
+
+    @property
+    def clip_norm(self) -> float | None:
+        """To which L2 norm each example's vector of derivatives is to be clipped; None where sums are enough."""
+        ...
+
+    def publish(self, step: int, sums: Tensor) -> Tensor:
+        """The amounts; every ``step`` is asked for once."""
+        ...
+
+
+def signs(values: Tensor) -> Tensor:
+    """1 or -1 (n,); that of 0 is 1, so that a bit is enough."""
+    return torch.where(values >= 0, 1.0, -1.0).to(torch.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signs:
+    """As published: the sign of the batch's derivative. Clipping a batch gradient's norm would not change it."""
+
+    @property
+    def clip_norm(self) -> float | None:
+        """See ``Publisher``."""
+        return None
+
+    def publish(self, step: int, sums: Tensor) -> Tensor:
+        """See ``Publisher``."""
+        return signs(sums)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DitheredSigns:
+    """The sign of sum / ``batch_size``, brought within ``bound``, plus N(0, (``noise_multiplier`` bound)^2).
+
+    The paper clips the norm of the batch's gradient, which bounds its derivatives; here they are bounded themselves,
+    whatever the gradient. So no example moves one by more than twice the bound.
+    """
+
+    noise_multiplier: float
+    bound: float
+    batch_size: float
+    source: NoiseSource
+
+    def __post_init__(self) -> None:
+        for name in ("noise_multiplier", "bound", "batch_size"):
+            positive(name, getattr(self, name))
+
+    @property
+    def clip_norm(self) -> float | None:
+        """See ``Publisher``."""
+        return None
+
+    def publish(self, step: int, sums: Tensor) -> Tensor:
+        """See ``Publisher``."""
+        bounded = (sums / self.batch_size).clamp(-self.bound, self.bound)
+        return signs(bounded + normal(self.source, step, len(sums), self.noise_multiplier * self.bound))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisySums:
+    """Sums of vectors clipped to ``clip_norm`` plus N(0, (``noise_multiplier`` clip_norm)^2), each entry.
+
+    That is one sampled Gaussian a step, however many groups fire (THEORY B.5). As a value it is divided by
+    ``batch_size``, the expected one.
+    """
+
+    noise_multiplier: float
+    clip_norm: float
+    batch_size: float
+    shown: Publish
+    source: NoiseSource
+
+    def __post_init__(self) -> None:
+        for name in ("noise_multiplier", "clip_norm", "batch_size"):
+            positive(name, getattr(self, name))
+
+    def publish(self, step: int, sums: Tensor) -> Tensor:
+        """See ``Publisher``."""
+        noisy = sums + normal(self.source, step, len(sums), self.noise_multiplier * self.clip_norm)
+        if self.shown is Publish.SIGN:
+            return signs(noisy)
+        return (noisy / self.batch_size).float().double()  # what is kept of it is what is used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Responses:
+    """Signs, each kept with log-odds ``bit_epsilon`` and turned round else."""
+
+    bit_epsilon: float
+    source: NoiseSource
+
+    def __post_init__(self) -> None:
+        positive("bit_epsilon", self.bit_epsilon)
+
+    @property
+    def clip_norm(self) -> float | None:
+        """See ``Publisher``."""
+        return None
+
+    def publish(self, step: int, sums: Tensor) -> Tensor:
+        """See ``Publisher``."""
+        # The probability of keeping is rounded down to a multiple of 2^-64, never up.
+        kept = np.uint64(min(int(2.0**64 / (1 + np.exp(-self.bit_epsilon))), 2**64 - 2**12))
+        words = self.source.words(step, 0, len(sums))
+        return torch.where(torch.from_numpy(words < kept), signs(sums), -signs(sums))
+
+
+def normal(source: NoiseSource, step: int, count: int, stddev: float) -> Tensor:
+    """``count`` deviates N(0, stddev^2), float64."""
+    drawn = np.empty(count)
+    source.normal(step, 0, drawn, stddev)
+    return torch.from_numpy(drawn)
+
+
+def clipped(vectors: Tensor, norm: float) -> tuple[Tensor, Tensor]:
+    """The sum (k,) of ``vectors`` (n, k), each brought within L2 ``norm``, and their norms (n,), NaN where not finite.
+
+    A vector that is not finite counts as zero: its presence does not show in the run's end.
+    """
+    norms = torch.linalg.vector_norm(vectors, dim=1)
+    sound = torch.isfinite(norms)
+    factors = torch.where(sound, norm / norms.clamp(min=norm), 0.0)
+    total = torch.where(sound[:, None], vectors, 0.0) * factors[:, None]
+    return total.sum(0), torch.where(sound, norms, torch.nan)

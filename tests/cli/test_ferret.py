@@ -1,0 +1,259 @@
+"""``privctl retrain ferret``: every release end to end, replay, resume, mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from privctl.accounting.ledger import epsilon_bound
+from privctl.cli import run
+from privctl.domain.events import Ledger, RandomizedResponse, SampledGaussian, SignBits
+from privctl.domain.guarantee import AssumptionState, Notion, RiskMeasure, Status
+from privctl.domain.report import PrivacyReport
+from privctl.reports import read_report
+from privctl.training.ferret.stream import read_stream
+from tests.training.tasks.small import architecture, words
+
+WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Path:
+    """A GPT-2 without weights, with a tokenizer."""
+    folder = architecture(tmp_path / "start", "gpt2")
+    words().tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path, drawn = tmp_path / "train.jsonl", random.Random(0)
+    lines = [{"text": " ".join(drawn.choices(WORDS, k=drawn.randint(2, 9)))} for _ in range(60)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def ferret(model: Path, data: Path, output: Path, *more: str) -> int:
+    call = ["retrain", "ferret", str(model), "--data", str(data), "-o", str(output), "--batch-size", "12"]
+    return run([*call, "--device", "cpu", "-q", *more])
+
+
+def stream_of(output: Path) -> Path:
+    return output.with_name(output.name + ".updates.safetensors")
+
+
+def replay(model: Path, output: Path, again: Path, *more: str) -> int:
+    call = ["retrain", "ferret", str(model), "--replay", str(stream_of(output)), "-o", str(again)]
+    return run([*call, "--device", "cpu", "-q", *more])
+
+
+def report_of(output: Path) -> PrivacyReport:
+    return read_report(output.with_name(output.name + ".report.json"))
+
+
+def digests(output: Path) -> dict[str, str]:
+    return {tensor.name: tensor.digest for file in report_of(output).outputs for tensor in file.tensors}
+
+
+def test_as_published_it_says_what_nats_are_and_are_not(
+    start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ferret(start, data, tmp_path / "a", "--epsilon", "0.5", "--epochs", "10", "--held-out", str(data)) == 0
+    report, said = report_of(tmp_path / "a"), capsys.readouterr().out
+    average, *refuted = report.guarantees
+    assert isinstance(report.mechanism, SignBits)
+    assert (average.notion, average.status) == (Notion.MUTUAL_INFORMATION, Status.CONDITIONAL)
+    assert average.epsilon == pytest.approx(0.5)
+    # THEORY B.2 and B.3.
+    assert {risk.measure: risk.bound for risk in average.risks} == {
+        RiskMeasure.ADVANTAGE: pytest.approx(0.9036225083),
+        RiskMeasure.AUC: pytest.approx(0.9953556895),
+    }
+    assert [each.status for each in refuted] == [Status.REFUTED] * 2
+    assert all("delta below 0.5" in each.note for each in refuted)
+    assert "nats of mutual information, on average" in said
+    assert "no (epsilon, delta) guarantee" in said
+    assert {a.name: a.state for a in average.assumptions}["public masks"] is AssumptionState.ENFORCED
+    facts = report.parameters
+    assert (facts["number_of_groups"], facts["steps"], facts["silent"]) == (28, 50, "coast")
+    assert len(str(facts["public_seed"])) == 32
+    fired = next(e for e in report.evidence if "group fired" in e.quantity)
+    assert fired.estimate == pytest.approx(int(str(facts["fired"])) / (28 * 50))
+    assert fired.details["p-value of the binomial"] > 1e-6
+    nats = next(e for e in report.evidence if e.quantity.startswith("nats published"))
+    assert nats.estimate == pytest.approx(int(str(facts["fired"])) * 0.2 * 0.69314718)
+    assert "held-out perplexity" in {e.quantity for e in report.evidence}
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "a").config.n_layer == 2
+    assert run(["inspect", str(tmp_path / "a"), "-q"]) == 0
+    assert not (tmp_path / "a.run").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        (("--release", "gaussian", "--groups", "4"), SampledGaussian),
+        (("--release", "gaussian", "--publish", "value", "--silent", "hold"), SampledGaussian),
+        (("--release", "randomized-response", "--groups", "eighth", "--optimizer", "sgd"), RandomizedResponse),
+    ],
+)
+def test_sound_releases_meet_their_budget_and_replay(
+    more: tuple[str, ...], kind: type, start: Path, data: Path, tmp_path: Path
+) -> None:
+    assert ferret(start, data, tmp_path / "a", "--epsilon", "3", "--epochs", "6", *more) == 0
+    report = report_of(tmp_path / "a")
+    (guarantee,) = report.guarantees
+    assert isinstance(report.mechanism, Ledger)
+    assert {type(event) for event in report.mechanism.events} == {kind}
+    assert sum(event.steps for event in report.mechanism.events) == report.parameters["fired_steps"]
+    assert guarantee.epsilon == epsilon_bound(report.mechanism, guarantee.delta)
+    assert guarantee.epsilon is not None
+    assert 2.99 < guarantee.epsilon <= 3
+    assert [a.name for a in guarantee.assumptions if a.state is AssumptionState.ASSERTED] == ["vocabulary"]
+    assert "operating system" in str(report.parameters["noise_source"])
+    # And the same weights come back from the stream alone.
+    assert replay(start, tmp_path / "a", tmp_path / "b") == 0
+    assert digests(tmp_path / "a") == digests(tmp_path / "b")
+    assert not report_of(tmp_path / "b").guarantees
+    stream = read_stream(stream_of(tmp_path / "a"))
+    assert len(stream.amounts) == report.parameters["fired"]
+    assert stream.bits == ("value" not in more)
+    assert stream_of(tmp_path / "a").stat().st_size < 2000
+
+
+def test_dithered_signs_have_both_kinds_of_guarantee(start: Path, data: Path, tmp_path: Path) -> None:
+    assert ferret(start, data, tmp_path / "a", "--epsilon", "0.6", "--epochs", "20", "--dither", "2") == 0
+    tight, by_renyi, average = report_of(tmp_path / "a").guarantees
+    assert tight.epsilon is not None
+    assert by_renyi.epsilon is not None
+    assert 0 < tight.epsilon <= by_renyi.epsilon
+    assert (average.notion, average.epsilon) == (Notion.MUTUAL_INFORMATION, pytest.approx(0.6))
+    assert "dithered" in tight.name
+
+
+def test_a_replay_refuses_another_model_and_private_flags(
+    start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    budget = ("--release", "gaussian", "--noise-multiplier", "1", "--epochs", "2", "--train", "*c_attn*")
+    assert ferret(start, data, tmp_path / "a", *budget) == 0
+    assert ferret(tmp_path / "a", data, tmp_path / "b", *budget) == 0
+    assert replay(tmp_path / "a", tmp_path / "b", tmp_path / "c") == 0
+    assert digests(tmp_path / "b") == digests(tmp_path / "c")
+    assert sum(digests(tmp_path / "a")[name] != digest for name, digest in digests(tmp_path / "c").items()) <= 4
+    assert replay(tmp_path / "b", tmp_path / "b", tmp_path / "d") == 3
+    assert "is not the model that" in capsys.readouterr().err
+    assert replay(tmp_path / "a", tmp_path / "b", tmp_path / "d", "--learning-rate", "1") == 2
+    assert "--learning-rate says nothing to --replay" in capsys.readouterr().err
+    assert replay(tmp_path / "a", tmp_path / "b", tmp_path / "c") == 2
+    assert "exists" in capsys.readouterr().err
+    assert not (tmp_path / "d").exists()
+
+
+def test_adapters_replay_too(start: Path, data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    budget = ("--release", "gaussian", "--epsilon", "3", "--epochs", "3", "--lora-rank", "2")
+    assert ferret(start, data, tmp_path / "a", *budget) == 0
+    assert report_of(tmp_path / "a").parameters["lora_rank"] == 2
+    assert replay(start, tmp_path / "a", tmp_path / "b") == 0
+    assert digests(tmp_path / "a") == digests(tmp_path / "b")
+
+
+def interrupting(begun: Path, after: int) -> threading.Thread:
+    """Sends this process a Ctrl-C when more than ``after`` steps have begun."""
+
+    def watch() -> None:
+        deadline = time.monotonic() + 60
+        while not (begun.exists() and int(begun.read_text() or 0) > after) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("release", ["published", "gaussian"])
+def test_an_interrupted_run_goes_on(
+    release: str, start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    budget = ["--fire-probability", "0.05", "--epochs", "30", "--public-seed", "0a1b"]
+    budget += [] if release == "published" else ["--release", release, "--noise-multiplier", "2"]
+    cut, whole, state = tmp_path / "cut", tmp_path / "whole", tmp_path / "cut.run"
+    watcher = interrupting(state / "begun", 12)
+    assert ferret(start, data, cut, *budget) == 130
+    watcher.join()
+    assert "--resume" in capsys.readouterr().err
+    reached = json.loads((state / "state.json").read_text())
+    assert reached["step"] == reached["spent"] < 150
+    assert ferret(start, data, cut, *budget, "--resume", "--groups", "2") == 2
+    assert ferret(start, data, cut, *budget, "--resume") == 0
+    assert report_of(cut).parameters["lost_steps"] == []
+    assert {a.name: a.state for a in report_of(cut).guarantees[0].assumptions}["public masks"] is (
+        AssumptionState.ASSERTED
+    )
+    assert replay(start, cut, tmp_path / "again") == 0
+    assert digests(cut) == digests(tmp_path / "again")
+    if release == "published":
+        assert ferret(start, data, whole, *budget) == 0
+        assert digests(cut) == digests(whole)
+
+
+def test_a_fresh_seed_survives_the_interruption(start: Path, data: Path, tmp_path: Path) -> None:
+    """Nothing may be drawn anew that was known before: masks are part of what the noise was found for."""
+    (tmp_path / "a.run").mkdir()
+    (tmp_path / "a.run" / "public-seed").write_text("ab" * 16)
+    (tmp_path / "a.run" / "settings.json").write_text("{}")
+    assert ferret(start, data, tmp_path / "a", "--epsilon", "0.5", "--resume") == 2  # other settings, of course
+    (tmp_path / "a.run" / "public-seed").write_text("no seed")
+    assert ferret(start, data, tmp_path / "a", "--epsilon", "0.5", "--resume") == 3
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "said"),
+    [
+        ((), 2, "--epsilon or --fire-probability"),
+        (("--epsilon", "500"), 2, "above the ceiling of 58.2"),
+        (("--epsilon", "0.5", "--groups", "99"), 2, "from 1 to 28"),
+        (("--epsilon", "0.5", "--epochs", "0.5"), 2, "--epochs is 0.5"),
+        (("--epsilon", "0.5", "--steps", "7"), 2, "multiple"),
+        (("--epsilon", "0.5", "--public-seed", "xyz"), 2, "hexadecimal"),
+        (("--epsilon", "1", "--release", "gaussian", "--dither", "1"), 2, "--dither says nothing"),
+        (("--epsilon", "1", "--release", "gaussian", "--clip-norm", "0"), 2, "clip_norm is 0"),
+        (("--epsilon", "0.5", "--resume"), 2, "no run to resume"),
+        (("--epsilon", "0.5", "--batch-size", "61"), 2, "exceeds the data"),
+    ],
+)
+def test_mistakes_get_one_sentence_and_leave_nothing(
+    more: tuple[str, ...], code: int, said: str, start: Path, data: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    before = sorted(p.name for p in tmp_path.iterdir())
+    assert ferret(start, data, tmp_path / "a", *more) == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_without_data_or_stream_there_is_nothing_to_do(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["retrain", "ferret", str(start), "-o", str(tmp_path / "a")]) == 2
+    assert "--replay" in capsys.readouterr().err

@@ -1,0 +1,130 @@
+"""A small network on points, trained by FERRET; derivatives by whole backward passes, which are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privctl.parallel import Crew
+from privctl.randomness import NoiseSource
+from privctl.training.batches import BatchSource, Passes, PoissonBatches
+from privctl.training.directional import Derivatives, Method
+from privctl.training.ferret.ask import Data, Recorded
+from privctl.training.ferret.groups import cut, trainable
+from privctl.training.ferret.masks import Masks
+from privctl.training.ferret.publish import Publisher, Signs
+from privctl.training.ferret.trainer import FerretTrainer, Walked
+from privctl.training.ferret.update import UpdateRule
+from privctl.training.recipe import Method as Training
+from privctl.training.recipe import Recipe
+from privctl.training.tasks.base import TaskName, grouped
+
+CPU = torch.device("cpu")
+EXAMPLES, BATCH = 20, 5
+
+
+class Points:
+    """Squared errors of a network on rows whose last column is to be told from the others."""
+
+    name = TaskName.CAUSAL_LM
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+        self.passes = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def micro_batches(
+        self, units: Sequence[int], step: int, max_examples: int, max_tokens: int | None = None
+    ) -> Iterator[list[int]]:
+        return grouped(units, lambda _: 1, max_examples, max_tokens)
+
+    def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
+        return {"rows": self.rows[list(examples)]}
+
+    def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        self.passes += 1
+        found: Tensor = (network(batch["rows"][:, :-1])[:, 0] - batch["rows"][:, -1]) ** 2
+        return found
+
+    def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
+        return {"loss": 0.0}
+
+
+def rows(count: int = EXAMPLES) -> Tensor:
+    return torch.randn(count, 4, generator=torch.Generator().manual_seed(0))
+
+
+def network() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def recipe(steps: int, **changes: Any) -> Recipe:
+    settings = {"sample_rate": BATCH / EXAMPLES, "learning_rate": 0.01, **changes}
+    return Recipe(method=Training.FERRET, steps=steps, batch_size=float(BATCH), **settings)
+
+
+def trainer(
+    steps: int = 60,
+    *,
+    chance: float = 0.1,
+    publisher: Publisher | None = None,
+    groups: str = "max",
+    rule: Mapping[str, Any] | None = None,
+    task: Points | None = None,
+    batches: BatchSource | None = None,
+    crew: Crew | None = None,
+    **changes: Any,
+) -> FerretTrainer:
+    """Bare signs on public passes, or whatever ``publisher`` makes on Poisson batches."""
+    net, plan, team = network(), recipe(steps), crew or Crew()
+    sizes = {name: p.numel() for name, p in trainable(net).items()}
+    made = cut(sizes, groups)
+    passes: BatchSource = Passes(EXAMPLES, BATCH, seed=3)
+    if publisher is not None:
+        passes = PoissonBatches(EXAMPLES, plan.sample_rate, NoiseSource(9))
+    source = Data(
+        network=net,
+        task=task or Points(rows()),
+        dimensions=[sum(sizes[name] for name in group) for group in made],
+        recipe=plan,
+        batches=batches or passes,
+        engine=Derivatives(net, Method.BACKWARD),
+        publisher=publisher or Signs(),
+        crew=team,
+        device=CPU,
+    )
+    settings: dict[str, Any] = {
+        "masks": Masks(seed=b"seed", groups=len(made), fire_probability=chance, steps=steps),
+        "rule": UpdateRule(steps=steps, learning_rate=0.01, **(rule or {})),
+        "source": source,
+        "epoch_steps": plan.steps_per_epoch,
+        "device": CPU,
+        "once": publisher is not None,
+        "crew": team,
+    }
+    return FerretTrainer(network=net, groups=made, **{**settings, **changes})
+
+
+def replayed(made: FerretTrainer, walked: Walked) -> FerretTrainer:
+    """The same steps on a fresh network, from what was published alone; already run."""
+    again = replace(made, network=network(), source=Recorded(published=walked.amounts), folder=None)
+    again.run(lost=walked.lost)
+    return again
+
+
+def weights(made: FerretTrainer) -> Tensor:
+    return torch.cat([p.detach().flatten().clone() for p in made.network.parameters()])
+
+
+def stopping(after: int) -> Callable[[], bool]:
+    """Says yes when asked for the ``after``-th time."""
+    asked = iter(range(1, 10**6))
+    return lambda: next(asked) == after

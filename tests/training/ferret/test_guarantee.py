@@ -1,0 +1,119 @@
+"""The guarantee of ``--release gaussian`` from outside: a canary in the real loop, and what its steps give away.
+
+Each step is a run by itself, of which an attacker sees the published value along the canary's direction; bounds are
+those of ``tests.training.test_guarantee``. Losses are linear, so weights do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privctl.accounting.calibration import noise_multiplier_for
+from privctl.accounting.sign_bits import gaussian_ledger
+from privctl.parallel import Crew
+from privctl.randomness import NoiseSource
+from privctl.training.batches import PoissonBatches
+from privctl.training.directional import Fired
+from privctl.training.ferret.ask import Data, Direction
+from privctl.training.ferret.masks import Masks
+from privctl.training.ferret.publish import NoisySums, Publish
+from privctl.training.ferret.trainer import FerretTrainer
+from privctl.training.ferret.update import UpdateRule
+from privctl.training.recipe import Method, Recipe
+from tests.training.ferret.support import CPU
+from tests.training.test_guarantee import ALPHA, DELTA, EPSILON, RECORDS, certified_epsilon, records
+from tests.training.test_loop import Points
+
+if TYPE_CHECKING:
+    import pytest
+    from numpy.typing import NDArray
+
+BATCH = 30
+
+
+class Linear:
+    """Derivatives of <w, x>: those of each example are its row's part along u."""
+
+    def batch(self, losses_of: Callable[[], Tensor], fired: Sequence[Fired], directions: Sequence[Direction]) -> Tensor:
+        return self.per_example(losses_of, fired, directions).sum(0)
+
+    def per_example(
+        self, losses_of: Callable[[], Tensor], fired: Sequence[Fired], directions: Sequence[Direction]
+    ) -> Tensor:
+        rows = losses_of.args[0]["rows"]  # type: ignore[attr-defined]
+        return torch.stack([rows.double() @ u["weight"][0].double() for u in directions], dim=1)
+
+
+def noise() -> float:
+    """The multiplier that meets the budget with one step of half the records."""
+    return noise_multiplier_for(EPSILON, DELTA, lambda sigma: gaussian_ledger({1: 1}, sigma, BATCH / RECORDS))
+
+
+def scores(rows: Tensor, publisher: NoisySums, seed: int, runs: int) -> NDArray[np.float64]:
+    """The published value of each step, turned so that the canary moves it up."""
+    network = nn.Linear(2, 1, bias=False)
+    recipe = Recipe(method=Method.FERRET, steps=runs, batch_size=BATCH, sample_rate=BATCH / RECORDS, learning_rate=1e-6)
+    seen: list[float] = []
+    source = Data(
+        network=network,
+        task=Points(rows),
+        dimensions=[2],
+        recipe=recipe,
+        batches=PoissonBatches(len(rows), recipe.sample_rate, NoiseSource(seed)),
+        engine=Linear(),
+        publisher=replace(publisher, source=NoiseSource(seed + 1)),
+        crew=Crew(),
+        device=CPU,
+    )
+    made = FerretTrainer(
+        network=network,
+        groups=(("weight",),),
+        masks=Masks(seed=b"seed", groups=1, fire_probability=1.0, steps=runs),
+        rule=UpdateRule(steps=runs, learning_rate=1e-6),
+        source=source,
+        epoch_steps=runs,
+        device=CPU,
+    )
+    ask = source.amounts
+
+    def noted(step: int, fired: Sequence[Fired], directions: Sequence[Direction]) -> Tensor:
+        found = ask(step, fired, directions)
+        seen.append(float(found[0] * directions[0]["weight"][0, 1].sign()))
+        return found
+
+    made.source = type("Noted", (), {"amounts": staticmethod(noted)})()
+    made.run()
+    return np.asarray(seen)
+
+
+def measured(publisher: NoisySums, runs: int) -> float:
+    rows = records()
+    present, absent = scores(rows, publisher, 10, runs), scores(rows[:-1], publisher, 20, runs)
+    return certified_epsilon(present, absent, DELTA, ALPHA)
+
+
+def honest(noise_multiplier: float) -> NoisySums:
+    return NoisySums(
+        noise_multiplier=noise_multiplier, clip_norm=0.5, batch_size=BATCH, shown=Publish.VALUE, source=NoiseSource()
+    )
+
+
+def test_nobody_can_show_more_than_is_claimed() -> None:
+    assert 0 < measured(honest(noise()), 3000) < EPSILON
+
+
+def test_half_the_noise_is_found() -> None:
+    assert measured(honest(noise() / 2), 3000) > EPSILON
+
+
+def test_a_derivative_that_is_not_clipped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "privctl.training.ferret.ask.clipped", lambda vectors, norm: (vectors.sum(0), vectors.norm(dim=1))
+    )
+    assert measured(honest(noise()), 400) > EPSILON
