@@ -1,0 +1,62 @@
+"""Public random unit vectors, made again from a seed wherever they are needed and never stored."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from torch import Tensor
+
+#: Bytes of keystream that become deviates at a time: what they become stays in a processor's cache.
+_CHUNK = 1 << 14
+_DOMAIN = b"privctl direction 1"
+_STEPS, _GROUPS = 1 << 56, 1 << 32
+
+
+def direction(
+    seed: bytes, step: int, group: int, shapes: Mapping[str, torch.Size], device: torch.device | str = "cpu"
+) -> dict[str, Tensor]:
+    """The direction of ``group`` in ``step``: float32 tensors of these ``shapes``, of L2 norm 1 taken together.
+
+    Every entry is +-1/sqrt(d), d being the number of entries in the whole group, its sign one bit of an AES-256-CTR
+    keystream: the key is SHA-256 of the ``seed``, the counter starts at step (56 bits) | group (32) | 0 (40). Tensors
+    take their bits in the order of their names, each from a whole byte on, lowest bit first, 1 for plus. Nothing is
+    rounded but one square root and one quotient, which IEEE 754 defines to the last bit, so the same vector comes back
+    on every machine and with every version of the libraries. Gaussian deviates scaled to length 1, uniform on the
+    sphere, would need a logarithm and a sum over all entries, and no two mathematical libraries agree on those.
+
+    The paper asks for a random unit vector u. As on the sphere, E[u u^T] = I/d and so E[<g, u>^2] = |g|^2 / d. On the
+    sphere E[sign(<g, u>) u] points along g exactly; here it does as far as <g, u> is nearly normal, that is, where no
+    few entries of g outweigh all others together; where one does, the sign is that entry's own. What is claimed of
+    privacy holds for any law of u that does not look at the data.
+
+    Raises ValueError for a step or group out of range, or no entries at all.
+    """
+    if not 0 <= step < _STEPS or not 0 <= group < _GROUPS:
+        raise ValueError(f"step {step} and group {group}; a keystream has steps below 2^56 and groups below 2^32")
+    count = sum(shape.numel() for shape in shapes.values())
+    if not count:
+        raise ValueError(f"group {group} has no entries; a unit vector needs one")
+    key = hashlib.sha256(_DOMAIN + b"\0" + seed).digest()
+    start = (step << 72 | group << 40).to_bytes(16, "big")
+    stream = Cipher(algorithms.AES(key), modes.CTR(start)).encryptor()
+    table = _table(1.0 / math.sqrt(count))
+    found = {}
+    for name in sorted(shapes):
+        entries = shapes[name].numel()
+        values = np.empty((-(-entries // 8), 8), np.float32)
+        for begin in range(0, len(values), _CHUNK):
+            part = values[begin : begin + _CHUNK]
+            np.take(table, np.frombuffer(stream.update(bytes(len(part))), np.uint8), axis=0, out=part, mode="clip")
+        found[name] = torch.from_numpy(values).view(-1)[:entries].view(shapes[name]).to(device)
+    return {name: found[name] for name in shapes}
+
+
+def _table(size: float) -> np.ndarray:
+    """(256, 8) float32: the deviates +-``size`` that each byte stands for."""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+    return np.where(bits == 1, np.float32(size), np.float32(-size))

@@ -1,0 +1,74 @@
+"""What every method needs for a forward pass: which tensors differentiate, and the same dropout each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from privctl.domain.errors import InputFault
+
+#: Runs the network on a batch and gives the losses (n,), that of example i from row i alone.
+Losses = Callable[[], Tensor]
+
+#: Entries that are multiplied and added at a time in float64.
+_CHUNK = 1 << 20
+
+
+class Randomness:
+    """The random state as it was at first, so that several passes draw the same; they leave it as one would."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._host = torch.get_rng_state()
+        self._own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+
+    def rewind(self) -> None:
+        """To be called before each pass."""
+        torch.set_rng_state(self._host)
+        if self._own is not None:
+            torch.get_device_module(self._device).set_rng_state(self._own, self._device)
+
+
+@contextmanager
+def differentiating(network: nn.Module, chosen: Collection[nn.Parameter], *, alone: bool) -> Iterator[None]:
+    """Inside, ``chosen`` require a gradient, with ``alone`` no other parameter does, and autograd records."""
+    ids = {id(parameter) for parameter in chosen}
+    before = [(parameter, parameter.requires_grad) for parameter in network.parameters()]
+    try:
+        for parameter, wanted in before:
+            if parameter.is_floating_point():
+                parameter.requires_grad_(id(parameter) in ids or (wanted and not alone))
+        with torch.enable_grad():
+            yield
+    finally:
+        for parameter, wanted in before:
+            parameter.requires_grad_(wanted)
+
+
+def checked(losses: Tensor) -> Tensor:
+    """The losses, of which there must be one an example."""
+    if losses.dim() != 1:
+        raise InputFault(
+            f"the losses have shape {tuple(losses.shape)}, where one an example is needed; do not reduce them over "
+            "the batch"
+        )
+    return losses
+
+
+def inner(gradients: Mapping[str, Tensor | None], direction: Mapping[str, Tensor]) -> Tensor:
+    """<gradient, direction> over all tensors of a group, () float64; a gradient that is None is zero."""
+    device = next(iter(direction.values())).device
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    for name, along in direction.items():
+        gradient = gradients[name]
+        if gradient is None:
+            continue
+        # Products of opposite sign all but cancel, which float32 sums of millions do not bear.
+        flat = gradient.reshape(-1), along.reshape(-1)
+        pairs = zip(*(torch.split(each, _CHUNK) for each in flat), strict=True)
+        for values, entries in pairs:
+            total = total + torch.dot(values.double(), entries.double())
+    return total
