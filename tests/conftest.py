@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,24 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no real data beside the checkout")
     return folder
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sums of several threads are not the same bits each time."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _heeding() -> None:
+    """A shell starts what runs in its background deaf to Ctrl-C, and tests interrupt themselves and others."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)

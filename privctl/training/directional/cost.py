@@ -48,7 +48,7 @@ def passes(method: Method, groups: Sequence[Work], together: Work, *, per_exampl
     """About what the derivatives in several groups cost, in forward passes, of which a training step takes 3.2.
 
     ``together`` is the work of all groups at once: one backward pass serves them all. The coefficients were fitted to
-    processor times on one core (``python -m tests.bench ferret``), which they meet within a fifth.
+    processor times on one core (``python -m tests.bench ferret``), which they meet within a third, mostly a fifth.
     """
     match method:
         case Method.PARTIAL if not per_example:
