@@ -54,7 +54,7 @@ def _slopes(network: nn.Module, losses_of: Losses, question: Question) -> Tensor
             losses = checked(functional_call(closed, duals, ()))
         except (NotImplementedError, RuntimeError) as error:
             message = str(error)
-            if not any(words in message for words in ("forward AD", "forward-mode", "forward mode", "jvp")):
+            if not any(words in message for words in ("forward AD", "forward-mode", "forward mode", "jvp", "view size")):
                 raise
             raise Unable(
                 "the model has an operation without forward-mode derivative "

@@ -37,6 +37,8 @@ def differentiating(network: nn.Module, chosen: Collection[nn.Parameter], *, alo
     """Inside, ``chosen`` require a gradient, with ``alone`` no other parameter does, and autograd records."""
     ids = {id(parameter) for parameter in chosen}
     before = [(parameter, parameter.requires_grad) for parameter in network.parameters()]
+    norms = [module for module in network.modules() if isinstance(module, nn.GroupNorm)]
+    hooks = [module.register_forward_pre_hook(_laid_out) for module in norms]
     try:
         for parameter, wanted in before:
             if parameter.is_floating_point():
@@ -44,8 +46,15 @@ def differentiating(network: nn.Module, chosen: Collection[nn.Parameter], *, alo
         with torch.enable_grad():
             yield
     finally:
+        for hook in hooks:
+            hook.remove()
         for parameter, wanted in before:
             parameter.requires_grad_(wanted)
+
+
+def _laid_out(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Torch's backward pass of group norm on a CPU crashes for a channels-last input that needs no gradient itself."""
+    return tuple(each if each.requires_grad else each.contiguous() for each in inputs)
 
 
 def checked(losses: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch.func import functional_call, grad
 from torch.nn import functional
 
 from privctl.domain.errors import InputFault
-from privctl.training.directional import Derivatives, Method, agreement, cost, forward, passes
+from privctl.training.directional import Derivatives, Method, agreement, cost, direction, forward, passes
 from privctl.training.directional.fired import Fired
 from tests.training.directional.support import FAMILIES, Case, case, grouped_norms, groups, product, state
 from tests.training.perexample.support import causal, classified, squared, tokens
@@ -349,3 +349,22 @@ def test_agreement_of_differences(family: str) -> None:
     assert (found.count, found.share, found.share_above) == (len(given.fired), 1, 1)
     assert 0 < found.error < tolerance(Method.DIFFERENCE, family)
     assert found.above == found.count
+
+
+def test_a_group_norm_may_fire_first_on_channels_last_images() -> None:
+    """Torch would crash in the backward pass of a norm whose input needs no gradient, which nothing below it makes."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(4, 8), nn.Flatten(), nn.Linear(8 * 16, 2))
+    images = torch.randn(5, 3, 6, 6).to(memory_format=torch.channels_last)
+
+    def losses_of() -> Tensor:
+        return model(images).logsumexp(1)
+
+    fired = [Fired(index=0, parameters=("1.weight",))]
+    along = [direction(b"x", 0, 0, {"1.weight": torch.Size([8])})]
+    gradient = torch.autograd.grad(losses_of().sum(), list(model.parameters()))[2]
+    expected = float((gradient * along[0]["1.weight"]).sum())
+    for method in ("partial", "backward"):
+        assert float(Derivatives(model, method).batch(losses_of, fired, along)[0]) == pytest.approx(expected, rel=1e-4)
+    each = Derivatives(model, "partial").per_example(losses_of, fired, along)
+    assert float(each.sum()) == pytest.approx(expected, rel=1e-4)
