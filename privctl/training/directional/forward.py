@@ -14,6 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from privctl.training.directional.fired import Question, Unable, device_of
 from privctl.training.directional.passes import Losses, Randomness, checked
 
+#: Words of what torch says of an operation without forward mode, or of one whose forward mode fails.
+_UNABLE = ("forward AD", "forward-mode", "forward mode", "jvp", "view size")
 #: Torch's own annotations of it are incomplete.
 _AD: Any = forward_ad
 
@@ -54,7 +56,7 @@ def _slopes(network: nn.Module, losses_of: Losses, question: Question) -> Tensor
             losses = checked(functional_call(closed, duals, ()))
         except (NotImplementedError, RuntimeError) as error:
             message = str(error)
-            if not any(words in message for words in ("forward AD", "forward-mode", "forward mode", "jvp", "view size")):
+            if not any(words in message for words in _UNABLE):
                 raise
             raise Unable(
                 "the model has an operation without forward-mode derivative "
