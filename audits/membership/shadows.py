@@ -21,8 +21,7 @@ from privctl.codec import parse_json
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.report import TensorDigest
 from privctl.reports import POINTER
-from privctl.storage.digest import hash_tensors
-from privctl.storage.reader import SafetensorsFile, open_checkpoint
+from privctl.storage.reader import SafetensorsFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,12 +72,6 @@ def weights_digest(tensors: Iterable[TensorDigest]) -> str:
     """What a model is known by whatever files it lies in: BLAKE3 over its tensors' names and digests."""
     lines = (f"{tensor.name} {tensor.digest}\n" for tensor in sorted(tensors, key=lambda tensor: tensor.name))
     return f"blake3:{blake3(''.join(lines).encode()).hexdigest()}"
-
-
-def weights_digest_of(path: Path) -> str:
-    """The ``weights_digest`` of the checkpoint at ``path``, read once from front to back."""
-    with open_checkpoint(path) as checkpoint:
-        return weights_digest(tensor for file in checkpoint.files for tensor in hash_tensors(file).tensors)
 
 
 def write_shadow(folder: Path, scores: ShadowScores) -> Path:

@@ -11,7 +11,7 @@ from privctl.domain.mechanism import Optimizer
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
-    from privctl.retrain.request import RetrainRequest
+    from privctl.retrain.request import DataRequest, ModelRequest, RetrainRequest
 
 STOPPING = "stopping after this step, to save it; interrupt again to stop at once, and lose what was not saved"
 
@@ -26,36 +26,17 @@ def heard(measures: Mapping[str, float], *, quiet: bool) -> None:
 
 def request_of(method: str, options: dict[str, Any], **more: Any) -> RetrainRequest:
     """What the options ask for; ``more`` are further fields of the request."""
-    from privctl.retrain.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+    from privctl.retrain.request import BudgetRequest, RetrainRequest
     from privctl.training.perexample.clipping import ClippingStyle
     from privctl.training.recipe import Method, Schedule
     from privctl.training.tasks.base import TaskName
-    from privctl.training.tasks.encoding import Long
 
     given: Callable[[str], Any] = options.get
     try:
         return RetrainRequest(
             method=Method(method),
-            model=ModelRequest(
-                path=Path(options["model"]),
-                from_scratch=options["from_scratch"],
-                vocabulary=options["vocabulary"],
-                norm=options["norm"],
-                dropout=options["dropout"],
-                train=options["train"],
-                lora_rank=options["lora_rank"],
-                checkpointing=options["checkpointing"],
-            ),
-            data=DataRequest(
-                train=Path(options["data"]),
-                held_out=Path(options["held_out"]) if options["held_out"] else None,
-                unit=options["unit"],
-                labels=tuple(options["labels"].split(",")) if options["labels"] else (),
-                long=Long(options["long"]),
-                max_length=options["max_length"],
-                response_only=options["response_only"],
-                resize=options["resize"],
-            ),
+            model=model_of(options),
+            data=data_of(options, Path(options["data"])),
             task=TaskName(options["task"]),
             budget=BudgetRequest(
                 epsilon=given("epsilon"), noise_multiplier=given("noise_multiplier"), delta=given("delta")
@@ -85,3 +66,37 @@ def rendered(report: PrivacyReport) -> str:
     from privctl.render.retrain import retrain_text
 
     return retrain_text(report)
+
+
+def model_of(options: Mapping[str, Any]) -> ModelRequest:
+    """What the options say of the model to train."""
+    from privctl.retrain.request import ModelRequest
+
+    return ModelRequest(
+        path=Path(options["model"]),
+        from_scratch=options["from_scratch"],
+        vocabulary=options["vocabulary"],
+        norm=options["norm"],
+        dropout=options["dropout"],
+        train=options["train"],
+        lora_rank=options["lora_rank"],
+        checkpointing=options.get("checkpointing", False),
+    )
+
+
+def data_of(options: Mapping[str, Any], train: Path) -> DataRequest:
+    """What the options say of the data, the examples being at ``train``."""
+    from privctl.retrain.request import DataRequest
+    from privctl.training.tasks.encoding import Long
+
+    held_out = options.get("held_out")
+    return DataRequest(
+        train=train,
+        held_out=Path(held_out) if held_out else None,
+        unit=options.get("unit"),
+        labels=tuple(options["labels"].split(",")) if options["labels"] else (),
+        long=Long(options["long"]),
+        max_length=options["max_length"],
+        response_only=options["response_only"],
+        resize=options["resize"],
+    )

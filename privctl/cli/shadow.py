@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.options import MODEL, common
+from privctl.cli.running import data_of, model_of
 from privctl.domain.errors import UsageFault
 from privctl.domain.mechanism import Optimizer
 
@@ -107,32 +108,16 @@ def shadow(**options: Any) -> None:
 
 
 def _request(options: dict[str, Any]) -> ShadowRequest:
-    from privctl.retrain.request import DataRequest, ModelRequest, RetrainRequest
+    from privctl.retrain.request import RetrainRequest
     from privctl.shadow.pool import ShadowRequest
     from privctl.training.recipe import Method, Schedule
     from privctl.training.tasks.base import TaskName
-    from privctl.training.tasks.encoding import Long
 
     try:
         training = RetrainRequest(
             method=Method.PLAIN,
-            model=ModelRequest(
-                path=Path(options["model"]),
-                from_scratch=options["from_scratch"],
-                vocabulary=options["vocabulary"],
-                norm=options["norm"],
-                dropout=options["dropout"],
-                train=options["train"],
-                lora_rank=options["lora_rank"],
-            ),
-            data=DataRequest(
-                train=options["data"][0],
-                labels=tuple(options["labels"].split(",")) if options["labels"] else (),
-                long=Long(options["long"]),
-                max_length=options["max_length"],
-                response_only=options["response_only"],
-                resize=options["resize"],
-            ),
+            model=model_of(options),
+            data=data_of(options, options["data"][0]),
             task=TaskName(options["task"]),
             output=options["output"],
             schedule=Schedule(options["schedule"]),

@@ -19,7 +19,7 @@ from audits.membership.shadows import (
     read_shadows,
     scores_path,
     summary,
-    weights_digest_of,
+    weights_digest,
 )
 from audits.scoring.subject import load_subject, read
 from privctl.cli import run
@@ -27,6 +27,8 @@ from privctl.data import read_records
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.reports import read_report
 from privctl.shadow.halves import train_one
+from privctl.storage.digest import hash_tensors
+from privctl.storage.reader import open_checkpoint
 from tests.audits.other import sentences
 from tests.training.tasks.small import architecture, words
 
@@ -236,7 +238,9 @@ def test_a_target_among_the_shadow_models_is_refused(tmp_path: Path, capsys: pyt
     model = folder / "shadow-0001"
     subject = load_subject(model, device="cpu")
     kept = read_shadow(scores_path(folder, 1))
-    assert weights_digest_of(model) == kept.weights
+    with open_checkpoint(model) as checkpoint:
+        tensors = [tensor for file in checkpoint.files for tensor in hash_tensors(file).tensors]
+    assert weights_digest(tensors) == kept.weights
     rows = subject.rows(read(subject, tmp_path / "gpt21.jsonl")).rows
     lp = [float(subject.scorer.score([row])[0].mean()) for row in rows]
     assert lp == pytest.approx(kept.lp[:20].tolist(), abs=1e-5), "the kept weights are those that were scored"

@@ -13,6 +13,7 @@ from audits.statistics.power import (
     detectable_auc,
     nonmembers_needed,
     one_run_detectable,
+    one_run_detectable_gaussian,
     resolvable_fpr,
     two_arm_ceiling,
     two_arm_detectable,
@@ -120,3 +121,29 @@ def test_too_few_records_detect_no_auc() -> None:
 def test_false_positive_rates_that_can_be_resolved() -> None:
     assert [nonmembers_needed(f) for f in (0.01, 0.001, 0.0001)] == [299, 2995, 29956]
     assert resolvable_fpr(299) <= 0.01 < resolvable_fpr(298)
+
+
+def noticed(mu: float, claim: float, seed: int) -> float:
+    """How often canaries that Gaussian noise hides, shifted by ``mu``, exceed ``claim``, by 100 guesses a side."""
+    source = np.random.default_rng(seed)
+    least = next(v for v in range(201) if one_run.p_value(1000, 200, v, claim, 1e-5) < 0.025)
+    hits = 0
+    for _ in range(400):
+        included = source.random(1000) < 0.5
+        order = np.argsort(source.normal(size=1000) + mu * included)
+        hits += int(included[order[-100:]].sum() + (~included[order[:100]]).sum()) >= least
+    return hits / 400
+
+
+def test_a_gaussian_mechanism_is_noticed_from_where_it_is_said_to_be() -> None:
+    """The cuts are taken where they are on average, so that the power is about what it is said to be."""
+    needed = one_run_detectable_gaussian(1000, 200, 1e-5, 0.025, 1.0)
+    assert needed == pytest.approx(3.5, abs=0.15)
+    mu = next(m for m in np.arange(0.5, 1.5, 0.005) if epsilon_of_mu(float(m), 1e-5) >= needed)
+    assert 0.7 <= noticed(float(mu), 1.0, 0) <= 0.92
+    assert noticed(float(mu) / 2, 1.0, 1) < 0.1, (
+        "at half of it hardly anything is seen, as randomized response would be"
+    )
+    assert one_run_detectable(1000, 200, 1e-5, 0.025, 1.0) < needed / 1.5
+    assert np.isnan(one_run_detectable_gaussian(1000, 200, 0.0, 0.025, 1.0))
+    assert np.isinf(one_run_detectable_gaussian(40, 4, 1e-5, 0.025, 5.0))
