@@ -17,11 +17,11 @@ from audits.membership.part import MembershipPart, MembershipRequest, Reference
 from audits.scoring.forward import Progress
 from audits.scoring.rows import CAUSAL_LM
 from audits.scoring.subject import Subject
-from audits.scoring.table import write_arrays
 from privctl.domain.errors import UsageFault
 from privctl.domain.report import PrivacyReport
 from privctl.parallel import Crew
 from privctl.reports import POINTER, file_artifact, now, versions
+from privctl.storage.arrays import write_arrays
 
 #: The crew of an audit that runs in one process.
 ALONE = Crew()

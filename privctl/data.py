@@ -66,15 +66,18 @@ def read_records(path: Path) -> Iterator[Record]:
         yield Record(number, text_of(data, f"{path} line {number}").text)
 
 
-def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each line's JSON object with the line's number; what ``read_records`` raises, but for what is in the objects."""
+def json_objects(path: Path, expected: str = _EXPECTED) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each line's JSON object with the line's number; what ``read_records`` raises, but for what is in the objects.
+
+    ``expected`` ends the sentence of an error.
+    """
     empty = True
     for number, line in enumerate(byte_lines(path), start=1):
         if line.strip():
             empty = False
-            yield number, _object(line, f"{path} line {number}")
+            yield number, _object(line, f"{path} line {number}", expected)
     if empty:
-        raise InputFault(f"{path} holds no records; {_EXPECTED} on each line")
+        raise InputFault(f"{path} holds no records; {expected} on each line")
 
 
 def byte_lines(path: Path) -> Iterator[bytes]:
@@ -92,17 +95,17 @@ def _open(path: Path) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def _object(line: bytes, where: str) -> dict[str, Any]:
+def _object(line: bytes, where: str, expected: str) -> dict[str, Any]:
     try:
         data = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise InputFault(f"{where} is not UTF-8 text; save the file as UTF-8") from None
     except json.JSONDecodeError as error:
-        raise InputFault(f"{where} is not valid JSON ({error.msg} at column {error.colno}); {_EXPECTED}") from None
+        raise InputFault(f"{where} is not valid JSON ({error.msg} at column {error.colno}); {expected}") from None
     except (ValueError, RecursionError):
-        raise InputFault(f"{where} holds a number or a nesting too large to read; {_EXPECTED}") from None
+        raise InputFault(f"{where} holds a number or a nesting too large to read; {expected}") from None
     if not isinstance(data, dict):
-        raise InputFault(f"{where} is {kind_of(data)}; {_EXPECTED}")
+        raise InputFault(f"{where} is {kind_of(data)}; {expected}")
     return data
 
 

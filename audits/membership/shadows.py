@@ -16,11 +16,11 @@ import numpy as np
 from blake3 import blake3
 
 from audits.membership.attack import Shadows
-from audits.scoring.table import write_arrays
 from privctl.codec import parse_json
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.report import TensorDigest
 from privctl.reports import POINTER
+from privctl.storage.arrays import write_arrays
 from privctl.storage.reader import SafetensorsFile
 
 if TYPE_CHECKING:

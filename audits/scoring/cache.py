@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from blake3 import blake3
 
-from audits.scoring.table import FIELDS, write_arrays
+from audits.scoring.table import FIELDS
 from privctl.domain.errors import IoFault, PrivctlError
+from privctl.storage.arrays import write_arrays
 from privctl.storage.digest import tag
 from privctl.storage.reader import SafetensorsFile
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from privctl.domain.errors import InputFault
-from privctl.storage.atomic import PendingFile
-from privctl.storage.header import TensorInfo, serialize_header
+from privctl.storage.arrays import read_arrays
 from privctl.storage.reader import SafetensorsFile
 
 if TYPE_CHECKING:
@@ -21,13 +20,6 @@ if TYPE_CHECKING:
 #: The scores of one token, in the order ``token_scores`` returns them (AUDITS 2.0).
 FIELDS = ("lp", "mu", "var", "rank", "margin", "lse")
 
-_VIEWS: dict[str, np.dtype[Any]] = {
-    "F32": np.dtype("<f4"),
-    "F64": np.dtype("<f8"),
-    "I64": np.dtype("<i8"),
-    "BOOL": np.dtype("?"),
-    "U8": np.dtype("u1"),
-}
 _LAYOUT = {
     **dict.fromkeys(FIELDS, "F32"),
     "offsets": "I64",
@@ -126,31 +118,10 @@ def arrays_of(table: ScoreTable) -> dict[str, NDArray[Any]]:
     return {name: getattr(table, name) for name in _LAYOUT}
 
 
-def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Write ``arrays`` to ``path`` as safetensors, whole or not at all; the same arrays give the same bytes."""
-    kinds = {view: kind for kind, view in _VIEWS.items()}
-    infos, parts, position = [], [], 0
-    for name, array in arrays.items():
-        kind = kinds[array.dtype.newbyteorder("<")]
-        parts.append(np.ascontiguousarray(array, _VIEWS[kind]))
-        infos.append(TensorInfo(name, kind, array.shape, position, position + array.nbytes))
-        position += array.nbytes
-    header = serialize_header(infos, metadata)
-    with PendingFile(path, len(header) + position) as pending:
-        pending.write_at(0, header)
-        for info, part in zip(infos, parts, strict=True):
-            pending.write_at(len(header) + info.begin, part.tobytes())
-        pending.commit()
-
-
 def read_scores(path: Path) -> ScoreTable:
     """The table held by ``path``; raises InputFault for any other safetensors file, or one that contradicts itself."""
     with SafetensorsFile(path) as file:
-        found = {tensor.name: tensor for tensor in file.tensors if tensor.name in _LAYOUT}
-        kinds = {tensor.name: tensor.dtype for tensor in found.values()}
-        if kinds != _LAYOUT or any(len(tensor.shape) != 1 for tensor in found.values()):
-            raise InputFault(f"{path} does not hold an audit's scores; give a *.scores.safetensors file")
-        arrays = {t.name: np.frombuffer(file.read(t), _VIEWS[t.dtype]) for t in found.values()}
+        arrays = read_arrays(file, _LAYOUT, "an audit's scores; give a *.scores.safetensors file")
     table = ScoreTable(**arrays)
     _check(table, path)
     return table

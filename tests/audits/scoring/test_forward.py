@@ -13,10 +13,11 @@ from audits.scoring.causal import CausalScorer, CausalSubject
 from audits.scoring.forward import Batching, batches, score_rows, token_scores
 from audits.scoring.perplexity import perplexity
 from audits.scoring.rows import encode
-from audits.scoring.table import FIELDS, ScoreTable, Skip, arrays_of, read_scores, write_arrays
+from audits.scoring.table import FIELDS, ScoreTable, Skip, arrays_of, read_scores
 from privctl.data import Record
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.models import LanguageModel, load_model
+from privctl.storage.arrays import write_arrays
 from tests.audits.tiny import CONFIGS, save_model, save_tokenizer, sentences
 
 P = [[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5], [0.05, 0.05, 0.9], [0.4, 0.4, 0.2]]

@@ -1,0 +1,1 @@
+"""Secrets in training data: finding them, planning their protection (Hush)."""

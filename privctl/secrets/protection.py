@@ -1,0 +1,181 @@
+"""A plan of protection: how often each record is drawn, and what that leaves of each secret, as a safetensors file.
+
+It ties three things together that must not come apart: the data (by digest), the sampling probabilities, and the noise
+that was found sufficient for them. Training reads all of it from here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privctl.codec import decode_value, encode_value, parse_json
+from privctl.domain.checks import at_least, positive
+from privctl.domain.errors import InputFault
+from privctl.reports import POINTER
+from privctl.storage.arrays import read_arrays, write_arrays
+from privctl.storage.reader import SafetensorsFile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+VERSION = 1
+_KEY = "privctl.secrets"
+_WHAT = "a plan of protection; give the .safetensors file that privctl secrets plan wrote"
+_LAYOUT = {
+    "weights": "F64",
+    "probabilities": "F64",
+    "starts": "I64",
+    "records": "I64",
+    "priors": "F64",
+    "posteriors": "F64",
+    "budgets": "F64",
+    "information": "F64",
+    "posterior_bounds": "F64",
+    "curve_bounds": "F64",
+    "names": "U8",
+}
+
+
+class Form(StrEnum):
+    """Which divergence bounds what a run gives away of a secret.
+
+    ``REFERENCE``: against the run in which the secret's records contribute nothing. ``PAIRWISE``: between two values
+    with opposite contributions.
+    """
+
+    REFERENCE = "reference"
+    PAIRWISE = "pairwise"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFacts:
+    """What was planned for: ``data`` is the digest of the data's file, ``examples`` its records.
+
+    ``noise_multiplier`` is for one record's clip norm, ``batch_size`` the expected one; ``cap`` None left the weights
+    of all records at 1.
+    """
+
+    version: int = VERSION
+    data: str
+    data_name: str
+    examples: int
+    secrets: str
+    steps: int
+    batch_size: float
+    noise_multiplier: float
+    form: Form
+    cap: float | None
+
+    def __post_init__(self) -> None:
+        if self.version != VERSION:
+            raise ValueError(f"version is {self.version}; this privctl knows version {VERSION}")
+        for name in ("examples", "steps"):
+            at_least(name, getattr(self, name), 1)
+        for name in ("batch_size", "noise_multiplier"):
+            positive(name, getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Protection:
+    """A plan. Secret j lies in ``records[starts[j]:starts[j + 1]]``; ``weights`` and sampling ``probabilities`` [examples].
+
+    By secret, float64: ``priors``, ``posteriors`` (what is allowed), ``budgets`` (nats that allows), ``information``
+    (at most what all steps give away, nats), ``posterior_bounds`` (what follows by Fano's inequality) and
+    ``curve_bounds`` (what follows from the whole trade-off curve; NaN where it was not computed). ``ids`` and ``kinds``
+    name the secrets.
+    """
+
+    facts: PlanFacts
+    ids: tuple[str, ...]
+    kinds: tuple[str, ...]
+    weights: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+    starts: NDArray[np.int64]
+    records: NDArray[np.int64]
+    priors: NDArray[np.float64]
+    posteriors: NDArray[np.float64]
+    budgets: NDArray[np.float64]
+    information: NDArray[np.float64]
+    posterior_bounds: NDArray[np.float64]
+    curve_bounds: NDArray[np.float64]
+
+    @property
+    def largest_probability(self) -> float:
+        """Of any record, to be in a batch."""
+        return float(self.probabilities.max())
+
+    def of_secret(self, position: int) -> NDArray[np.float64]:
+        """The sampling probabilities of the records of one secret."""
+        return self.probabilities[self.records[self.starts[position] : self.starts[position + 1]]]
+
+
+def write_protection(path: Path, plan: Protection, report: Path, *, replace: bool = False) -> None:
+    """Write ``plan`` with a pointer to its ``report`` beside it, whole or not at all."""
+    names = json.dumps([plan.ids, plan.kinds], ensure_ascii=False).encode()
+    arrays: dict[str, NDArray[Any]] = {name: getattr(plan, name) for name in _LAYOUT if name != "names"}
+    arrays["names"] = np.frombuffer(names, np.uint8)
+    metadata = {POINTER: report.name, _KEY: json.dumps(encode_value(plan.facts), sort_keys=True)}
+    write_arrays(path, arrays, metadata, replace=replace)
+
+
+def read_protection(path: Path) -> Protection:
+    """The plan at ``path``; raises InputFault for any other file, or one that contradicts itself."""
+    with SafetensorsFile(path) as file:
+        if _KEY not in file.metadata:
+            raise InputFault(f"{path} does not hold {_WHAT}")
+        arrays = read_arrays(file, _LAYOUT, _WHAT)
+        facts = decode_value(PlanFacts, parse_json(file.metadata[_KEY], str(path)), str(path), "plan")
+    ids, kinds = _names(arrays.pop("names"), path)
+    plan = Protection(facts=facts, ids=ids, kinds=kinds, **arrays)
+    if not _consistent(plan):
+        raise InputFault(f"{path} contradicts itself; plan again with privctl secrets plan")
+    return plan
+
+
+def _names(raw: NDArray[np.uint8], path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    try:
+        text = raw.tobytes().decode()
+    except UnicodeDecodeError:
+        raise InputFault(f"{path} names its secrets in no UTF-8 text; plan again") from None
+    found = parse_json(text, str(path))
+    if not (
+        isinstance(found, list)
+        and len(found) == 2
+        and all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in found)
+    ):
+        raise InputFault(f"{path} does not hold {_WHAT}")
+    return tuple(found[0]), tuple(found[1])
+
+
+def _consistent(plan: Protection) -> bool:
+    """Whether lengths fit, positions exist and numbers are in range."""
+    secrets, examples = len(plan.ids), plan.facts.examples
+    by_secret = (plan.kinds, plan.priors, plan.posteriors, plan.budgets, plan.information, plan.posterior_bounds)
+    fits = (
+        len(plan.weights) == len(plan.probabilities) == examples
+        and len(plan.starts) == secrets + 1
+        and all(len(part) == secrets for part in (*by_secret, plan.curve_bounds))
+        and plan.starts[0] == 0
+        and plan.starts[-1] == len(plan.records)
+        and bool((np.diff(plan.starts) >= 0).all())
+    )
+    return (
+        fits
+        and _within(plan.weights, 0, 1)
+        and _within(plan.probabilities, 0, 1)
+        and _within(plan.records, 0, examples - 1)
+        and bool(plan.probabilities.any())
+        and all(_within(part, 0, 1) for part in (plan.priors, plan.posteriors, plan.posterior_bounds))
+        and bool((plan.budgets >= 0).all() and (plan.information >= 0).all())
+    )
+
+
+def _within(values: NDArray[Any], low: float, high: float) -> bool:
+    """Whether all of ``values`` are in range; NaN is not."""
+    return bool(((values >= low) & (values <= high)).all())

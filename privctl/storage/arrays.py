@@ -1,0 +1,59 @@
+"""NumPy arrays as safetensors files, for everything that is not weights: scores, plans, samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privctl.domain.errors import InputFault
+from privctl.storage.atomic import PendingFile
+from privctl.storage.header import TensorInfo, serialize_header
+from privctl.storage.reader import SafetensorsFile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_VIEWS: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F64": np.dtype("<f8"),
+    "I64": np.dtype("<i8"),
+    "BOOL": np.dtype("?"),
+    "U8": np.dtype("u1"),
+}
+
+
+def write_arrays(
+    path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str], *, replace: bool = True
+) -> None:
+    """Write ``arrays`` to ``path`` as safetensors, whole or not at all; the same arrays give the same bytes.
+
+    Raises UsageFault where the file came to exist and ``replace`` is not set, IoFault where the system refuses.
+    """
+    kinds = {view: kind for kind, view in _VIEWS.items()}
+    infos, parts, position = [], [], 0
+    for name, array in arrays.items():
+        kind = kinds[array.dtype.newbyteorder("<")]
+        parts.append(np.ascontiguousarray(array, _VIEWS[kind]))
+        infos.append(TensorInfo(name, kind, array.shape, position, position + array.nbytes))
+        position += array.nbytes
+    header = serialize_header(infos, metadata)
+    with PendingFile(path, len(header) + position) as pending:
+        pending.write_at(0, header)
+        for info, part in zip(infos, parts, strict=True):
+            pending.write_at(len(header) + info.begin, part.tobytes())
+        pending.commit(replace=replace)
+
+
+def read_arrays(file: SafetensorsFile, layout: Mapping[str, str], what: str) -> dict[str, NDArray[Any]]:
+    """The vectors that ``layout`` names, each with its dtype as safetensors has it; other tensors are left alone.
+
+    Raises InputFault, saying that ``file`` does not hold ``what``, where one is missing or is of another kind.
+    """
+    found = {tensor.name: tensor for tensor in file.tensors if tensor.name in layout}
+    kinds = {tensor.name: tensor.dtype for tensor in found.values()}
+    if kinds != dict(layout) or any(len(tensor.shape) != 1 for tensor in found.values()):
+        raise InputFault(f"{file.path} does not hold {what}")
+    return {t.name: np.frombuffer(file.read(t), _VIEWS[t.dtype]) for t in found.values()}
