@@ -83,7 +83,7 @@ class PlanFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Protection:
-    """A plan. Secret j lies in ``records[starts[j]:starts[j + 1]]``; ``weights`` and sampling ``probabilities`` [examples].
+    """A plan: ``weights`` and sampling ``probabilities`` [examples]; j lies in ``records[starts[j]:starts[j + 1]]``.
 
     By secret, float64: ``priors``, ``posteriors`` (what is allowed), ``budgets`` (nats that allows), ``information``
     (at most what all steps give away, nats), ``posterior_bounds`` (what follows by Fano's inequality) and
