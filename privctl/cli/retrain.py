@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +12,10 @@ from privctl.cli.ferret import ferret
 from privctl.cli.options import common, force
 from privctl.cli.running import STOPPING, heard, rendered, request_of
 from privctl.cli.training_options import clipping, data, schedule, training
+
+if TYPE_CHECKING:
+    from privctl.retrain.prepare import Job
+    from privctl.retrain.request import SecretsRequest
 
 
 @click.group()
@@ -20,6 +25,7 @@ def retrain() -> None:
     \b
     Example:
       privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 --epochs 3 -o private/
+      privctl retrain dp-sgd model/ --data train.jsonl --secrets plan.safetensors -o private/
       privctl retrain ferret model/ --data train.jsonl --release gaussian --epsilon 8 -o private/
       privctl retrain clipped model/ --data train.jsonl --epochs 1 -o clipped/
       privctl retrain plain model/ --data train.jsonl --epochs 3 -o plain/
@@ -34,6 +40,11 @@ def retrain() -> None:
 @click.option("--epsilon", type=float, help="Budget: the noise follows from it.")
 @click.option("--noise-multiplier", type=float, help="Noise standard deviation / clip norm, instead of --epsilon.")
 @click.option("--delta", type=float, help="Delta of the guarantee.  [default: the lesser of 1e-5 and 1 / examples^1.1]")
+@click.option(
+    "--secrets",
+    type=click.Path(),
+    help="Plan of protection from `privctl secrets plan`: it sets batches, steps and the least noise.",
+)
 @force
 @common
 def dp_sgd(**options: Any) -> None:
@@ -43,14 +54,21 @@ def dp_sgd(**options: Any) -> None:
     trained from scratch. Ctrl-C saves the state after the step in progress, and --resume goes on from there; the state
     lies in OUTPUT.run until the run is done.
 
+    With --secrets, every record is drawn with the probability that the plan gives it, and the report says what an
+    attacker may still learn of each secret, beside the guarantee for one record. Steps, expected batch size and noise
+    are the plan's; --noise-multiplier or --epsilon may ask for more noise.
+
     \b
     Example:
       privctl retrain dp-sgd model/ --data train.jsonl --held-out test.jsonl --epsilon 8 \\
           --epochs 3 --batch-size 512 -o private/
       torchrun --nproc-per-node 2 -m privctl retrain dp-sgd model/ --data train.jsonl \\
           --epsilon 8 -o private/
+      privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 \\
+          -o plan.safetensors
+      privctl retrain dp-sgd model/ --data train.jsonl --secrets plan.safetensors -o private/
     """
-    _run("dp-sgd", options)
+    _run("dp-sgd", options, secrets=_secrets(options))
 
 
 @retrain.command("clipped")
@@ -89,7 +107,17 @@ def plain(**options: Any) -> None:
     _run("plain", options)
 
 
-def _run(method: str, options: dict[str, Any]) -> None:
+def _secrets(options: dict[str, Any]) -> SecretsRequest | None:
+    from privctl.retrain.request import SecretsRequest
+
+    if options["secrets"] is None:
+        return None
+    source = click.get_current_context().get_parameter_source("batch_size")
+    asked = None if source is click.core.ParameterSource.DEFAULT else options["batch_size"]
+    return SecretsRequest(plan=Path(options["secrets"]), batch_size=asked)
+
+
+def _run(method: str, options: dict[str, Any], **more: Any) -> None:
     from privctl.codec import encode
     from privctl.models import choose_device
     from privctl.parallel import crew
@@ -98,12 +126,12 @@ def _run(method: str, options: dict[str, Any]) -> None:
     from privctl.retrain.run import carry_out
     from privctl.training.interrupts import held
 
-    request = request_of(method, options)
+    request = request_of(method, options, **more)
     quiet = options["quiet"]
     job = prepare(request)
     with crew(choose_device(request.device)) as team:
         quiet = quiet or not team.leads
-        note(_announced(job.recipe.noise_multiplier, job.recipe.steps, job.delta), quiet=quiet)
+        note(_announced(job), quiet=quiet)
         if job.delta is not None and job.delta >= 1 / len(job.task):
             note(f"delta {job.delta:g} is no less than 1 / examples: one may be published whole", quiet=quiet)
         interrupts = held(partial(note, STOPPING, quiet=quiet))
@@ -113,8 +141,19 @@ def _run(method: str, options: dict[str, Any]) -> None:
         note(f"wrote {request.output} and {request.output}.report.json", quiet=quiet)
 
 
-def _announced(noise: float, steps: int, delta: float | None) -> str:
-    return f"{steps} steps" + (f", noise multiplier {noise:.6g} at delta {delta:g}" if delta is not None else "")
+def _announced(job: Job) -> str:
+    recipe = job.recipe
+    said = f"{recipe.steps} steps"
+    if job.delta is not None:
+        said += f", noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"
+    if job.plan is not None:
+        held = job.plan.protection
+        said += (
+            f"; {len(held.ids)} secrets, {recipe.batch_size:g} records a step expected, which makes "
+            f"{recipe.steps * recipe.sample_rate:.3g} epochs; each is drawn with probability "
+            f"{held.largest_probability:.3g} at most"
+        )
+    return said
 
 
 retrain.command("ferret")(ferret)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.domain.guarantee import Scope
+from privctl.domain.guarantee import Notion, Scope
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport, TensorDigest
 from privctl.domain.verdict import Outcome, Verdict
@@ -79,4 +79,7 @@ def _content(report: PrivacyReport) -> Iterator[str]:
         yield "as the report says, not recomputed:"
     for g in report.guarantees:
         if g.scope is Scope.THIS_MODEL:
-            yield f"  {g.name}: epsilon {number(g.epsilon)} at delta {number(g.delta)}, {g.adjacency}, {g.status}"
+            said = f"epsilon {number(g.epsilon)} at delta {number(g.delta)}"
+            if g.notion is Notion.SECRET_PROTECTION and not g.delta:
+                said = f"{number(g.epsilon)} nats about a secret at most"
+            yield f"  {g.name}: {said}, {g.adjacency}, {g.status}"

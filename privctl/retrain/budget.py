@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 
 from privctl.accounting.calibration import noise_multiplier_for
+from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.errors import UsageFault
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.mechanism import Optimizer
 from privctl.retrain.request import RetrainRequest
+from privctl.secrets.protection import Protection
 from privctl.training.ferret.publish import Release
 from privctl.training.perexample.clipping import ClippingStyle
 from privctl.training.recipe import Method, Recipe, Schedule
@@ -21,23 +23,24 @@ def default_delta(examples: int) -> float:
     return float(min(1e-5, examples**-1.1))
 
 
-def recipe_for(request: RetrainRequest, examples: int) -> tuple[Recipe, float | None]:
-    """The run's settings, and its delta where it is private.
+def recipe_for(request: RetrainRequest, examples: int, plan: Protection | None = None) -> tuple[Recipe, float | None]:
+    """The run's settings, and its delta where it is private. A ``plan`` decides on batches, steps and least noise.
 
-    Raises UsageFault for settings that contradict each other or describe no training.
+    Raises UsageFault for settings that contradict each other or the plan, or describe no training.
     """
     _check(request, examples)
-    rate = request.batch_size / examples
-    steps = _steps(request, examples, rate)
+    size = float(request.batch_size) if plan is None else _planned_size(request, plan)
+    rate = size / examples
+    steps = _steps(request, examples, rate) if plan is None else _planned_steps(request, plan)
     private = request.method is Method.DP_SGD
     stated = private or request.method is Method.FERRET
     delta = (request.budget.delta or default_delta(examples)) if stated else None
     try:
-        noise = _noise(request, rate, steps, delta) if private and delta is not None else 0.0
+        noise = _noise(request, rate, steps, delta, plan) if private and delta is not None else 0.0
         return Recipe(
             method=request.method,
             steps=steps,
-            batch_size=float(request.batch_size),
+            batch_size=size,
             sample_rate=rate,
             learning_rate=request.learning_rate,
             optimizer=request.optimizer,
@@ -57,14 +60,17 @@ def recipe_for(request: RetrainRequest, examples: int) -> tuple[Recipe, float | 
         raise UsageFault(str(error)) from None
 
 
-def ledger_of(recipe: Recipe, spent: int) -> Ledger:
-    """What ``spent`` steps of a private recipe gave away at most."""
-    event = SampledGaussian(
-        noise_multiplier=recipe.noise_multiplier,
-        sample_rate=recipe.sample_rate,
-        steps=spent,
-        batches=Batches.POISSON,
-    )
+def ledger_of(recipe: Recipe, spent: int, plan: Protection | None = None) -> Ledger:
+    """What ``spent`` steps of a private recipe gave away at most of one record.
+
+    Where each record has a probability of its own, that is as if it had the largest: what a step gives away of a record
+    never falls when the record is drawn more often.
+    """
+    return _gaussians(recipe.noise_multiplier, recipe.sample_rate if plan is None else plan.largest_probability, spent)
+
+
+def _gaussians(noise: float, rate: float, steps: int) -> Ledger:
+    event = SampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=steps, batches=Batches.POISSON)
     return Ledger(events=(event,))
 
 
@@ -75,18 +81,57 @@ def sampled(request: RetrainRequest) -> bool:
     return request.method is Method.DP_SGD
 
 
-def _noise(request: RetrainRequest, rate: float, steps: int, delta: float) -> float:
+def _noise(request: RetrainRequest, rate: float, steps: int, delta: float, plan: Protection | None) -> float:
     budget = request.budget
+    if plan is not None:
+        return _planned_noise(request, steps, delta, plan)
     if (budget.epsilon is None) == (budget.noise_multiplier is None):
         raise UsageFault("dp-sgd needs either --epsilon or --noise-multiplier, one of them")
     if budget.noise_multiplier is not None:
         return budget.noise_multiplier
     assert budget.epsilon is not None
+    return noise_multiplier_for(budget.epsilon, delta, lambda noise: _gaussians(noise, rate, steps))
 
-    def ledger(noise: float) -> Ledger:
-        return Ledger(events=(SampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=steps),))
 
-    return noise_multiplier_for(budget.epsilon, delta, ledger)
+def _planned_noise(request: RetrainRequest, steps: int, delta: float, plan: Protection) -> float:
+    """What the secrets need, or more where a record's epsilon or the user asks for more."""
+    budget, least, rate = request.budget, plan.facts.noise_multiplier, plan.largest_probability
+    if budget.epsilon is not None and budget.noise_multiplier is not None:
+        raise UsageFault("--epsilon and --noise-multiplier both set the noise; with --secrets give one of them or none")
+    if budget.noise_multiplier is not None:
+        if budget.noise_multiplier < least:
+            raise UsageFault(
+                f"--noise-multiplier is {budget.noise_multiplier:g}, and the plan's secrets need at least {least!r}; "
+                "leave --noise-multiplier out, or plan again for less protection"
+            )
+        return budget.noise_multiplier
+    if budget.epsilon is None or epsilon_bound(_gaussians(least, rate, steps), delta) <= budget.epsilon:
+        return least
+    found = noise_multiplier_for(budget.epsilon, delta, lambda noise: _gaussians(noise, rate, steps))
+    return max(least, found)
+
+
+def _planned_size(request: RetrainRequest, plan: Protection) -> float:
+    asked = None if request.secrets is None else request.secrets.batch_size
+    if asked is not None and asked != plan.facts.batch_size:
+        raise UsageFault(
+            f"--batch-size is {asked}, but the plan of --secrets is for {plan.facts.batch_size:g} expected examples a "
+            "step; leave --batch-size out, or plan again"
+        )
+    return plan.facts.batch_size
+
+
+def _planned_steps(request: RetrainRequest, plan: Protection) -> int:
+    planned = plan.facts.steps
+    if request.steps is not None or request.epochs is not None:
+        asked = _steps(request, plan.facts.examples, plan.facts.batch_size / plan.facts.examples)
+        if asked != planned:
+            flag = "--epochs" if request.steps is None else "--steps"
+            raise UsageFault(
+                f"{flag} asks for {asked} steps, but the plan of --secrets is for {planned}; leave {flag} out, or plan "
+                "again"
+            )
+    return planned
 
 
 def _steps(request: RetrainRequest, examples: int, rate: float) -> int:
@@ -111,10 +156,8 @@ def _steps(request: RetrainRequest, examples: int, rate: float) -> int:
 
 
 def _check(request: RetrainRequest, examples: int) -> None:
-    if request.batch_size < 1:
-        raise UsageFault(f"--batch-size is {request.batch_size}; it must be at least 1")
-    if request.batch_size > examples:
-        raise UsageFault(f"--batch-size {request.batch_size} exceeds the data, which holds {examples} examples")
+    if request.secrets is None:
+        _check_batch_size(request, examples)
     delta = request.budget.delta
     if delta is not None and not 0 < delta < 1:
         raise UsageFault(f"--delta is {delta:g}; it must be above 0 and below 1")
@@ -125,6 +168,13 @@ def _check(request: RetrainRequest, examples: int) -> None:
         raise UsageFault("--momentum goes with --optimizer momentum, and only with it")
     if request.method is Method.CLIPPED:
         _check_facts(request)
+
+
+def _check_batch_size(request: RetrainRequest, examples: int) -> None:
+    if request.batch_size < 1:
+        raise UsageFault(f"--batch-size is {request.batch_size}; it must be at least 1")
+    if request.batch_size > examples:
+        raise UsageFault(f"--batch-size {request.batch_size} exceeds the data, which holds {examples} examples")
 
 
 def _check_facts(request: RetrainRequest) -> None:

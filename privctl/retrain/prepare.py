@@ -15,6 +15,7 @@ from privctl.domain.errors import UsageFault
 from privctl.models import hushed, read_config
 from privctl.retrain.budget import recipe_for
 from privctl.retrain.request import ModelRequest, RetrainRequest
+from privctl.retrain.secret_plan import SecretPlan, plan_of
 from privctl.training.recipe import Recipe
 from privctl.training.tasks.base import Task, TaskName
 from privctl.training.tasks.encoding import Long, TextOptions
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 class Job:
     """A run about to start. ``delta`` is None where the method is not private; ``held_out`` where none was given.
 
+    ``plan`` is the plan of protection it follows, if any.
     ``labels_from_private_data`` says that the names of the classes were collected from the private examples.
     """
 
@@ -40,6 +42,7 @@ class Job:
     recipe: Recipe
     delta: float | None
     labels_from_private_data: bool
+    plan: SecretPlan | None = None
 
 
 def prepare(request: RetrainRequest) -> Job:
@@ -47,6 +50,7 @@ def prepare(request: RetrainRequest) -> Job:
     labels: tuple[str, ...] = ()
     collected = False
     _check_task(request)
+    plan = plan_of(request)
     if request.task is TaskName.IMAGE_CLASSIFICATION:
         return _prepare_images(request)
     classify = request.task in CLASSIFICATION
@@ -70,7 +74,7 @@ def prepare(request: RetrainRequest) -> Job:
     held_out = None
     if request.data.held_out is not None:
         held_out = text_task(model, read_texts(request.data.held_out, labelled=classify), options, seed=request.seed)
-    return _job(request, model, task, held_out, collected)
+    return _job(request, model, task, held_out, collected, plan)
 
 
 def _prepare_images(request: RetrainRequest) -> Job:
@@ -120,8 +124,17 @@ def _channels(path: Path) -> int:
     return found if found in (1, 3) else 3
 
 
-def _job(request: RetrainRequest, model: TrainingModel, task: Task, held_out: Task | None, collected: bool) -> Job:
-    recipe, delta = recipe_for(request, len(task))
+def _job(
+    request: RetrainRequest,
+    model: TrainingModel,
+    task: Task,
+    held_out: Task | None,
+    collected: bool,
+    plan: SecretPlan | None = None,
+) -> Job:
+    if plan is not None:
+        plan.check_examples(len(task))
+    recipe, delta = recipe_for(request, len(task), None if plan is None else plan.protection)
     choose_trained(model.network, request.model)
     return Job(
         request=request,
@@ -131,6 +144,7 @@ def _job(request: RetrainRequest, model: TrainingModel, task: Task, held_out: Ta
         recipe=recipe,
         delta=delta,
         labels_from_private_data=collected,
+        plan=plan,
     )
 
 

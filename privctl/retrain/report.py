@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from privctl.accounting.guarantees import guarantee_of
+from privctl.domain.events import Ledger
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.mechanism import ClippedTraining, Mechanism
-from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.reports import file_artifact, now, versions
 from privctl.retrain.budget import ledger_of
 from privctl.retrain.prepare import Job
+from privctl.retrain.secret_check import CheckedSecrets
+from privctl.retrain.secret_report import KEEP_THE_PLAN, plan_premise, secret_guarantee, secret_parameters
 from privctl.storage.reader import open_checkpoint
 from privctl.training.loop import Finished
 from privctl.training.noise import GradientNoise
@@ -51,24 +54,48 @@ _QUANTITIES = {
 
 
 def report_for(
-    job: Job, finished: Finished, noise: GradientNoise | None, place: Path, outputs: tuple[Artifact, ...]
+    job: Job,
+    finished: Finished,
+    noise: GradientNoise | None,
+    place: Path,
+    outputs: tuple[Artifact, ...],
+    secrets: CheckedSecrets | None = None,
 ) -> PrivacyReport:
-    """The report that lies at ``place``, of a run that ended with ``outputs``."""
-    data = job.request.data
+    """The report that lies at ``place``, of a run that ended with ``outputs``; ``secrets`` are those of its plan."""
+    data, plan = job.request.data, job.plan
     inputs = {"data": data.train, "held-out": data.held_out, **start_files(job)}
-    private = job.request.method is Method.DP_SGD
+    if plan is not None:
+        inputs["plan"] = plan.path
     return PrivacyReport(
         step="retrain",
         created=now(),
         versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
         inputs=tuple(file_artifact(role, path, place) for role, path in inputs.items() if path and path.is_file()),
         outputs=outputs,
-        parameters=parameters_of(job, finished, noise),
+        parameters={**parameters_of(job, finished, noise), **_plan_parameters(job, secrets)},
         mechanism=_mechanism(job, finished),
-        guarantees=(_guarantee(job, finished, noise),) if private else (),
+        guarantees=tuple(_guarantees(job, finished, noise, secrets)),
         evidence=tuple(evidence_of(job, finished)),
-        warnings=(_FIRST_LINE[job.request.method], OWNER, *zeroed_of(finished)),
+        warnings=(
+            _FIRST_LINE[job.request.method],
+            OWNER,
+            *(() if plan is None else (KEEP_THE_PLAN,)),
+            *zeroed_of(finished),
+        ),
+        parents=tuple(_parents(job, place)),
     )
+
+
+def _plan_parameters(job: Job, secrets: CheckedSecrets | None) -> dict[str, Any]:
+    if job.plan is None or secrets is None:
+        return {}
+    return secret_parameters(job.plan, secrets, job.recipe.steps * job.recipe.sample_rate)
+
+
+def _parents(job: Job, place: Path) -> Iterator[ParentReport]:
+    """The plan's report, where it is still there: a training that is done does not fail for its absence."""
+    if job.plan is not None and job.plan.report is not None and job.plan.report.path.is_file():
+        yield job.plan.report.parent_of(place)
 
 
 def zeroed_of(finished: Finished) -> Iterator[str]:
@@ -95,7 +122,7 @@ def _mechanism(job: Job, finished: Finished) -> Mechanism | None:
     """What was really done: for a private run the ledger of all steps begun, for a clipped one the facts."""
     recipe = job.recipe
     if recipe.method is Method.DP_SGD:
-        return ledger_of(recipe, finished.spent)
+        return _ledger(job, finished)
     if recipe.method is Method.PLAIN:
         return None
     return ClippedTraining(
@@ -112,10 +139,26 @@ def _mechanism(job: Job, finished: Finished) -> Mechanism | None:
     )
 
 
-def _guarantee(job: Job, finished: Finished, noise: GradientNoise | None) -> Guarantee:
+def _ledger(job: Job, finished: Finished) -> Ledger:
+    return ledger_of(job.recipe, finished.spent, None if job.plan is None else job.plan.protection)
+
+
+def _guarantees(
+    job: Job, finished: Finished, noise: GradientNoise | None, secrets: CheckedSecrets | None
+) -> Iterator[Guarantee]:
+    """For one record where the run is private, and for the secrets where it followed a plan."""
+    if job.request.method is not Method.DP_SGD:
+        return
+    yield _for_records(job, finished, noise)
+    if job.plan is not None and secrets is not None:
+        shared = (starting_weights(job), *released_names(job), *secret_noise(noise))
+        yield secret_guarantee(job.plan, job.recipe, finished.spent, secrets, shared)
+
+
+def _for_records(job: Job, finished: Finished, noise: GradientNoise | None) -> Guarantee:
     assert job.delta is not None
     return guarantee_of(
-        ledger_of(job.recipe, finished.spent),
+        _ledger(job, finished),
         job.delta,
         name="dp-sgd",
         state=AssumptionState.ENFORCED,
@@ -125,14 +168,8 @@ def _guarantee(job: Job, finished: Finished, noise: GradientNoise | None) -> Gua
 
 
 def premises(job: Job) -> Iterator[Assumption]:
-    """What the weights' guarantee rests on beside the mechanism."""
-    random = job.model.initial_weights == "random"
-    yield Assumption(
-        name="starting weights",
-        statement="the training began with weights that were made without these examples"
-        + (", at random" if random else ""),
-        state=AssumptionState.ENFORCED if random else AssumptionState.ASSERTED,
-    )
+    """What the weights' guarantee for a record rests on beside the mechanism."""
+    yield starting_weights(job)
     if job.request.data.unit is None:
         yield Assumption(
             name="unit of privacy",
@@ -145,12 +182,31 @@ def premises(job: Job) -> Iterator[Assumption]:
             statement=f"all records with one value of {job.request.data.unit!r} are one example",
             state=AssumptionState.ENFORCED,
         )
-    yield Assumption(
-        name="number of examples",
-        statement=f"that there are {len(job.task)} examples is public: neighbours are compared at the same sampling "
-        "rate, number of steps and noise, which follow from it",
-        state=AssumptionState.ENFORCED,
+    if job.plan is not None:
+        yield plan_premise(job.plan.protection)
+    else:
+        yield Assumption(
+            name="number of examples",
+            statement=f"that there are {len(job.task)} examples is public: neighbours are compared at the same "
+            "sampling rate, number of steps and noise, which follow from it",
+            state=AssumptionState.ENFORCED,
+        )
+    yield from released_names(job)
+
+
+def starting_weights(job: Job) -> Assumption:
+    """That what the training began with knows nothing of the examples."""
+    random = job.model.initial_weights == "random"
+    return Assumption(
+        name="starting weights",
+        statement="the training began with weights that were made without these examples"
+        + (", at random" if random else ""),
+        state=AssumptionState.ENFORCED if random else AssumptionState.ASSERTED,
     )
+
+
+def released_names(job: Job) -> Iterator[Assumption]:
+    """That words and names of classes, which are released with the weights, know nothing of the examples."""
     if job.model.text is not None and not job.model.vocabulary_from_private_data:
         yield Assumption(
             name="vocabulary",

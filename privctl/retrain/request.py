@@ -57,6 +57,17 @@ class BudgetRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecretsRequest:
+    """The ``plan`` of protection that steps, batches and noise come from; ``batch_size`` is what was asked for, if any.
+
+    The epochs or steps, the epsilon and the noise multiplier that the run itself is asked for must agree with it.
+    """
+
+    plan: Path
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FerretRequest:
     """What ``privctl retrain ferret`` is told beside the rest.
 
@@ -92,13 +103,17 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrainRequest:
-    """Everything ``privctl retrain METHOD`` was told. ``epochs`` or ``steps``; ``batch_size`` is the expected one."""
+    """Everything ``privctl retrain METHOD`` was told. ``epochs`` or ``steps``; ``batch_size`` is the expected one.
+
+    With ``secrets`` the plan has the batch size, and ``batch_size`` says nothing.
+    """
 
     method: Method
     model: ModelRequest
     data: DataRequest
     task: TaskName = TaskName.CAUSAL_LM
     budget: BudgetRequest = BudgetRequest()
+    secrets: SecretsRequest | None = None
     ferret: FerretRequest = FerretRequest()
     output: Path
     epochs: float | None = None

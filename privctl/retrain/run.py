@@ -21,9 +21,10 @@ from privctl.randomness import NoiseSource
 from privctl.retrain.adapt import adapted, merged
 from privctl.retrain.prepare import Job
 from privctl.retrain.report import report_for
+from privctl.retrain.secret_check import CheckedSecrets, check_secrets
 from privctl.storage.atomic import require_absent
 from privctl.storage.digest import file_digest
-from privctl.training.batches import BatchSource, Passes, PoissonBatches
+from privctl.training.batches import BatchSource, Passes, PoissonBatches, WeightedBatches
 from privctl.training.loop import Finished, Trainer
 from privctl.training.noise import GradientNoise, noise_for
 from privctl.training.perexample.clipping import Clipping
@@ -54,6 +55,7 @@ def carry_out(
     if crew.leads:
         require_absent(output, force=False)
         require_absent(report_path(output), request.force)
+    secrets = _checked(job, crew, progress)
     device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model).to(device)
     folder, start = open_folder(job, crew)
@@ -77,18 +79,27 @@ def carry_out(
             finished = trainer.run(start, stop)
         if not crew.leads:
             return None
-        report = _save(job, network, finished, noise)
+        report = _save(job, network, finished, noise, secrets)
     if folder is not None:
         folder.remove()
     return report
 
 
-def _save(job: Job, network: nn.Module, finished: Finished, noise: GradientNoise | None) -> PrivacyReport:
+def _checked(job: Job, crew: Crew, progress: Progress) -> CheckedSecrets | None:
+    """The numbers of the plan, found to be right before anything is spent; only who reports needs them."""
+    if job.plan is None or not crew.leads:
+        return None
+    return check_secrets(job.plan, job.recipe.noise_multiplier, progress)
+
+
+def _save(
+    job: Job, network: nn.Module, finished: Finished, noise: GradientNoise | None, secrets: CheckedSecrets | None
+) -> PrivacyReport:
     return save_network(
         merged(network, job.request.model),
         job.model.companion,
         job.request.output,
-        lambda place, outputs: report_for(job, finished, noise, place, outputs),
+        lambda place, outputs: report_for(job, finished, noise, place, outputs, secrets),
         force=job.request.force,
     )
 
@@ -126,6 +137,7 @@ def _fingerprint(job: Job) -> dict[str, Any]:
         "examples": len(job.task),
         "data": file_digest(request.data.train) if request.data.train.is_file() else str(request.data.train),
         "unit": request.data.unit,
+        "secrets": None if job.plan is None else job.plan.digest,
         "labels": job.model.labels,
         "long": request.data.long,
         "max_length": request.data.max_length,
@@ -145,6 +157,8 @@ def _fingerprint(job: Job) -> dict[str, Any]:
 
 
 def _batches(job: Job, crew: Crew) -> BatchSource:
+    if job.plan is not None:
+        return WeightedBatches(job.plan.protection.probabilities, shared_source(crew))
     if job.request.method is Method.DP_SGD:
         return PoissonBatches(len(job.task), job.recipe.sample_rate, shared_source(crew))
     return Passes(len(job.task), job.request.batch_size, job.request.seed)

@@ -66,6 +66,41 @@ class PoissonBatches:
         return np.concatenate(found).astype(np.int64)
 
 
+class WeightedBatches:
+    """Example i takes part with probability ``probabilities[i]`` [examples], independently of all others (Hush).
+
+    The draws are secret and rounded down as those of ``PoissonBatches``: a probability of 0 is never drawn, and 1 in
+    every step. It keeps 16 bytes an example that is ever drawn.
+    """
+
+    def __init__(self, probabilities: NDArray[np.float64], source: NoiseSource) -> None:
+        """Raises ValueError for no examples, or a probability outside [0, 1]."""
+        if probabilities.ndim != 1 or not len(probabilities):
+            raise ValueError(f"probabilities have the shape {probabilities.shape}; give one for each example")
+        if not ((probabilities >= 0) & (probabilities <= 1)).all():
+            raise ValueError("probabilities must all lie between 0 and 1")
+        self._source = source
+        self._sure = np.flatnonzero(probabilities == 1)
+        self._open = np.flatnonzero((probabilities > 0) & (probabilities < 1))
+        # Scaling by 2^64 only moves the exponent, and the cast cuts fractions off.
+        self._thresholds = (probabilities[self._open] * 2.0**64).astype(np.uint64)
+
+    @property
+    def kind(self) -> Batches:
+        """See ``BatchSource``."""
+        return Batches.POISSON
+
+    def batch(self, step: int) -> NDArray[np.int64]:
+        """See ``BatchSource``; rising."""
+        found = [self._sure]
+        for block, start in enumerate(range(0, len(self._open), _BLOCK)):
+            stretch = slice(start, start + _BLOCK)
+            thresholds = self._thresholds[stretch]
+            drawn = self._source.words(step, block, len(thresholds)) < thresholds
+            found.append(self._open[stretch][drawn])
+        return np.sort(np.concatenate(found)).astype(np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class Passes:
     """Every one of ``size`` examples once a pass, ``batch_size`` a step (the last of a pass may be short).

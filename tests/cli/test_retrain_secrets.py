@@ -1,0 +1,262 @@
+"""``privctl retrain dp-sgd --secrets``: from a plan of protection to a model with both guarantees."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from privctl.accounting.ledger import epsilon_bound
+from privctl.accounting.secrets import information
+from privctl.cli import run
+from privctl.domain.errors import Interrupted
+from privctl.domain.events import Ledger, SampledGaussian, SecretMixture
+from privctl.domain.guarantee import Adjacency, AssumptionState, Notion, PrivacyUnit, RiskMeasure, Status
+from privctl.domain.report import PrivacyReport
+from privctl.parallel import Crew
+from privctl.progress import progress
+from privctl.reports import file_artifact, now, read_report, write_report
+from privctl.retrain.prepare import prepare
+from privctl.retrain.request import DataRequest, ModelRequest, RetrainRequest, SecretsRequest
+from privctl.retrain.run import carry_out
+from privctl.secrets.protection import Protection, read_protection
+from privctl.storage.digest import file_digest
+from privctl.training.recipe import Method
+from privctl.training.tasks.language import CausalLanguage
+from tests.retrain.planned import planned, written
+from tests.training.tasks.small import architecture, words
+
+WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
+#: Forty records: two drawn in every step, the last ten never.
+RATES = (1.0, 1.0, *(0.05 * (1 + i % 4) for i in range(28)), *(0.0,) * 10)
+#: Which hold which secret; the last one lies in no record.
+SECRETS: tuple[Sequence[int], ...] = ((2, 3, 4), (5, 30, 31), (39,), ())
+STEPS = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Path:
+    """A GPT-2 without weights, with a tokenizer."""
+    folder = architecture(tmp_path / "start", "gpt2")
+    words().tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "train.jsonl"
+    drawn = random.Random(0)
+    lines = [{"text": " ".join(drawn.choices(WORDS, k=drawn.randint(2, 9))), "who": str(i % 5)} for i in range(40)]
+    path.write_text("\n".join(json.dumps(line) + "\n" for line in lines))  # blank lines are no records
+    return path
+
+
+@pytest.fixture
+def protection(data: Path) -> Protection:
+    return planned(RATES, SECRETS, data=data, steps=STEPS)
+
+
+@pytest.fixture
+def plan(tmp_path: Path, protection: Protection) -> Path:
+    return written(tmp_path / "plan.safetensors", protection)
+
+
+def retrain(model: Path, data: Path, plan: Path, output: Path, *more: str) -> int:
+    call = ["retrain", "dp-sgd", str(model), "--data", str(data), "--secrets", str(plan), "-o", str(output)]
+    return run([*call, "--device", "cpu", "-q", *more])
+
+
+def report_of(output: Path) -> PrivacyReport:
+    return read_report(output.with_name(output.name + ".report.json"))
+
+
+def test_a_plan_is_followed_and_both_guarantees_are_stated(
+    start: Path, data: Path, plan: Path, protection: Protection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    batches: list[list[int]] = []
+    honest = CausalLanguage.micro_batches
+
+    def noted(task: CausalLanguage, units: Sequence[int], *rest: int) -> Iterator[list[int]]:
+        batches.append(list(units))
+        return honest(task, units, *rest)
+
+    monkeypatch.setattr(CausalLanguage, "micro_batches", noted)
+    place = tmp_path / "plan.safetensors.report.json"
+    outputs = (file_artifact("plan", plan, place),)
+    write_report(place, PrivacyReport(step="secrets plan", created=now(), versions={}, outputs=outputs))
+    assert retrain(start, data, plan, tmp_path / "private") == 0
+    assert len(batches) == STEPS
+    assert all({0, 1} <= set(batch) <= set(range(30)) for batch in batches)
+
+    report = report_of(tmp_path / "private")
+    assert isinstance(report.mechanism, Ledger)
+    (event,) = report.mechanism.events
+    assert isinstance(event, SampledGaussian)
+    assert (event.sample_rate, event.steps) == (1.0, STEPS)
+    noise = protection.facts.noise_multiplier
+    assert event.noise_multiplier == noise
+    record, secret = report.guarantees
+    assert (record.notion, record.unit) == (Notion.APPROXIMATE_DP, PrivacyUnit.EXAMPLE)
+    assert record.epsilon == epsilon_bound(report.mechanism, record.delta)
+    assert {a.name: a.state for a in record.assumptions}["plan"] is AssumptionState.ASSERTED
+
+    assert (secret.notion, secret.unit) == (Notion.SECRET_PROTECTION, PrivacyUnit.SECRET)
+    assert (secret.adjacency, secret.status, secret.delta) == (Adjacency.ZERO_OUT, Status.CONDITIONAL, 0)
+    mixture = SecretMixture(probabilities=RATES[2:5], noise_multiplier=noise, steps=STEPS)
+    assert secret.epsilon == pytest.approx(information(mixture), rel=1e-12)
+    assert "every one of 4 secrets stays within its posterior" in secret.note
+    (risk,) = secret.risks
+    assert (risk.measure, risk.at) == (RiskMeasure.POSTERIOR, 0.01)
+    assert 0.19 < risk.bound < 0.2 + 1e-9
+    assert {"book of secrets", "priors", "starting weights", "secret noise"} <= {a.name for a in secret.assumptions}
+
+    facts = report.parameters["plan"]
+    assert facts["digest"] == file_digest(plan)
+    assert (facts["form"], facts["cap"], facts["secrets"], facts["secrets_checked"]) == ("reference", 5.0, 4, 4)
+    assert facts["kept_fraction"] == pytest.approx(sum(RATES) / 40)
+    assert facts["expected_epochs"] == pytest.approx(STEPS * sum(RATES) / 40)
+    assert facts["records_never_drawn"] == 10
+    assert [a.digest for a in report.inputs if a.role == "plan"] == [file_digest(plan)]
+    assert [p.digest for p in report.parents] == [file_digest(place)]
+
+    said = capsys.readouterr().out
+    assert "secret protection: " in said
+    assert "every one of 4 secrets" in said
+    assert f"epsilon {record.epsilon:.6g} at delta 1e-05" in said
+    assert "a secret's value named right with probability 0.2, where a blind guess has 0.01" in said
+    assert run(["inspect", str(tmp_path / "private"), "-q"]) == 0
+    shown = capsys.readouterr().out
+    assert "nats about a secret at most" in shown
+    assert "secrets plan at" in shown
+
+
+def test_what_is_announced(
+    start: Path, data: Path, plan: Path, protection: Protection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["retrain", "dp-sgd", str(start), "--data", str(data), "--secrets", str(plan), "-o", str(tmp_path / "a")]
+    assert run([*call, "--device", "cpu"]) == 0
+    said = capsys.readouterr().err
+    assert f"{STEPS} steps, noise multiplier {protection.facts.noise_multiplier:.6g}" in said
+    assert (
+        f"4 secrets, {sum(RATES):g} records a step expected, which makes {STEPS * sum(RATES) / 40:.3g} epochs" in said
+    )
+
+
+def test_settings_may_repeat_the_plan_and_ask_for_more_noise(start: Path, data: Path, tmp_path: Path) -> None:
+    """The batch size has a default, which is not the user's word."""
+    whole = written(tmp_path / "whole.safetensors", planned((0.25,) * 40, [(1, 2)], data=data, steps=STEPS))
+    noise = str(2 * read_protection(whole).facts.noise_multiplier)
+    same = ("--batch-size", "10", "--steps", str(STEPS), "--noise-multiplier", noise)
+    assert retrain(start, data, whole, tmp_path / "a", *same) == 0
+    record, secret = report_of(tmp_path / "a").guarantees
+    assert record.noise_multiplier == secret.noise_multiplier == float(noise)
+    assert secret.risks[0].bound < 0.1
+    assert record.epsilon is not None
+    call = ("--epochs", "2", "--epsilon", str(record.epsilon / 2))
+    assert retrain(start, data, whole, tmp_path / "b", *call) == 0
+    tighter, quieter = report_of(tmp_path / "b").guarantees
+    assert tighter.epsilon is not None
+    assert tighter.epsilon <= record.epsilon / 2
+    assert quieter.risks[0].bound < secret.risks[0].bound
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "words"),
+    [
+        (("--unit", "who"), 2, "--unit does not go with --secrets"),
+        (("--task", "image-classification"), 2, "--secrets is for texts"),
+        (("--batch-size", "64"), 2, "--batch-size is 64"),
+        (("--steps", "9"), 2, "--steps asks for 9 steps"),
+        (("--noise-multiplier", "0.1"), 2, "need at least"),
+        (("--secrets", "none.safetensors"), 3, "none.safetensors"),
+    ],
+)
+def test_mistakes_get_one_sentence_and_leave_nothing(
+    more: tuple[str, ...], code: int, words: str, start: Path, data: Path, plan: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    before = sorted(p.name for p in tmp_path.iterdir())
+    assert retrain(start, data, plan, tmp_path / "a", *more) == code
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_plans_that_do_not_fit_get_one_sentence(
+    start: Path, data: Path, plan: Path, protection: Protection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text(data.read_text() + '{"text": "a cat"}\n')
+    fewer = written(tmp_path / "fewer.safetensors", planned(RATES[:39], SECRETS[:2], data=data, steps=STEPS))
+    none = written(tmp_path / "none.safetensors", planned(RATES, [], data=data, steps=STEPS, noise=1.0))
+    lying = written(tmp_path / "lying.safetensors", replace(protection, information=np.full(4, 1e-6)))
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(plan.read_bytes())
+    before = sorted(p.name for p in tmp_path.iterdir())
+    cases = [
+        (other, plan, ["was made for train.jsonl", "other.jsonl is another file or has changed"]),
+        (data, fewer, ["is a plan for 39 records, and the data was read as 40"]),
+        (data, none, ["protects no secret"]),
+        (data, lying, ["it says that its run gives away 1e-06 nats"]),
+        (data, start / "tokenizer.json", ["tokenizer.json"]),
+        (data, start, ["start"]),
+    ]
+    for train, given, parts in cases:
+        assert retrain(start, train, given, tmp_path / "a") == 3
+        error = capsys.readouterr().err
+        assert all(part in error for part in parts), error
+        assert error.count("\n") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_a_run_is_resumed_with_its_own_plan(
+    start: Path, data: Path, plan: Path, protection: Protection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = RetrainRequest(
+        method=Method.DP_SGD,
+        model=ModelRequest(path=start),
+        data=DataRequest(train=data),
+        output=tmp_path / "a",
+        secrets=SecretsRequest(plan=plan),
+        device="cpu",
+    )
+    with pytest.raises(Interrupted):
+        carry_out(prepare(request), Crew(), quiet, interrupts=nullcontext(lambda: True))
+    begun = tmp_path / "a.run" / "begun"
+    assert int(begun.read_text()) == 1
+    other = written(tmp_path / "other.safetensors", replace(protection, ids=("a", "b", "c", "d")))
+    assert retrain(start, data, other, tmp_path / "a", "--resume") == 2
+    assert "was begun with secrets 'blake3:" in capsys.readouterr().err
+    # Steps that were begun and lost count: what was given away of a secret is what all steps together may have.
+    begun.write_text(f"{STEPS - 2:020d}\n")
+    assert retrain(start, data, plan, tmp_path / "a", "--resume") == 0
+    report = report_of(tmp_path / "a")
+    assert (report.parameters["updates"], report.parameters["steps_begun"]) == (3, STEPS)
+    assert "every one of 4 secrets" in report.guarantees[1].note
+
+
+def quiet(label: str, total: float, unit: str):  # type: ignore[no-untyped-def]
+    return progress(label, total, unit, quiet=True)
+
+
+def test_only_dp_sgd_takes_a_plan(start: Path, data: Path, plan: Path, tmp_path: Path) -> None:
+    for method in ("clipped", "plain", "ferret"):
+        call = ["retrain", method, str(start), "--data", str(data), "-o", str(tmp_path / "a"), "--secrets", str(plan)]
+        assert run(call) == 2
