@@ -19,7 +19,7 @@ from privctl.domain.checks import probability
 Floats = NDArray[np.float64]
 
 #: Mass of K that may be cut off, relative to the square of its mean where that is below one.
-_TAIL = 1e-18
+TAIL = 1e-18
 #: Groups of this many equal probabilities enter as one binomial law.
 _GROUP = 16
 
@@ -66,17 +66,19 @@ class PoissonBinomial:
         return float(math.log(self.weights[-1]) + math.log(cut) + exponent.max())
 
 
-def poisson_binomial(probabilities: Sequence[float]) -> PoissonBinomial:
+def poisson_binomial(probabilities: Sequence[float] | Floats) -> PoissonBinomial:
     """The law of the number of successes of independent trials with these probabilities.
 
     Sums of positive terms only, so that every weight is accurate relative to itself. Equal probabilities are grouped.
     Raises ValueError for no probabilities, or one outside [0, 1].
     """
-    for value in probabilities:
-        probability("probabilities", value)
-    if not len(probabilities):
+    every = np.asarray(probabilities, dtype=np.float64)
+    if not len(every):
         raise ValueError("probabilities is empty; a secret lies in at least one record")
-    values, counts = np.unique(np.asarray(probabilities, dtype=np.float64), return_counts=True)
+    # NaN is where both of these put it.
+    for value in (every.min(), every.max()):
+        probability("probabilities", float(value))
+    values, counts = np.unique(every, return_counts=True)
     sure = int(counts[values == 1].sum())
     open_ = (values > 0) & (values < 1)
     values, counts = values[open_], counts[open_]
@@ -101,7 +103,7 @@ def poisson_binomial(probabilities: Sequence[float]) -> PoissonBinomial:
 
 def _last_kept(mean: float, trials: int) -> int:
     """The first k whose Chernoff bound P(K >= k) <= exp(k - mean) (mean / k)^k is negligible; ``trials`` if none is."""
-    target = math.log(_TAIL) + 2 * min(0.0, math.log(mean))
+    target = math.log(TAIL) + 2 * min(0.0, math.log(mean))
     low, high = math.floor(mean), trials
     while high - low > 1:
         middle = (low + high) // 2

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from privctl.accounting import calibration, ledger, renyi, risk, secrets, sign_bits
+from privctl.accounting import calibration, renyi, secrets, sign_bits
 from privctl.accounting.guarantees import assumptions_of, finite, guarantee_of
 from privctl.domain.events import Batches, Event, Ledger, RandomizedResponse, SecretMixture, SignBits
 from privctl.domain.guarantee import (
@@ -145,13 +145,12 @@ def plan_secret(event: SecretMixture, delta: float, prior: float, *, posterior: 
     rows = [Row(key="fano", title=by_fano.name, seconds=time.perf_counter() - started, guarantee=by_fano)]
     started = time.perf_counter()
     whole = Ledger(events=(event,))
-    # The reference form needs one order only: the secret there, against its absence.
-    curve = risk.Lines(*ledger.composed(whole, None, order=0)[0].profile())
+    by_whole = secrets.curve_posterior(event, prior)
     by_curve = guarantee_of(whole, delta, name="secret protection, trade-off curve", state=AssumptionState.ASSERTED)
     by_curve = replace(
         by_curve,
         notion=Notion.SECRET_PROTECTION,
-        risks=(Risk(measure=RiskMeasure.POSTERIOR, bound=curve.true_positive_rate(prior), at=prior),),
+        risks=(Risk(measure=RiskMeasure.POSTERIOR, bound=by_whole, at=prior),),
         note="epsilon and delta are for the secret's presence; the posterior is from the whole curve",
     )
     rows.append(Row(key="curve", title=by_curve.name, seconds=time.perf_counter() - started, guarantee=by_curve))

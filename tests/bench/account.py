@@ -157,7 +157,7 @@ def _divergence(row: Secret, rounds: int) -> dict[str, Any]:
     law = poisson_binomial(probabilities)
     parties: dict[str, Callable[[], float]] = {
         OURS: lambda: mixtures.kl(poisson_binomial(probabilities), row.sigma),
-        "dp-accounting": lambda: _mixture_mean(row.sigma, law.shifts.tolist(), law.weights.tolist()),
+        "dp-accounting": lambda: mixture_mean(row.sigma, law.shifts.tolist(), law.weights.tolist()),
     }
     found = _take_turns(str(row), parties, rounds)
     for result in found.values():
@@ -219,7 +219,7 @@ def _ledger(row: Training, noise: float) -> Any:
     return Ledger(events=(SampledGaussian(noise_multiplier=noise, sample_rate=row.rate, steps=row.steps),))
 
 
-def _mixture_mean(sigma: float, shifts: Sequence[float], weights: Sequence[float]) -> float:
+def mixture_mean(sigma: float, shifts: Sequence[float], weights: Sequence[float]) -> float:
     """The mean of dp-accounting's privacy loss distribution of the mixture."""
     import numpy as np
     from dp_accounting.pld import privacy_loss_distribution

@@ -1,0 +1,242 @@
+"""The laws of how many of its records a batch holds, for many secrets at once: as ``poisson_binomial``, by blocks.
+
+Secrets whose laws are about as long and that have about as many records share a block; their generating polynomials are
+multiplied in one tree of products, cut above a degree that Chernoff's bound calls negligible. All terms are positive,
+so every weight is accurate relative to itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privctl.accounting.poisson_binomial import TAIL, Floats, PoissonBinomial, poisson_binomial
+from privctl.domain.checks import probability
+
+Integers = NDArray[np.int64]
+
+#: Memberships read at once: what bounds the memory.
+_SLAB = 1 << 21
+#: Probabilities in one tree of products, which then fits a processor's cache, and secrets in it.
+_TREE = 1 << 17
+_SECRETS = 4096
+#: Records times length of a law beyond which one secret is computed by itself.
+_LONG = 100_000_000
+#: Levels an octave to which the probabilities of such a secret may be rounded, and records that share one.
+_LEVELS = 1024
+_SHARED = 16
+#: Secrets of a block have at least this share of its most records, so that little of the tree is padding.
+_LIKE = 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LawBlock:
+    """Laws of some secrets: ``weights[k, i]`` is the probability of k records of secret ``places[i]`` in a batch.
+
+    ``weights`` [length, secrets] float64 sum to 1 over k. ``means`` [secrets] are sums of probabilities; ``most``
+    [secrets] int64 is the largest k there can be. Where it is above length - 1, P(k = length - 1 + j) <= last weight *
+    ``tail_ratios``^j.
+    """
+
+    places: Integers
+    weights: Floats
+    means: Floats
+    most: Integers
+    tail_ratios: Floats
+
+    @property
+    def tail_squares(self) -> Floats:
+        """Upper bounds on E[k^2] over what was cut off; shape [secrets]."""
+        last, ratio = len(self.weights) - 1, self.tail_ratios
+        with np.errstate(divide="ignore", invalid="ignore"):
+            odds = ratio / (1 - ratio)
+            # sum_j (last + j)^2 ratio^j over all j >= 1.
+            total = odds * (last * last + 2 * last / (1 - ratio) + (1 + ratio) / (1 - ratio) ** 2)
+            endless = self.weights[-1] * total
+        return np.where((self.most > last) & (self.weights[-1] > 0), endless, 0.0)
+
+    def law(self, column: int) -> PoissonBinomial:
+        """One of the laws by itself."""
+        weights = self.weights[:, column]
+        kept = np.flatnonzero(weights)
+        first, last = int(kept[0]), int(kept[-1])
+        # Behind a weight that is too small for a float there is nothing that a bound would show.
+        cut = last == len(weights) - 1
+        return PoissonBinomial(
+            shifts=np.arange(first, last + 1, dtype=np.float64),
+            weights=weights[first : last + 1],
+            most=int(self.most[column]) if cut else last,
+            tail_ratio=float(self.tail_ratios[column]),
+        )
+
+
+def law_blocks(
+    starts: Integers, records: Integers, probabilities: Floats, chosen: Integers | None = None, *, exact: bool = False
+) -> Iterator[LawBlock]:
+    """The laws of all secrets (or of those ``chosen``, ascending), each in one block; none of records never drawn.
+
+    Secret j lies in ``records[starts[j]:starts[j + 1]]``, record i is drawn with ``probabilities[i]``. Unless
+    ``exact``, a secret in very many records may get the law of a sum with the same mean in which nearly equal
+    probabilities are averaged: see ``_leveled`` for why that is on the safe side in the reference form.
+    """
+    places = np.arange(len(starts) - 1) if chosen is None else chosen
+    for slab in _slabs(places, starts):
+        lows, highs = starts[slab], starts[slab + 1]
+        if slab[-1] - slab[0] == len(slab) - 1:
+            inside, ends = probabilities[records[lows[0] : highs[-1]]], highs - lows[0]
+        else:
+            inside = probabilities[np.concatenate([records[a:b] for a, b in zip(lows, highs, strict=True)])]
+            ends = np.cumsum(highs - lows)
+        drawn = inside > 0
+        ends = np.concatenate([[0], np.cumsum(drawn)])[np.concatenate([[0], ends])]
+        yield from _of_slab(slab, np.diff(ends), inside[drawn], exact=exact)
+
+
+def means_of(starts: Integers, records: Integers, probabilities: Floats) -> Floats:
+    """The sum of the probabilities of each secret's records; shape [secrets]."""
+    means = np.zeros(len(starts) - 1)
+    for slab in _slabs(np.arange(len(means)), starts):
+        sizes = starts[slab + 1] - starts[slab]
+        inside = probabilities[records[starts[slab[0]] : starts[slab[-1] + 1]]]
+        means[slab] = np.bincount(np.repeat(np.arange(len(slab)), sizes), inside, minlength=len(slab))
+    return means
+
+
+def _slabs(places: Integers, starts: Integers) -> Iterator[Integers]:
+    """``places`` in consecutive parts of bounded memberships, one secret at least."""
+    if not len(places):
+        return
+    ends = np.cumsum(starts[places + 1] - starts[places])
+    begin = 0
+    while begin < len(places):
+        done = ends[begin - 1] if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, done + _SLAB, "right")))
+        yield places[begin:end]
+        begin = end
+
+
+def _of_slab(places: Integers, sizes: Integers, values: Floats, *, exact: bool) -> Iterator[LawBlock]:
+    """Blocks of the secrets whose probabilities above 0, ``sizes`` each, follow one another in ``values``."""
+    begins = np.cumsum(sizes) - sizes
+    some = sizes > 0
+    places, sizes, begins = places[some], sizes[some], begins[some]
+    if not len(places):
+        return
+    means = np.add.reduceat(values, begins)
+    lasts = _lasts(means, sizes)
+    alone = sizes * lasts > _LONG
+    for i in np.flatnonzero(alone):
+        yield _single(int(places[i]), values[begins[i] : begins[i] + sizes[i]], exact=exact)
+    order = np.flatnonzero(~alone)
+    order = order[np.lexsort((-sizes[order], lasts[order]))]
+    begin = 0
+    while begin < len(order):
+        first = order[begin]
+        most = max(1, min(_SECRETS, _TREE // int(sizes[first])))
+        window = order[begin : begin + most]
+        like = (lasts[window] == lasts[first]) & (sizes[window] >= _LIKE * sizes[first])
+        window = window[: len(window) if like.all() else int(like.argmin())]
+        yield _block(places[window], sizes[window], means[window], begins[window], values, int(lasts[first]))
+        begin += len(window)
+
+
+def _block(places: Integers, sizes: Integers, means: Floats, begins: Integers, values: Floats, last: int) -> LawBlock:
+    rows = np.arange(sizes[0])[:, None]
+    inside = rows < sizes
+    weights = _products(np.where(inside, values[np.where(inside, begins + rows, 0)], 0.0), last)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.minimum(weights[-1] / weights[-2], 1.0)
+    return LawBlock(
+        places=places,
+        weights=weights / weights.sum(axis=0),
+        means=means,
+        most=sizes,
+        tail_ratios=np.where(weights[-1] > 0, ratios, 0.0),
+    )
+
+
+def _products(values: Floats, last: int) -> Floats:
+    """Coefficients 0..last of prod_i (1 - p_i + p_i z) for each column of ``values`` [records, secrets].
+
+    A tree of products of equal degree, the coefficients along the first axis; shape [last + 1, secrets].
+    """
+    rows = np.stack([1 - values, values])
+    while (count := rows.shape[1]) > 1:
+        left, right = rows[:, 0 : count - 1 : 2], rows[:, 1::2]
+        degree = len(rows)
+        width = min(2 * degree - 1, last + 1)
+        products = np.zeros((width, (count + 1) // 2, rows.shape[2]))
+        paired = products[:, : count // 2]
+        for i in range(min(degree, width)):
+            stop = min(width, i + degree)
+            paired[i:stop] += left[i] * right[: stop - i]
+        if count % 2:
+            products[:degree, -1] = rows[:width, -1]
+        rows = products
+    found = np.zeros((last + 1, rows.shape[2]))
+    found[: len(rows)] = rows[: last + 1, 0]
+    return found
+
+
+def _single(place: int, values: Floats, *, exact: bool) -> LawBlock:
+    """The block of one secret in very many records."""
+    law = poisson_binomial(values if exact else _leveled(values))
+    return LawBlock(
+        places=np.array([place]),
+        weights=np.concatenate([np.zeros(int(law.shifts[0])), law.weights])[:, None],
+        means=np.array([values.sum()]),
+        most=np.array([law.most]),
+        tail_ratios=np.array([law.tail_ratio]),
+    )
+
+
+def _leveled(values: Floats) -> Floats:
+    """``values`` with those that are within a factor of 2^(1/1024) of each other replaced by their average.
+
+    That never lowers KL(mixture || N). With p_a + p_b held fixed the law depends on p_a p_b only, and the derivative is
+    the mean, over the number of other records drawn, of h(k + 2) - 2 h(k + 1) + h(k) with h(k) = E_(N(k, sigma^2))[log
+    r]; log r is convex, so h is, and averaging raises p_a p_b. How much: relative to the square of the mean, by less
+    than 1e-7 of the sum of their squares.
+    """
+    levels = np.unique(np.floor(np.log2(values) * _LEVELS), return_inverse=True)[1]
+    counts = np.bincount(levels)
+    least = np.full(len(counts), np.inf)
+    np.minimum.at(least, levels, values)
+    # Sums of small differences: summing a million probabilities themselves would lose five digits.
+    averages = np.minimum(least + np.bincount(levels, values - least[levels]) / counts, 1.0)
+    return np.where(counts[levels] >= _SHARED, averages[levels], values)
+
+
+def _lasts(means: Floats, sizes: Integers) -> Integers:
+    """Where to cut each law: a k of a coarse ladder with P(K >= k) negligible by Chernoff's bound, at most ``sizes``.
+
+    P(K >= k) <= exp(k - mean) (mean / k)^k, as in ``poisson_binomial``.
+    """
+    targets = math.log(TAIL) + 2 * np.minimum(0.0, np.log(means))
+    lasts, k = np.zeros(len(means), dtype=np.int64), 0
+    left = np.arange(len(means))
+    while len(left):
+        k = max(k + 1, math.floor(1.12 * k))
+        mean = means[left]
+        done = (k > mean) & (k - mean - k * np.log(k / mean) <= targets[left])
+        done |= k >= sizes[left]
+        lasts[left[done]] = np.minimum(k, sizes[left[done]])
+        left = left[~done]
+    return lasts
+
+
+def check_memberships(starts: Integers, records: Integers, probabilities: Floats) -> None:
+    """Raises ValueError unless these are rows of memberships, as ``law_blocks`` takes them, of probabilities."""
+    fits = len(starts) and starts[0] == 0 and starts[-1] == len(records) and bool((np.diff(starts) >= 0).all())
+    if not fits:
+        raise ValueError("starts must rise from 0 to the number of records listed")
+    if len(records) and not (records.min() >= 0 and records.max() < len(probabilities)):
+        raise ValueError(f"records must be positions of the {len(probabilities)} probabilities, from 0 on")
+    wrong = ~((probabilities >= 0) & (probabilities <= 1))
+    if wrong.any():
+        place = int(wrong.argmax())
+        probability(f"probability {place}", float(probabilities[place]))
