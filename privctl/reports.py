@@ -22,6 +22,8 @@ POINTER = "privctl.report"
 
 REPORT_SUFFIX = ".report.json"
 
+_FILE_SUFFIXES = (".gz", ".jsonl", ".ndjson", ".json", ".safetensors")
+
 
 @dataclass(frozen=True, slots=True)
 class FoundReport:
@@ -61,6 +63,14 @@ def report_of(checkpoint: Checkpoint) -> FoundReport | None:
     """
     path = pointer_of(checkpoint)
     return FoundReport(path, read_report(path)) if path is not None and os.path.isfile(path) else None
+
+
+def report_beside(path: Path) -> Path:
+    """Where the report of a file of records or arrays lies: beside it, under its name without what tells its format."""
+    name = path.name
+    for suffix in _FILE_SUFFIXES:
+        name = name.removesuffix(suffix)
+    return path.with_name((name or path.name) + REPORT_SUFFIX)
 
 
 def relative(path: Path, report: Path) -> str:

@@ -20,6 +20,11 @@ _BATCHES = {
 }
 
 
+def default_delta(examples: int) -> float:
+    """1 / examples^1.1, somewhat below one over their number; 1e-5 at most."""
+    return float(min(1e-5, examples**-1.1))
+
+
 def accountant_of(ledger: Ledger) -> str:
     """Which accountant answers for ``ledger``."""
     return ACCOUNTANT if gaussian_shift(ledger) is None else EXACT

@@ -22,6 +22,7 @@ from privctl.domain.errors import ExitCode, PrivctlError
 COMMANDS: dict[str, tuple[str, str]] = {
     "noise": ("privctl.cli.noise:noise", "Add calibrated Gaussian noise to finished weights (DP-Weights)."),
     "retrain": ("privctl.cli.retrain:retrain", "Train a model privately, with clipped gradients, or plainly."),
+    "secrets": ("privctl.cli.secrets:secrets", "Find secrets in training data, and plan what protects each of them."),
     "account": ("privctl.cli.account:account", "Plan a privacy budget: every accountant and theorem side by side."),
     "audit": (
         "privctl.cli.audit:audit",

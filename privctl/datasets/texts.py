@@ -34,7 +34,12 @@ class TextRecord:
 
 
 def read_texts(path: Path, *, labelled: bool = False, unit: str | None = None) -> list[TextRecord]:
-    """All records of a ``.jsonl``, ``.csv`` or ``.tsv`` file, plain or gzipped (``.gz``).
+    """All records of a file in a list; see ``iter_texts``."""
+    return list(iter_texts(path, labelled=labelled, unit=unit))
+
+
+def iter_texts(path: Path, *, labelled: bool = False, unit: str | None = None) -> Iterator[TextRecord]:
+    """The records of a ``.jsonl``, ``.csv`` or ``.tsv`` file, plain or gzipped (``.gz``), one at a time.
 
     A record has ``text``, or ``prompt`` and ``response``; with ``labelled`` also ``label``, a string or an integer; and
     the field that ``unit`` names, likewise. Tables name these in their first row. A ``.csv`` may quote cells; in a
@@ -47,12 +52,18 @@ def read_texts(path: Path, *, labelled: bool = False, unit: str | None = None) -
     if suffix in _JSON:
         rows: Iterator[tuple[int, Mapping[str, Any]]] = json_objects(path)
     elif suffix in _TABLES:
-        rows = iter(_read_table(path, _TABLES[suffix]))
+        rows = _read_table(path, _TABLES[suffix])
     else:
         raise UsageFault(
-            f"--data {path} ends neither in .jsonl nor .csv nor .tsv (nor these with .gz); give texts as one of them"
+            f"{path} ends neither in .jsonl nor .csv nor .tsv (nor these with .gz); give texts as one of them"
         )
-    return [_record(row, path, number, labelled, unit) for number, row in rows]
+    for number, row in rows:
+        yield _record(row, path, number, labelled, unit)
+
+
+def count_texts(path: Path) -> int:
+    """How many records ``iter_texts`` finds, each of them checked; raises as it does."""
+    return sum(1 for _ in iter_texts(path))
 
 
 def _record(row: Mapping[str, Any], path: Path, line: int, labelled: bool, unit: str | None) -> TextRecord:
@@ -84,26 +95,18 @@ def _name(row: Mapping[str, Any], key: str, where: str) -> str:
     return name
 
 
-def _read_table(path: Path, delimiter: str) -> list[tuple[int, dict[str, str]]]:
+def _read_table(path: Path, delimiter: str) -> Iterator[tuple[int, dict[str, str]]]:
     """Each row's cells by column name, with the line it begins on."""
-    before = csv.field_size_limit(_LONGEST_CELL)  # the module's default would refuse a text of 128 KiB
-    try:
-        return _rows(path, delimiter)
-    finally:
-        csv.field_size_limit(before)
-
-
-def _rows(path: Path, delimiter: str) -> list[tuple[int, dict[str, str]]]:
     source = _decoded(path)
     if delimiter == ",":
         reader = csv.reader(source, strict=True)
     else:
         reader = csv.reader(source, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
     names: list[str] | None = None
-    found = []
+    empty = True
     line = 1
     try:
-        for cells in reader:
+        while (cells := _next_row(reader)) is not None:
             where = f"{path} line {line}"
             if not cells:
                 pass
@@ -114,13 +117,22 @@ def _rows(path: Path, delimiter: str) -> list[tuple[int, dict[str, str]]]:
                     f"{where} has {len(cells)} cells where the first row names {len(names)}; {_advice(path)}"
                 )
             else:
-                found.append((line, dict(zip(names, cells, strict=True))))
+                empty = False
+                yield line, dict(zip(names, cells, strict=True))
             line = reader.line_num + 1
     except csv.Error as error:
         raise InputFault(f"{path} line {line} is not a row of a table: {error}; {_advice(path)}") from None
-    if not found:
+    if empty:
         raise InputFault(f"{path} holds no records; expected a row of column names, then one row a record")
-    return found
+
+
+def _next_row(reader: Iterator[list[str]]) -> list[str] | None:
+    """The next row, however long its cells; the limit is the whole process's, so it is changed for no longer."""
+    before = csv.field_size_limit(_LONGEST_CELL)  # the module's default would refuse a text of 128 KiB
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(before)
 
 
 def _header(cells: list[str], where: str) -> list[str]:

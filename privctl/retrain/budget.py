@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from privctl.accounting.calibration import noise_multiplier_for
+from privctl.accounting.guarantees import default_delta
 from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.errors import UsageFault
 from privctl.domain.events import Batches, Ledger, SampledGaussian
@@ -16,11 +17,6 @@ from privctl.training.perexample.clipping import ClippingStyle
 from privctl.training.recipe import Method, Recipe, Schedule
 
 _DEFAULT_EPOCHS = 3
-
-
-def default_delta(examples: int) -> float:
-    """1 / examples^1.1, somewhat below one over their number; 1e-5 at most."""
-    return float(min(1e-5, examples**-1.1))
 
 
 def recipe_for(request: RetrainRequest, examples: int, plan: Protection | None = None) -> tuple[Recipe, float | None]:

@@ -1,0 +1,23 @@
+"""``privctl secrets``: find secrets in training data, and plan what protects each of them."""
+
+from __future__ import annotations
+
+import click
+
+from privctl.cli.secrets_plan import plan
+
+
+@click.group()
+def secrets() -> None:
+    """Find the secrets in a data set, and plan a training that protects each to its own degree.
+
+    \b
+    Example:
+      privctl secrets scan train.jsonl -o secrets.jsonl
+      privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 \\
+          --cap 5 -o plan.safetensors
+      privctl retrain dp-sgd model/ --data train.jsonl --secrets plan.safetensors -o private/
+    """
+
+
+secrets.add_command(plan)

@@ -1,0 +1,178 @@
+"""``privctl secrets plan``: weights, sampling probabilities and noise that protect every secret to its own degree."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from privctl.cli.options import common, force
+from privctl.domain.errors import UsageFault
+
+if TYPE_CHECKING:
+    from privctl.secrets.plan.targets import Targets
+
+_FILE = click.Path(path_type=Path)
+_SWEEP = "sweep"
+
+
+@click.command("plan")
+@click.argument("data", type=_FILE)
+@click.option(
+    "--secrets", type=_FILE, required=True, help="The book of secrets, from privctl secrets scan or your own."
+)
+@click.option("--steps", type=int, required=True, help="Optimizer steps of the training to come.")
+@click.option("--batch-size", type=int, required=True, help="Expected records a batch.")
+@click.option(
+    "--cap",
+    help="Weight that a secret's records may have in all, per nat of its budget; several numbers, or the word sweep, "
+    "are compared.  [default: none]",
+)
+@click.option("--prior", type=float, default=0.001, show_default=True, help="Chance of guessing a secret beforehand.")
+@click.option("--posterior", type=float, default=0.1, show_default=True, help="What that chance may become.")
+@click.option(
+    "--target", "targets", multiple=True, help="Prior and posterior of one kind, KIND=PRIOR:POSTERIOR; repeatable."
+)
+@click.option(
+    "--form",
+    type=click.Choice(["reference", "pairwise"]),
+    default="reference",
+    show_default=True,
+    help="What a secret is compared with: its absence, or (more noise) its opposite.",
+)
+@click.option(
+    "--solver",
+    type=click.Choice(["auto", "interior", "first-order"]),
+    default="auto",
+    show_default=True,
+    help="Of the weights; auto goes by size.",
+)
+@click.option(
+    "--gap", type=float, default=1e-4, show_default=True, help="Relative gap the first-order method stops at."
+)
+@click.option("--delta", type=float, help="Of the record-level guarantee.  [default: below 1 / records]")
+@click.option("-o", "--output", type=_FILE, help="The plan to write, .safetensors; its report lies beside it.")
+@force
+@common
+def plan(
+    data: Path,
+    secrets: Path,
+    steps: int,
+    batch_size: int,
+    cap: str | None,
+    prior: float,
+    posterior: float,
+    targets: tuple[str, ...],
+    form: str,
+    solver: str,
+    gap: float,
+    delta: float | None,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Plan the protection of the secrets in DATA.
+
+    A secret's prior is the most that an adversary who knows everything else gives any value of it; its posterior is
+    what that may become by seeing the model. Records that hold much of what must be protected get a lower weight, by a
+    linear program that keeps as much weight as it can, and the noise is the least with which every secret stays within
+    its posterior. Train with the plan by `privctl retrain dp-sgd --secrets plan.safetensors`.
+
+    \b
+    Example:
+      privctl secrets scan train.jsonl -o secrets.jsonl
+      privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 --cap sweep
+      privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 \\
+          --cap 5 --target email=1e-4:0.05 -o plan.safetensors
+    """
+    from privctl.codec import encode
+    from privctl.progress import note, progress
+    from privctl.render.secrets_plan import secrets_plan_text
+    from privctl.reports import report_beside, write_report
+    from privctl.secrets.plan.make import PlanRequest, caps_to_sweep, explore, protection, question
+    from privctl.secrets.plan.report import report_of
+    from privctl.secrets.plan.weights import Solver
+    from privctl.secrets.protection import Form, write_protection
+    from privctl.storage.atomic import require_absent
+
+    caps = None if cap == _SWEEP else _caps(cap)
+    one = caps is not None and len(caps) == 1
+    _check(output, delta, one=one)
+    request = PlanRequest(
+        data=data,
+        secrets=secrets,
+        steps=steps,
+        batch_size=batch_size,
+        delta=delta,
+        targets=_targets(prior, posterior, targets),
+        form=Form(form),
+        solver=Solver(solver),
+        gap=gap,
+    )
+    if output is not None:
+        require_absent(output, force)
+        require_absent(report_beside(output), force)
+    asked = question(request)
+    shown = partial(progress, quiet=quiet)
+    sweep = explore(asked, caps_to_sweep(asked) if caps is None else caps, shown, strict=one)
+    made = None
+    if output is not None:
+        made = protection(asked, sweep.tried[0])
+        write_protection(output, made, report_beside(output), replace=force)
+    report = report_of(asked, sweep, made, output)
+    if output is not None:
+        write_report(report_beside(output), report)
+        note(f"wrote {output} and {report_beside(output)}", quiet=quiet)
+    click.echo(encode(report) if as_json else secrets_plan_text(report), nl=False)
+
+
+def _check(output: Path | None, delta: float | None, *, one: bool) -> None:
+    if output is not None and not one:
+        raise UsageFault("--output takes the plan of one cap; compare several first, then give the one you choose")
+    if output is not None and output.suffix != ".safetensors":
+        raise UsageFault(f"--output {output} does not end in .safetensors, which a plan is")
+    if delta is not None and not 0 < delta < 1:
+        raise UsageFault(f"--delta is {delta:g}; it must be above 0 and below 1")
+
+
+def _caps(text: str | None) -> tuple[float | None, ...]:
+    """The caps of ``--cap``: numbers separated by commas, or the word none."""
+    if text is None:
+        return (None,)
+    found: list[float | None] = []
+    for part in text.split(","):
+        try:
+            found.append(None if part.strip() == "none" else float(part))
+        except ValueError:
+            raise UsageFault(f"--cap is {text!r}; expected numbers such as 5 or 2,5,10, or the word {_SWEEP}") from None
+    for value in found:
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise UsageFault(f"--cap is {value:g}; it must be a finite number above 0")
+    return tuple(dict.fromkeys(found))
+
+
+def _targets(prior: float, posterior: float, own: tuple[str, ...]) -> Targets:
+    """The targets of ``--prior``, ``--posterior`` and ``--target``."""
+    from privctl.secrets.plan.targets import Target, Targets
+
+    by_kind = {}
+    try:
+        default = Target(prior=prior, posterior=posterior)
+    except ValueError as error:
+        raise UsageFault(f"--{error}") from None
+    for text in own:
+        kind, _, numbers = text.rpartition("=")
+        before, _, after = numbers.partition(":")
+        try:
+            pair = float(before), float(after)
+        except ValueError:
+            raise UsageFault(f"--target is {text!r}; expected KIND=PRIOR:POSTERIOR, such as email=1e-4:0.05") from None
+        try:
+            by_kind[kind] = Target(prior=pair[0], posterior=pair[1])
+        except ValueError as error:
+            raise UsageFault(f"--target {text}: {error}") from None
+    return Targets(default=default, by_kind=by_kind)

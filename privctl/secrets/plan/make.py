@@ -1,0 +1,277 @@
+"""From data and a book of secrets to a plan of protection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from privctl.accounting.guarantees import default_delta
+from privctl.accounting.many_secrets import Calibrated, curve_posteriors, least_noise
+from privctl.accounting.secrets import posterior
+from privctl.datasets.texts import count_texts
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.progress import Advance
+from privctl.reports import FoundReport, read_report, report_beside
+from privctl.secrets.book import SecretTable, read_secrets, table_of
+from privctl.secrets.plan.targets import Budgets, Targets, budgets_of
+from privctl.secrets.plan.weights import Solver, Weighted, weights_for
+from privctl.secrets.protection import Form, PlanFacts, Protection
+from privctl.storage.digest import file_digest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: (label, total, unit) -> a block that yields the function which advances it.
+Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
+#: Of how many secrets, those nearest to their budgets, the posterior is also found from the whole trade-off curve.
+CURVES = 3
+#: Caps that a sweep tries, from one at which nothing is held back downwards.
+_SWEEP = 10
+_SWEEP_SPAN = 1000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What a user asks of ``privctl secrets plan``; ``delta`` None follows from the number of records."""
+
+    data: Path
+    secrets: Path
+    steps: int
+    batch_size: int
+    targets: Targets
+    delta: float | None = None
+    form: Form = Form.REFERENCE
+    solver: Solver = Solver.AUTO
+    gap: float = 1e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Question:
+    """The data as a plan needs them: how many ``examples``, which secrets lie where, what each may lose.
+
+    ``unheld`` counts the secrets that no record holds. ``parent`` is the scan's report, where there is one.
+    """
+
+    request: PlanRequest
+    examples: int
+    data_digest: str
+    secrets_digest: str
+    table: SecretTable
+    budgets: Budgets
+    unheld: int
+    parent: FoundReport | None
+
+    @property
+    def delta(self) -> float:
+        """Of the record-level guarantee."""
+        return self.request.delta or default_delta(self.examples)
+
+    @property
+    def largest_cap(self) -> float:
+        """The cap from which on nothing is held back."""
+        sizes = np.diff(self.table.starts)
+        return float((sizes / self.budgets.nats).max())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tried:
+    """One cap tried out: the weights it leaves, the noise they need, and how long both took."""
+
+    cap: float | None
+    weighted: Weighted
+    probabilities: NDArray[np.float64]
+    calibrated: Calibrated
+    seconds: float
+
+    @property
+    def kept(self) -> float:
+        """The mean weight of a record."""
+        return self.weighted.total / len(self.weighted.weights)
+
+
+def question(request: PlanRequest) -> Question:
+    """Read the data's size and the book. Raises PrivctlError in one sentence for what does not go together."""
+    _check(request)
+    table = table_of(read_secrets(request.secrets))
+    examples = count_texts(request.data)
+    last = int(table.records.max(initial=-1))
+    if last >= examples:
+        j = int(np.searchsorted(table.starts, np.argmax(table.records), side="right")) - 1
+        raise InputFault(
+            f"{request.secrets} puts the secret {table.ids[j]!r} into record {last}, and {request.data} holds "
+            f"{examples} records, counted from 0; scan this data"
+        )
+    digest = file_digest(request.data)
+    parent = _scan_report(request.secrets, request.data, digest)
+    unheld = int((np.diff(table.starts) == 0).sum())
+    if unheld == len(table):
+        raise InputFault(f"no secret of {request.secrets} is in any record; there is nothing to protect")
+    return Question(
+        request=request,
+        examples=examples,
+        data_digest=digest,
+        secrets_digest=file_digest(request.secrets),
+        table=table,
+        budgets=budgets_of(table, request.targets),
+        unheld=unheld,
+        parent=parent,
+    )
+
+
+def _check(request: PlanRequest) -> None:
+    if request.steps < 1:
+        raise UsageFault(f"--steps is {request.steps}; it must be at least 1")
+    if request.batch_size < 1:
+        raise UsageFault(f"--batch-size is {request.batch_size}; it must be at least 1")
+    if not 0 < request.gap < 1:
+        raise UsageFault(f"--gap is {request.gap:g}; it must be above 0 and below 1")
+
+
+def _scan_report(secrets: Path, data: Path, digest: str) -> FoundReport | None:
+    """The report beside the book; raises InputFault where it is of other data."""
+    place = report_beside(secrets)
+    if not place.is_file():
+        return None
+    found = FoundReport(place, read_report(place))
+    scanned = next((entry.digest for entry in found.report.inputs if entry.role == "data"), None)
+    if scanned is not None and scanned != digest:
+        raise InputFault(f"{secrets} was made from other data than {data}, as {place} says; scan {data} again")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sweep:
+    """The caps that were tried, and why others could not be: (cap, reason)."""
+
+    tried: tuple[Tried, ...]
+    refused: tuple[tuple[float | None, str], ...]
+
+
+def caps_to_sweep(asked: Question) -> list[float | None]:
+    """No cap, then caps from the largest that says something downwards, on a logarithmic scale."""
+    top = asked.largest_cap
+    return [None, *np.geomspace(top, top / _SWEEP_SPAN, _SWEEP + 1)[1:].tolist()]
+
+
+def explore(asked: Question, caps: Sequence[float | None], progress: Progress, *, strict: bool) -> Sweep:
+    """Each of ``caps`` tried out. Raises UsageFault for one that cannot be, where ``strict`` or none can."""
+    found, refused = [], []
+    for cap in caps:
+        label = "no cap" if cap is None else f"cap {cap:.4g}"
+        with progress(f"weights and noise, {label}", 1.0, "plan") as advance:
+            try:
+                found.append(_tried(asked, cap, advance))
+            except UsageFault as fault:
+                if strict or (not found and cap == caps[-1]):
+                    raise
+                refused.append((cap, str(fault)))
+    return Sweep(tried=tuple(found), refused=tuple(refused))
+
+
+def _tried(asked: Question, cap: float | None, advance: Advance) -> Tried:
+    started = time.perf_counter()
+    request, table = asked.request, asked.table
+    if cap is None:
+        weighted = Weighted(weights=np.ones(asked.examples), gap=0.0, solver="none: no cap was given")
+    else:
+        limits = cap * asked.budgets.nats
+        weighted = weights_for(
+            table.starts,
+            table.records,
+            asked.examples,
+            limits,
+            solver=request.solver,
+            gap=request.gap,
+            advance=advance,
+        )
+    probabilities = _probabilities(weighted, request.batch_size, cap)
+    calibrated = least_noise(
+        table.starts,
+        table.records,
+        probabilities,
+        asked.budgets.nats,
+        request.steps,
+        pairwise=request.form is Form.PAIRWISE,
+    )
+    return Tried(
+        cap=cap,
+        weighted=weighted,
+        probabilities=probabilities,
+        calibrated=calibrated,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _probabilities(weighted: Weighted, batch_size: int, cap: float | None) -> NDArray[np.float64]:
+    """Each record's share of the expected batch."""
+    weights, total = weighted.weights, weighted.total
+    most = total / float(weights.max()) if total > 0 else 0.0
+    if batch_size > most:
+        held = f"under --cap {cap:g} the records weigh" if cap is not None else "the records weigh"
+        raise UsageFault(
+            f"--batch-size is {batch_size}, and {held} {total:.6g} in all, so that at most {int(most)} can be expected "
+            "in a batch; give a smaller batch or a larger cap"
+        )
+    return np.minimum(1.0, batch_size * weights / total)
+
+
+def protection(asked: Question, found: Tried) -> Protection:
+    """The plan as a file holds it, with the sharper posterior of the secrets nearest to their budgets."""
+    request, table, budgets = asked.request, asked.table, asked.budgets
+    calibrated = found.calibrated
+    plan = Protection(
+        facts=PlanFacts(
+            data=asked.data_digest,
+            data_name=request.data.name,
+            examples=asked.examples,
+            secrets=asked.secrets_digest,
+            steps=request.steps,
+            batch_size=float(request.batch_size),
+            noise_multiplier=calibrated.noise_multiplier,
+            form=request.form,
+            cap=found.cap,
+        ),
+        ids=table.ids,
+        kinds=table.kinds,
+        weights=found.weighted.weights,
+        probabilities=found.probabilities,
+        starts=table.starts,
+        records=table.records,
+        priors=budgets.priors,
+        posteriors=budgets.posteriors,
+        budgets=budgets.nats,
+        information=calibrated.informations,
+        posterior_bounds=_fano(calibrated.informations, budgets.priors),
+        curve_bounds=np.full(len(table), np.nan),
+    )
+    if request.form is Form.PAIRWISE:
+        return plan
+    curves, chosen = plan.curve_bounds.copy(), nearest(plan, CURVES)
+    curves[chosen] = curve_posteriors(
+        plan.starts,
+        plan.records,
+        plan.probabilities,
+        chosen,
+        plan.priors[chosen].tolist(),
+        plan.facts.noise_multiplier,
+        plan.facts.steps,
+    )
+    return replace(plan, curve_bounds=curves)
+
+
+def nearest(plan: Protection, count: int) -> list[int]:
+    """The positions of the secrets whose information is nearest to their budgets, nearest first; none of those at 0."""
+    order = np.argsort(-plan.information / plan.budgets, kind="stable")[:count]
+    return [int(j) for j in order if plan.information[j] > 0]
+
+
+def _fano(information: NDArray[np.float64], priors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The posterior that each secret's information allows."""
+    pairs = zip(information.tolist(), priors.tolist(), strict=True)
+    return np.array([posterior(nats, prior) for nats, prior in pairs])

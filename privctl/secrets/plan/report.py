@@ -1,0 +1,203 @@
+"""The report of a plan of protection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privctl.accounting.guarantees import finite, guarantee_of
+from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.guarantee import (
+    Adjacency,
+    Assumption,
+    AssumptionState,
+    Guarantee,
+    Notion,
+    PrivacyUnit,
+    Risk,
+    RiskMeasure,
+    status_of,
+)
+from privctl.domain.report import Omission, PrivacyReport
+from privctl.reports import file_artifact, now, report_beside, versions
+from privctl.secrets.plan.make import Question, Sweep, Tried, nearest
+from privctl.secrets.protection import Form, Protection
+
+_WARNINGS = (
+    "a plan, not a run: it holds for a training that samples, clips and adds noise as it says",
+    "only the listed occurrences are protected: what the book misses, or what tells a secret without holding it, is "
+    "not",
+    "weights, noise and this report follow from where the secrets lie: keep them, and the plan, to yourself",
+    "bounds are for real arithmetic; floating-point noise is not modelled",
+)
+_ACCOUNTANT = {
+    Form.REFERENCE: "KL divergence from the secret's absence, certified upper bound; Fano's inequality",
+    Form.PAIRWISE: "KL divergence of opposite contributions, certified upper bound; Fano's inequality",
+}
+_CURVE = "trade-off curve of the privacy loss distribution, from the secret's absence"
+
+
+def report_of(asked: Question, sweep: Sweep, plan: Protection | None, output: Path | None) -> PrivacyReport:
+    """The report of all caps that were tried, and of the ``plan`` where one was written to ``output``."""
+    request = asked.request
+    place = report_beside(request.data if output is None else output)
+    files = {"data": request.data, "secrets": request.secrets}
+    return PrivacyReport(
+        step="secrets-plan",
+        created=now(),
+        versions=versions(("numpy", "scipy", "highspy")),
+        inputs=tuple(file_artifact(role, path, place) for role, path in files.items()),
+        outputs=() if output is None else (file_artifact("plan", output, place),),
+        parameters=_parameters(asked, sweep),
+        mechanism=None if plan is None else planned_ledger(plan),
+        guarantees=() if plan is None else tuple(guarantees_of(plan, asked.delta)),
+        evidence=() if plan is None else tuple(_evidence(plan)),
+        omissions=tuple(Omission(what=f"cap {cap:g}" if cap else "no cap", reason=why) for cap, why in sweep.refused),
+        warnings=(*_WARNINGS, *_unheld(asked)),
+        parents=() if asked.parent is None else (asked.parent.parent_of(place),),
+    )
+
+
+def planned_ledger(plan: Protection) -> Ledger:
+    """What one record gives away at most: that of a record with the largest probability of all."""
+    event = SampledGaussian(
+        noise_multiplier=plan.facts.noise_multiplier,
+        sample_rate=plan.largest_probability,
+        steps=plan.facts.steps,
+        batches=Batches.POISSON,
+    )
+    return Ledger(events=(event,))
+
+
+def guarantees_of(plan: Protection, delta: float) -> Iterator[Guarantee]:
+    """That every secret is protected, by the one nearest to its budget; then what protects any one record."""
+    for j in nearest(plan, 1):
+        yield _secret(plan, j)
+        if np.isfinite(plan.curve_bounds[j]):
+            yield _secret(plan, j, curve=True)
+    yield guarantee_of(
+        planned_ledger(plan),
+        delta,
+        name="any one record",
+        state=AssumptionState.ASSERTED,
+        note=f"for the record that is drawn most often, with probability {plan.largest_probability:.4g} a step",
+    )
+
+
+def _secret(plan: Protection, j: int, *, curve: bool = False) -> Guarantee:
+    bounds = plan.curve_bounds if curve else plan.posterior_bounds
+    premises = (*secret_premises(plan, AssumptionState.ASSERTED),)
+    return Guarantee(
+        name="secret protection, trade-off curve" if curve else "secret protection, mutual information",
+        epsilon=finite(float(plan.information[j])),
+        delta=0.0,
+        notion=Notion.SECRET_PROTECTION,
+        unit=PrivacyUnit.SECRET,
+        adjacency=Adjacency.ZERO_OUT if plan.facts.form is Form.REFERENCE or curve else Adjacency.REPLACE_ONE,
+        accountant=_CURVE if curve else _ACCOUNTANT[plan.facts.form],
+        status=status_of(premises),
+        noise_multiplier=plan.facts.noise_multiplier,
+        assumptions=premises,
+        note=f"for the secret {plan.ids[j]!r}, nearest of {len(plan.ids)} to its budget of {plan.budgets[j]:.6g} nats",
+        risks=(Risk(measure=RiskMeasure.POSTERIOR, bound=min(1.0, float(bounds[j])), at=float(plan.priors[j])),),
+    )
+
+
+def secret_premises(plan: Protection, state: AssumptionState) -> Iterator[Assumption]:
+    """What protection of secrets rests on; ``state`` is who stands behind sampling and clipping."""
+    yield Assumption(
+        name="contribution",
+        statement="one record changes what noise is added to by the clip norm at most",
+        state=state,
+    )
+    yield Assumption(
+        name="poisson batches",
+        statement="every record enters each batch independently, with the probability that the plan gives it",
+        state=state,
+    )
+    yield Assumption(
+        name="whole book",
+        statement="the book names every record that depends on a secret, and which these are does not depend on the "
+        "secret's value",
+        state=AssumptionState.ASSERTED,
+    )
+    yield Assumption(
+        name="prior",
+        statement="knowing all else in the data, an adversary gives no value of a secret more than its prior",
+        state=AssumptionState.ASSERTED,
+    )
+    if plan.facts.form is Form.PAIRWISE:
+        yield Assumption(
+            name="opposite contributions",
+            statement="two values of a secret differ most where their contributions are opposite (checked on grids, "
+            "not proved)",
+            state=AssumptionState.ASSERTED,
+        )
+
+
+def _parameters(asked: Question, sweep: Sweep) -> dict[str, Any]:
+    request = asked.request
+    sizes = np.diff(asked.table.starts)
+    kinds: dict[str, int] = {}
+    for kind in asked.table.kinds:
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return {
+        "steps": request.steps,
+        "batch_size": request.batch_size,
+        "delta": asked.delta,
+        "form": str(request.form),
+        "dataset_size": asked.examples,
+        "secrets": len(asked.table),
+        "secrets_in_no_record": asked.unheld,
+        "memberships": len(asked.table.records),
+        "records_with_a_secret": len(np.unique(asked.table.records)),
+        "largest_secret": int(sizes.max()),
+        "kinds": kinds,
+        "default_prior": request.targets.default.prior,
+        "default_posterior": request.targets.default.posterior,
+        "targets": {k: [t.prior, t.posterior] for k, t in request.targets.by_kind.items()},
+        "caps": [_tried(entry) for entry in sweep.tried],
+    }
+
+
+def _tried(entry: Tried) -> dict[str, Any]:
+    weights = entry.weighted.weights
+    return {
+        "cap": entry.cap,
+        "kept": entry.kept,
+        "held_out": int((weights == 0).sum()),
+        "whole": int((weights == 1).sum()),
+        "largest_probability": float(entry.probabilities.max()),
+        "noise_multiplier": entry.calibrated.noise_multiplier,
+        "solver": entry.weighted.solver,
+        "gap": entry.weighted.gap,
+        "seconds": round(entry.seconds, 3),
+    }
+
+
+def _evidence(plan: Protection) -> Iterator[Evidence]:
+    """How the secrets stand as a whole."""
+    held = plan.information > 0
+    for quantity, values in (
+        ("bound on the posterior of a secret", plan.posterior_bounds[held]),
+        ("information on a secret, nats", plan.information[held]),
+        ("information / budget of a secret", plan.information[held] / plan.budgets[held]),
+    ):
+        if len(values):
+            yield Evidence(
+                method="computed for every secret",
+                quantity=quantity,
+                estimate=float(np.median(values)),
+                bound=Bound.NONE,
+                samples={"secrets": len(values)},
+                details={f"quantile {q:g}": float(np.quantile(values, q)) for q in (0, 0.1, 0.5, 0.9, 0.99, 1)},
+            )
+
+
+def _unheld(asked: Question) -> Iterator[str]:
+    if asked.unheld:
+        yield f"{asked.unheld} of {len(asked.table)} secrets are in no record; nothing of them is ever used"

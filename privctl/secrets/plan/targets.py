@@ -1,0 +1,83 @@
+"""What each secret may lose: from prior and posterior to a budget in nats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from privctl.accounting.secrets import binary_kl
+from privctl.domain.checks import fraction
+from privctl.domain.errors import UsageFault
+from privctl.secrets.book import SecretTable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """``prior``: the most probability an adversary gives any value beforehand; ``posterior``: what it may become.
+
+    Raises ValueError unless 0 < prior < posterior < 1.
+    """
+
+    prior: float = 0.001
+    posterior: float = 0.1
+
+    def __post_init__(self) -> None:
+        fraction("prior", self.prior)
+        fraction("posterior", self.posterior)
+        if self.posterior <= self.prior:
+            raise ValueError(f"posterior is {self.posterior!r}; it must be above the prior, {self.prior!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """The target of a secret: its own in the book, else its kind's, else the ``default``."""
+
+    default: Target = Target()
+    by_kind: Mapping[str, Target] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Budgets:
+    """By secret, float64: ``priors``, ``posteriors``, and the ``nats`` that lead from one to the other."""
+
+    priors: NDArray[np.float64]
+    posteriors: NDArray[np.float64]
+    nats: NDArray[np.float64]
+
+
+def budgets_of(table: SecretTable, targets: Targets) -> Budgets:
+    """The budget kl(posterior, prior) of every secret (Hush, definition 3.1 and lemma 3.2 with the KL divergence).
+
+    Raises UsageFault, naming the secret, where a posterior is not above the prior, and for a kind with a target of its
+    own that no secret is of.
+    """
+    unknown = sorted(set(targets.by_kind) - set(table.kinds))
+    if unknown:
+        raise UsageFault(
+            f"--target names the kind {unknown[0]!r}, of which the book has no secret; it has "
+            + ", ".join(sorted(set(table.kinds))[:8])
+        )
+    own = [targets.by_kind.get(kind, targets.default) for kind in table.kinds]
+    priors = np.where(np.isnan(table.priors), [target.prior for target in own], table.priors)
+    posteriors = np.where(np.isnan(table.posteriors), [target.posterior for target in own], table.posteriors)
+    wrong = np.flatnonzero(posteriors <= priors)
+    if len(wrong):
+        j = int(wrong[0])
+        raise UsageFault(
+            f"the secret {table.ids[j]!r} has the posterior {posteriors[j]:g}, which must be above its prior, "
+            f"{priors[j]:g}: change it in the book, or with --posterior or --target"
+        )
+    known: dict[tuple[float, float], float] = {}
+    nats = np.empty(len(table))
+    for j, pair in enumerate(zip(posteriors.tolist(), priors.tolist(), strict=True)):
+        if pair not in known:
+            known[pair] = binary_kl(*pair)
+        nats[j] = known[pair]
+    return Budgets(priors=priors, posteriors=posteriors, nats=nats)

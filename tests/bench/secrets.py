@@ -1,0 +1,114 @@
+"""Plans of protection at scale: the weights by every method, the whole plan, and the accounting of all secrets.
+
+Each way runs in a process of its own, so that its memory is its own. The instances are those of ``secrets_accounting``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tests.bench.common import forget_peak, forked, publish, status_mib
+from tests.bench.secrets_accounting import BATCH, CAP, SIZES, STEPS, Instance, instance
+from tests.bench.secrets_accounting import rows as accounting_rows
+
+#: Up to how many secrets a way is tried; beyond it takes many minutes.
+SIMPLEX, INTERIOR = 10_000, 10_000
+
+Way = Callable[[Instance], dict[str, Any]]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this bench."""
+    parser.add_argument("--most-secrets", type=int, default=SIZES[-1][0], help="leave out larger instances")
+
+
+def main(options: argparse.Namespace) -> None:
+    """Every way that can be asked for it, on every size."""
+    results: list[dict[str, Any]] = []
+    for secrets, records in SIZES:
+        if secrets > options.most_secrets:
+            continue
+        ways: dict[str, Way] = {
+            "weights: first order, gap 1e-3": partial(_weights, "first-order", 1e-3),
+            "weights: first order, gap 1e-4": partial(_weights, "first-order", 1e-4),
+            "whole plan": _plan,
+        }
+        if secrets <= INTERIOR:
+            ways["weights: HiGHS interior point"] = partial(_weights, "interior", 1e-4)
+        if secrets <= SIMPLEX:
+            ways["weights: HiGHS simplex"] = _simplex
+        for name, way in ways.items():
+            found = forked(partial(_measured, way, secrets, records))
+            results.append({"secrets": secrets, "way": name, **found})
+            print(*_cells(results[-1]), sep="  ", flush=True)
+    accounting = forked(lambda: {"rows": accounting_rows()})
+    headings = ["secrets", "way", "s", "MiB", "result"]
+    shown = [_cells(row) for row in results] + [_accounted(row) for row in accounting.get("rows", [])]
+    publish("secrets", headings, shown, {"plans": results, "accounting": accounting}, options.output)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    seconds = row["fails"] if "fails" in row else f"{row['seconds']:.2f}"
+    return [f"{row['secrets']:,}", row["way"], seconds, f"{row.get('peak_mib', 0):.0f}", row.get("result", "")]
+
+
+def _accounted(row: dict[str, Any]) -> list[str]:
+    seconds = row.get("median_s", row.get("s_per_secret", 0) * row["secrets"])
+    told = f"{row['to_ours']:.3g} times ours, from {row['sampled']} secrets" if "to_ours" in row else ""
+    return [f"{row['secrets']:,}", f"{row['what']}: {row['party']}", f"{seconds:.4g}", "", told]
+
+
+def _measured(way: Way, secrets: int, records: int) -> dict[str, Any]:
+    way(instance(10, 300))  # imports
+    made = instance(secrets, records)
+    before = status_mib("VmRSS")
+    forget_peak()
+    started = time.perf_counter()
+    found = way(made)
+    seconds = time.perf_counter() - started
+    return {"seconds": seconds, "peak_mib": status_mib("VmHWM") - before, "memberships": len(made.records), **found}
+
+
+def _weights(solver: str, gap: float, made: Instance) -> dict[str, Any]:
+    from privctl.secrets.plan.weights import Solver, weights_for
+
+    examples, limits = len(made.probabilities), CAP * made.budgets
+    found = weights_for(made.starts, made.records, examples, limits, solver=Solver(solver), gap=gap)
+    return {"result": f"weight {found.total:.8g}, gap {found.gap:.1e}", "total": found.total, "gap": found.gap}
+
+
+def _simplex(made: Instance) -> dict[str, Any]:
+    import numpy as np
+    from scipy import sparse
+    from scipy.optimize import linprog
+
+    examples = len(made.probabilities)
+    shape = (len(made.budgets), examples)
+    matrix = sparse.csr_array((np.ones(len(made.records)), made.records, made.starts), shape)
+    found = linprog(-np.ones(examples), A_ub=matrix, b_ub=CAP * made.budgets, bounds=(0, 1), method="highs-ds")
+    return {"result": f"weight {-found.fun:.8g}", "total": -found.fun}
+
+
+def _plan(made: Instance) -> dict[str, Any]:
+    """Weights, probabilities and noise, as ``privctl secrets plan`` finds them."""
+    import numpy as np
+
+    from privctl.accounting.many_secrets import least_noise
+    from privctl.secrets.plan.weights import weights_for
+
+    examples = len(made.probabilities)
+    found = weights_for(made.starts, made.records, examples, CAP * made.budgets, gap=1e-3)
+    size = min(BATCH, 0.5 * found.total / float(found.weights.max()))
+    rates = np.minimum(1, size * found.weights / found.total)
+    noise = least_noise(made.starts, made.records, rates, made.budgets, STEPS)
+    return {
+        "result": f"kept {100 * found.total / examples:.3g} %, noise multiplier {noise.noise_multiplier:.6g}, "
+        f"gap {found.gap:.1e}",
+        "gap": found.gap,
+        "noise_multiplier": noise.noise_multiplier,
+        "worst_ratio": noise.worst_ratio,
+    }

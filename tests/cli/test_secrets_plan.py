@@ -1,0 +1,215 @@
+"""``privctl secrets plan`` as a user meets it: what it writes, what it says, mistakes in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from privctl.accounting.secrets import information, noise_multiplier_for
+from privctl.cli import run
+from privctl.codec import decode
+from privctl.domain.events import SecretMixture
+from privctl.domain.guarantee import Notion, Status
+from privctl.secrets.protection import read_protection
+from privctl.storage.digest import file_digest
+from privctl.storage.reader import SafetensorsFile
+
+EXAMPLES, BATCH, STEPS = 60, 6, 200
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(f'{{"text": "record {i}"}}\n' for i in range(EXAMPLES)))
+    return path
+
+
+def book(folder: Path, *rows: dict[str, object]) -> Path:
+    path = folder / "secrets.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    """One secret in two records, one in thirty (much to hold back), one in none."""
+    return book(
+        tmp_path,
+        {"id": "few", "kind": "email", "records": [0, 1], "prior": 0.001, "posterior": 0.02},
+        {"id": "many", "kind": "word", "records": list(range(10, 40))},
+        {"id": "none", "kind": "word", "records": []},
+    )
+
+
+def plan(data: Path, secrets: Path, *more: str) -> int:
+    return run(
+        [
+            "secrets",
+            "plan",
+            str(data),
+            "--secrets",
+            str(secrets),
+            "--steps",
+            str(STEPS),
+            "--batch-size",
+            str(BATCH),
+            *more,
+        ]
+    )
+
+
+def test_a_plan_meets_every_secret_and_one_of_them_just(data: Path, secrets: Path, tmp_path: Path) -> None:
+    output = tmp_path / "plan.safetensors"
+    assert plan(data, secrets, "--cap", "3", "-o", str(output), "--quiet") == 0
+    found = read_protection(output)
+    assert found.ids == ("few", "many", "none")
+    assert found.facts.data == file_digest(data)
+    assert found.facts.secrets == file_digest(secrets)
+    assert found.probabilities.sum() == pytest.approx(BATCH)
+    ratios = found.information / found.budgets
+    assert ratios.max() == pytest.approx(1, abs=1e-6)
+    assert ratios.max() <= 1
+    for j in range(2):
+        event = SecretMixture(
+            probabilities=tuple(found.of_secret(j).tolist()),
+            noise_multiplier=found.facts.noise_multiplier,
+            steps=STEPS,
+        )
+        assert found.information[j] == pytest.approx(information(event), rel=1e-9)
+        load = found.weights[found.records[found.starts[j] : found.starts[j + 1]]].sum()
+        assert load <= 3 * found.budgets[j]
+    assert found.information[2] == 0
+    assert found.curve_bounds[np.argmax(ratios)] < found.posterior_bounds[np.argmax(ratios)]
+
+
+def test_without_a_cap_the_noise_is_that_of_the_worst_secret(data: Path, tmp_path: Path) -> None:
+    secrets = book(tmp_path, {"id": "a", "kind": "k", "records": [3]}, {"id": "b", "kind": "k", "records": [4, 5, 6]})
+    output = tmp_path / "plan.safetensors"
+    assert plan(data, secrets, "-o", str(output), "--quiet") == 0
+    found = read_protection(output)
+    np.testing.assert_array_equal(found.weights, np.ones(EXAMPLES))
+    alone = noise_multiplier_for([BATCH / EXAMPLES] * 3, STEPS, 0.001, 0.1)
+    assert found.facts.noise_multiplier == pytest.approx(alone, rel=1e-8)
+
+
+def test_the_pairwise_form_takes_more_noise(data: Path, secrets: Path, tmp_path: Path) -> None:
+    found = []
+    for form in ("reference", "pairwise"):
+        output = tmp_path / f"{form}.safetensors"
+        assert plan(data, secrets, "--cap", "3", "--form", form, "-o", str(output), "--quiet") == 0
+        found.append(read_protection(output).facts.noise_multiplier)
+    assert 1.05 * found[0] < found[1] < 2.1 * found[0]
+
+
+def test_the_report_says_what_it_rests_on(data: Path, secrets: Path, tmp_path: Path) -> None:
+    output = tmp_path / "plan.safetensors"
+    assert plan(data, secrets, "--cap", "3", "-o", str(output), "--quiet") == 0
+    with SafetensorsFile(output) as file:
+        assert file.metadata["privctl.report"] == "plan.report.json"
+    report = decode((tmp_path / "plan.report.json").read_text(), "report")
+    assert report.step == "secrets-plan"
+    assert {entry.role for entry in report.inputs} == {"data", "secrets"}
+    assert [entry.digest for entry in report.outputs] == [file_digest(output)]
+    by_fano, by_curve, record = report.guarantees
+    assert by_fano.notion is by_curve.notion is Notion.SECRET_PROTECTION
+    assert by_fano.status is Status.CONDITIONAL
+    assert by_curve.risks[0].bound < by_fano.risks[0].bound
+    assert record.notion is Notion.APPROXIMATE_DP
+    assert any("1 of 3 secrets are in no record" in warning for warning in report.warnings)
+
+
+def test_a_sweep_compares_and_writes_nothing(
+    data: Path, secrets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    assert plan(data, secrets, "--cap", "sweep", "--json", "--quiet") == 0
+    assert sorted(tmp_path.iterdir()) == before
+    report = decode(capsys.readouterr().out, "report")
+    caps = report.parameters["caps"]
+    assert caps[0]["cap"] is None
+    assert caps[0]["kept"] == 1
+    kept, noise = [c["kept"] for c in caps], [c["noise_multiplier"] for c in caps]
+    assert kept == sorted(kept, reverse=True)
+    assert kept[-1] < kept[0]
+    assert min(noise) < noise[0]
+
+
+def test_the_table_is_readable(data: Path, secrets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan(data, secrets, "--cap", "none,5,3", "--quiet") == 0
+    shown = capsys.readouterr().out
+    assert "3 secrets in 32 of 60 records" in shown
+    assert "noise multiplier" in shown
+    assert max(map(len, shown.splitlines()[:6])) <= 80
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "part"),
+    [
+        (["--cap", "0"], 2, "--cap is 0"),
+        (["--cap", "x"], 2, "expected numbers such as 5"),
+        (["--cap", "nan"], 2, "--cap is nan"),
+        (["--prior", "0.2"], 2, "above the prior"),
+        (["--prior", "0"], 2, "prior is 0"),
+        (["--posterior", "1"], 2, "posterior is 1"),
+        (["--target", "emial=0.01:0.1"], 2, "no secret"),
+        (["--target", "word=0.01"], 2, "expected KIND=PRIOR:POSTERIOR"),
+        (["--target", "word=0.1:0.01"], 2, "above the prior"),
+        (["--delta", "1"], 2, "--delta is 1"),
+        (["--gap", "0"], 2, "--gap is 0"),
+        (["--cap", "0.01", "--batch-size", "40"], 2, "smaller batch or a larger cap"),
+        (["--cap", "2,3", "-o", "plan.safetensors"], 2, "plan of one cap"),
+        (["-o", "plan.json"], 2, "does not end in .safetensors"),
+    ],
+)
+def test_mistakes_get_one_sentence(
+    data: Path,
+    secrets: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    code: int,
+    part: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert plan(data, secrets, "--quiet", *more) == code
+    error = capsys.readouterr().err
+    assert part in error
+    assert error.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_book_of_other_data_is_refused(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    secrets = book(tmp_path, {"id": "a", "kind": "k", "records": [3, EXAMPLES]})
+    assert plan(data, secrets) == 3
+    assert f"'a' into record {EXAMPLES}" in capsys.readouterr().err
+
+
+def test_secrets_in_no_record_alone_are_nothing_to_protect(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan(data, book(tmp_path, {"id": "a", "kind": "k", "records": []})) == 3
+    assert "nothing to protect" in capsys.readouterr().err
+
+
+def test_a_secret_in_every_record_and_a_record_of_many_secrets(data: Path, tmp_path: Path) -> None:
+    rows = [{"id": f"s{j}", "kind": "k", "records": [7]} for j in range(2000)]
+    secrets = book(tmp_path, {"id": "all", "kind": "k", "records": list(range(EXAMPLES))}, *rows)
+    output = tmp_path / "plan.safetensors"
+    assert plan(data, secrets, "--cap", "30", "-o", str(output), "--quiet") == 0
+    found = read_protection(output)
+    assert (found.information <= found.budgets).all()
+    assert found.ids[int(np.argmax(found.information / found.budgets))] == "all"
+
+
+def test_outputs_are_kept_without_force(data: Path, secrets: Path, tmp_path: Path) -> None:
+    output = tmp_path / "plan.safetensors"
+    output.write_bytes(b"mine")
+    assert plan(data, secrets, "-o", str(output)) == 2
+    assert output.read_bytes() == b"mine"
+    assert plan(data, secrets, "-o", str(output), "--force", "--quiet") == 0
+    assert plan(data, secrets, "-o", str(tmp_path / "other.safetensors"), "--quiet") == 0

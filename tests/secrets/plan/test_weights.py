@@ -1,0 +1,130 @@
+"""The linear program: optima by another solver, certificates that hold exactly, both methods, odd programs."""
+
+import math
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import linprog
+
+from privctl.secrets.plan.first_order import first_order
+from privctl.secrets.plan.packing import Packing, certify, packing
+from privctl.secrets.plan.weights import Solver, weights_for
+
+Floats = NDArray[np.float64]
+
+
+def instance(secrets: int, examples: int, seed: int, most: int = 12) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Secrets of 2 to ``most`` records each, some records in many of them."""
+    rng = np.random.default_rng(seed)
+    popular = rng.lognormal(0, 1, examples)
+    members = [
+        np.sort(rng.choice(examples, rng.integers(2, most + 1), replace=False, p=popular / popular.sum()))
+        for _ in range(secrets)
+    ]
+    return np.cumsum([0, *map(len, members)]), np.concatenate(members)
+
+
+def by_simplex(starts: NDArray[np.int64], records: NDArray[np.int64], examples: int, limits: Floats) -> float:
+    matrix = sparse.csr_array((np.ones(len(records)), records, starts), (len(limits), examples))
+    return float(-linprog(-np.ones(examples), A_ub=matrix, b_ub=limits, bounds=(0, 1), method="highs-ds").fun)
+
+
+def exact_loads(starts: NDArray[np.int64], records: NDArray[np.int64], weights: Floats) -> list[Fraction]:
+    return [sum(map(Fraction, weights[records[a:b]].tolist()), Fraction()) for a, b in pairwise(starts)]
+
+
+@pytest.mark.parametrize("solver", [Solver.INTERIOR, Solver.FIRST_ORDER])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_optimum_is_another_solvers(solver: Solver, seed: int) -> None:
+    starts, records = instance(80, 300, seed)
+    limits = np.random.default_rng(seed + 100).uniform(0.3, 4, 80)
+    found = weights_for(starts, records, 300, limits, solver=solver, gap=1e-5)
+    best = by_simplex(starts, records, 300, limits)
+    assert found.gap <= 1.01e-5
+    assert best * (1 - found.gap) - 1e-9 <= found.total <= best + 1e-9
+    assert (found.weights >= 0).all()
+    assert (found.weights <= 1).all()
+    for load, limit in zip(exact_loads(starts, records, found.weights), limits.tolist(), strict=True):
+        assert load <= Fraction(limit)
+
+
+def test_known_optimum() -> None:
+    """Two secrets share the record in the middle: w = (1, 0, 1) weighs 2; by hand, y = (1, 1) proves it."""
+    found = weights_for(np.array([0, 2, 4]), np.array([0, 1, 1, 2]), 3, np.ones(2))
+    assert found.total == pytest.approx(2, abs=1e-8)
+    np.testing.assert_allclose(found.weights, [1, 0, 1], atol=1e-7)
+
+
+def test_bad_multipliers_only_widen_the_gap() -> None:
+    starts, records = instance(50, 200, 1)
+    limits = np.full(50, 1.5)
+    problem, best = packing(starts, records, 200, limits), by_simplex(starts, records, 200, limits)
+    rng = np.random.default_rng(0)
+    for multipliers in (np.zeros(50), np.ones(50), rng.exponential(1, 50), -rng.exponential(1, 50), np.full(50, 1e300)):
+        for weights in (np.zeros(len(problem.open)), np.ones(len(problem.open)), rng.normal(0, 9, len(problem.open))):
+            found = certify(problem, weights, multipliers[: len(problem.limits)])
+            assert found.total <= best + 1e-9
+            assert found.bound >= best - 1e-9
+
+
+def test_the_bound_is_that_of_exact_arithmetic() -> None:
+    starts, records = instance(30, 100, 2)
+    problem = packing(starts, records, 100, np.full(30, 1.1))
+    prices = np.random.default_rng(0).uniform(0, 1, len(problem.limits))
+    paid = [Fraction(1)] * len(problem.open)
+    value = Fraction(0)
+    for j, (price, limit) in enumerate(zip(prices.tolist(), problem.limits.tolist(), strict=True)):
+        price = Fraction(math.floor(price * 2**36), 2**36)
+        value += price * Fraction(limit)
+        for i in problem.matrix.indices[problem.matrix.indptr[j] : problem.matrix.indptr[j + 1]]:
+            paid[i] -= price
+    value += sum((left for left in paid if left > 0), Fraction(0)) + problem.settled
+    found = certify(problem, np.zeros(len(problem.open)), prices)
+    assert value <= Fraction(found.bound) <= value + Fraction(1, 10**6)
+
+
+def test_a_planted_excess_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were the repair in floats wrong by far, the certificate would still hold exactly."""
+    starts, records = instance(50, 200, 3)
+    problem = packing(starts, records, 200, np.full(50, 1.3))
+    monkeypatch.setattr(Packing, "repaired", lambda self, weights: weights)
+    found = certify(problem, np.ones(len(problem.open)), np.zeros(len(problem.limits)))
+    for load in exact_loads(starts, records, found.weights):
+        assert load <= Fraction(1.3)
+
+
+def test_what_cannot_bind_is_settled() -> None:
+    starts, records = np.array([0, 2, 4, 4]), np.array([0, 1, 1, 2])
+    problem = packing(starts, records, 6, np.array([2.0, 1.0, 0.5]))
+    assert problem.open.tolist() == [1, 2]
+    assert problem.settled == 4
+    loose = weights_for(starts, records, 6, np.array([2.0, 2.0, 0.5]))
+    assert loose.weights.tolist() == [1] * 6
+    assert loose.gap == 0
+
+
+@pytest.mark.parametrize("solver", [Solver.INTERIOR, Solver.FIRST_ORDER])
+def test_a_secret_in_every_record(solver: Solver) -> None:
+    found = weights_for(np.array([0, 50]), np.arange(50), 50, np.array([0.7]), solver=solver)
+    assert found.total == pytest.approx(0.7, rel=1e-4)
+
+
+def test_the_first_order_method_tells_of_its_way() -> None:
+    starts, records = instance(80, 300, 5)
+    told: list[float] = []
+    solution = first_order(packing(starts, records, 300, np.full(80, 1.2)), 1e-4, advance=told.append)
+    assert solution.iterations > 40
+    assert all(step >= 0 for step in told)
+    assert sum(told) <= 1
+
+
+def test_the_first_order_method_stops_where_iterations_are_spent() -> None:
+    starts, records = instance(80, 300, 5)
+    problem = packing(starts, records, 300, np.full(80, 1.2))
+    solution = first_order(problem, 1e-12, most_iterations=50)
+    assert solution.iterations == 50
+    assert certify(problem, solution.weights, solution.multipliers).gap < 0.5
