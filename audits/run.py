@@ -17,6 +17,7 @@ from audits.membership.part import MembershipPart, MembershipRequest, Reference
 from audits.scoring.forward import Progress
 from audits.scoring.rows import CAUSAL_LM
 from audits.scoring.subject import Subject
+from audits.secrets.part import Base, SecretPart, SecretRequest
 from privctl.domain.errors import UsageFault
 from privctl.domain.report import PrivacyReport
 from privctl.parallel import Crew
@@ -40,8 +41,11 @@ class AuditRequest:
     membership: MembershipRequest | None = None
     canaries: CanaryRequest | None = None
     extraction: ExtractionRequest | None = None
+    secrets: SecretRequest | None = None
     claim: Claim | None = None
     reference: Path | None = None
+    #: The model before training, for the attack on secrets.
+    base: Path | None = None
     #: Where scores are kept between audits; None keeps none.
     cache: Path | None = None
     task: str | None = None
@@ -59,6 +63,9 @@ class AuditRequest:
             found |= {"canaries": self.canaries.manifest, "planted": self.canaries.planted}
         if self.extraction is not None:
             found |= {"train": self.extraction.train, "heldout": self.extraction.heldout}
+        if self.secrets is not None:
+            found |= {"secrets": self.secrets.secrets, "data": self.secrets.data, "plan": self.secrets.plan}
+            found |= {"canaries": self.secrets.manifest or found.get("canaries")}
         return {role: path for role, path in found.items() if path is not None}
 
 
@@ -76,15 +83,13 @@ def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> 
         request.model, request.report, task=request.task, max_length=request.max_length, resize=request.resize
     )
     lineage = lineage_of(request.model, opened.inputs, request.report)
-    reference = None
-    if request.reference is not None:
-        reference = desk.open(request.reference, request.report, task=opened.subject.task, resize=request.resize)
-        if {t.digest for i in opened.inputs for t in i.tensors} == {
-            t.digest for i in reference.inputs for t in i.tensors
-        }:
-            raise UsageFault(f"--reference {request.reference} is the audited model itself; give one that saw no data")
+    reference = _beside(desk, request, request.reference, opened, "--reference", "one that saw no data")
     means = None if reference is None else partial(desk.means, reference)
-    parts = _parts(request, opened, lineage, means, progress)
+    before = _beside(desk, request, request.base, opened, "--base", "the one that it was trained from")
+    base = None
+    if before is not None:
+        base = Base(subject=before.subject, score=partial(desk.score, before, label="scoring the base"))
+    parts = _parts(request, opened, lineage, means, base, progress)
     book = desk.score(opened, [row for part in parts for row in part.rows])
     if not crew.leads:
         return None
@@ -92,6 +97,7 @@ def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> 
     inputs = (
         *opened.inputs,
         *(replace(item, role=f"reference {item.role}") for item in (reference.inputs if reference else ())),
+        *(replace(item, role=f"base {item.role}") for item in (before.inputs if before else ())),
         *(file_artifact(role, path, request.report) for role, path in request.files.items() if path.is_file()),
     )
     arrays = {name: array for each in found for name, array in each.arrays.items()}
@@ -117,8 +123,25 @@ def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> 
     )
 
 
+def _beside(
+    desk: Desk, request: AuditRequest, path: Path | None, opened: Opened, flag: str, wanted: str
+) -> Opened | None:
+    """Another model to compare with. Raises UsageFault where it is the audited one."""
+    if path is None:
+        return None
+    other = desk.open(path, request.report, task=opened.subject.task, resize=request.resize)
+    if {t.digest for i in opened.inputs for t in i.tensors} == {t.digest for i in other.inputs for t in i.tensors}:
+        raise UsageFault(f"{flag} {path} is the audited model itself; give {wanted}")
+    return other
+
+
 def _parts(
-    request: AuditRequest, opened: Opened, lineage: Lineage, means: Reference | None, progress: Progress
+    request: AuditRequest,
+    opened: Opened,
+    lineage: Lineage,
+    means: Reference | None,
+    base: Base | None,
+    progress: Progress,
 ) -> list[Part]:
     """Every question that is asked. Raises UsageFault where there is none, or the model is of another kind."""
     parts: list[Part] = []
@@ -134,8 +157,13 @@ def _parts(
     if request.extraction is not None:
         _require_causal(subject, "--train")
         parts.append(ExtractionPart(subject.model, request.extraction, progress))
+    if request.secrets is not None:
+        secrets = replace(request.secrets, trained_on=lineage.trained_on)
+        parts.append(SecretPart(subject, secrets, base, progress))
     if not parts:
-        raise UsageFault("nothing is asked of the model; give --members and --nonmembers, --canaries, or --train")
+        raise UsageFault(
+            "nothing is asked of the model; give --members and --nonmembers, --canaries, --train, or --secrets"
+        )
     return parts
 
 

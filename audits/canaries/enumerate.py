@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LARGEST = 1_000_000
 #: Secrets tokenised at once, and numbers of keys and values copied at once.
 _AT_ONCE = 10_000
-_HELD = 1 << 25
+HELD = 1 << 25
 #: What is enumerated unasked: spaces of so many secrets to tokenise, or trees of so many nodes to feed.
 _FEW_TEXTS, _FEW_NODES = 20_000, 200_000
 #: How vocabularies write a single byte; it stands for no digit.
@@ -89,7 +89,7 @@ def losses(model: LanguageModel, space: Space, advance: Advance = silent) -> NDA
     with torch.inference_mode(), hushed():
         root = torch.as_tensor(space.before, device=model.device)[None]
         out = model.network(input_ids=root, past_key_values=DynamicCache(), use_cache=True)
-        if not _copyable(out.past_key_values):
+        if not copyable(out.past_key_values):
             return _row_by_row(model, space, advance)
         walk = _Walk(model, space, advance)
         first = torch.zeros(1, dtype=torch.float64, device=model.device)
@@ -143,11 +143,11 @@ class _Walk:
     def _at_once(self, cache: DynamicCache) -> int:
         """How many nodes to feed together, by the batch that suits the device and by the size of what is copied."""
         size = sum(layer.keys[0].numel() + layer.values[0].numel() for layer in cache.layers)
-        held = _HELD if self.model.device.type == "cpu" else 16 * _HELD
+        held = HELD if self.model.device.type == "cpu" else 16 * HELD
         return int(max(1, min(Batching.on(self.model.device).tokens, held // size)))
 
 
-def _copyable(cache: Any) -> bool:
+def copyable(cache: Any) -> bool:
     """Whether the network keeps plain keys and values; others (recurrent states) cannot be shared by branches."""
     return type(cache) is DynamicCache and all(
         isinstance(getattr(layer, "keys", None), torch.Tensor) and layer.keys.ndim == 4 and not layer.is_sliding

@@ -8,7 +8,7 @@ Only secrets whose tokens are as many, after the same tokens, are compared with 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -136,12 +136,24 @@ def secret_rows(model: LanguageModel, prefix: str, secrets: Sequence[str], after
     Raises InputFault for a tokenizer that does not say which characters a token stands for.
     """
     front = [model.tokenizer.bos_token_id] if begins_with_bos(model) else []
+    return [
+        SecretRow(ids=np.array(front + ids[:last], dtype=np.int64), start=len(front) + first)
+        for ids, first, last in located(model, prefix, secrets, after)
+    ]
+
+
+def located(
+    model: LanguageModel, prefix: str, secrets: Sequence[str], after: str
+) -> Iterator[tuple[list[int], int, int]]:
+    """The ids of each secret between ``prefix`` and ``after``, without special tokens; which of them are the secret's.
+
+    They are those from the one number up to the other. Raises InputFault as ``secret_rows``.
+    """
     if not model.tokenizer.is_fast:
         raise InputFault(
             f"{model.folder} has a tokenizer that does not tell which characters its tokens stand for, so that secrets "
             "cannot be found among them; give the model's tokenizer.json"
         )
-    found: list[SecretRow] = []
     for begin in range(0, len(secrets), _AT_ONCE):
         part = secrets[begin : begin + _AT_ONCE]
         with hushed():
@@ -150,9 +162,7 @@ def secret_rows(model: LanguageModel, prefix: str, secrets: Sequence[str], after
                 add_special_tokens=False, return_attention_mask=False, return_offsets_mapping=True,
             )  # fmt: skip
         for secret, ids, spans in zip(part, encoded["input_ids"], encoded["offset_mapping"], strict=True):
-            first, last = _span(spans, len(prefix), len(prefix) + len(secret))
-            found.append(SecretRow(ids=np.array(front + ids[:last], dtype=np.int64), start=len(front) + first))
-    return found
+            yield ids, *_span(spans, len(prefix), len(prefix) + len(secret))
 
 
 def _span(spans: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[int, int]:

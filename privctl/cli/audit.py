@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from audits.extraction.part import ExtractionRequest
     from audits.membership.part import MembershipRequest
     from audits.run import AuditRequest
+    from audits.secrets.part import SecretRequest
     from privctl.domain.report import PrivacyReport
 
 _TASKS = ("causal-lm", "masked-lm", "text-classification", "image-classification")
@@ -28,13 +29,15 @@ _HELP = "Attack to run, repeatable; all by default: " + "; ".join(f"{n}: {line}"
 _OF_A_MODEL = (
     *("members", "nonmembers", "attacks", "max_length", "reference", "canaries", "commitment", "canary_data"),
     *("references", "exact", "shadow", "task", "resize", "train", "heldout", "least_prefix", "top_k", "top_p"),
-    *("greedy_only", "records", "cache", "no_cache", "device"),
+    *("greedy_only", "records", "secrets", "data", "plan", "base", "candidates", "most_secrets"),
+    *("cache", "no_cache", "device"),
 )
 #: Options that say more of another one.
 _BELONGS = {
     **dict.fromkeys(("commitment", "canary_data", "references", "exact", "claim", "delta"), "canaries"),
     **dict.fromkeys(("attacks", "reference", "shadow"), "members"),
     **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "records"), "train"),
+    **dict.fromkeys(("data", "plan", "base", "candidates", "most_secrets"), "secrets"),
 }
 
 
@@ -81,6 +84,12 @@ _BELONGS = {
 )
 @click.option("--greedy-only", is_flag=True, help="Only the likeliest continuation, no sampling; quicker.")
 @click.option("--records", type=int, help="Records drawn from each file for extraction; all by default.")
+@click.option("--secrets", type=_FILE, help="Book of secrets in the training data, as privctl secrets scan writes it.")
+@click.option("--data", type=_FILE, help="The training data that the book of secrets was made of.")
+@click.option("--plan", type=_FILE, help="What MODEL was trained by, as privctl secrets plan wrote it.")
+@click.option("--base", type=MODEL, help="MODEL before training, to tell what it knew of the secrets anyway.")
+@click.option("--candidates", type=int, help="Values that each secret is told from, itself counted; 100 by default.")
+@click.option("--most-secrets", type=int, help="Secrets drawn, of those trained on and of the others; 1000 by default.")
 @click.option("--from-scores", type=_FILE, help="Scores of many models instead of a MODEL: safetensors, JSON or CSV.")
 @click.option("--claim", metavar="EPS,DELTA", help="An (epsilon, delta) that somebody claims, to be tested.")
 @click.option("--delta", type=float, help="Delta of the bound on epsilon; the claim's or the manifest's.")
@@ -101,8 +110,10 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     --members and --nonmembers ask whether the two can be told apart; they should come from one source and have been
     split at random, as a difference otherwise says little about the model. --canaries asks what the model remembers
     of secrets that were planted before training, which is the only way to a certified lower bound on epsilon.
-    --train asks which training records the model writes by itself when given their beginnings. The exit code is 1
-    where a claim of epsilon was refuted, the model's own or --claim; other findings are for a gate to judge.
+    --train asks which training records the model writes by itself when given their beginnings. --secrets asks whether
+    the values of secrets can be told from others they could have had, and with --plan whether the protection planned
+    for them held, which only values drawn at random can contradict: plant them, and give --canaries too. The exit code
+    is 1 where a claim was refuted, the model's own, --claim or --plan; other findings are for a gate to judge.
 
     --from-scores takes one score for each of many models: a CSV file with the columns score,member (1 or 0), JSON
     {"with": [...], "without": [...]}, or safetensors with these two tensors.
@@ -112,6 +123,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
       privctl audit model/ --members train.jsonl --nonmembers held-out.jsonl
       privctl audit model/ --canaries planted.canaries.json --commitment blake3:...
       privctl audit model/ --train train.jsonl --heldout held-out.jsonl
+      privctl audit model/ --secrets secrets.jsonl --data train.jsonl --base old/
       privctl audit --from-scores scores.csv --claim 1,1e-5
     """
     from audits.claims import refuted
@@ -172,11 +184,13 @@ def _request(model: Path, written: tuple[Path, Path], options: dict[str, Any]) -
         membership=_membership(options),
         canaries=_canaries(options),
         extraction=_extraction(options),
+        secrets=_secrets(options),
         claim=_claim(options["claim"]),
         task=options["task"],
         max_length=options["max_length"],
         resize=options["resize"],
         reference=None if options["reference"] is None else Path(options["reference"]),
+        base=None if options["base"] is None else Path(options["base"]),
         cache=None if options["no_cache"] else options["cache"] or default_root(),
         device=options["device"],
     )
@@ -236,6 +250,27 @@ def _extraction(options: dict[str, Any]) -> ExtractionRequest | None:
         greedy_only=options["greedy_only"],
         records=options["records"],
         seed=options["seed"],
+    )
+
+
+def _secrets(options: dict[str, Any]) -> SecretRequest | None:
+    from audits.extraction.summary import Queries
+    from audits.secrets.part import SecretRequest
+
+    if options["secrets"] is None:
+        return None
+    if options["data"] is None:
+        raise UsageFault("--secrets needs the records that the secrets lie in; give --data too")
+    sizes = {"candidates": options["candidates"], "most": options["most_secrets"]}
+    return SecretRequest(
+        secrets=options["secrets"],
+        data=options["data"],
+        plan=options["plan"],
+        manifest=options["canaries"],
+        commitment=options["commitment"],
+        queries=Queries(count=options["queries"], probability=options["query_probability"]),
+        seed=options["seed"],
+        **{name: value for name, value in sizes.items() if value is not None},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
@@ -17,6 +17,7 @@ _WORDS = {
 }
 #: Beginnings of quantities' names.
 _COMPARISON, _MEDIAN, _DISCLOSED = "AUC over ", "median bits, ", "disclosed, "
+_KIND = "told first, kind "
 _ADVICE = {
     Outcome.REFUTED: "remove repetitions from the data, retrain with `privctl retrain dp-sgd` at an epsilon that suits "
     "(or release with noise, `privctl noise`), and audit again; until then treat the model as you treat its data",
@@ -27,17 +28,18 @@ _ADVICE = {
 
 def render(report: PrivacyReport) -> str:
     """The findings, worst on top, the verdicts with advice, and what none of it shows."""
-    rows = [_row(item) for item in sorted(_shown(report.evidence), key=_weight, reverse=True)]
+    others = [item for item in report.evidence if not item.quantity.startswith(_KIND)]
+    rows = [_row(item) for item in sorted(_shown(others), key=_weight, reverse=True)]
     parts = [table(("finding", "quantity", "estimate", "interval", "chance", "could see"), rows)]
-    hidden = len(report.evidence) - len(rows)
+    hidden = len(others) - len(rows)
     if hidden:
         parts.append(f"({hidden} more quantities are in the report)\n")
-    parts.append(_canaries(report.evidence))
+    parts += [_canaries(report.evidence), _secrets(report.evidence)]
     worst = _worst_first(report.verdicts)
     parts += ["\n", *(f'{_WORDS[v.outcome]}: "{v.subject}": {v.reason}.\n' for v in worst)]
     if worst:
         parts.append(f"What to do: {_ADVICE[worst[0].outcome]}.\n")
-    reasons = [f"  - {item.method}, {item.quantity}: {item.reason}\n" for item in report.evidence if item.reason]
+    reasons = [f"  - {item.method}, {item.quantity}: {item.reason}\n" for item in others if item.reason]
     left = [f"  - {item.what}: {item.reason}\n" for item in report.omissions]
     if reasons or left:
         parts += ["\nNot measured:\n", *reasons, *left]
@@ -77,22 +79,55 @@ def _canaries(evidence: Sequence[Evidence]) -> str:
     return "\n" + table(("canaries", "number", "median bits", "max", "most bits", "disclosed"), rows)
 
 
+def _secrets(evidence: Sequence[Evidence]) -> str:
+    """Attacks on secrets by kind; empty where there were none. Counts are of secrets trained on, but for the last."""
+    rows = []
+    for item in evidence:
+        if not item.quantity.startswith(_KIND):
+            continue
+        found = item.details
+        rows.append((
+            item.quantity.removeprefix(_KIND),
+            str(item.samples["secrets"]),
+            number(found["skipped"]),
+            number(found.get("told")),
+            number(found.get("chance"), 3),
+            _interval(item),
+            number(found.get("median_rank"), 3),
+            number(found.get("greedy")),
+            number(found.get("bound"), 3),
+            _of("before_told", found, item.samples["secrets"]),
+            _of("before_greedy", found, item.samples["secrets"]),
+            _of("control_told", found, found.get("control", 0)),
+        ))  # fmt: skip
+    if not rows:
+        return ""
+    heads = ("secrets", "tried", "skipped", "told first", "chance", "share", "median rank", "greedy", "bound")
+    return "\n" + table((*heads, "told before", "greedy before", "never drawn"), rows)
+
+
+def _of(name: str, found: Mapping[str, float], total: float) -> str:
+    return f"{found[name]:.0f} of {total:.0f}" if name in found else "-"
+
+
 def _row(item: Evidence) -> tuple[str, ...]:
-    if item.lower is None:
-        interval = "-"
-    elif item.bound is Bound.LOWER or item.upper is None:
-        interval = f"at least {number(item.lower, 3)}"
-    else:
-        interval = f"{number(item.lower, 3)} to {number(item.upper, 3)}"
     could = item.details.get("detectable", item.details.get("ceiling"))
     return (
         item.method,
         item.quantity,
         number(item.estimate, 3),
-        interval,
+        _interval(item),
         number(item.details.get("chance"), 3),
         number(could, 3),
     )
+
+
+def _interval(item: Evidence) -> str:
+    if item.lower is None:
+        return "-"
+    if item.bound is Bound.LOWER or item.upper is None:
+        return f"at least {number(item.lower, 3)}"
+    return f"{number(item.lower, 3)} to {number(item.upper, 3)}"
 
 
 def _excess(item: Evidence) -> float:

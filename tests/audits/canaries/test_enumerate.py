@@ -33,7 +33,7 @@ def compare(model: LanguageModel, space: enumeration.Space, expected: dict[tuple
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("held", [1 << 25, 3000])
 def test_the_tree_agrees_with_whole_rows(kind: str, held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enumeration, "_HELD", held)  # the less is held, the more often the tree is left and gone down
+    monkeypatch.setattr(enumeration, "HELD", held)  # the less is held, the more often the tree is left and gone down
     model = load_model(save_model(tmp_path, kind, bos=kind == "gpt2"), device="cpu")
     words = tuple(f"w{i}" for i in (3, 50, 17, 8, 21))
     form = format_of(Kind.TOKENS, words, 4)
@@ -64,7 +64,7 @@ def test_digits_are_laid_out_without_the_tokenizer(digits: LanguageModel) -> Non
 def test_a_network_without_keys_and_values(digits: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     (space,) = spaces(digits, format_of(Kind.DIGITS, DIGITS, 2), "pin ")
     tree = losses(digits, space)
-    monkeypatch.setattr(enumeration, "_copyable", lambda cache: False)
+    monkeypatch.setattr(enumeration, "copyable", lambda cache: False)
     assert losses(digits, space) == pytest.approx(tree, abs=1e-4)
 
 

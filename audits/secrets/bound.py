@@ -1,0 +1,82 @@
+"""What a plan of protection allows an attack to achieve, and when what it achieved contradicts the plan.
+
+A plan bounds, for every secret on its own, how often the best guess is right, over the secret's own prior and the noise
+of training. Nothing follows for the number of right guesses in one run but its mean: a training that published all
+secrets with probability p, and none otherwise, would keep every single bound of p. So a run is judged by Markov's
+inequality, P[right guesses >= k] <= sum of bounds / k, which holds however the outcomes depend on each other, and
+which that training attains.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+_STEPS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """What a plan says of one secret.
+
+    At most ``information`` nats leave it; an adversary of prior at most ``prior`` is right with at most ``posterior``.
+    """
+
+    information: float
+    prior: float
+    posterior: float
+
+    def success(self, count: int) -> float:
+        """The most probability of telling it from ``count`` values, itself among them, of which each is as likely."""
+        if count < 2:
+            return 1.0
+        found = fano(self.information, 1 / count)
+        return min(found, self.posterior) if 1 / count <= self.prior else found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Markov:
+    """``told`` of ``secrets`` guesses were right, where the bounds allow ``expected`` on average.
+
+    ``needed`` right guesses would contradict the bounds at the level that was asked for; it may exceed ``secrets``.
+    """
+
+    secrets: int
+    told: int
+    expected: float
+    p_value: float
+    needed: int
+
+
+def fano(information: float, prior: float) -> float:
+    """The largest p in [prior, 1] with kl(p, prior) <= ``information`` nats, rounded up (Fano's inequality).
+
+    ``fano(0.1, 0.1)`` is 0.256866401710. It is worked out here once more, so that the audit of a plan does not share
+    the arithmetic that made it.
+    """
+    if information >= -math.log(prior):
+        return 1.0
+    low, high = prior, 1.0
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if _kl(middle, prior) <= information else (low, middle)
+    return high
+
+
+def _kl(p: float, r: float) -> float:
+    """KL(Bernoulli(p) || Bernoulli(r)) in nats, for 0 < r < p < 1."""
+    return p * math.log1p((p - r) / r) + (1 - p) * math.log1p((r - p) / (1 - r))
+
+
+def markov(told: int, bounds: list[float], level: float) -> Markov:
+    """The test at ``level`` of ``bounds``, one a secret, by the number of secrets that were ``told``."""
+    expected = math.fsum(bounds)
+    return Markov(
+        secrets=len(bounds),
+        told=told,
+        expected=expected,
+        p_value=min(1.0, expected / told) if told else 1.0,
+        needed=max(1, math.ceil(expected / level)),
+    )

@@ -1,0 +1,148 @@
+"""Fresh values of a secret's shape: random digits for digits, words for words, with check digits that are right.
+
+What an outsider would guess anyway stays: an e-mail address keeps its domain, a long key the first characters that
+name its maker, a card number its first digit, an account number its country. Kept parts make guessing harder for the
+attack, never easier.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import string
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+
+_WORD = re.compile(r"[^\W\d_]+")
+_RUN = re.compile(r"[^\W_]+")
+#: What is kept in front of and behind the part that is made afresh.
+_KEPT_FRONT, _KEPT_BACK = re.compile(r"\w+://[^/]*/?"), re.compile(r"@[^@]*$")
+#: A run of letters and digits together is a key from this length on; a longer one keeps its first characters.
+_KEY, _LONG_KEY, _MAKER = 8, 16, 4
+#: Words may be so many times as frequent, or as rare; and where they are few, so many times again.
+_SIMILAR, _WIDER = 2, 8
+_FEW = 200
+_CARD_DIGITS = range(12, 20)
+_ACCOUNT = re.compile(r"[A-Z]{2}\d{2}[A-Z0-9]{11,30}")
+
+
+class Words:
+    """The words of a data set by how often they occur."""
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self._counts = counts
+        self._ordered = sorted(counts, key=lambda word: (counts[word], word))
+        self._levels = [counts[word] for word in self._ordered]
+
+    def like(self, word: str, source: random.Random) -> str | None:
+        """A random other word about as frequent as ``word``, in its case; None where there is no other."""
+        count = max(1, self._counts.get(word, 0))
+        for factor in (_SIMILAR, _SIMILAR * _WIDER, None):
+            low = 0 if factor is None else bisect_left(self._levels, count / factor)
+            high = len(self._levels) if factor is None else bisect_right(self._levels, count * factor)
+            if high - low >= _FEW or (factor is None and high > low):
+                return in_case_of(word, self._ordered[source.randrange(low, high)])
+        return None
+
+
+def words_of(text: str) -> list[str]:
+    """The words of ``text``: its runs of letters."""
+    return _WORD.findall(text)
+
+
+def in_case_of(model: str, word: str) -> str:
+    """``word`` in capitals, capitalised, or as it is: as ``model`` is written."""
+    if len(model) > 1 and model.isupper():
+        return word.upper()
+    return word[:1].upper() + word[1:] if model[:1].isupper() else word[:1].lower() + word[1:]
+
+
+def fresh(value: str, words: Words, source: random.Random) -> str | None:
+    """A random value of the shape of ``value``; None where nothing else could stand for one of its words.
+
+    Check digits are right where those of ``value`` are: Luhn's of cards (ISO/IEC 7812-1), modulo 97 of international
+    account numbers (ISO 13616).
+    """
+    account = _account(value, source)
+    if account is not None:
+        return account
+    front = found.end() if (found := _KEPT_FRONT.match(value)) else 0
+    back = found.start() if (found := _KEPT_BACK.search(value)) else len(value)
+    inner = value[front:back]
+    digits = re.sub(r"\D", "", inner)
+    card = len(digits) in _CARD_DIGITS and not _WORD.search(inner) and luhn(digits)
+    parts, end = [], 0
+    for run in _RUN.finditer(inner):
+        made = _run(run.group(), words, source)
+        if made is None:
+            return None
+        parts += [inner[end : run.start()], made]
+        end = run.end()
+    made = "".join([*parts, inner[end:]])
+    return value[:front] + (_with_luhn(made, inner) if card else made) + value[back:]
+
+
+def luhn(digits: str) -> bool:
+    """Whether the last of ``digits`` checks the others: true of 79927398713."""
+    total = 0
+    for place, digit in enumerate(reversed(digits)):
+        number = int(digit) * (1 + place % 2)
+        total += number - 9 * (number > 9)
+    return total % 10 == 0
+
+
+def account_valid(text: str) -> bool:
+    """Whether ``text``, without spaces, is an international account number: true of GB82WEST12345698765432."""
+    return _ACCOUNT.fullmatch(text) is not None and _rest(text) == 1
+
+
+def _rest(account: str) -> int:
+    return int("".join(str(int(sign, 36)) for sign in account[4:] + account[:4])) % 97
+
+
+def _run(run: str, words: Words, source: random.Random) -> str | None:
+    if run.isdecimal():
+        return _alike(run[0], source, first=len(run) > 1) + _each(run[1:], source)
+    if run.isalpha():
+        return words.like(run, source)
+    if len(run) < _KEY:
+        return _each(run, source)
+    kept = _MAKER if len(run) >= _LONG_KEY else 0
+    return run[:kept] + _each(run[kept:], source)
+
+
+def _each(text: str, source: random.Random) -> str:
+    return "".join(_alike(sign, source) for sign in text)
+
+
+def _alike(sign: str, source: random.Random, *, first: bool = False) -> str:
+    """A random sign of the same sort; a number's first digit stays 0, or anything but 0."""
+    if sign.isdecimal():
+        if first:
+            return sign if sign == "0" else source.choice(string.digits[1:])
+        return source.choice(string.digits)
+    letters = string.ascii_uppercase if sign.isupper() else string.ascii_lowercase
+    return source.choice(letters) if sign.isalpha() else sign
+
+
+def _with_luhn(made: str, like: str) -> str:
+    """``made`` with the first digit of ``like``, and a last one that checks."""
+    places = [i for i, sign in enumerate(made) if sign.isdecimal()]
+    signs = list(made)
+    signs[places[0]] = next(sign for sign in like if sign.isdecimal())
+    for digit in string.digits:
+        signs[places[-1]] = digit
+        if luhn("".join(signs[i] for i in places)):
+            break
+    return "".join(signs)
+
+
+def _account(value: str, source: random.Random) -> str | None:
+    """Another account number in the same country and grouping; None where ``value`` is none."""
+    plain = value.replace(" ", "")
+    if not account_valid(plain):
+        return None
+    body = _each(plain[4:], source)
+    check = 98 - _rest(plain[:2] + "00" + body)
+    signs = iter(f"{plain[:2]}{check:02d}{body}")
+    return "".join(sign if sign == " " else next(signs) for sign in value)

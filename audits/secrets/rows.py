@@ -1,0 +1,235 @@
+"""Secrets as tokens in their places, and how a model is asked for them.
+
+A causal model sees the tokens before a value, fed once for all candidates. A masked one sees both sides of it, and all
+tokens of the value are hidden together, so that one pass has the losses of every candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+
+from audits.canaries.rows import located
+from audits.canaries.standing import NEAR_TIE, Completion
+from audits.extraction.greedy import decide
+from audits.scoring.book import Book
+from audits.scoring.causal import CausalSubject
+from audits.scoring.forward import enough_memory, token_scores
+from audits.scoring.masked import MaskedSubject
+from audits.scoring.rows import begins_with_bos
+from audits.scoring.subject import Subject
+from audits.scoring.table import FIELDS
+from audits.secrets.continuations import continuations
+from audits.secrets.targets import Passage
+from privctl.domain.errors import UsageFault
+from privctl.models import LanguageModel, hushed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Characters after a value that may change how it is split into tokens.
+_AFTER = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The ``tokens`` of a value, those ``before`` it and, for a masked model, ``after`` it; special ones counted."""
+
+    before: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    after: NDArray[np.int64]
+
+    @property
+    def kind(self) -> tuple[bytes, int, bytes]:
+        """What the value may be compared with at the cost of one pass."""
+        return self.before.tobytes(), len(self.tokens), self.after.tobytes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """Of each place [places]: a ``Completion``, and the log-probability (nats) of its tokens; NaN where not finite."""
+
+    states: NDArray[np.uint8]
+    logp: NDArray[np.float64]
+
+
+class Reader(Protocol):
+    """How models of one kind are asked; ``limit`` are the tokens they read."""
+
+    limit: int
+
+    def places(self, passage: Passage, values: Sequence[str]) -> list[Place]:
+        """Each of ``values`` in the place of the passage's own, cut to the limit; none of its tokens are cut."""
+
+    def unfit(self, place: Place) -> str:
+        """Why a place cannot be asked of, or nothing."""
+
+    def rows(self, places: Sequence[Place]) -> list[NDArray[Any]]:
+        """The rows whose shared scores ``completed`` reads."""
+
+    def losses(self, model: LanguageModel, places: Sequence[Place]) -> NDArray[np.float64]:
+        """The loss (nats) of each place's tokens, all of one kind."""
+
+    def completed(self, model: LanguageModel, places: Sequence[Place], book: Book) -> Completed:
+        """Whether ``model`` writes each place's tokens by itself, by its likeliest choice."""
+
+
+def reader_of(subject: Subject, limit: int) -> Reader:
+    """How ``subject`` is asked. Raises UsageFault for a classifier, which writes no secrets."""
+    if isinstance(subject, CausalSubject):
+        return CausalReader(subject.model, limit)
+    if isinstance(subject, MaskedSubject):
+        return MaskedReader(subject, limit)
+    raise UsageFault(
+        f"--secrets asks which words a model fills in, which {subject.model.path} does not; give a causal or masked "
+        "language model"
+    )
+
+
+def tells(one: Sequence[Place], other: Sequence[Place]) -> bool:
+    """Whether two values differ in their tokens anywhere."""
+    return any(not np.array_equal(a.tokens, b.tokens) for a, b in zip(one, other, strict=True))
+
+
+class CausalReader:
+    """Asks for what comes next."""
+
+    def __init__(self, model: LanguageModel, limit: int) -> None:
+        self.limit = limit
+        self._model = model
+        self._front = [model.tokenizer.bos_token_id] if begins_with_bos(model) else []
+
+    def places(self, passage: Passage, values: Sequence[str]) -> list[Place]:
+        """See ``Reader``; of a long text the last tokens before the value are kept, after BOS."""
+        found = []
+        after = passage.text[passage.end : passage.end + _AFTER]
+        for ids, first, last in located(self._model, passage.text[: passage.begin], values, after):
+            room = max(0, self.limit - len(self._front) - (last - first))
+            found.append(
+                Place(
+                    before=np.array(self._front + ids[max(0, first - room) : first], dtype=np.int64),
+                    tokens=np.array(ids[first:last], dtype=np.int64),
+                    after=np.zeros(0, dtype=np.int64),
+                )
+            )
+        return found
+
+    def unfit(self, place: Place) -> str:
+        """See ``Reader``."""
+        if not len(place.tokens):
+            return "whose value the tokenizer leaves no token of"
+        if len(place.before) + len(place.tokens) > self.limit:
+            return f"longer than the {self.limit} tokens that the model reads"
+        return "" if len(place.before) else "at the very beginning of its records, with nothing before it to ask with"
+
+    def rows(self, places: Sequence[Place]) -> list[NDArray[Any]]:
+        """See ``Reader``."""
+        return [np.concatenate([place.before, place.tokens]) for place in places]
+
+    def losses(self, model: LanguageModel, places: Sequence[Place]) -> NDArray[np.float64]:
+        """See ``Reader``."""
+        tokens, which = np.unique(np.stack([place.tokens for place in places]), axis=0, return_inverse=True)
+        with hushed(), enough_memory(model):
+            found = continuations(model, places[0].before, tokens)
+        return found[which.reshape(-1)]
+
+    def completed(self, model: LanguageModel, places: Sequence[Place], book: Book) -> Completed:
+        """See ``Reader``."""
+        states = np.zeros(len(places), dtype=np.uint8)
+        logp = np.full(len(places), np.nan)
+        rows = self.rows(places)
+        lengths = np.array([len(place.tokens) for place in places])
+        for length in np.unique(lengths).tolist():
+            some = np.flatnonzero(lengths == length)
+            chosen = [rows[i] for i in some]
+            counts = np.array([len(row) - 1 for row in chosen], dtype=np.int64)
+            values = book.take(chosen, counts)
+            at = np.cumsum(counts)[:, None] - length + np.arange(length)
+            lp, margin, lse = (values[FIELDS.index(name)][at] for name in ("lp", "margin", "lse"))
+            finite = np.isfinite(lp + lse).all(axis=1) & ~np.isnan(margin).any(axis=1)
+            some, kept = some[finite], [row for row, keep in zip(chosen, finite.tolist(), strict=True) if keep]
+            if len(some):
+                verdicts = decide(model, kept, margin[finite], (lp + lse)[finite])
+                states[some] = np.where(
+                    verdicts.undecided, Completion.UNDECIDED, verdicts.extracted * Completion.DISCLOSED
+                )
+                logp[some] = lp[finite].sum(axis=1, dtype=np.float64)
+        return Completed(states=states, logp=logp)
+
+
+class MaskedReader:
+    """Asks for what is hidden."""
+
+    def __init__(self, subject: MaskedSubject, limit: int) -> None:
+        self.limit = limit
+        self._model = subject.model
+        self._frame = subject.scorer.frame
+
+    def places(self, passage: Passage, values: Sequence[str]) -> list[Place]:
+        """See ``Reader``; of a long text its beginning is kept, or as much around the value."""
+        front, back = list(self._frame.front), list(self._frame.back)
+        found = []
+        for ids, first, last in located(
+            self._model, passage.text[: passage.begin], values, passage.text[passage.end :]
+        ):
+            room = self.limit - self._frame.size
+            begin = 0 if last <= room else max(0, last - max(room // 2, last - first))
+            found.append(
+                Place(
+                    before=np.array(front + ids[begin:first], dtype=np.int64),
+                    tokens=np.array(ids[first:last], dtype=np.int64),
+                    after=np.array(ids[last : max(last, begin + room)] + back, dtype=np.int64),
+                )
+            )
+        return found
+
+    def unfit(self, place: Place) -> str:
+        """See ``Reader``."""
+        if not len(place.tokens):
+            return "whose value the tokenizer leaves no token of"
+        if len(place.before) + len(place.tokens) + len(place.after) > self.limit:
+            return f"longer than the {self.limit} tokens that the model reads"
+        return ""
+
+    def rows(self, places: Sequence[Place]) -> list[NDArray[Any]]:
+        """See ``Reader``; what is hidden together is the value, which no shared score does."""
+        return []
+
+    def losses(self, model: LanguageModel, places: Sequence[Place]) -> NDArray[np.float64]:
+        """See ``Reader``."""
+        logits = self._logits(model, places[0])
+        tokens = torch.from_numpy(np.stack([place.tokens for place in places])).to(logits.device)
+        logs = torch.log_softmax(logits.float(), dim=1)
+        taken = logs.gather(1, tokens.T)  # [length, candidates]
+        found: NDArray[np.float64] = -taken.double().sum(dim=0).cpu().numpy()
+        return found
+
+    def completed(self, model: LanguageModel, places: Sequence[Place], book: Book) -> Completed:
+        """See ``Reader``."""
+        states, logp = [], []
+        for place in places:
+            targets = torch.from_numpy(place.tokens).to(model.device)
+            values = token_scores(self._logits(model, place).clone(), targets).cpu().numpy()
+            total = float(values[FIELDS.index("lp")].sum(dtype=np.float64))
+            least = float(values[FIELDS.index("margin")].min())
+            state = Completion.SAFE
+            if abs(least) < NEAR_TIE:
+                state = Completion.UNDECIDED
+            elif least > 0:
+                state = Completion.DISCLOSED
+            states.append(state)
+            logp.append(total if np.isfinite(total) else np.nan)
+        return Completed(states=np.array(states, dtype=np.uint8), logp=np.array(logp, dtype=np.float64))
+
+    @torch.inference_mode()
+    def _logits(self, model: LanguageModel, place: Place) -> torch.Tensor:
+        """The logits [length, vocabulary] where the value is hidden."""
+        hidden = np.full(len(place.tokens), model.tokenizer.mask_token_id, dtype=np.int64)
+        ids = torch.from_numpy(np.concatenate([place.before, hidden, place.after])[None]).to(model.device)
+        with hushed(), enough_memory(model):
+            logits: torch.Tensor = model.network(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+        return logits[0, len(place.before) : len(place.before) + len(place.tokens)]

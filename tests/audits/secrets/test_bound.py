@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from audits.secrets.bound import Allowance, fano, markov
+
+
+@pytest.mark.parametrize(
+    ("information", "prior", "posterior"),
+    [
+        (0.1, 0.5, 0.719794626161),
+        (0.1, 0.1, 0.256866401710),
+        (1.0, 0.1, 0.689217226545),
+        (0.1, 0.001, 0.037476005540),
+        (1.0, 0.001, 0.221137660466),
+        (5.0, 0.001, 0.796860916566),
+        (1.0, 0.5, 1.0),
+        (0.0, 0.01, 0.01),
+    ],
+)
+def test_fano_against_published_values(information: float, prior: float, posterior: float) -> None:
+    """Roots of kl(p, r) = D computed elsewhere to twelve digits; 1 nat is more than the ln 2 of a fair coin."""
+    assert fano(information, prior) == pytest.approx(posterior, rel=1e-11)
+
+
+def test_a_plan_s_own_posterior_serves_where_its_prior_covers_the_choice() -> None:
+    plan = Allowance(information=0.1, prior=0.01, posterior=0.02)
+    assert plan.success(100) == 0.02
+    assert plan.success(10) == fano(0.1, 0.1), "a choice among ten is easier than what was planned for"
+    assert plan.success(1) == 1
+    assert Allowance(information=0.1, prior=0.01, posterior=0.9).success(100) == fano(0.1, 0.01)
+
+
+def test_markov() -> None:
+    test = markov(20, [0.01] * 30, 0.025)
+    assert (test.secrets, test.told, test.needed) == (30, 20, 12)
+    assert test.p_value == pytest.approx(0.3 / 20)
+    assert markov(0, [0.01] * 3, 0.05).p_value == 1
+    assert markov(3, [0.5] * 3, 0.05).needed == 30
+
+
+@pytest.mark.parametrize(("truth", "alarms"), [(0.02, False), (0.08, True)])
+def test_level_under_the_worst_dependence(truth: float, alarms: bool) -> None:
+    """All secrets come out together, or none: with the claimed bound of 0.02 the test keeps its level of 0.025.
+
+    A training with four times that, the planted fault, is called a violation more often.
+    """
+    level, runs = 0.025, 4000
+    together = np.random.default_rng(0).random(runs) < truth
+    called = sum(markov(50 * int(out), [0.02] * 50, level).p_value <= level for out in together)
+    limit = level + 4 * math.sqrt(level / runs)
+    assert (called / runs > limit) is alarms

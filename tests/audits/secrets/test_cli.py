@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from audits.canaries.manifest import read_manifest
+from privctl.cli import run
+from privctl.codec import decode
+from privctl.data import read_records
+from privctl.storage.arrays import read_arrays
+from privctl.storage.reader import SafetensorsFile
+from tests.audits.canaries.small import new_model, planted, texts, train
+from tests.audits.other import save
+from tests.audits.secrets.small import book, protect
+from tests.audits.tiny import write_jsonl
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Canaries as secrets, a plan that promises too much, and a model that breaks it."""
+    folder = tmp_path_factory.mktemp("cli")
+    write_jsonl(folder / "data.jsonl", texts(60, 1))
+    planted(folder, count=60, prefix_from=folder / "data.jsonl", templates=("pin {digits:5}",), copies=(2,))
+    train(new_model(folder / "before"), folder / "data.jsonl", epochs=2)
+    shutil.copytree(folder / "before", folder / "model")
+    train(folder / "model", folder / "planted.jsonl", epochs=30)
+    lines = [record.text for record in read_records(folder / "planted.jsonl")]
+    chosen = [each.secret for each in read_manifest(folder / "m.json").canaries if each.included]
+    rows = [(value, [i for i, text in enumerate(lines) if value in text]) for value in chosen]
+    book(folder / "book.jsonl", rows)
+    where = [some for _, some in rows]
+    protect(
+        folder / "plan.safetensors", folder / "planted.jsonl", where, [0.1] * len(lines), information=1e-7, prior=1e-3
+    )
+    return folder
+
+
+def audit(place: Path, *more: str, model: str = "model") -> int:
+    files = ["--secrets", str(place / "book.jsonl"), "--data", str(place / "planted.jsonl")]
+    common = ["--device", "cpu", "--cache", str(place / "cache"), "-f", "-q"]
+    return run(["audit", str(place / model), *files, *common, *more])
+
+
+def plan(place: Path) -> list[str]:
+    return [
+        "--plan",
+        str(place / "plan.safetensors"),
+        "--canaries",
+        str(place / "m.json"),
+        "--candidates",
+        "500",
+        "--references",
+        "63",
+    ]
+
+
+def test_a_broken_plan_is_refuted_without_a_secret_in_sight(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    capfd.readouterr()
+    assert audit(place, *plan(place), "--base", str(place / "before")) == 1
+    out, err = capfd.readouterr()
+    assert 'VIOLATED: "(prior, posterior)-secret protection, as planned in plan.safetensors"' in out
+    assert "secrets  tried  skipped  told first" in out
+    text = (place / "model.audit.report.json").read_text()
+    report = decode(text, "report")
+    roles = {item.role for item in report.inputs}
+    assert {"secrets", "data", "plan", "canaries", "base model", "base config"} <= roles
+    for line in (place / "book.jsonl").read_text().splitlines():
+        value = json.loads(line)["value"]
+        assert f"{value}" not in out
+        assert f"{value}" not in err
+        assert f'"{value}"' not in text
+        assert f" {value} " not in text
+    with SafetensorsFile(place / "model.audit.scores.safetensors") as file:
+        names = {tensor.name for tensor in file.tensors if tensor.name.startswith("secret.")}
+        found = read_arrays(file, {"secret.rank": "I64", "secret.rank_before": "I64"}, "an audit's scores")
+    assert {"secret.position", "secret.rank_calibrated", "secret.completion", "secret.bound"} <= names
+    assert (found["secret.rank"] == 1).mean() > 0.9
+    assert (found["secret.rank_before"] == 1).mean() < 0.2
+
+
+def test_a_model_that_kept_the_plan(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    capfd.readouterr()
+    assert audit(place, *plan(place), model="before") == 0
+    assert 'INCONCLUSIVE: "training made no secret easier to tell"' in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "words"),
+    [
+        (["--base", "model"], 2, "--base {place}/model is the audited model itself; give the one"),
+        (["--candidates", "1"], 2, "--candidates is 1; a secret is told from 2 to 100000 values"),
+        (["--most-secrets", "0"], 2, "--most-secrets is 0"),
+        (["--plan", "book.jsonl"], 3, "book.jsonl"),
+        (["--secrets", "missing.jsonl"], 3, "missing.jsonl is not a file"),
+        (["--data", "data.jsonl", "--plan", "plan.safetensors"], 3, "plans for other data (planted.jsonl) than --data"),
+    ],
+)
+def test_faults(more: list[str], code: int, words: str, place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    given = [str(place / word) if (place / word).exists() or "." in word else word for word in more]
+    capfd.readouterr()
+    assert audit(place, *given) == code
+    err = capfd.readouterr().err
+    assert words.format(place=place) in err
+    assert "Traceback" not in err
+
+
+def test_options_that_need_others(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    capfd.readouterr()
+    assert run(["audit", str(place / "model"), "--secrets", str(place / "book.jsonl"), "-q", "-f"]) == 2
+    assert "--secrets needs the records that the secrets lie in; give --data too" in capfd.readouterr().err
+    for flag in ("--plan", "--base", "--data"):
+        assert run(["audit", str(place / "model"), flag, str(place / "model"), "-q"]) == 2
+        assert f"{flag} needs --secrets" in capfd.readouterr().err
+    save(tmp_path / "bert", "bert")
+    shutil.copytree(tmp_path / "bert", place / "bert", dirs_exist_ok=True)
+    assert audit(place, model="bert") == 2
+    assert "--secrets asks which words a model fills in" in capfd.readouterr().err
