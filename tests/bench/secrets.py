@@ -45,7 +45,7 @@ def main(options: argparse.Namespace) -> None:
             found = forked(partial(_measured, way, secrets, records))
             results.append({"secrets": secrets, "way": name, **found})
             print(*_cells(results[-1]), sep="  ", flush=True)
-    accounting = forked(lambda: {"rows": accounting_rows()})
+    accounting = forked(lambda: {"rows": accounting_rows(options.most_secrets)})
     headings = ["secrets", "way", "s", "MiB", "result"]
     shown = [_cells(row) for row in results] + [_accounted(row) for row in accounting.get("rows", [])]
     publish("secrets", headings, shown, {"plans": results, "accounting": accounting}, options.output)
