@@ -20,6 +20,7 @@ HEAVY = {"torch", "numpy", "scipy", "rich", "transformers", "cryptography", "bla
 NESTED = [
     *(["retrain", name] for name in ("dp-sgd", "ferret", "clipped", "plain")),
     *(["canary", name] for name in ("plant", "check")),
+    *(["secrets", name] for name in ("scan", "plan")),
 ]
 HELPS = [["--help"], ["-h"], ["--version"], *([name, "--help"] for name in COMMANDS), *([*n, "--help"] for n in NESTED)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from privctl.cli.secrets_plan import plan
+from privctl.cli.secrets_scan import scan
 
 
 @click.group()
@@ -20,4 +21,5 @@ def secrets() -> None:
     """
 
 
-secrets.add_command(plan)
+secrets.command("scan")(scan)
+secrets.command("plan")(plan)

@@ -19,7 +19,6 @@ _FILE = click.Path(path_type=Path)
 _SWEEP = "sweep"
 
 
-@click.command("plan")
 @click.argument("data", type=_FILE)
 @click.option(
     "--secrets", type=_FILE, required=True, help="The book of secrets, from privctl secrets scan or your own."

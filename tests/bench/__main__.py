@@ -13,6 +13,7 @@ BENCHES = {
     "ferret": ("tests.bench.ferret", "directional derivatives by every method and whole FERRET runs, against steps"),
     "noise": ("tests.bench.noise", "privctl noise on a large file, against cp and the naive way"),
     "secrets": ("tests.bench.secrets", "plans of protection at scale, against HiGHS and dp-accounting"),
+    "secrets-scan": ("tests.bench.secrets_scan", "privctl secrets scan, against each expression by itself"),
     "shadow": ("tests.bench.shadow", "shadow models trained together, against one after the other"),
     "startup": ("tests.bench.startup", "how long --help takes, against Python alone"),
 }

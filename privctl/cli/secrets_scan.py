@@ -1,0 +1,106 @@
+"""``privctl secrets scan``: which secrets are in the data, and in which records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from privctl.cli.options import common, force
+from privctl.domain.errors import UsageFault
+
+if TYPE_CHECKING:
+    from privctl.secrets.scan.run import Scanned
+
+_FILE = click.Path(path_type=Path)
+
+
+@click.argument("data", type=_FILE)
+@click.option("-o", "--output", type=_FILE, required=True, help="The book of secrets to write: .jsonl or .jsonl.gz.")
+@click.option("--kinds", help="Which of card,iban,key,email,phone; none: only what is named below.  [default: all]")
+@click.option("--pattern", "patterns", multiple=True, metavar="NAME=REGEX", help="Matches are secrets; repeatable.")
+@click.option("--literals", type=_FILE, help="File of texts that are secrets wherever they stand, one a line.")
+@click.option("--by", metavar="FIELD", help="Each value of this field is a secret of the records that have it.")
+@click.option("--rare-words", type=int, metavar="N", help="Words in at most N records are secrets.")
+@click.option("--rare-least", type=int, default=1, show_default=True, help="Records a rare word is in at least.")
+@click.option("--most-secrets", type=int, default=1_000_000, show_default=True, help="Stop where there are more.")
+@click.option("--pattern-seconds", type=float, default=1.0, show_default=True, help="Time of a pattern for a record.")
+@force
+@common
+def scan(
+    data: Path,
+    output: Path,
+    kinds: str | None,
+    patterns: tuple[str, ...],
+    literals: Path | None,
+    by: str | None,
+    rare_words: int | None,
+    rare_least: int,
+    most_secrets: int,
+    pattern_seconds: float,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Find the secrets in DATA and the records that hold them.
+
+    DATA is JSON lines, CSV or TSV, with "text", or "prompt" and "response", as for training. Looked for are payment
+    cards and IBANs (check digits must agree), keys, tokens and passwords, e-mail addresses and phone numbers; further
+    what --pattern, --literals, --by and --rare-words name. One secret written in several ways is one: case of e-mail
+    addresses, separators of numbers. A place that several kinds claim is the longest one's; what you name is found
+    everywhere.
+
+    A pattern is a regular expression; if it has a group (?P<secret>...), that is the secret. Listed texts are
+    found as they stand in the file, case included, as whole words.
+
+    The book holds the secrets themselves, and only its owner may read it. A report without them lies beside it. Where
+    nothing is found there is a report but no book, and the exit code is 0.
+
+    \b
+    Example:
+      privctl secrets scan train.jsonl -o secrets.jsonl
+      privctl secrets scan train.jsonl -o secrets.jsonl --kinds email,phone \\
+          --pattern 'ticket=\\bT-\\d{6}\\b' --literals names.txt
+      privctl secrets scan abstracts.jsonl -o rare.jsonl --kinds none --rare-words 100 --rare-least 50
+      privctl secrets scan posts.jsonl -o authors.jsonl --kinds none --by author
+    """
+    from privctl.codec import encode
+    from privctl.progress import note
+    from privctl.secrets.scan.request import ScanRequest
+    from privctl.secrets.scan.run import scan as run
+
+    request = ScanRequest(
+        data=data,
+        output=output,
+        kinds=_names(kinds),
+        patterns=patterns,
+        literals=literals,
+        by=by,
+        rare_words=rare_words,
+        rare_least=rare_least,
+        most_secrets=most_secrets,
+        pattern_seconds=pattern_seconds,
+    )
+    done = run(request, force=force, quiet=quiet)
+    click.echo(encode(done.report) if as_json else _rendered(done), nl=False)
+    if done.written:
+        note(f"wrote {output}, which holds the secrets: keep it as you keep the data", quiet=quiet)
+    else:
+        note(f"no secret was found, so {output} is not written", quiet=quiet)
+    note(f"wrote {request.report}", quiet=quiet)
+
+
+def _names(kinds: str | None) -> tuple[str, ...]:
+    if kinds is None:
+        return ()
+    names = tuple(name.strip() for name in kinds.split(","))
+    if "" in names:
+        raise UsageFault(f"--kinds {kinds!r} names nothing in one place; give names with commas between them")
+    return names
+
+
+def _rendered(done: Scanned) -> str:
+    from privctl.render.secrets_scan import scan_text
+
+    return scan_text(done.report, {group.kind: group.values[0] for group in done.groups if len(group)})

@@ -1,0 +1,89 @@
+"""Payment card numbers: a known prefix with a length it has, the check digit of Luhn, known groups of digits.
+
+Prefixes and lengths are the issuers' as ISO/IEC 7812 assigns them; the check is its annex B.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from privctl.secrets.scan.place import DASHES, SPACES, Place
+
+_SIXTEEN_ON = range(16, 20)
+#: First and last prefix of a range (of equal length), and the lengths its numbers have.
+_ISSUERS: tuple[tuple[str, str, tuple[int, ...] | range], ...] = (
+    ("4", "4", (13, 16, 19)),  # Visa
+    ("51", "55", (16,)),  # Mastercard
+    ("2221", "2720", (16,)),  # Mastercard
+    ("34", "34", (15,)),  # American Express
+    ("37", "37", (15,)),  # American Express
+    ("6011", "6011", _SIXTEEN_ON),  # Discover
+    ("644", "649", _SIXTEEN_ON),  # Discover
+    ("65", "65", _SIXTEEN_ON),  # Discover, RuPay
+    ("300", "305", (14,)),  # Diners Club
+    ("36", "36", (14,)),  # Diners Club
+    ("38", "39", (14, 16)),  # Diners Club
+    ("3528", "3589", _SIXTEEN_ON),  # JCB
+    ("62", "62", _SIXTEEN_ON),  # UnionPay
+    ("81", "82", (16,)),  # UnionPay, RuPay
+    ("60", "60", (16,)),  # RuPay
+    ("2200", "2204", _SIXTEEN_ON),  # Mir
+    ("5018", "5018", range(13, 20)),  # Maestro, and on
+    ("5020", "5020", range(13, 20)),
+    ("5038", "5038", range(13, 20)),
+    ("5893", "5893", range(13, 20)),
+    ("6304", "6304", range(13, 20)),
+    ("6759", "6759", range(13, 20)),
+    ("6761", "6763", range(13, 20)),
+)
+#: How digits are grouped where they are; one sign stands between all groups.
+_GROUPS = frozenset(
+    {(4, 4, 4, 4), (4, 6, 5), (4, 6, 4), (8, 8), (6, 13), (4, 4, 5), (4, 4, 4, 1), (4, 4, 4, 2), (4, 4, 4, 3)}
+    | {(4, 4, 4, 4, rest) for rest in (1, 2, 3)}
+)
+_LONG = re.compile(rf"\d(?:[.{SPACES}{DASHES}]?\d){{12,}}", re.ASCII)
+_GROUP = re.compile(r"(?<![0-9A-Za-z])\d+", re.ASCII)
+_FRACTION = re.compile(r"[0-9][.,]")
+_LETTER = re.compile("[A-Za-z]")
+_MOST_GROUPS = 5
+_SHORTEST, _LONGEST = 13, 19
+_EVEN = str.maketrans("0123456789", "0246813579")  # a digit doubled, its own digits added up
+
+
+def find(text: str) -> Iterator[Place]:
+    """The card numbers in ``text``."""
+    for run in _LONG.finditer(text):
+        groups = list(_GROUP.finditer(text, run.start(), run.end()))
+        taken = 0
+        for first in range(len(groups)):
+            if first < taken or _FRACTION.match(text, groups[first].start() - 2):
+                continue
+            for last in reversed(range(first, min(first + _MOST_GROUPS, len(groups)))):  # the longest, as elsewhere
+                place = _card(text, groups[first : last + 1])
+                if place is not None and not _LETTER.match(text, place.end):
+                    yield place
+                    taken = last + 1
+                    break
+
+
+def _card(text: str, groups: list[re.Match[str]]) -> Place | None:
+    """The card number that all of ``groups`` are, if they are one."""
+    digits = "".join(group[0] for group in groups)
+    if not _SHORTEST <= len(digits) <= _LONGEST or not (_issued(digits) and _luhn(digits)):
+        return None
+    if len(groups) > 1:
+        between = {text[a.end() : b.start()] for a, b in pairwise(groups)}
+        if len(between) > 1 or tuple(len(group[0]) for group in groups) not in _GROUPS:
+            return None
+    start, end = groups[0].start(), groups[-1].end()
+    return Place(start, end, digits, text[start:end])
+
+
+def _issued(digits: str) -> bool:
+    return any(first <= digits[: len(first)] <= last and len(digits) in sizes for first, last, sizes in _ISSUERS)
+
+
+def _luhn(digits: str) -> bool:
+    return (sum(map(int, digits[-1::-2])) + sum(map(int, digits[-2::-2].translate(_EVEN)))) % 10 == 0

@@ -1,0 +1,116 @@
+"""What a scan has found: each secret once, and the records that hold it, 8 bytes a membership."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privctl.secrets.book import Secret
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Group:
+    """The secrets of one kind, by where they first occurred: value i is in ``records[starts[i]:starts[i + 1]]``.
+
+    ``records`` [memberships] and ``starts`` [secrets + 1] are int64; a secret's records rise.
+    """
+
+    kind: str
+    values: tuple[str, ...]
+    starts: NDArray[np.int64]
+    records: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def holders(self) -> int:
+        """How many records hold at least one of them."""
+        return len(np.unique(self.records))
+
+    @property
+    def most(self) -> int:
+        """The most records of one secret; 0 for no secrets."""
+        return int(np.diff(self.starts).max(initial=0))
+
+    def secrets(self) -> Iterator[Secret]:
+        """The secrets, named ``KIND-1``, ``KIND-2``, ..."""
+        for i, value in enumerate(self.values):
+            records = self.records[self.starts[i] : self.starts[i + 1]]
+            yield Secret(id=f"{self.kind}-{i + 1}", kind=self.kind, records=records, value=value)
+
+
+class Finds:
+    """Secrets of several kinds by key, in the order in which they are found."""
+
+    def __init__(self, kinds: Sequence[str], most: int | None = None) -> None:
+        """Records of a secret beyond ``most`` are only counted, since the secret will not be either."""
+        self._names, self._most = tuple(kinds), most
+        self._numbers: tuple[dict[str, int], ...] = tuple({} for _ in kinds)
+        self._values: list[str] = []
+        self._stands = bytearray()
+        self._kinds, self._counts, self._last = array("H"), array("I"), array("q")
+        self._owners, self._records = array("I"), array("I")
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def memberships(self) -> int:
+        """Records of all secrets together."""
+        return len(self._owners)
+
+    def most_numerous(self) -> str:
+        """The kind with the most secrets."""
+        return max(zip(map(len, self._numbers), self._names, strict=True))[1]
+
+    def add(self, kind: int, key: str, value: str, record: int, stands: bool) -> None:
+        """Note that ``record``, no earlier than those before, holds the secret ``key``, written ``value``."""
+        number = self._numbers[kind].get(key)
+        if number is None:
+            number = self._numbers[kind][key] = len(self._values)
+            self._values.append(key if value == key else value)  # one string where it can be one
+            self._kinds.append(kind)
+            self._counts.append(0)
+            self._last.append(-1)
+            self._stands.append(0)
+        if stands:
+            self._stands[number] = 1
+        if self._last[number] == record:
+            return
+        self._last[number] = record
+        self._counts[number] += 1
+        if self._most is None or self._counts[number] <= self._most:
+            self._owners.append(number)
+            self._records.append(record)
+
+    def groups(self, least: int = 1) -> Iterator[Group]:
+        """The secrets of each kind that stand somewhere and are in ``least`` records to the most that were allowed."""
+        counts = _array(self._counts, np.uint32)
+        kept = _array(self._stands, np.uint8).astype(bool) & (counts >= least)
+        if self._most is not None:
+            kept &= counts <= self._most
+        owners = _array(self._owners, np.uint32)
+        order = np.argsort(owners, kind="stable")
+        order = order[kept[owners[order]]]
+        owners, records = owners[order], _array(self._records, np.uint32)[order].astype(np.int64)
+        kinds = _array(self._kinds, np.uint16)
+        for kind, name in enumerate(self._names):
+            chosen = np.flatnonzero(kept & (kinds == kind))
+            yield Group(
+                kind=name,
+                values=tuple(self._values[number] for number in chosen),
+                starts=np.concatenate([[0], np.cumsum(counts[chosen], dtype=np.int64)]),
+                records=records[kinds[owners] == kind],
+            )
+
+
+def _array(raw: array[Any] | bytearray, dtype: type[Any]) -> NDArray[Any]:
+    return np.frombuffer(raw, dtype) if len(raw) else np.empty(0, dtype)

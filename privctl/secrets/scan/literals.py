@@ -1,0 +1,78 @@
+"""Texts that the user lists, however many, found in one pass over each record.
+
+They are found as they are written, case included. Where a listed text begins or ends with a letter or digit of an
+alphabet that puts spaces between words, none may stand next to it: ``Ann`` is not in ``Annual``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from privctl.data import byte_lines
+from privctl.domain.errors import InputFault
+from privctl.secrets.scan.place import SPACED, Place
+
+_SPACED = re.compile(f"[{SPACED}]")
+#: Listed texts are looked up by so many of their first characters.
+_HEAD = 4
+
+
+def read_literals(path: Path) -> list[str]:
+    """The lines of ``path`` (plain or ``.gz``) without the white space around them, each once, blank ones left out.
+
+    Raises InputFault for a file without any and for one that is not UTF-8; IoFault where the system refuses.
+    """
+    found: dict[str, None] = {}
+    for number, line in enumerate(byte_lines(path), start=1):
+        try:
+            found[line.decode("utf-8-sig" if number == 1 else "utf-8").strip()] = None
+        except UnicodeDecodeError:
+            raise InputFault(f"{path} line {number} is not UTF-8 text; save the file as UTF-8") from None
+    found.pop("", None)
+    if not found:
+        raise InputFault(f"{path} lists nothing; expected one text a line")
+    return list(found)
+
+
+class Literals:
+    """A finder of many texts.
+
+    A place is looked at where a listed text may begin; its next characters then select the few that could stand there.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        """``texts`` are not empty."""
+        heads: dict[str, dict[int, set[str]]] = {}
+        firsts: tuple[set[str], set[str]] = (set(), set())
+        for text in texts:
+            heads.setdefault(text[:_HEAD], {}).setdefault(len(text), set()).add(text)
+            firsts[_SPACED.match(text) is None].add(text[0])
+        self._heads = {head: sorted(by_length.items()) for head, by_length in heads.items()}
+        self._sizes = sorted({len(head) for head in heads})
+        self._begin = re.compile("|".join(_begins(firsts)))
+
+    def __call__(self, text: str) -> Iterator[Place]:
+        """Every listed text in ``text``, also those within others."""
+        heads = self._heads
+        for begin in self._begin.finditer(text):
+            start = begin.start()
+            for size in self._sizes:
+                head = heads.get(text[start : start + size]) if start + size <= len(text) else None
+                if head is not None:
+                    yield from _ending(text, start, head)
+
+
+def _begins(firsts: tuple[set[str], set[str]]) -> Iterator[str]:
+    for border, signs in zip((f"(?<![{SPACED}])", ""), firsts, strict=True):
+        if signs:
+            yield f"{border}[{''.join(map(re.escape, sorted(signs)))}]"
+
+
+def _ending(text: str, start: int, by_length: list[tuple[int, set[str]]]) -> Iterator[Place]:
+    for length, values in by_length:
+        end = start + length
+        value = text[start:end]
+        if value in values and not (_SPACED.match(value[-1]) and _SPACED.match(text, end)):
+            yield Place(start, end, value, value)

@@ -1,0 +1,107 @@
+"""Regular expressions that the user gives as ``NAME=REGEX``, held to a time for each record.
+
+They are those of the package ``regex``, which knows what Python's ``re`` knows and can be stopped. A group named
+``secret`` is the secret; without one the whole match is.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+
+import regex
+
+from privctl.codec import shown
+from privctl.domain.errors import UsageFault
+from privctl.secrets.scan.place import Place
+
+_NAME = re.compile(r"[A-Za-z][0-9A-Za-z_-]{0,63}")
+_GROUP = "secret"
+#: Tries to compile what stands on standard input, in bounds that any sensible expression keeps.
+_TRIAL = """
+import resource, sys
+import regex
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
+try:
+    regex.compile(sys.stdin.buffer.read().decode())
+except (regex.error, ValueError, OverflowError):
+    pass  # told by whoever asked
+"""
+
+
+class PatternError(Exception):
+    """A pattern cannot go on in a record; the text says which and why, and goes on behind the record's place."""
+
+
+class Pattern:
+    """A finder of what a regular expression matches, taking at most ``seconds`` of processor time for a text."""
+
+    def __init__(self, name: str, expression: str, seconds: float) -> None:
+        """Raises UsageFault for an expression that cannot be used."""
+        self._name, self._seconds = name, seconds
+        self._compiled = _compiled(name, expression)
+        self._group: int | str = _GROUP if _GROUP in self._compiled.groupindex else 0
+
+    def __call__(self, text: str) -> Iterator[Place]:
+        """The matches in ``text``; raises PatternError where time is up, or where one matches nothing."""
+        try:
+            for match in self._compiled.finditer(text, timeout=self._seconds):
+                start, end = match.span(self._group)
+                if start == end >= 0:
+                    raise PatternError(
+                        f"is matched by --pattern {self._name} in a place of no length; have the pattern match at "
+                        "least one character"
+                    )
+                if start >= 0:  # the group took part
+                    value = match[self._group]
+                    yield Place(start, end, value, value)
+        except TimeoutError:
+            raise PatternError(
+                f"keeps --pattern {self._name} busy for more than {self._seconds:g} s; avoid repetitions within "
+                "repetitions such as (a+)+, or give it more with --pattern-seconds"
+            ) from None
+        except MemoryError:
+            raise PatternError(
+                f"has --pattern {self._name} use up the memory; avoid repetitions within repetitions such as (a+)+"
+            ) from None
+
+
+def parse_patterns(given: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
+    """Name -> expression of each ``NAME=REGEX``; raises UsageFault for another form and for names ``taken`` already."""
+    found: dict[str, str] = {}
+    reserved = set(taken)
+    for text in given:
+        name, sign, expression = text.partition("=")
+        if not sign or not expression or not _NAME.fullmatch(name):
+            raise UsageFault(
+                f"--pattern {shown(text)} is not NAME=REGEX with a name of letters, digits, - and _, such as "
+                r"ticket=T-\d{6}"
+            )
+        if name in reserved or name.startswith("by-"):
+            raise UsageFault(f"--pattern {name} has the name of another kind of secret; choose another name")
+        if name in found:
+            raise UsageFault(f"--pattern {name} is given twice; names must differ")
+        found[name] = expression
+    return found
+
+
+def _compiled(name: str, expression: str) -> regex.Pattern[str]:
+    # Counted repetitions within each other take memory beyond any bound, and nothing can stop that within a process.
+    trial = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", _TRIAL], input=expression.encode(errors="replace"), capture_output=True, check=False
+    )
+    if trial.returncode:
+        raise UsageFault(
+            f"--pattern {name} takes too much memory or time to prepare; avoid large counts of repetition within each "
+            "other"
+        )
+    try:
+        compiled = regex.compile(expression)
+    except (regex.error, ValueError, OverflowError) as error:
+        raise UsageFault(f"--pattern {name} is no regular expression: {error}; correct it") from None
+    if compiled.fullmatch("", timeout=1) is not None:
+        raise UsageFault(f"--pattern {name} matches the empty text; have it match at least one character")
+    return compiled

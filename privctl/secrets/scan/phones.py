@@ -1,0 +1,155 @@
+"""Phone numbers, as people write them.
+
+- international: ``+49 30 1234567``, ``0044 (0)20 7946 0958``; lengths by country where known, by E.164 elsewhere;
+- North American: ``(408) 247-8880``, ``408.247.8880``, ``1-408-247-8880``; known by ``+1`` and its ten digits;
+- national with a leading zero and groups: ``020 7946 0958``, ``030/1234567``, ``06.12.34.56.78``, ``(02) 9876 5432``;
+- any 7 to 15 digits behind a word such as *phone*, *tel*, *call*, *mobile*, *fax*, *my number*.
+
+Dates, times, addresses of machines, decimal numbers and bare digits without such a word are none. A national number
+stays one of its own beside its international form: the text does not say which country it is in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from privctl.secrets.scan.place import DASHES, SPACES, Place, apart
+
+_BETWEEN = rf"[./{SPACES}{DASHES}]"
+_ENOUGH = re.compile(rf"\d(?:[()./{SPACES}{DASHES}]{{0,3}}\d){{6,}}", re.ASCII)
+_DIGITS = re.compile(r"\d+", re.ASCII)
+
+#: Most digits behind a country's code, after ITU-T E.164 and the national plans; 15 in all for any other code.
+_MOST_NATIONAL = {
+    code: most
+    for most, codes in {
+        8: "45 47 65 852 853 507 506 503 502 216 968 973 974 965 371 370 372 509",
+        9: "33 34 41 31 32 46 48 61 30 40 420 421 353 351 380 971 972 966 961 962 254 255 256 27 593 51 56 886 94 212",
+        10: "1 7 90 91 92 44 20 52 57 58 63 66 84 64 60 82 359 385 386 234 880 964 98",
+        11: "86 55 39 81 49 43 54",
+        12: "62 358",
+    }.items()
+    for code in codes.split()
+}  # fmt: skip
+_LEAST, _MOST = 7, 15
+_MOST_TRUNK = 12
+
+_INTERNATIONAL = re.compile(
+    rf"(?<![0-9A-Za-z+])(?:\+|(?<!\d{_BETWEEN})00)[ (]{{0,2}}[1-9](?:\)?{_BETWEEN}{{0,2}}\(?\d){{6,18}}(?!\d)", re.ASCII
+)
+_AMERICAN = re.compile(
+    rf"(?<![0-9A-Za-z+])(?<!\d{_BETWEEN})(?:1[.{SPACES}{DASHES}])?"
+    rf"(?:\(([2-9]\d\d)\)[{SPACES}{DASHES}]?|([2-9]\d\d){_BETWEEN})([2-9]\d\d)([.{SPACES}{DASHES}])(\d{{4}})"
+    rf"(?![0-9A-Za-z])(?![./{DASHES}]\d)",
+    re.ASCII,
+)
+_TRUNK = re.compile(
+    rf"(?<![0-9A-Za-z+])(?<!\d{_BETWEEN})"
+    rf"(?:\(0[1-9]\d{{0,4}}\)[{SPACES}]?|0[1-9]\d{{0,4}}{_BETWEEN})\d{{2,8}}(?:{_BETWEEN}\d{{2,8}}){{0,4}}(?![0-9A-Za-z])",
+    re.ASCII,
+)
+_LOOSE = re.compile(
+    rf"(?<![0-9A-Za-z])(?<!\d[.,:])\(?\d(?:(?:\)?{_BETWEEN}?\(?)\d){{6,14}}(?![0-9A-Za-z]|[.,:/{DASHES}]\d)", re.ASCII
+)
+_ANOTHER = re.compile(rf"[{SPACES}]\d", re.ASCII)
+_CALLED = re.compile(
+    r"(?<![a-z])(?:tel|(?:tele|cell)?phone[ _]?(?:no|nr|number)?|telefon|téléphone|telefono|teléfono|telefone|mobile|"
+    r"mobil|móvil|cell|handy|fax|call|dial|ring|sms|whatsapp|hotline|contact(?:ing)?|reach(?:ed)?|"
+    r"(?:my|your|his|her|its|their|our) (?:number|no|nr))(?![a-z])[^0-9\n+]{0,24}$"
+    r"|(电话|電話|手机|手機|携帯|전화|тел|телефон)[^0-9\n+]{0,12}$",
+    re.IGNORECASE,
+)
+#: Groups in which North American numbers are written, without and with the leading 1.
+_AMERICAN_SHORT = ((10,), (3, 7), (3, 3, 4), (6, 4))
+_AMERICAN_LONG = ((11,), (1, 10), (1, 3, 7), (1, 3, 3, 4))
+_DATE = re.compile(
+    rf"(?:19|20)\d\d(?:({_BETWEEN})(?:0?[1-9]|1[0-2])\1(?:[0-2]?\d|3[01])|(?:0[1-9]|1[0-2])(?:[0-2]\d|3[01]))(?!\d)"
+    rf"|[0-3]?\d({_BETWEEN})[0-3]?\d\2(?:(?:19|20)\d\d)(?!\d)",
+    re.ASCII,
+)
+
+
+def find(text: str) -> list[Place]:
+    """The phone numbers in ``text``."""
+    if _ENOUGH.search(text) is None:
+        return []
+    ways = (_international, _american, _trunk, _called)
+    return apart((place for way in ways for place in way(text)), len(text))
+
+
+def _international(text: str) -> Iterator[Place]:
+    for match in _INTERNATIONAL.finditer(text):
+        body = match[0].replace("(0)", "   ")
+        plus = body[0] == "+"
+        groups = list(_DIGITS.finditer(body, 1 if plus else 2))
+        # The code may stand in one group with what follows.
+        joined = "".join(group[0] for group in groups)
+        code = next((joined[:n] for n in (3, 2, 1) if joined[:n] in _MOST_NATIONAL), "")
+        if not plus and (not code or len(groups) < 2):
+            continue  # as likely a number with leading zeros
+        most = _MOST_NATIONAL.get(code, _MOST - 3) + (len(code) or 3)
+        taken = _fitting([group[0] for group in groups], most)
+        number = "".join(group[0] for group in groups[:taken])
+        if _LEAST < len(number) <= most and (code != "1" or _is_american(number)):
+            end = match.start() + groups[taken - 1].end()
+            yield Place(match.start(), end, f"+{number}", text[match.start() : end])
+
+
+def _american(text: str) -> Iterator[Place]:
+    for match in _AMERICAN.finditer(text):
+        number = f"1{match[1] or match[2]}{match[3]}{match[5]}"
+        # Three numbers in a row of numbers are none.
+        if match[0].replace(" ", "").isdigit() and _ANOTHER.match(text, match.end()):
+            continue
+        if _is_american(number):
+            yield Place(match.start(), match.end(), f"+{number}", match[0])
+
+
+def _is_american(number: str) -> bool:
+    """Whether these are 1, an area code and a number of seven digits, none of them a service such as 911."""
+    return len(number) == 11 and min(number[1], number[4]) > "1" and "11" not in (number[2:4], number[5:7])
+
+
+def _trunk(text: str) -> Iterator[Place]:
+    for match in _TRUNK.finditer(text):
+        groups = list(_DIGITS.finditer(match[0]))
+        written = [group[0] for group in groups]
+        in_pairs = all(len(group) == 2 for group in written)  # as France and its like write ten digits
+        taken = min(5, len(written)) if in_pairs else _fitting(written, _MOST_TRUNK)
+        number, sizes = "".join(written[:taken]), [len(group) for group in written[:taken]]
+        ids = len(sizes) > 2 and set(sizes) == {4}
+        machine = len(sizes) == 4 and max(sizes) <= 3 and "." in match[0]
+        if not 9 <= len(number) <= _MOST_TRUNK or ids or machine or _DATE.match(match[0]):
+            continue
+        end = match.start() + groups[taken - 1].end()
+        yield Place(match.start(), end, number, text[match.start() : end])
+
+
+def _called(text: str) -> Iterator[Place]:
+    for match in _LOOSE.finditer(text):
+        start = match.start()
+        called = _CALLED.search(text, max(0, start - 48), start)
+        if called is None or _DATE.match(match[0]):
+            continue
+        number = "".join(_DIGITS.findall(match[0]))
+        if not _LEAST <= len(number) <= _MOST:
+            continue
+        sizes = tuple(map(len, _DIGITS.findall(match[0])))
+        american = number if sizes in _AMERICAN_LONG else f"1{number}"
+        is_american = (
+            called[1] is None
+            and sizes in _AMERICAN_SHORT + _AMERICAN_LONG
+            and american[0] == "1"
+            and _is_american(american)
+        )
+        yield Place(start, match.end(), f"+{american}" if is_american else number, match[0])
+
+
+def _fitting(groups: Sequence[str], most: int) -> int:
+    """How many of the first ``groups`` have at most ``most`` digits together; at least 1."""
+    total, taken = len(groups[0]), 1
+    while taken < len(groups) and total + len(groups[taken]) <= most:
+        total += len(groups[taken])
+        taken += 1
+    return taken

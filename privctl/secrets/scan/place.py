@@ -1,0 +1,61 @@
+"""Where a secret stands in a text, and the signs around it that all detectors agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+#: Letters and digits of alphabets that put spaces between words, for character classes. Borders of a secret are looked
+#: for among these only, for elsewhere (Chinese, Japanese, Thai, ...) a secret may touch the words around it.
+SPACED = r"0-9A-Za-z_\u00aa\u00b5\u00ba\u00c0-\u058f"
+
+#: Spaces, hyphens and dashes as people and word processors put them between digits, for character classes.
+SPACES = r" \u00a0\u2007\u2009\u202f"
+DASHES = r"\-\u2010-\u2015\u2212"
+
+
+class Place(NamedTuple):
+    """A secret ``value`` as it is written, and ``key``, the same for every way of writing the same secret.
+
+    ``start`` to ``end`` are the characters it claims: its own, or more where what surrounds it gave it away.
+    """
+
+    start: int
+    end: int
+    key: str
+    value: str
+
+
+#: The places in a text, in no order; they may overlap.
+Find = Callable[[str], Iterable[Place]]
+
+
+class Claimed:
+    """The characters of a text of ``size`` that some place has claimed."""
+
+    def __init__(self, size: int) -> None:
+        self._taken = bytearray(size)
+
+    def add(self, place: Place) -> None:
+        """Claim the characters of ``place``."""
+        self._taken[place.start : place.end] = b"\1" * (place.end - place.start)
+
+    def meet(self, place: Place) -> bool:
+        """Whether a character of ``place`` is claimed."""
+        return self._taken.find(1, place.start, place.end) >= 0
+
+    def hold(self, place: Place) -> bool:
+        """Whether all characters of ``place`` are claimed."""
+        return self._taken.find(0, place.start, place.end) < 0
+
+
+def apart(places: Iterable[Place], size: int) -> list[Place]:
+    """``places`` in a text of ``size`` without those that overlap an earlier one."""
+    found: list[Place] = []
+    claimed: Claimed | None = None
+    for place in places:
+        claimed = claimed or Claimed(size)
+        if not claimed.meet(place):
+            claimed.add(place)
+            found.append(place)
+    return found

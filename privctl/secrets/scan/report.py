@@ -1,0 +1,62 @@
+"""The report of a scan: what was looked for in which data and how much was found, but none of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from privctl.domain.report import PrivacyReport
+from privctl.reports import file_artifact, now, versions
+from privctl.secrets.scan.finds import Group
+from privctl.secrets.scan.request import ScanRequest
+
+_KEEP = (
+    "the book holds the secrets themselves: keep it as you keep the data; this report holds none, but patterns as they "
+    "were given, and digests of the files, which tell whoever guesses a file whether that is right"
+)
+_LIMITS = (
+    "a scan finds what it looks for: names, places and whatever else has no form of its own are found only where "
+    "--literals, --pattern or --by name them"
+)
+
+
+def report_of(
+    request: ScanRequest, patterns: Mapping[str, str], groups: Sequence[Group], *, records: int, unseen: int
+) -> PrivacyReport:
+    """The report of a scan of ``records`` records; the book lies there if anything was found.
+
+    ``unseen`` is how many listed texts are in no record.
+    """
+    place = request.report
+    inputs = {"data": request.data, "literals": request.literals}
+    found = {
+        group.kind: {
+            "secrets": len(group),
+            "records": group.holders,
+            "memberships": len(group.records),
+            "most_records": group.most,
+        }
+        for group in groups
+    }
+    parameters = {
+        "kinds": [group.kind for group in groups],
+        "patterns": dict(patterns),
+        "by": request.by,
+        "rare_words": request.rare_words,
+        "rare_least": request.rare_least,
+        "most_secrets": request.most_secrets,
+        "pattern_seconds": request.pattern_seconds,
+        "dataset_size": records,
+        "found": found,
+    }
+    warnings = [_KEEP, _LIMITS]
+    if unseen:
+        warnings.append(f"{unseen} of the listed texts are in no record, and not in the book")
+    return PrivacyReport(
+        step="secrets-scan",
+        created=now(),
+        versions=versions(("numpy", "regex", "blake3")),
+        inputs=tuple(file_artifact(role, path, place) for role, path in inputs.items() if path is not None),
+        outputs=(file_artifact("secrets", request.output, place),) if any(map(len, groups)) else (),
+        parameters=parameters,
+        warnings=tuple(warnings),
+    )

@@ -1,0 +1,56 @@
+"""What a scan is asked for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from privctl.domain.errors import UsageFault
+
+_BOOKS = (".jsonl", ".jsonl.gz")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanRequest:
+    """``kinds`` empty means all in the table; ``patterns`` are ``NAME=REGEX`` as given.
+
+    ``rare_words`` N asks for words in at least ``rare_least`` and at most N records. ``pattern_seconds`` is the time a
+    pattern may take for a record. Raises UsageFault for settings that cannot be met.
+    """
+
+    data: Path
+    output: Path
+    kinds: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    literals: Path | None = None
+    by: str | None = None
+    rare_words: int | None = None
+    rare_least: int = 1
+    most_secrets: int = 1_000_000
+    pattern_seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.output.name.endswith(_BOOKS) or self.output.name in _BOOKS:
+            raise UsageFault(f"--output {self.output} ends neither in .jsonl nor .jsonl.gz; name the book so")
+        if self.rare_words is None and self.rare_least != 1:
+            raise UsageFault("--rare-least goes with --rare-words N, the most records a rare word is in; give both")
+        if self.rare_words is not None and not 1 <= self.rare_least <= self.rare_words:
+            raise UsageFault(
+                f"--rare-words {self.rare_words} and --rare-least {self.rare_least} leave no number of records; give "
+                "at least 1 for both, and no more for --rare-least than for --rare-words"
+            )
+        if not 1 <= self.most_secrets <= 10**9:
+            raise UsageFault(f"--most-secrets is {self.most_secrets}; it must lie between 1 and 1e9")
+        if not (self.pattern_seconds > 0 and math.isfinite(self.pattern_seconds)):
+            raise UsageFault(f"--pattern-seconds is {self.pattern_seconds:g}; it must be a finite number above 0")
+        if self.by is not None and not (self.by and self.by.isprintable()):
+            raise UsageFault(f"--by {self.by!r} is no name of a field; give the name of one that every record has")
+        for path in (self.data, self.literals):
+            if path is not None and path.resolve() in (self.output.resolve(), self.report.resolve()):
+                raise UsageFault(f"{path} is read here, and would be overwritten; choose another --output")
+
+    @property
+    def report(self) -> Path:
+        """Where the report goes: beside the book."""
+        return self.output.with_name(f"{self.output.name.removesuffix('.gz').removesuffix('.jsonl')}.report.json")

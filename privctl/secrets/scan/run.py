@@ -1,0 +1,150 @@
+"""The scan: passes over the records in memory that grows with what is found, then the book and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from privctl.data import byte_lines
+from privctl.datasets.texts import TextRecord, iter_texts
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.report import PrivacyReport
+from privctl.progress import progress
+from privctl.reports import write_report
+from privctl.secrets.scan.finds import Finds, Group
+from privctl.secrets.scan.kinds import KINDS, LITERAL, NONE, RARE, Kind, chosen
+from privctl.secrets.scan.literals import Literals, read_literals
+from privctl.secrets.scan.patterns import Pattern, PatternError, parse_patterns
+from privctl.secrets.scan.rare import Sieve, places, words
+from privctl.secrets.scan.report import report_of
+from privctl.secrets.scan.request import ScanRequest
+from privctl.secrets.scan.standing import Claim, claims, outside
+from privctl.secrets.scan.write import remove_old, write_book
+from privctl.storage.atomic import require_absent
+
+_STRIDE = 1 << 12
+#: Memberships that are kept at most for each secret that may be found.
+_MEMBERSHIPS_EACH = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scanned:
+    """What a scan came to: ``groups`` by kind, also those without secrets; ``written`` where there was one to write."""
+
+    report: PrivacyReport
+    groups: tuple[Group, ...]
+    written: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """What to look for: ``kinds`` in each text, and the number of texts that the user listed."""
+
+    kinds: tuple[Kind, ...]
+    patterns: dict[str, str]
+    listed: int
+
+
+def scan(request: ScanRequest, *, force: bool = False, quiet: bool = False) -> Scanned:
+    """Find secrets, and write the book and its report; where nothing is found there is no book, only the report.
+
+    Raises UsageFault for files that exist and for settings and patterns that cannot be used; InputFault, naming the
+    line, for data that are no records, a pattern that takes too long in a record, and more secrets than are allowed;
+    IoFault where the system refuses.
+    """
+    for path in (request.output, request.report):
+        require_absent(path, force)
+    search = _prepared(request)
+    lines = 0 if quiet else sum(1 for _ in byte_lines(request.data))
+    records, groups = _searched(request, search, lines, quiet=quiet)
+    written = any(map(len, groups))
+    if written:
+        write_book(request.output, (secret for group in groups for secret in group.secrets()), replace=force)
+    else:
+        remove_old(request.output)
+    unseen = search.listed - sum(len(group) for group in groups if group.kind == LITERAL)
+    report = report_of(request, search.patterns, groups, records=records, unseen=unseen)
+    write_report(request.report, report)
+    return Scanned(report=report, groups=groups, written=written)
+
+
+def _prepared(request: ScanRequest) -> _Search:
+    kinds = chosen(request.kinds)
+    patterns = parse_patterns(request.patterns, (*KINDS, LITERAL, RARE, NONE))
+    listed = read_literals(request.literals) if request.literals else []
+    if listed:
+        kinds.append(Kind(name=LITERAL, find=Literals(listed), named=True))
+    for name, expression in patterns.items():
+        kinds.append(Kind(name=name, find=Pattern(name, expression, request.pattern_seconds), named=True))
+    if not kinds and request.by is None and request.rare_words is None:
+        raise UsageFault(f"--kinds {NONE} leaves nothing to look for; give --pattern, --literals, --by or --rare-words")
+    return _Search(kinds=tuple(kinds), patterns=patterns, listed=len(listed))
+
+
+def _searched(request: ScanRequest, search: _Search, lines: int, *, quiet: bool) -> tuple[int, tuple[Group, ...]]:
+    """How many records there are, and what is in them."""
+    sieve = None if request.rare_words is None else Sieve(request.rare_least)
+    if sieve is not None and sieve.needed:
+        for record in _records(request, "counting words", lines, quiet=quiet):
+            sieve.add(words(record.text))
+        sieve.settle()
+    by = [] if request.by is None else [f"by-{request.by}"]
+    finds = Finds([*(kind.name for kind in search.kinds), *by])
+    rare = Finds([RARE], request.rare_words)
+    number = -1
+    for number, record in enumerate(_records(request, "scanning", lines, quiet=quiet)):
+        try:
+            found = claims(search.kinds, record.text)
+        except PatternError as error:
+            raise InputFault(f"{record.where} {error}") from None
+        for kind, place, stands in found:
+            finds.add(kind, place.key, place.value, number, stands)
+        if record.unit is not None:
+            finds.add(len(search.kinds), record.unit, record.unit, number, True)
+        if sieve is not None:
+            _add_words(rare, sieve, record.text, found, number)
+        _check_amount(finds, rare, request, record.where)
+    groups = (*finds.groups(), *(rare.groups(request.rare_least) if sieve else ()))
+    total = sum(map(len, groups))
+    if total > request.most_secrets:
+        raise InputFault(
+            f"{request.data} holds {total} secrets with its rare words, more than --most-secrets "
+            f"{request.most_secrets}; lower --rare-words, raise --rare-least, or allow more"
+        )
+    return number + 1, groups
+
+
+def _records(request: ScanRequest, label: str, lines: int, *, quiet: bool) -> Iterator[TextRecord]:
+    """The records, with progress by the lines that are done."""
+    with progress(label, lines, "lines", quiet=quiet) as advance:
+        done = 0
+        for number, record in enumerate(iter_texts(request.data, unit=request.by)):
+            yield record
+            if number % _STRIDE == 0:
+                advance(record.line - done)
+                done = record.line
+
+
+def _add_words(rare: Finds, sieve: Sieve, text: str, found: Sequence[Claim], number: int) -> None:
+    here = words(text)
+    kept = sieve.kept(here)
+    if not kept:
+        return
+    alone = {place.key for place in outside(places(text), found, len(text))} if found else here
+    for word in kept:
+        rare.add(0, word, here[word], number, word in alone)
+
+
+def _check_amount(finds: Finds, rare: Finds, request: ScanRequest, where: str) -> None:
+    most = request.most_secrets
+    if len(finds) > most:
+        raise InputFault(
+            f"{where} brings more than {most} secrets, most of the kind {finds.most_numerous()!r}; have that kind find "
+            "less, or allow more with --most-secrets"
+        )
+    if finds.memberships + rare.memberships > most * _MEMBERSHIPS_EACH:
+        raise InputFault(
+            f"{where} brings more than {_MEMBERSHIPS_EACH} records for each of the {most} secrets allowed, most of the "
+            f"kind {(finds if finds.memberships >= rare.memberships else rare).most_numerous()!r}; have that kind find "
+            "less, or allow more with --most-secrets"
+        )

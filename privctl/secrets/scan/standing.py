@@ -1,0 +1,58 @@
+"""Who has a place that several claim.
+
+What the user named stands wherever it is. Of the others, the one that claims the most characters stands, then the first
+in the table of kinds; none stands within what the user named. A secret without any place where it stands is dropped,
+for it is part of others wherever it occurs; one that stands somewhere keeps all its records, also those in which it
+only lies within another, since they give it away as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from privctl.secrets.scan.kinds import Kind
+from privctl.secrets.scan.place import Claimed, Place
+
+_DIGIT = re.compile("[0-9]")
+
+
+class Claim(NamedTuple):
+    """A ``place`` found for the kind of that number, and whether it ``stands`` there."""
+
+    kind: int
+    place: Place
+    stands: bool
+
+
+def claims(kinds: Sequence[Kind], text: str) -> list[Claim]:
+    """All that ``kinds`` find in ``text``."""
+    digits = _DIGIT.search(text) is not None
+    found = [
+        (number, place) for number, kind in enumerate(kinds) if digits or not kind.digits for place in kind.find(text)
+    ]
+    if len(found) < 2:
+        return [Claim(number, place, True) for number, place in found]
+    named = Claimed(len(text))
+    for number, place in found:
+        if kinds[number].named:
+            named.add(place)
+    found.sort(key=lambda each: (each[1].start - each[1].end, each[0]))  # the most characters first
+    taken = Claimed(len(text))
+    settled = []
+    for number, place in found:
+        stands = kinds[number].named or not (named.hold(place) or taken.meet(place))
+        if stands and not kinds[number].named:
+            taken.add(place)
+        settled.append(Claim(number, place, stands))
+    # In the text's order, so that secrets are numbered by where they first occur.
+    return sorted(settled, key=lambda claim: claim.place.start)
+
+
+def outside(places: Iterator[Place], claimed: Sequence[Claim], size: int) -> Iterator[Place]:
+    """Those of ``places`` in a text of ``size`` that are not wholly within what ``claimed`` claims."""
+    taken = Claimed(size)
+    for claim in claimed:
+        taken.add(claim.place)
+    return (place for place in places if not taken.hold(place))

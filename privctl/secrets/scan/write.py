@@ -1,0 +1,58 @@
+"""The book of secrets as a file: whole or absent, and nobody else's to read."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, cast
+
+from privctl.secrets.book import Secret, write_secrets
+from privctl.storage.atomic import PendingFile, writing
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_BUFFER = 1 << 20
+
+
+class _Appending(io.RawIOBase):
+    """A pending file as a stream to write to."""
+
+    def __init__(self, pending: PendingFile) -> None:
+        super().__init__()
+        self._pending, self._position = pending, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer, /) -> int:
+        view = memoryview(data)
+        self._pending.write_at(self._position, view)
+        self._position += view.nbytes
+        return view.nbytes
+
+
+def write_book(path: Path, secrets: Iterable[Secret], *, replace: bool) -> int:
+    """Write ``secrets`` to ``path``, packed where it ends in ``.gz``, readable by its owner only; returns how many.
+
+    Raises IoFault where the system refuses, UsageFault as ``PendingFile.commit`` does.
+    """
+    with PendingFile(path) as pending:
+        with writing(path):
+            pending.temporary.chmod(0o600)  # before anything is in it
+        with io.BufferedWriter(_Appending(pending), _BUFFER) as stream:
+            if path.suffix == ".gz":
+                with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
+                    count = write_secrets(cast("IO[bytes]", packed), secrets)
+            else:
+                count = write_secrets(stream, secrets)
+        pending.commit(replace=replace)
+    return count
+
+
+def remove_old(path: Path) -> None:
+    """Remove the book of an earlier scan, so that it is not taken for this one's."""
+    with writing(path):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,112 @@
+"""``privctl secrets scan``: what is shown, what is not, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from privctl.cli import run
+from privctl.codec import decode
+from privctl.render.secrets_scan import masked
+from privctl.reports import read_report
+
+SECRETS = ("ann.lee@example.org", "4242 4242 4242 4242", "T-123456", "408-247-8880")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "train.jsonl"
+    texts = [f"mail {SECRETS[0]}, card {SECRETS[1]}", f"see {SECRETS[2]}", f"call {SECRETS[3]}", SECRETS[0].upper()]
+    path.write_text("".join(json.dumps({"text": text, "who": "ann"}) + "\n" for text in texts))
+    return path
+
+
+def scan(data: Path, *more: str) -> int:
+    return run(["secrets", "scan", str(data), "-o", str(data.with_name("secrets.jsonl")), *more])
+
+
+def test_the_table_shows_how_much_and_no_secret(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert scan(data, "--pattern", r"ticket=\bT-\d{6}\b", "--by", "who") == 0
+    shown = capsys.readouterr()
+    rows = {line.split()[0]: line.split()[1:4] for line in shown.out.splitlines()[2:9]}
+    assert rows == {
+        "card": ["1", "1", "1"],
+        "iban": ["0", "0", "0"],
+        "key": ["0", "0", "0"],
+        "email": ["1", "2", "2"],
+        "phone": ["1", "1", "1"],
+        "ticket": ["1", "1", "1"],
+        "by-who": ["1", "4", "4"],
+    }
+    assert "5 secrets in 4 records." in shown.out
+    assert "an*****rg" in shown.out
+    assert "secrets.jsonl, which holds the secrets: keep it as you keep the data" in shown.err
+    for secret in SECRETS:
+        assert secret not in shown.out + shown.err
+    book = [json.loads(line) for line in data.with_name("secrets.jsonl").read_text().splitlines()]
+    assert [(row["id"], row["records"]) for row in book] == [
+        ("card-1", [0]),
+        ("email-1", [0, 3]),
+        ("phone-1", [2]),
+        ("ticket-1", [1]),
+        ("by-who-1", [0, 1, 2, 3]),
+    ]
+
+
+def test_json_is_the_report_that_lies_beside_the_book(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert scan(data, "--json", "--quiet", "--kinds", "email, phone") == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    report = decode(shown.out, "stdout")
+    assert report == read_report(data.with_name("secrets.report.json"))
+    assert (report.step, report.parameters["kinds"]) == ("secrets-scan", ["email", "phone"])
+    assert not any(secret in shown.out for secret in SECRETS)
+
+
+def test_nothing_found_is_no_fault(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert scan(data, "--kinds", "iban") == 0
+    shown = capsys.readouterr()
+    assert "No secret was found in 4 records." in shown.out
+    assert "secrets.jsonl is not written" in shown.err
+    assert not data.with_name("secrets.jsonl").exists()
+    assert read_report(data.with_name("secrets.report.json")).outputs == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "says"),
+    [
+        (["--kinds", "mail"], 2, "--kinds mail is not one of"),
+        (["--kinds", "email,"], 2, "names nothing in one place"),
+        (["--pattern", "x"], 2, "is not NAME=REGEX"),
+        (["--pattern", "p=("], 2, "--pattern p is no regular expression"),
+        (["--pattern", "p=x*"], 2, "--pattern p matches the empty text"),
+        (["--most-secrets", "1"], 3, "brings more than 1 secrets"),
+        (["--literals", "absent.txt"], 3, "absent.txt"),
+        (["--by", "author"], 3, "line 1 lacks 'author'"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    data: Path, capsys: pytest.CaptureFixture[str], more: list[str], code: int, says: str
+) -> None:
+    assert scan(data, "--quiet", *more) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert says in shown.err
+    assert len(shown.err.splitlines()) == 1
+    assert [each.name for each in data.parent.iterdir()] == ["train.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("12345", "*****"),
+        ("123456", "1*****"),
+        ("123456789012", "12*****12"),
+        ("\x1b[31mabcdefgh\n", "?[*****h?"),
+        ("x" * 1000, "xx*****xx"),
+    ],
+)
+def test_masks(value: str, expected: str) -> None:
+    assert masked(value) == expected
