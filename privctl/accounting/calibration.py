@@ -135,8 +135,8 @@ def _guess(epsilon: float, delta: float, ledger: Ledger) -> float:
 def _within(noise: float, epsilon: float, delta: float) -> float:
     if noise <= LEAST * (1 + 1e-3):
         raise ValueError(
-            f"epsilon {epsilon} at delta {delta} is met with a noise multiplier below {LEAST}; almost no record takes "
-            "part, so ask for a smaller delta"
+            f"epsilon {epsilon} at delta {delta} is met with a noise multiplier below {LEAST}: hardly any noise is "
+            "needed for so much, or almost no record takes part; ask for a smaller epsilon or delta"
         )
     if noise >= MOST * (1 - 1e-3):
         raise ValueError(f"no noise multiplier up to {MOST:g} meets epsilon {epsilon} at delta {delta}")

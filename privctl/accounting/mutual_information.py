@@ -16,11 +16,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from privctl.accounting import gaussian, renyi
-from privctl.domain.checks import at_least, fraction, positive, probability
+from privctl.accounting import gaussian
+from privctl.domain.checks import at_least, positive, probability
 from privctl.domain.events import SignBits
-
-Reals = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 LN2 = math.log(2)
 
@@ -29,9 +27,6 @@ _CERTAIN_SHIFT = 20.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 #: Panels on which the normal density is integrated: 0.25 wide up to 13 deviations, 1e-38 of the mass being left out.
 _PANELS = np.arange(-13.0, 13.0, 0.25)
-#: Orders minus 1 searched for the dithered signs: nearly 1 for little noise, large for much.
-_EXCESS_ORDERS = (2.0**-50, 1e6)
-_ORDERS_A_PASS = 400
 
 
 def nats(event: SignBits) -> float:
@@ -122,49 +117,6 @@ def worst_case_delta_shuffled(event: SignBits, angle: float = math.pi) -> float:
     """As ``worst_case_delta_poisson`` for shuffled batches: 1 - (1 - p)^(G E) after E = T s visits, rounded up."""
     visits = math.ceil(event.steps * event.sample_rate * (1 - 1e-12))
     return -math.expm1(_log_silent(event, angle, event.groups * visits))
-
-
-def dithered_divergences(event: SignBits, noise_stddev: float, orders: Reals) -> Reals:
-    """Renyi divergences, at ``orders`` above 1, of all steps with Gaussian noise on each derivative before its sign.
-
-    A group-step has ln(1 - sp + sp exp(2 a (a - 1) / sigma^2)) / (a - 1) at order a: a unit gradient turned round
-    shifts the derivative by 2, with probability sp; mask and directions are public. Batches must be Poisson.
-    """
-    positive("noise_stddev", noise_stddev)
-    chosen = event.sample_rate * event.fire_probability
-    if chosen == 0:
-        return np.zeros_like(orders)
-    excess = orders - 1
-    with np.errstate(over="ignore", divide="ignore"):
-        exponents = 2 * (excess / noise_stddev) * (orders / noise_stddev)
-        near = np.log1p(chosen * np.expm1(np.minimum(exponents, 30.0)))
-        far = np.logaddexp(np.log1p(-chosen), math.log(chosen) + exponents)
-        return event.groups * event.steps * np.where(exponents < 30, near, far) / excess
-
-
-def dithered_epsilon(event: SignBits, noise_stddev: float, delta: float) -> float:
-    """Epsilon at ``delta`` of dithered signs, from the best order of ``dithered_divergences``; inf where it overflows.
-
-    It takes each sign to come from a batch of its own, so that it bounds nothing where several groups fire in a step.
-    Example: 2 groups at 0.5 nats, 1000 steps, rate 0.005, noise 0.01 and delta 1e-5 give about 1.6e5: true and useless.
-    """
-    positive("noise_stddev", noise_stddev)
-    fraction("delta", delta)
-    if event.sample_rate * event.fire_probability == 0:
-        return 0.0
-    low, high = _EXCESS_ORDERS
-    best = math.inf
-    for _ in range(3):
-        orders = np.unique(1 + np.geomspace(low, high, _ORDERS_A_PASS))
-        divergences = dithered_divergences(event, noise_stddev, orders)
-        finite = np.isfinite(divergences)
-        if not finite.any():
-            return math.inf
-        epsilon, order = renyi.epsilon_at(orders[finite], divergences[finite], delta)
-        best = min(best, epsilon)
-        ratio = (high / low) ** (2 / _ORDERS_A_PASS)
-        low, high = max(_EXCESS_ORDERS[0], (order - 1) / ratio), (order - 1) * ratio
-    return best
 
 
 def gaussian_nats(shift: float) -> float:

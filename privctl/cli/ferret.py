@@ -69,7 +69,7 @@ _REPLAYED = {"model", "replay", "output", "vocabulary", "device", "quiet", "as_j
     type=click.Choice(["auto", "backward", "partial", "forward", "difference"]),
     default="auto",
     show_default=True,
-    help="How they are found.",
+    help="How they are found; difference needs hardly more memory than inference.",
 )
 @click.option("--public-seed", help="Hexadecimal seed of masks and directions.  [default: a fresh one]")
 @click.option("--replay", type=click.Path(), help="Stream of updates to repeat on MODEL, without any data.")
@@ -167,7 +167,9 @@ def _asked(options: dict[str, Any]) -> FerretRequest:
     try:
         public = None if seed is None else bytes.fromhex(seed)
     except ValueError:
-        raise UsageFault(f"--public-seed is {seed!r}; it must be hexadecimal, such as 00ff") from None
+        public = b""
+    if public == b"":
+        raise UsageFault(f"--public-seed is {seed!r}; it must be hexadecimal, such as 00ff")
     return FerretRequest(
         groups=options["groups"],
         release=release if dither is None else Release.DITHERED,
@@ -188,6 +190,8 @@ def _announced(plan: FerretPlan, delta: float | None, examples: int) -> str:
         f"{masks.steps} steps, of which {masks.speaking} publish {masks.total} numbers from {len(plan.groups)} groups, "
         f"fire probability {masks.fire_probability:.6g}"
     )
+    if not masks.total:
+        said += "; the model stays as it is: raise --epsilon, --fire-probability or --epochs"
     if plan.noise_multiplier is not None:
         said += f", noise multiplier {plan.noise_multiplier:.6g} at delta {delta:g}"
     if plan.bit_epsilon is not None:

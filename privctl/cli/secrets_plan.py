@@ -84,7 +84,8 @@ def plan(
     \b
     Example:
       privctl secrets scan train.jsonl -o secrets.jsonl
-      privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 --cap sweep
+      privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 \\
+          --batch-size 64 --cap sweep
       privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 \\
           --cap 5 --target email=1e-4:0.05 -o plan.safetensors
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from privctl.accounting.calibration import noise_multiplier_for
 from privctl.accounting.guarantees import default_delta
@@ -77,12 +78,24 @@ def sampled(request: RetrainRequest) -> bool:
     return request.method is Method.DP_SGD
 
 
+def require_one(who: str, given: Mapping[str, float | None]) -> None:
+    """Raises UsageFault unless one of two options, by their flags, has a value and the other has none."""
+    if sum(value is not None for value in given.values()) != 1:
+        raise UsageFault(f"{who} needs either {' or '.join(given)}, one of them")
+
+
+def require_positive(given: Mapping[str, float | None]) -> None:
+    """Raises UsageFault for an option, by its flag, whose value is not a finite number above 0; None is no value."""
+    for flag, value in given.items():
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise UsageFault(f"{flag} is {value:g}; it must be a finite number above 0")
+
+
 def _noise(request: RetrainRequest, rate: float, steps: int, delta: float, plan: Protection | None) -> float:
     budget = request.budget
     if plan is not None:
         return _planned_noise(request, steps, delta, plan)
-    if (budget.epsilon is None) == (budget.noise_multiplier is None):
-        raise UsageFault("dp-sgd needs either --epsilon or --noise-multiplier, one of them")
+    require_one("dp-sgd", {"--epsilon": budget.epsilon, "--noise-multiplier": budget.noise_multiplier})
     if budget.noise_multiplier is not None:
         return budget.noise_multiplier
     assert budget.epsilon is not None
@@ -157,9 +170,7 @@ def _check(request: RetrainRequest, examples: int) -> None:
     delta = request.budget.delta
     if delta is not None and not 0 < delta < 1:
         raise UsageFault(f"--delta is {delta:g}; it must be above 0 and below 1")
-    for name, value in (("epsilon", request.budget.epsilon), ("noise-multiplier", request.budget.noise_multiplier)):
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise UsageFault(f"--{name} is {value:g}; it must be a finite number above 0")
+    require_positive({"--epsilon": request.budget.epsilon, "--noise-multiplier": request.budget.noise_multiplier})
     if (request.momentum > 0) != (request.optimizer is Optimizer.MOMENTUM):
         raise UsageFault("--momentum goes with --optimizer momentum, and only with it")
     if request.method is Method.CLIPPED:

@@ -24,7 +24,7 @@ from privctl.training.noise import GradientNoise
 from privctl.training.recipe import Method
 
 OWNER = (
-    "no guarantee covers this report itself: losses, norms and clipped fractions were measured on the private "
+    "no guarantee covers this report itself: losses, norms, fractions and the like were measured on the private "
     "examples, held-out measures on held-out ones, and the data's digest tells whoever guesses the data whether that "
     "is right; keep the report to yourself"
 )

@@ -105,7 +105,8 @@ class ReplayRequest:
 class RetrainRequest:
     """Everything ``privctl retrain METHOD`` was told. ``epochs`` or ``steps``; ``batch_size`` is the expected one.
 
-    With ``secrets`` the plan has the batch size, and ``batch_size`` says nothing.
+    With ``secrets`` the plan has the batch size, and ``batch_size`` says nothing. Raises ValueError for a seed that a
+    generator of random numbers does not take.
     """
 
     method: Method
@@ -137,3 +138,7 @@ class RetrainRequest:
     seed: int = 0
     resume: bool = False
     force: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"--seed is {self.seed}; it must be at least 0 and below 2^63")

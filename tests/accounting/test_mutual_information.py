@@ -11,8 +11,6 @@ from privctl.accounting.mutual_information import (
     auc,
     catastrophic_delta,
     ceiling,
-    dithered_divergences,
-    dithered_epsilon,
     fire_probability_for,
     gaussian_nats,
     gaussian_nats_at,
@@ -52,9 +50,6 @@ WORST_CASES = [
     (2, 2, 0.91559846, 0.96677148, 0.94416699),
     (148, 0.5, 0.48944574, 0.51407420, 0.51390321),
 ]
-
-# (noise, epsilon): found over a coarse grid of orders, to which ours is never above.
-DITHERED = [(1e-3, 3.8e9), (1e-2, 1.61e5), (0.1, 1584.874), (0.5, 74.407), (1, 24.322), (2, 9.207), (4, 3.852)]
 
 
 def signs(groups: int, epsilon: float) -> SignBits:
@@ -145,58 +140,6 @@ def test_worst_cases_at_the_edges() -> None:
         assert (f(silent), f(loud), f(unseen), f(loud, 0.0)) == (0, 1, 0, 0)
         with pytest.raises(ValueError, match="angle"):
             f(loud, 4.0)
-
-
-@pytest.mark.parametrize(("noise", "coarse"), DITHERED)
-def test_dithered_signs(noise: float, coarse: float) -> None:
-    found = dithered_epsilon(signs(2, 0.5), noise, 1e-5)
-    assert found <= coarse * (1 + 1e-3)
-    if noise >= 0.5:
-        assert found == pytest.approx(coarse, rel=6e-4)
-    assert dithered_epsilon(signs(2, 0.5), noise / 2, 1e-5) > found * 1.5
-
-
-@pytest.mark.parametrize(("noise", "order"), [(1e-3, 1 + 3e-6), (0.1, 1.02), (1, 2.5), (4, 9)])
-def test_dithered_divergence_at_50_digits(noise: float, order: float) -> None:
-    event = signs(2, 0.5)
-    with mp.workdps(50):
-        a, chosen = mp.mpf(order), mp.mpf(event.sample_rate * event.fire_probability)
-        step = mp.log(1 - chosen + chosen * mp.exp(2 * a * (a - 1) / mp.mpf(noise) ** 2)) / (a - 1)
-        expected = 2000 * step
-    assert dithered_divergences(event, noise, np.array([order]))[0] == pytest.approx(float(expected), rel=1e-11)
-
-
-def test_dithered_divergence_dominates_the_mixture_it_bounds() -> None:
-    # One group-step, exactly: N(0, s^2) against (1 - r) N(0, s^2) + r N(2, s^2), both orders, by quadrature.
-    rate, noise = 0.3, 1.5
-    x = np.linspace(-60, 60, 240_001)
-    absent = np.exp(-((x / noise) ** 2) / 2)
-    present = (1 - rate) * absent + rate * np.exp(-(((x - 2) / noise) ** 2) / 2)
-    absent, present = absent / absent.sum(), present / present.sum()
-    event = SignBits(groups=1, fire_probability=1, sample_rate=rate, steps=1)
-    for order in (1.1, 2.0, 5.0):
-        bound = dithered_divergences(event, noise, np.array([order]))[0]
-        twice_the_noise = dithered_divergences(event, 2 * noise, np.array([order]))[0]
-        kept = (present > 1e-280) & (absent > 1e-280)
-        found = [
-            math.log(np.sum(q[kept] * (p[kept] / q[kept]) ** order)) / (order - 1)
-            for p, q in ((present, absent), (absent, present))
-        ]
-        assert twice_the_noise < max(found) <= bound
-
-
-@pytest.mark.filterwarnings("error")
-def test_hostile_dither() -> None:
-    event = signs(2, 0.5)
-    assert dithered_epsilon(event, 1e-200, 1e-5) == math.inf
-    assert 1e12 < dithered_epsilon(event, 1e-6, 1e-300) < math.inf
-    assert dithered_epsilon(event, 1e9, 1e-5) == pytest.approx(0, abs=1e-2)
-    assert dithered_epsilon(SignBits(groups=1, fire_probability=0, sample_rate=1, steps=1), 1e-9, 1e-300) == 0
-    assert dithered_epsilon(SignBits(groups=9, fire_probability=1, sample_rate=1, steps=10**6), 1, 1e-300) > 1e7
-    with pytest.raises(ValueError, match="delta"):
-        dithered_epsilon(event, 1, 0)
-    with pytest.raises(ValueError, match="noise_stddev"):
-        dithered_epsilon(event, 0, 1e-5)
 
 
 @pytest.mark.parametrize(

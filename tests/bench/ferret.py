@@ -2,15 +2,16 @@
 
 In a fired step one tensor's derivative along a random direction is found, by each method, for a tensor late in the
 network, one in the middle and the embedding. All parties take turns in one process, on one thread; ratios are between
-processor times of the same round. Memory is measured in a fresh process for each. A whole run is counted from the
-steps' times: of FERRET-MAX at the paper's settings most steps fire nothing and cost nothing. Where
-``privctl.training.ferret`` can be imported, some of its steps are made as well.
+processor times of the same round. Memory is measured in a fresh process for each; how large a model may be is measured
+by ``ferret_memory``. A whole run is counted from the steps' times: of FERRET-MAX at the paper's settings most steps
+fire nothing and cost nothing. Where ``privctl.training.ferret`` can be imported, some of its steps are made as well.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import math
 import os
 import sys
@@ -18,10 +19,11 @@ import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
-from tests.bench.common import count_what_is_held, forget_peak, forked, publish, status_mib
+from tests.bench.common import RESULTS, count_what_is_held, forget_peak, forked, publish, status_mib
 
 if TYPE_CHECKING:
     from torch import nn
@@ -52,6 +54,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--examples", type=int, help="in a batch; default: what dp-sgd takes")
     parser.add_argument("--run-steps", type=int, default=150, help="of privctl.training.ferret; 0 leaves it out")
     parser.add_argument("--fastdp", help="the folder that FastDP's source was unpacked in")
+    parser.add_argument("--limit-mib", type=float, default=2048, help="memory that the largest model is sought for")
+    parser.add_argument("--largest-only", action="store_true", help="measure that alone, into the JSON that is there")
 
 
 def main(options: argparse.Namespace) -> None:
@@ -63,9 +67,17 @@ def main(options: argparse.Namespace) -> None:
 
     for module in ("transformers", "privctl.training.directional", "torch._decomp.decompositions_for_jvp"):
         import_module(module)  # so that it counts in no one's memory
-    from tests.bench import dp_sgd_parties, dp_sgd_shapes
+    from tests.bench import dp_sgd_parties, dp_sgd_shapes, ferret_memory
 
     torch.set_num_threads(1)
+    headings = ["shape", "what", "cpu / step", "peak MiB", "/ inference"]
+    found = ferret_memory.largest(options.limit_mib)
+    if options.largest_only:
+        path = Path(options.output) if options.output else RESULTS / "ferret.json"
+        data = json.loads(path.read_text()) if path.exists() else {"shapes": []}
+        kept = {name: value for name, value in data.items() if name != "bench"}
+        publish("ferret", headings, ferret_memory.rows(found), {**kept, "largest": found}, options.output)
+        return
     prefixes = tuple(options.shape or ["GPT-2 6x512 tied", "BERT"])
     peers = [name for name in dp_sgd_parties.present() if name in PEERS]
     data = {
@@ -74,9 +86,10 @@ def main(options: argparse.Namespace) -> None:
         "paper": {"steps": STEPS, "sample_rate": RATE},
         "left_out": [name for name in PEERS if name not in peers],
         "shapes": [_measured(s, peers, options) for n, s in dp_sgd_shapes.SHAPES.items() if n.startswith(prefixes)],
+        "largest": found,
     }
-    headings = ["shape", "what", "cpu / step", "peak MiB", "/ inference"]
-    publish("ferret", headings, [row for one in data["shapes"] for row in _rows(one)], data, options.output)
+    lines = [*(row for one in data["shapes"] for row in _rows(one)), *ferret_memory.rows(found)]
+    publish("ferret", headings, lines, data, options.output)
 
 
 def _measured(shape: Shape, peers: list[str], options: argparse.Namespace) -> Result:

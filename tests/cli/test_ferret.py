@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from privctl.domain.events import Ledger, RandomizedResponse, SampledGaussian, S
 from privctl.domain.guarantee import AssumptionState, Notion, RiskMeasure, Status
 from privctl.domain.report import PrivacyReport
 from privctl.reports import read_report
+from privctl.training.directional import Derivatives, Method
 from privctl.training.ferret.stream import read_stream
 from tests.training.tasks.small import architecture, words
 
@@ -148,6 +150,31 @@ def test_dithered_signs_have_both_kinds_of_guarantee(start: Path, data: Path, tm
     assert "dithered" in tight.name
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_signs_of_differences_are_reported(
+    turned: bool, start: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Derivatives.batch
+
+    def wrong(self: Derivatives, *asked: Any) -> torch.Tensor:
+        found = right(self, *asked)
+        return -found if self.method is Method.DIFFERENCE else found
+
+    if turned:
+        monkeypatch.setattr(Derivatives, "batch", wrong)
+    budget = ("--fire-probability", "0.1", "--epochs", "3")
+    assert ferret(start, data, tmp_path / "a", *budget, "--derivatives", "difference") == 0
+    report = report_of(tmp_path / "a")
+    above, whole = (each for each in report.evidence if "signs of differences" in each.quantity)
+    assert 0 < above.samples["signs"] <= whole.samples["signs"] == 12
+    assert above.estimate == (0 if turned else 1)
+    assert "for the owner" in above.method
+    assert any("lead astray" in warning for warning in report.warnings) is turned
+    # Of exact derivatives there is nothing to say.
+    assert ferret(start, data, tmp_path / "b", *budget, "--derivatives", "partial") == 0
+    assert not any("signs of differences" in each.quantity for each in report_of(tmp_path / "b").evidence)
+
+
 def test_a_replay_refuses_another_model_and_private_flags(
     start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,6 +264,14 @@ def test_a_fresh_seed_survives_the_interruption(start: Path, data: Path, tmp_pat
         (("--epsilon", "1", "--release", "gaussian", "--dither", "1"), 2, "--dither says nothing"),
         (("--epsilon", "1", "--release", "gaussian", "--clip-norm", "0"), 2, "clip_norm is 0"),
         (("--epsilon", "0.5", "--resume"), 2, "no run to resume"),
+        (("--epsilon", "0.5", "--public-seed", ""), 2, "hexadecimal"),
+        (("--epsilon", "0.5", "--bf16", "--derivatives", "difference"), 2, "leave one out"),
+        (("--epsilon", "0.5", "--groups", "0"), 2, "from 1 to 28"),
+        (("--epsilon", "0.5", "--seed", "-1"), 2, "--seed is -1"),
+        (("--epsilon", "0.5", "--from-scratch", "--seed", str(2**63)), 2, "below 2^63"),
+        (("--epsilon", "0.5", "--learning-rate", "1e39"), 2, "as in float32"),
+        (("--epsilon", "1", "--release", "gaussian", "--delta", "1"), 2, "--delta is 1"),
+        (("--epsilon", "1e7", "--release", "gaussian"), 2, "ask for a smaller epsilon"),
         (("--epsilon", "0.5", "--batch-size", "61"), 2, "exceeds the data"),
     ],
 )
@@ -250,6 +285,29 @@ def test_mistakes_get_one_sentence_and_leave_nothing(
     assert said in error
     assert error.count("\n") == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_weights_that_are_no_numbers_are_refused_at_once(
+    start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ferret(start, data, tmp_path / "a", "--fire-probability", "0.1", "--epochs", "1") == 0
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "a")
+    with torch.no_grad():
+        model.transformer.wte.weight[0, 0] = torch.nan
+    model.save_pretrained(tmp_path / "spoilt")
+    words().tokenizer.save_pretrained(tmp_path / "spoilt")
+    capsys.readouterr()
+    assert ferret(tmp_path / "spoilt", data, tmp_path / "b", "--fire-probability", "0.1") == 3
+    assert "'transformer.wte.weight' holds NaN" in capsys.readouterr().err
+    assert not (tmp_path / "b.run").exists()
+
+
+def test_a_run_in_which_nothing_fires_says_so(
+    start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["retrain", "ferret", str(start), "--data", str(data), "-o", str(tmp_path / "a"), "--batch-size", "12"]
+    assert run([*call, "--device", "cpu", "--fire-probability", "1e-12", "--epochs", "1"]) == 0
+    assert "the model stays as it is" in capsys.readouterr().err
 
 
 def test_without_data_or_stream_there_is_nothing_to_do(

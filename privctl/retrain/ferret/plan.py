@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +11,8 @@ from privctl.accounting.mutual_information import ceiling, fire_probability_for
 from privctl.accounting.sign_bits import dithered_ledger, gaussian_ledger, response_ledger
 from privctl.domain.errors import UsageFault
 from privctl.domain.events import Ledger, SignBits
-from privctl.training.directional import Derivatives, Fired
+from privctl.retrain.budget import require_one, require_positive
+from privctl.training.directional import Derivatives, Fired, Method
 from privctl.training.ferret.groups import Groups, cut, numbers, trainable
 from privctl.training.ferret.masks import Masks
 from privctl.training.ferret.publish import DitheredSigns, NoisySums, Publish, Publisher, Release, Responses, Signs
@@ -140,6 +140,20 @@ def methods_used(plan: FerretPlan, engine: Derivatives) -> dict[str, int]:
 
 def check(request: RetrainRequest) -> None:
     """Raises UsageFault for settings that do not go together."""
+    asked, release = request.ferret, request.ferret.release
+    _check_budget(request)
+    if asked.publish is Publish.VALUE and release is not Release.GAUSSIAN:
+        raise UsageFault(f"--publish value needs --release gaussian; with {release} there are signs only")
+    if request.bf16 and asked.derivatives is Method.DIFFERENCE:
+        raise UsageFault(
+            "--derivatives difference needs losses in float32, of which --bf16 leaves mostly rounding; leave one out"
+        )
+    if request.compiled:
+        raise UsageFault("--compile says nothing to ferret, whose derivatives a compiled network does not have")
+
+
+def _check_budget(request: RetrainRequest) -> None:
+    """One amount must be given that decides how much is published, and none that decides nothing."""
     asked, budget, release = request.ferret, request.budget, request.ferret.release
     given = {
         "--epsilon": budget.epsilon,
@@ -149,25 +163,18 @@ def check(request: RetrainRequest) -> None:
     }
     amount = {Release.GAUSSIAN: "--noise-multiplier", Release.RANDOMIZED_RESPONSE: "--bit-epsilon"}
     other = amount.get(release, "--fire-probability")
-    if (given["--epsilon"] is None) == (given[other] is None):
-        raise UsageFault(f"ferret with --release {release} needs either --epsilon or {other}, one of them")
+    require_one(f"ferret with --release {release}", {flag: given[flag] for flag in ("--epsilon", other)})
     for flag in amount.values():
         if given[flag] is not None and flag != other:
             raise UsageFault(f"{flag} says nothing to ferret with the release {release}; leave it out")
-    for flag, value in {**given, "--dither": asked.dither}.items():
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise UsageFault(f"{flag} is {value:g}; it must be a finite number above 0")
+    require_positive({**given, "--dither": asked.dither})
     if asked.fire_probability is not None and asked.fire_probability > 1:
         raise UsageFault(f"--fire-probability is {asked.fire_probability:g}; it must be at most 1")
-    if asked.publish is Publish.VALUE and release is not Release.GAUSSIAN:
-        raise UsageFault(f"--publish value needs --release gaussian; with {release} there are signs only")
     if budget.delta is not None and release is Release.PUBLISHED:
         raise UsageFault(
             "--delta asks for an (epsilon, delta) guarantee, which signs as published do not have; leave it out, or "
             "choose --release gaussian"
         )
-    if request.compiled:
-        raise UsageFault("--compile says nothing to ferret, whose derivatives a compiled network does not have")
 
 
 def _fire_probability(request: RetrainRequest, groups: int, steps: int, sample_rate: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.report import Artifact, PrivacyReport
@@ -21,7 +20,6 @@ from privctl.training.ferret.groups import cut, trainable
 from privctl.training.ferret.stream import Stream, base_of, layout_of, read_stream
 from privctl.training.ferret.trainer import FerretTrainer
 from privctl.training.release import report_path, save_network
-from privctl.training.tasks.base import TaskName
 from privctl.training.tasks.loading import TrainingModel, load_for_training
 from privctl.training.tasks.vocabulary import vocabulary_from_file
 from privctl.training.tensors import named_tensors
@@ -73,32 +71,25 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
 
 def _loaded(request: ReplayRequest, stream: Stream) -> tuple[TrainingModel, ModelRequest]:
     """The model as the run loaded it, and what of it is trained."""
-    facts: dict[str, Any] = dict(stream.recipe.model)
-    if facts.get("private_vocabulary"):
+    origin = stream.recipe.model
+    if origin.private_vocabulary:
         raise UsageFault(
             f"the tokenizer's words of {request.stream}'s model came from private data, which a replay does not have; "
             "use the model that the run wrote"
         )
-    try:
-        task, labels = TaskName(facts["task"]), facts["labels"]
-        asked = ModelRequest(
-            path=request.model,
-            from_scratch=bool(facts["from_scratch"]),
-            norm=facts["norm"],
-            train=tuple(facts["train"]),
-            lora_rank=facts["lora_rank"],
-        )
-        seed = int(facts["seed"])
-    except (KeyError, TypeError, ValueError):
-        raise InputFault(
-            f"{request.stream} does not say how its model was loaded; get it again from its maker"
-        ) from None
+    asked = ModelRequest(
+        path=request.model,
+        from_scratch=origin.from_scratch,
+        norm=origin.norm,
+        train=origin.train,
+        lora_rank=origin.lora_rank,
+    )
     model = load_for_training(
         request.model,
-        task,
-        labels=labels,
+        origin.task,
+        labels=origin.labels,
         from_scratch=asked.from_scratch,
-        seed=seed,
+        seed=origin.seed,
         vocabulary=None if request.vocabulary is None else vocabulary_from_file(request.vocabulary),
         norm=asked.norm,
     )

@@ -31,6 +31,7 @@ from privctl.retrain.report import (
     start_files,
     zeroed_of,
 )
+from privctl.training.directional import Agreement, Method
 from privctl.training.ferret.publish import Release
 from privctl.training.ferret.trainer import Walked
 from privctl.training.noise import GradientNoise
@@ -39,6 +40,9 @@ _AVERAGE = (
     "signs as published have no (epsilon, delta) guarantee: the nats are an average over the data, and one record that "
     "decides the sign of its batch shows itself; --release gaussian has a guarantee at the same cost in time"
 )
+
+#: A smaller share of signs that are right is worth a warning.
+_TRUSTED = 0.95
 
 #: What one example can do, where it is not what it is to a sum of clipped vectors.
 _CONTRIBUTIONS = {
@@ -49,12 +53,16 @@ _CONTRIBUTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A finished run, with what drew its random numbers; ``methods`` found derivatives, each in so many steps."""
+    """A finished run, with what drew its random numbers; ``methods`` found derivatives, each in so many steps.
+
+    ``agreement`` is of few differences with the derivative, where differences were taken.
+    """
 
     plan: FerretPlan
     walked: Walked
     noise: GradientNoise
     methods: Mapping[str, int]
+    agreement: Agreement
 
 
 def report_for(job: Job, done: Done, place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
@@ -70,8 +78,13 @@ def report_for(job: Job, done: Done, place: Path, outputs: tuple[Artifact, ...])
         parameters=_parameters(job, done),
         mechanism=done.plan.signs if ledger is None else ledger,
         guarantees=tuple(guarantees_of(job, done)),
-        evidence=(*_fired(done.plan), *evidence_of(job, done.walked.finished)),
-        warnings=(_AVERAGE if ledger is None else TUNING, OWNER, *zeroed_of(done.walked.finished)),
+        evidence=(*_fired(done.plan), *_agreeing(done.agreement), *evidence_of(job, done.walked.finished)),
+        warnings=(
+            _AVERAGE if ledger is None else TUNING,
+            OWNER,
+            *zeroed_of(done.walked.finished),
+            *_disagreeing(done),
+        ),
     )
 
 
@@ -191,4 +204,38 @@ def _fired(plan: FerretPlan) -> Iterator[Evidence]:
             estimate=fired * plan.sample_rate * math.log(2),
             bound=Bound.NONE,
             samples={"signs": fired},
+        )
+
+
+def _agreeing(found: Agreement) -> Iterator[Evidence]:
+    """How often the sign of a difference was that of the derivative; measured on private examples."""
+    of = {
+        "above the noise of rounding": (found.equal_above, found.above),
+        "whatever their size": (found.equal, found.count),
+    }
+    for which, (equal, count) in of.items():
+        if count:
+            yield Evidence(
+                method="a backward pass beside the differences, on few private examples of the first steps that "
+                "published; for the owner, like all that was measured while training",
+                quantity=f"fraction of signs of differences that are the derivative's, {which}",
+                estimate=equal / count,
+                bound=Bound.NONE,
+                samples={"signs": count},
+            )
+
+
+def _disagreeing(done: Done) -> Iterator[str]:
+    """That differences do not tell signs, or that nobody knows whether they do."""
+    found = done.agreement
+    wrong = found.above - found.equal_above
+    if found.share_above < _TRUSTED:
+        yield (
+            f"of {found.above} signs of differences above the noise of rounding, {wrong} were not the derivative's: "
+            "much of what was published may lead astray; take --derivatives partial or forward"
+        )
+    elif not found.count and done.methods.get(str(Method.DIFFERENCE)):
+        yield (
+            "derivatives were found by differences that could be compared with no backward pass, so nothing tells "
+            "whether their signs are right"
         )

@@ -35,10 +35,11 @@ from privctl.storage.reader import read_text
 from privctl.training.batches import BatchSource, Passes, PoissonBatches
 from privctl.training.directional import Derivatives
 from privctl.training.ferret.ask import Data
+from privctl.training.ferret.compare import Comparison
 from privctl.training.ferret.groups import trainable
 from privctl.training.ferret.masks import SEED_BYTES
 from privctl.training.ferret.publish import Publish
-from privctl.training.ferret.stream import Stream, StreamRecipe, base_of, layout_of, write_stream
+from privctl.training.ferret.stream import Origin, Stream, StreamRecipe, base_of, layout_of, write_stream
 from privctl.training.ferret.trainer import FerretTrainer, Walked
 from privctl.training.noise import KeyedNoise
 from privctl.training.release import report_path, save_network
@@ -80,22 +81,25 @@ def carry_out(
     base = base_of(named_tensors(network))
     noise = KeyedNoise(source := NoiseSource())
     engine = Derivatives(network, request.ferret.derivatives)
+    publisher = plan.publisher(job, source)
+    data = Data(
+        network=prepared(network, job),
+        task=job.task,
+        dimensions=plan.sizes,
+        recipe=job.recipe,
+        batches=_batches(job, crew),
+        engine=engine,
+        publisher=publisher,
+        crew=crew,
+        device=device,
+        compare=Comparison(derivatives=engine, per_example=publisher.clip_norm is not None),
+    )
     trainer = FerretTrainer(
         network=network,
         groups=plan.groups,
         masks=plan.masks,
         rule=plan.rule,
-        source=Data(
-            network=prepared(network, job),
-            task=job.task,
-            dimensions=plan.sizes,
-            recipe=job.recipe,
-            batches=_batches(job, crew),
-            engine=engine,
-            publisher=plan.publisher(job, source),
-            crew=crew,
-            device=device,
-        ),
+        source=data,
         epoch_steps=job.recipe.steps_per_epoch,
         device=device,
         once=sampled(request),
@@ -111,9 +115,14 @@ def carry_out(
         if not crew.leads:
             return None
         stream = _stream(job, plan, walked, network, base)
-        report = _save(
-            job, network, Done(plan=plan, walked=walked, noise=noise, methods=methods_used(plan, engine)), stream
+        done = Done(
+            plan=plan,
+            walked=walked,
+            noise=noise,
+            methods=methods_used(plan, engine),
+            agreement=data.met.looked.agreement,
         )
+        report = _save(job, network, done, stream)
     if folder is not None:
         folder.remove()
     return report
@@ -181,16 +190,16 @@ def _stream(job: Job, plan: FerretPlan, walked: Walked, network: nn.Module, base
         epoch_steps=job.recipe.steps_per_epoch,
         rule=plan.rule,
         lost=walked.lost,
-        model={
-            "task": str(request.task),
-            "labels": None if job.model.labels is None else list(job.model.labels),
-            "from_scratch": request.model.from_scratch,
-            "seed": request.seed,
-            "norm": request.model.norm,
-            "train": list(request.model.train),
-            "lora_rank": request.model.lora_rank,
-            "private_vocabulary": job.model.vocabulary_from_private_data,
-        },
+        model=Origin(
+            task=request.task,
+            labels=job.model.labels,
+            from_scratch=request.model.from_scratch,
+            seed=request.seed,
+            norm=request.model.norm,
+            train=tuple(request.model.train),
+            lora_rank=request.model.lora_rank,
+            private_vocabulary=job.model.vocabulary_from_private_data,
+        ),
     )
     return Stream(recipe=recipe, amounts=walked.amounts, bits=plan.publish is Publish.SIGN)
 

@@ -22,15 +22,15 @@ _DEVIATIONS = 3
 class Agreement:
     """Of ``count`` derivatives, ``equal`` have the same sign; of those ``above`` the noise floor, ``equal_above``.
 
-    The floor is three standard deviations of what the losses' rounding makes of a difference. ``error`` is the median
-    of |difference - derivative| / |derivative|.
+    What is not finite does not count. The floor is three standard deviations of what the losses' rounding makes of a
+    difference. ``error`` is the median of |difference - derivative| / |derivative|.
     """
 
-    count: int
-    equal: int
-    above: int
-    equal_above: int
-    error: float
+    count: int = 0
+    equal: int = 0
+    above: int = 0
+    equal_above: int = 0
+    error: float = 0.0
 
     @property
     def share(self) -> float:
@@ -74,6 +74,8 @@ def agreement(
     randomness.rewind()
     noise = rounding(losses_of, questions(derivatives.network, fired, directions), derivatives.step)
     randomness.rewind()
+    sound = found.isfinite() & exact.isfinite()
+    found, exact, noise = found[sound], exact[sound], noise[sound]
     same, matters = found.sign() == exact.sign(), exact.abs() > _DEVIATIONS * noise
     return Agreement(
         count=len(exact),

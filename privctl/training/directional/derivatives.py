@@ -12,7 +12,7 @@ from privctl.training.directional import cost, reverse
 from privctl.training.directional.difference import STEP, difference_by_example
 from privctl.training.directional.fired import Fired, Method, Question, Unable, questions
 from privctl.training.directional.forward import forward_by_example
-from privctl.training.directional.passes import Losses, Randomness
+from privctl.training.directional.passes import Losses, Randomness, short_of_memory
 from privctl.training.perexample import rules
 
 
@@ -23,7 +23,8 @@ class Derivatives:
     state as after one forward pass. Whatever is asked for in one call is of the same loss, with the same dropout.
     Parameters need not require a gradient to be asked for. A tied weight goes by its first name and has all its uses.
 
-    ``method`` AUTO takes what ``chosen`` says. ``step`` is that of differences, relative to the weights.
+    ``method`` AUTO takes what ``chosen`` says, the fastest; where memory runs out, the next, down to differences, which
+    need hardly more than inference. ``step`` is that of differences, relative to the weights.
     """
 
     def __init__(self, network: nn.Module, method: Method | str = Method.AUTO, *, step: float = STEP) -> None:
@@ -83,15 +84,19 @@ class Derivatives:
         return [method for method in ranking if (method, per_example) not in self._unable] or ranking[-1:]
 
     def _able(self, found: Callable[[Method], Tensor], fired: Sequence[Fired], *, per_example: bool) -> Tensor:
-        """What the best method finds that the network can do; one that it cannot is not tried again."""
+        """What the best method finds that the network can do in the memory there is; others are not tried again."""
         randomness = Randomness(next(self.network.parameters()).device)
         *others, last = self._candidates(fired, per_example=per_example)
         for method in others:
             try:
                 return found(method)
             except Unable:
-                self._unable.add((method, per_example))
-                randomness.rewind()
+                pass
+            except RuntimeError as error:
+                if not short_of_memory(error):
+                    raise
+            self._unable.add((method, per_example))
+            randomness.rewind()
         return found(last)
 
     def _by_example(self, method: Method, losses_of: Losses, asked: Sequence[Question]) -> Tensor:

@@ -57,6 +57,11 @@ def _laid_out(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, .
     return tuple(each if each.requires_grad else each.contiguous() for each in inputs)
 
 
+def short_of_memory(error: RuntimeError) -> bool:
+    """Whether torch could not get the memory it asked for, on whatever device."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
 def checked(losses: Tensor) -> Tensor:
     """The losses, of which there must be one an example."""
     if losses.dim() != 1:

@@ -15,6 +15,7 @@ from privctl.domain.errors import InputFault
 from privctl.parallel import Crew
 from privctl.training.batches import BatchSource
 from privctl.training.directional import Fired
+from privctl.training.ferret.compare import EXAMPLES, Comparison, Looked
 from privctl.training.ferret.publish import Publisher, clipped
 from privctl.training.recipe import Recipe
 from privctl.training.tasks.base import Task
@@ -50,12 +51,13 @@ class Met:
     """What was seen of the private examples since the last epoch's end; for the owner's eyes only.
 
     ``norms`` (n,) are of vectors of derivatives before clipping, where they are clipped; ``zeroed`` counts those
-    of the ``examples`` whose derivatives were no numbers.
+    of the ``examples`` whose derivatives were no numbers. ``looked`` is of the whole run, not of an epoch.
     """
 
     norms: list[Tensor] = field(default_factory=list)
     examples: int = 0
     zeroed: int = 0
+    looked: Looked = field(default_factory=Looked)
 
     @classmethod
     def restored(cls, tensors: Mapping[str, Tensor]) -> Self:
@@ -63,12 +65,13 @@ class Met:
         if _PREFIX + "counts" not in tensors:
             return cls()
         examples, zeroed = tensors[_PREFIX + "counts"].tolist()
-        return cls(norms=[tensors[_PREFIX + "norms"]], examples=examples, zeroed=zeroed)
+        looked = Looked.restored(tensors)
+        return cls(norms=[tensors[_PREFIX + "norms"]], examples=examples, zeroed=zeroed, looked=looked)
 
     def tensors(self) -> dict[str, Tensor]:
         """What ``restored`` takes."""
         counts = torch.tensor([self.examples, self.zeroed])
-        return {_PREFIX + "counts": counts, _PREFIX + "norms": self._joined()}
+        return {_PREFIX + "counts": counts, _PREFIX + "norms": self._joined(), **self.looked.tensors()}
 
     def gather(self, crew: Crew) -> None:
         """Move all processes' counts to the leading one; each must call it."""
@@ -102,7 +105,8 @@ class Data:
 
     ``dimensions`` are the numbers in each group. Derivatives are taken along sqrt(dimension) u, whose entries are near
     1: signs are those along u, and the root mean square over directions is the norm of the group's gradient, so that a
-    clip norm means what it means for gradients, whatever the size of a group.
+    clip norm means what it means for gradients, whatever the size of a group. The leading process has ``compare`` look
+    at some of the first signs.
     """
 
     network: nn.Module
@@ -114,14 +118,20 @@ class Data:
     publisher: Publisher
     crew: Crew
     device: torch.device
+    compare: Comparison | None = None
     met: Met = field(default_factory=Met)
 
     def amounts(self, step: int, fired: Sequence[Fired], directions: Sequence[Direction]) -> Tensor:
         """See ``Source``. A batch without examples has derivatives of zero."""
         sums = torch.zeros(len(fired), dtype=torch.float64)
         chosen = self.crew.share(self.batches.batch(step)).tolist()
+        micro: list[int] = []
         for micro in self.task.micro_batches(chosen, step, self.recipe.micro_examples, self.recipe.micro_tokens):
             sums += self._contribution(micro, step, fired, directions)
+        # Afterwards, when it is known whether the network can be differentiated by differences at all.
+        if micro and self.compare is not None and self.crew.leads and self.compare.wanted(self.met.looked, fired):
+            losses = partial(self._losses, self.task.batch(micro[:EXAMPLES], self.device, step))
+            self.met.looked = self.compare.more(self.met.looked, losses, fired, directions)
         self.crew.total([sums])
         published = self.publisher.publish(step, sums) if self.crew.leads else sums
         return self.crew.same(published)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +17,14 @@ from blake3 import blake3
 from torch import Tensor
 
 from privctl.codec import decode_value, encode_value, parse_json
+from privctl.domain.checks import at_least, probability
 from privctl.domain.errors import InputFault
 from privctl.storage.digest import tag
 from privctl.storage.reader import SafetensorsFile
 from privctl.training.ferret.groups import Groups
 from privctl.training.ferret.masks import Masks
 from privctl.training.ferret.update import UpdateRule
+from privctl.training.tasks.base import TaskName
 from privctl.training.tensors import read_tensors, write_tensors
 
 #: Key of the header's metadata that holds the recipe, as JSON.
@@ -32,12 +33,30 @@ _BITS, _VALUES = "bits", "values"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """How the network was made from the files of a model, as a run was asked to. Raises ValueError for no such seed."""
+
+    task: TaskName
+    labels: tuple[str, ...] | None = None
+    from_scratch: bool = False
+    seed: int = 0
+    norm: str | None = None
+    train: tuple[str, ...] = ()
+    lora_rank: int | None = None
+    private_vocabulary: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed}; it must be at least 0 and below 2^63")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRecipe:
     """How to replay a stream. ``seed`` is hexadecimal; ``layout`` digests names and shapes of the groups' tensors.
 
     ``base`` digests all weights the training began with. ``epoch_steps`` is after how many steps weights were looked
     at, besides those before a step that publishes. ``lost`` are steps (from, to) that were begun, interrupted and never
-    made; nobody knows what they published. ``model`` says how the network was made from its files.
+    made; nobody knows what they published. Raises ValueError for what no run can have had.
     """
 
     seed: str
@@ -48,8 +67,15 @@ class StreamRecipe:
     epoch_steps: int
     rule: UpdateRule
     lost: tuple[tuple[int, ...], ...] = ()
-    model: Mapping[str, Any] = field(default_factory=dict)
+    model: Origin
     version: int = 1
+
+    def __post_init__(self) -> None:
+        at_least("epoch_steps", self.epoch_steps, 1)
+        probability("fire_probability", self.fire_probability)
+        steps = self.rule.steps
+        if not all(len(each) == 2 and 0 <= each[0] < each[1] <= steps for each in self.lost):
+            raise ValueError(f"lost is {self.lost}; it must hold pairs of steps, rising, up to {steps}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,11 @@ A step's stand-in for the gradient of a fired group is amount * scale * u: the p
 vector u that everybody can make. It goes into AdamW or (heavy-ball) gradient descent with decoupled weight decay, as
 torch defines them. A silent group has a gradient of zero, so that its momentum coasts, or is held as it is.
 
-Only additions, products, quotients and roots of one rounding each touch the weights, never a fused product and sum,
-whose rounding depends on the processor. Silent steps are made up for all at once when the weights are next needed: with
-no gradient, moments m and v shrink by known factors, so that k steps move the weights by m sum_j a_j / (b_j sqrt(v) +
-eps), which is m A / (sqrt(v) + e) with A = sum a_j / b_j and e = eps sum(a_j / b_j^2) / A to first order in eps /
-sqrt(v): as one by one to rounding, and one pass over the tensors instead of k.
+Only sums and products of one rounding each touch the weights, never a fused product and sum, whose rounding depends on
+the processor. All entries of u have the size 1 / sqrt(d), so that AdamW's second moment is one number v for all entries
+of a group: it is kept once, and the step is a multiple of the first moment. Silent steps are made up for all at once
+when the weights are next needed: with no gradient, moments m and v shrink by known factors, so that k steps move the
+weights by m sum_j a_j / (sqrt(b_j v) + eps): as one by one to rounding, and one pass over the tensors instead of k.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from privctl.training.recipe import Schedule, share_at
 
 #: AdamW's guard against a division by zero, as in torch.
 _EPS = 1e-8
+#: Rates are float32 numbers.
+_LARGEST = float(np.finfo(np.float32).max)
 #: Momentum that has shrunk by this much moves nothing any more.
 _REST = 2.0**-60
 #: Products of factors below this would leave the floats' range.
@@ -73,6 +75,8 @@ class UpdateRule:
             fraction(name, getattr(self, name), zero=True)
         for name in ("weight_decay", "warmup_steps"):
             at_least(name, getattr(self, name), 0)
+        if self.learning_rate > _LARGEST:
+            raise ValueError(f"learning_rate is {self.learning_rate:g}; it must be at most {_LARGEST:g}, as in float32")
         if self.learning_rate * self.weight_decay >= 1:
             raise ValueError(
                 f"weight_decay {self.weight_decay} times learning_rate {self.learning_rate} must be below 1"
@@ -103,24 +107,25 @@ class Updates:
         """``fires`` says how often each group fires in all: what never does gets no moments."""
         self.rule = rule
         self._groups = [[(name, parameters[name].detach()) for name in group] for group in groups]
-        self._scales = [_scale(group, rule.update_scale) for group in self._groups]
+        self._dimensions = [sum(tensor.numel() for _, tensor in group) for group in self._groups]
         self._rates = rule.rates()
         self._shrink = 1 - self._rates * rule.weight_decay
         self._first = _powers(np.full(rule.steps, rule.decay))
         self._second = _powers(np.full(rule.steps, rule.beta2))
-        kept = range(1 + rule.adaptive) if rule.decay or rule.adaptive else ()
+        kept = rule.adaptive or rule.decay > 0
         self._moments = [
-            [{name: torch.zeros_like(tensor) for name, tensor in group} for _ in kept] if count else []
+            {name: torch.zeros_like(tensor) for name, tensor in group} if kept and count else {}
             for group, count in zip(self._groups, fires, strict=True)
         ]
+        self._spreads = [0.0] * len(groups)
         #: Steps made, by group; and the step after the one it last fired in (coasting), or how often it fired.
         self._done = [0] * len(groups)
         self._fired = [0] * len(groups)
 
     @property
     def kept_numbers(self) -> int:
-        """How many numbers the optimizer keeps beside the weights."""
-        return sum(t.numel() for moments in self._moments for moment in moments for t in moment.values())
+        """How many numbers the optimizer keeps beside the weights, but for a few a group."""
+        return sum(moment.numel() for moments in self._moments for moment in moments.values())
 
     @torch.no_grad()
     def settle(self, step: int) -> None:
@@ -131,32 +136,27 @@ class Updates:
 
     @torch.no_grad()
     def apply(self, step: int, group: int, direction: Mapping[str, Tensor], amount: float) -> None:
-        """Move ``group`` in ``step`` by ``amount`` along the unit vector ``direction``."""
+        """Move ``group`` in ``step`` by ``amount`` along ``direction``, of length 1 and with entries of one size."""
         self._coast(group, step)
-        coasting = self.rule.silent is Silent.COAST
+        rule, moments = self.rule, self._moments[group]
         self._done[group] = step + 1
-        self._fired[group] = step + 1 if coasting else self._fired[group] + 1
-        count = self._fired[group]
-        rate, length = float(self._rates[step]), amount * self._scales[group]
+        self._fired[group] = step + 1 if rule.silent is Silent.COAST else self._fired[group] + 1
+        length = amount * _scale(self._dimensions[group], rule.update_scale)
+        pace = float(self._rates[step])
+        if rule.adaptive:
+            square = length * length / self._dimensions[group]
+            self._spreads[group] = rule.beta2 * self._spreads[group] + (1 - rule.beta2) * square
+            count = self._fired[group]
+            spread = math.sqrt(self._spreads[group] / (1 - float(self._second[count])))
+            pace /= (1 - float(self._first[count])) * (spread + _EPS)
+            length *= 1 - rule.beta1
         for name, weight in self._groups[group]:
-            if self.rule.weight_decay:
+            if rule.weight_decay:
                 weight.mul_(float(self._shrink[step]))
-            gradient = direction[name].to(weight.device, weight.dtype).mul(length)
-            moments = [moment[name] for moment in self._moments[group]]
-            weight.sub_(self._move(gradient, moments, count).mul_(rate))
-
-    def _move(self, gradient: Tensor, moments: Sequence[Tensor], count: int) -> Tensor:
-        """The step's move by its learning rate, after ``count`` steps counted for the bias; moments are renewed."""
-        rule = self.rule
-        if not moments:
-            return gradient
-        first = moments[0].mul_(rule.decay)
-        if not rule.adaptive:
-            return first.add_(gradient).clone()
-        first.add_(gradient.mul(1 - rule.beta1))
-        second = moments[1].mul_(rule.beta2).add_(gradient.mul(gradient).mul_(1 - rule.beta2))
-        spread = second.sqrt().mul_(1 / math.sqrt(1 - float(self._second[count])))
-        return first.mul(1 / (1 - float(self._first[count]))).div_(spread.add_(_EPS))
+            move = direction[name].to(weight.device, weight.dtype).mul(length)
+            if moments:
+                move = moments[name].mul_(rule.decay).add_(move)
+            weight.sub_(move.mul(pace))
 
     def _at_rest(self, group: int) -> bool:
         """Whether silent steps leave the group's weights where they are, or as good as."""
@@ -170,26 +170,24 @@ class Updates:
 
     def _coast(self, group: int, step: int) -> None:
         """Silent steps from those done up to ``step``; what is held passes none."""
-        done, fired, moments = self._done[group], self._fired[group], self._moments[group]
+        done = self._done[group]
         if self.rule.silent is Silent.HOLD or done == step:
             return
         self._done[group] = step
-        moving = moments if fired else []
-        total, guard = self._travel(done, step) if moving else (0.0, 0.0)
+        moments = self._moments[group] if self._fired[group] else {}
+        total = self._travel(group, done, step) if moments else 0.0
         kept = math.prod(self._shrink[done:step].tolist())
         for name, weight in self._groups[group]:
             if kept != 1:
                 weight.mul_(kept)
             if total:
-                move = moving[0][name]
-                if self.rule.adaptive:
-                    move = move.div(moving[1][name].sqrt().add_(guard))
-                weight.sub_(move.mul(total))
-            for moment, powers in zip(moving, (self._first, self._second), strict=False):
-                moment[name].mul_(float(powers[step - done]))
+                weight.sub_(moments[name].mul(total))
+            if moments:
+                moments[name].mul_(float(self._first[step - done]))
+        self._spreads[group] *= float(self._second[step - done])
 
-    def _travel(self, done: int, step: int) -> tuple[float, float]:
-        """A and e of the module's text for the silent steps from ``done`` to ``step``.
+    def _travel(self, group: int, done: int, step: int) -> float:
+        """How many of its first moments a group moves by in the silent steps from ``done`` to ``step``.
 
         Sums are rounded once, so that they do not depend on the order of additions.
         """
@@ -197,33 +195,29 @@ class Updates:
         steps = np.arange(done, done + reach)
         later = _powers(self._shrink[step - 1 : done : -1])[::-1][:reach]
         away = self._rates[steps] * self._first[1 : reach + 1] * later
-        if not self.rule.adaptive:
-            return math.fsum(away), 0.0
-        away = away / (1 - self._first[steps + 1])
-        spread = np.sqrt(self._second[1 : reach + 1] / (1 - self._second[steps + 1]))
-        spread = np.maximum(spread, _VANISHED)
-        total = math.fsum(away / spread)
-        return total, _EPS * math.fsum(away / spread / spread) / total if total else 0.0
+        if self.rule.adaptive:
+            spreads = self._spreads[group] * self._second[1 : reach + 1] / (1 - self._second[steps + 1])
+            away = away / (1 - self._first[steps + 1]) / (np.sqrt(spreads) + _EPS)
+        return math.fsum(away)
 
     def tensors(self) -> dict[str, Tensor]:
         """What ``restore`` takes, beside the weights themselves."""
         found = {"ferret.done": torch.tensor(self._done), "ferret.fired": torch.tensor(self._fired)}
+        found["ferret.spreads"] = torch.tensor(self._spreads, dtype=torch.float64)
         for group, moments in enumerate(self._moments):
-            for order, moment in enumerate(moments):
-                found |= {f"ferret.moment.{group}.{order}.{name}": tensor for name, tensor in moment.items()}
+            found |= {f"ferret.moment.{group}.{name}": moment for name, moment in moments.items()}
         return found
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what ``tensors`` gave; the weights are restored elsewhere. Raises KeyError where one is absent."""
         self._done, self._fired = tensors["ferret.done"].tolist(), tensors["ferret.fired"].tolist()
+        self._spreads = tensors["ferret.spreads"].tolist()
         for group, moments in enumerate(self._moments):
-            for order, moment in enumerate(moments):
-                for name, tensor in moment.items():
-                    tensor.copy_(tensors[f"ferret.moment.{group}.{order}.{name}"])
+            for name, moment in moments.items():
+                moment.copy_(tensors[f"ferret.moment.{group}.{name}"])
 
 
-def _scale(group: Sequence[tuple[str, Tensor]], scale: UpdateScale) -> float:
-    dimension = sum(tensor.numel() for _, tensor in group)
+def _scale(dimension: int, scale: UpdateScale) -> float:
     return 1.0 if scale is UpdateScale.UNIT else math.sqrt(dimension)
 
 

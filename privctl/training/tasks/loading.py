@@ -111,6 +111,7 @@ def load_for_training(
             with open_checkpoint(path) as checkpoint:
                 network, misfits = read_network(checkpoint, folder, config, torch.float32, _KINDS[task])
             _check_misfits(path, task, network, misfits)
+            _check_numbers(path, network)
     regrouped = _without_batch_norm(path, network, regroup=random or norm == GROUP)
     network.float().requires_grad_(True).train(dropout)
     return TrainingModel(
@@ -202,6 +203,13 @@ def _check_misfits(path: Path, task: TaskName, network: Any, misfits: Misfits) -
             unexpected=tuple(n for n in misfits.unexpected if not spare or of_body(network, n)),
         ),
     )
+
+
+def _check_numbers(path: Path, network: Any) -> None:
+    """Refuse weights from which nothing can be computed, before a training seems to have spoilt them."""
+    for name, parameter in network.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise InputFault(f"{path}: {name!r} holds NaN or infinity, which cannot be trained; give other weights")
 
 
 def _without_batch_norm(path: Path, network: Any, *, regroup: bool) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputFault
-from privctl.training.directional import Agreement, Derivatives, Method, agreement, difference
+from privctl.training.directional import Agreement, Derivatives, Method, agreement, difference, reverse
 from privctl.training.directional.fired import questions
 from tests.training.directional.support import Case, case, groups, state
 from tests.training.perexample.support import squared
@@ -166,3 +166,36 @@ def test_a_wrong_sign_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Derivatives, "batch", wrong)
     found = agreement(Derivatives(given.model, "difference"), given.losses_of, given.fired, given.directions())
     assert (found.count, found.equal, found.equal_above) == (3, 2, found.above - 1)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes. Error code 12"),
+    ],
+)
+def test_differences_are_taken_where_memory_is_short(fault: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = case("gpt2")
+    before, expected = state(given.model), given.expected().sum(0)
+    tried: list[int] = []
+
+    def grasping(*_: object) -> Tensor:
+        tried.append(1)
+        raise fault
+
+    monkeypatch.setattr(reverse, "partial", grasping)
+    asked = (given.losses_of, given.fired[:1], given.directions()[:1])
+    automatic = Derivatives(given.model)
+    assert automatic.chosen(given.fired[:1]) is Method.PARTIAL
+    found = [automatic.batch(*asked) for _ in range(2)]
+    assert len(tried) == 1
+    assert automatic.chosen(given.fired[:1]) is Method.DIFFERENCE
+    assert torch.equal(found[0], found[1])
+    assert torch.allclose(found[0], expected[:1], rtol=0.02)
+    assert state(given.model) == before
+    with pytest.raises(RuntimeError, match="memory"):  # what was asked for by name is not replaced
+        Derivatives(given.model, "partial").batch(*asked)
+    monkeypatch.setattr(reverse, "partial", lambda *_: torch.empty(2) @ torch.empty(3))
+    with pytest.raises(RuntimeError, match="size"):
+        Derivatives(given.model).batch(*asked)

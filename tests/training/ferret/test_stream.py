@@ -13,9 +13,10 @@ from torch import Tensor
 from privctl.domain.errors import InputFault
 from privctl.domain.mechanism import Optimizer
 from privctl.storage.reader import SafetensorsFile
-from privctl.training.ferret.stream import Stream, StreamRecipe, base_of, layout_of, read_stream, write_stream
+from privctl.training.ferret.stream import Origin, Stream, StreamRecipe, base_of, layout_of, read_stream, write_stream
 from privctl.training.ferret.update import Silent, UpdateRule, UpdateScale
 from privctl.training.recipe import Schedule
+from privctl.training.tasks.base import TaskName
 from privctl.training.tensors import read_tensors, write_tensors
 
 RECIPE = StreamRecipe(
@@ -35,7 +36,7 @@ RECIPE = StreamRecipe(
         update_scale=UpdateScale.ROOT_DIMENSION,
     ),
     lost=((3, 5), (9, 10)),
-    model={"task": "causal-lm", "labels": ["a", "b"], "lora_rank": None},
+    model=Origin(task=TaskName.TEXT_CLASSIFICATION, labels=("a", "b"), train=("*.bias",), seed=3),
 )
 
 
@@ -69,6 +70,15 @@ DAMAGES: dict[str, Callable[[dict[str, object]], object]] = {
     "another version": lambda header: header.update(version=2),
     "a seed that is none": lambda header: header.update(seed="xyz"),
     "no steps": lambda header: header["rule"].update(steps=0),  # type: ignore[attr-defined]
+    "no steps an epoch": lambda header: header.update(epoch_steps=0),
+    "no probability": lambda header: header.update(fire_probability=1.5),
+    "a stretch that goes back": lambda header: header.update(lost=[[5, 3]]),
+    "half a stretch": lambda header: header.update(lost=[[5]]),
+    "a stretch after the end": lambda header: header.update(lost=[[5, 1001]]),
+    "a rank that is none": lambda header: header["model"].update(lora_rank="x"),  # type: ignore[attr-defined]
+    "a glob that is none": lambda header: header["model"].update(train=[1]),  # type: ignore[attr-defined]
+    "a seed below 0": lambda header: header["model"].update(seed=-1),  # type: ignore[attr-defined]
+    "a rate that float32 does not hold": lambda header: header["rule"].update(learning_rate=1e300),  # type: ignore[attr-defined]
     "an unknown key": lambda header: header.update(more=1),
     "nothing": lambda header: header.clear(),
 }
