@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Train shadow models, which the strongest attacks compare with.",
     ),
     "inspect": ("privctl.cli.inspect:inspect", "Show what a checkpoint holds and the chain of reports behind it."),
+    "completion": ("privctl.cli.completion:completion", "Print what makes a shell complete privctl's commands."),
     "demo": ("privctl.cli.demo:demo", "The whole story on a small model made on the spot, in about a minute."),
 }
 
@@ -64,7 +65,8 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="privctl")
-def root() -> None:
+@click.pass_context
+def root(ctx: click.Context) -> None:
     """Make trained models safe to hand out, and prove how safe they are.
 
     Every step reads and writes safetensors plus a JSON privacy report. Results go to standard output, progress and
@@ -76,6 +78,8 @@ def root() -> None:
       privctl demo
       privctl noise model.safetensors --epsilon 1 --facts training.json
     """
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        ctx.color = False
 
 
 def main() -> NoReturn:

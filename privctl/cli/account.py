@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privctl.cli.options import common, force
+from privctl.cli.options import common, force, verbose
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.events import Batches
 
@@ -355,9 +355,9 @@ def _rendered(plan: Plan) -> str:
         goal = "posterior" if any(isinstance(event, SecretMixture) for event in events) else "epsilon"
         heading += f"\nFound for {goal} {plan.target:g}: {plan.solved.replace('_', ' ')} {plan.solution:.9g}"
     if not events or any(isinstance(event, SecretMixture) for event in events):
-        return notions_text(rows, heading=heading)
+        return notions_text(rows, heading=heading, verbose=verbose())
     column = "noise multiplier" if plan.solved == "noise multiplier" else "epsilon"
-    return account_text(rows, plan.guarantee, column=column, heading=heading)
+    return account_text(rows, plan.guarantee, column=column, heading=heading, verbose=verbose())
 
 
 def _described(event: object) -> str:

@@ -16,10 +16,30 @@ def _debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         os.environ["PRIVCTL_DEBUG"] = "1"
 
 
+_VERBOSE = "privctl.verbose"
+
+
+def _verbose(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    ctx.meta[_VERBOSE] = value
+
+
+def verbose() -> bool:
+    """Whether the command in progress was asked for everything."""
+    return bool(click.get_current_context().meta.get(_VERBOSE))
+
+
 def common(command: Command) -> Command:
-    """``--json``, ``--quiet`` and ``--debug``."""
+    """``--json``, ``--quiet``, ``--verbose`` and ``--debug``."""
     for option in (
         click.option("--debug", is_flag=True, expose_value=False, callback=_debug, help="Show tracebacks."),
+        click.option(
+            "-v",
+            "--verbose",
+            is_flag=True,
+            expose_value=False,
+            callback=_verbose,
+            help="Leave nothing out of a result.",
+        ),
         click.option("-q", "--quiet", is_flag=True, help="No progress, no notes; only results and errors."),
         click.option("--json", "as_json", is_flag=True, help="Print the JSON report to standard output."),
     ):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from privctl.cli.options import verbose
 from privctl.domain.errors import UsageFault
 from privctl.domain.mechanism import Optimizer
 
@@ -65,7 +66,7 @@ def rendered(report: PrivacyReport) -> str:
     """The report for a terminal."""
     from privctl.render.retrain import retrain_text
 
-    return retrain_text(report)
+    return retrain_text(report, verbose=verbose())
 
 
 def model_of(options: Mapping[str, Any]) -> ModelRequest:

@@ -7,13 +7,19 @@ from collections.abc import Mapping, Sequence
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.render.text import number, table
+from privctl.render.text import Colour, coloured, number, paragraph, table
 
 _WORDS = {
     Outcome.REFUTED: "VIOLATED",
     Outcome.CONSISTENT: "NOT VIOLATED, and this audit could have seen it",
     Outcome.INCONCLUSIVE: "INCONCLUSIVE",
     Outcome.PROVED: "PROVED",
+}
+_COLOURS = {
+    Outcome.REFUTED: Colour.BAD,
+    Outcome.CONSISTENT: Colour.GOOD,
+    Outcome.INCONCLUSIVE: Colour.CARE,
+    Outcome.PROVED: Colour.GOOD,
 }
 #: Beginnings of quantities' names.
 _COMPARISON, _MEDIAN, _DISCLOSED = "AUC over ", "median bits, ", "disclosed, "
@@ -26,25 +32,37 @@ _ADVICE = {
 }
 
 
-def render(report: PrivacyReport) -> str:
-    """The findings, worst on top, the verdicts with advice, and what none of it shows."""
+def render(report: PrivacyReport, *, verbose: bool = False) -> str:
+    """The findings, worst on top, the verdicts with advice, and what none of it shows.
+
+    Without ``verbose`` only what each method is judged by, and what exceeds chance.
+    """
     others = [item for item in report.evidence if not item.quantity.startswith(_KIND)]
-    rows = [_row(item) for item in sorted(_shown(others), key=_weight, reverse=True)]
+    shown = others if verbose else _shown(others)
+    rows = [_row(item) for item in sorted(shown, key=_weight, reverse=True)]
     parts = [table(("finding", "quantity", "estimate", "interval", "chance", "could see"), rows)]
     hidden = len(others) - len(rows)
     if hidden:
-        parts.append(f"({hidden} more quantities are in the report)\n")
+        parts.append(paragraph(f"({hidden} more quantities: --verbose, or the report)"))
     parts += [_canaries(report.evidence), _secrets(report.evidence)]
     worst = _worst_first(report.verdicts)
-    parts += ["\n", *(f'{_WORDS[v.outcome]}: "{v.subject}": {v.reason}.\n' for v in worst)]
+    parts += ["\n", *(paragraph(f'{_word(v.outcome)}: "{v.subject}": {v.reason}.') for v in worst)]
     if worst:
-        parts.append(f"What to do: {_ADVICE[worst[0].outcome]}.\n")
-    reasons = [f"  - {item.method}, {item.quantity}: {item.reason}\n" for item in others if item.reason]
-    left = [f"  - {item.what}: {item.reason}\n" for item in report.omissions]
+        parts.append("\n" + paragraph(f"What to do: {_ADVICE[worst[0].outcome]}."))
+    reasons = [_item(f"{item.method}, {item.quantity}: {item.reason}") for item in others if item.reason]
+    left = [_item(f"{item.what}: {item.reason}") for item in report.omissions]
     if reasons or left:
         parts += ["\nNot measured:\n", *reasons, *left]
-    limits = [f"  - {line}\n" for line in report.warnings]
+    limits = [_item(line) for line in report.warnings]
     return "".join([*parts, "\nWhat this does not show, and on what it rests:\n", *limits])
+
+
+def _word(outcome: Outcome) -> str:
+    return coloured(_WORDS[outcome], _COLOURS[outcome])
+
+
+def _item(text: str) -> str:
+    return paragraph(f"- {text}", indent=2, hanging=4)
 
 
 def _shown(evidence: Sequence[Evidence]) -> list[Evidence]:

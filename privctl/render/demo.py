@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Guarantee
-from privctl.render.text import number, table
+from privctl.render.text import number, paragraph, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +39,13 @@ def demo_table(rows: Sequence[DemoRow], delta: float) -> str:
     ]
     status = next(str(row.nonconvex.status) for row in rows if row.nonconvex)
     headings = ["model", "eps claimed", "if convex", f"any loss ({status})", "noise stddev", "perplexity", "attack AUC"]
-    return table(headings, body) + (
-        f"\n  eps at delta {number(delta, 3)}, replacing one record. 'claimed' is the published formula's promise.\n"
-        "  'if convex' follows for a convex loss, which a GPT-2 does not have; 'any loss' needs no such assumption.\n"
-        "  'perplexity' is on records the model never saw; 'attack AUC' is 0.5 where a guess is as good.\n"
-        "  An AUC near 0.5 means that this attack found nothing, not that nothing leaks.\n"
+    told = (
+        f"eps at delta {number(delta, 3)}, replacing one record. 'claimed' is the published formula's promise.",
+        "'if convex' follows for a convex loss, which a GPT-2 does not have; 'any loss' needs no such assumption.",
+        "'perplexity' is on records the model never saw; 'attack AUC' is 0.5 where a guess is as good.",
+        "An AUC near 0.5 means that this attack found nothing, not that nothing leaks.",
     )
+    return "".join([table(headings, body), "\n", *(paragraph(line, indent=2, hanging=2) for line in told)])
 
 
 def _epsilon(guarantee: Guarantee | None) -> str:

@@ -10,7 +10,7 @@ from privctl.domain.guarantee import Notion, Scope
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport, TensorDigest
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.render.text import number, short, size, table
+from privctl.render.text import Colour, coloured, number, paragraph, short, size, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ def inspection(files: Sequence[FileRow], chain: Sequence[ChainRow]) -> str:
     text = "".join(f"{file.path}  {size(file.bytes)}  {file.digest}\n\n{_tensor_table(file)}\n" for file in files)
     if not chain:
         return text + "no report: the header names none (give --report if you have it)\n"
-    return text + "".join(f"{line}\n" for row in chain for line in _chain_lines(row))
+    return text + "".join(part for row in chain for part in _chain_parts(row))
 
 
 def _tensor_table(file: FileRow) -> str:
@@ -49,19 +49,22 @@ def _tensor_table(file: FileRow) -> str:
     return table(["tensor", "dtype", "shape", "size", "digest"], rows)
 
 
-def _chain_lines(row: ChainRow) -> Iterator[str]:
-    indent = "  " * row.depth
+def _chain_parts(row: ChainRow) -> Iterator[str]:
+    indent = 2 * row.depth
     step = f"{row.report.step} at {row.report.created}" if row.report else "no report"
-    yield f"{indent}{step}  ({row.path})"
+    yield paragraph(f"{step}  ({row.path})", indent=indent)
     for line in _content(row.report) if row.report else ():
-        yield f"{indent}    {line}"
+        yield paragraph(line.strip(), indent=indent + 4 + len(line) - len(line.lstrip()))
     matching = [v for v in row.verdicts if v.outcome is Outcome.PROVED]
     if matching:
         names = ", ".join(v.subject for v in matching)
-        yield f"{indent}    {Outcome.PROVED}: the digests of {names} are those recorded"
+        word = coloured(str(Outcome.PROVED), Colour.GOOD)
+        yield paragraph(f"{word}: the digests of {names} are those recorded", indent=indent + 4)
     for verdict in row.verdicts:
         if verdict not in matching:
-            yield f"{indent}    {verdict.outcome}: {verdict.subject}: {verdict.reason}"
+            colour = Colour.BAD if verdict.outcome is Outcome.REFUTED else Colour.CARE
+            word = coloured(str(verdict.outcome), colour)
+            yield paragraph(f"{word}: {verdict.subject}: {verdict.reason}", indent=indent + 4)
 
 
 def _content(report: PrivacyReport) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privctl.domain.guarantee import Adjacency, Guarantee, Scope, Status
-from privctl.render.text import number, table
+from privctl.render.text import number, paragraph, table
 
 _CHANGES = {
     Adjacency.REPLACE_ONE: "one example is replaced",
@@ -53,7 +53,7 @@ def noise_table(
         body.append([*cells, row.path])
     if original_perplexity is not None:
         body.insert(0, ["-", "0", *["-"] * len(regimes), number(original_perplexity), "(the input)"])
-    return table(headings, body) + _legend(rows) + "".join(f"  {note}\n" for note in notes)
+    return table(headings, body) + _legend(rows) + "".join(paragraph(n, indent=2) for n in notes)
 
 
 def _columns(rows: Sequence[NoiseRow]) -> list[Guarantee]:
@@ -79,4 +79,4 @@ def _legend(rows: Sequence[NoiseRow]) -> str:
     lines += [text for status, text in _EXPLAINED.items() if any(g.status is status for g in found)]
     if len(rows) > 1:
         lines.append("candidates are nested: someone who holds several of them has what the least noisy one gives")
-    return "".join(f"  {line}\n" for line in lines)
+    return "".join(paragraph(line, indent=2) for line in lines)

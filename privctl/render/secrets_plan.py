@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from privctl.domain.report import PrivacyReport
-from privctl.render.account import attacker_lines
-from privctl.render.text import number, table
+from privctl.render.guarantee import guarantee_text
+from privctl.render.text import notes, number, paragraph, table
 
 
-def secrets_plan_text(report: PrivacyReport) -> str:
+def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False) -> str:
     """Every cap that was tried; then, of the plan that was written, each guarantee with what it rests on."""
     facts = report.parameters
     lines = [
-        f"{facts['secrets']} secrets in {facts['records_with_a_secret']} of {facts['dataset_size']} records; "
-        f"{facts['steps']} steps of {facts['batch_size']} expected records\n\n"
+        paragraph(
+            f"{facts['secrets']} secrets in {facts['records_with_a_secret']} of {facts['dataset_size']} records; "
+            f"{facts['steps']} steps of {facts['batch_size']} expected records"
+        )
+        + "\n"
     ]
     rows = [
         [
@@ -27,18 +30,6 @@ def secrets_plan_text(report: PrivacyReport) -> str:
         for entry in facts["caps"]
     ]
     lines.append(table(["cap", "kept", "held out", "largest p", "noise multiplier", "gap", "s"], rows))
-    for guarantee in report.guarantees:
-        amount = (
-            f"{number(guarantee.epsilon)} nats"
-            if guarantee.delta == 0
-            else f"epsilon {number(guarantee.epsilon)} at delta {guarantee.delta:g}"
-        )
-        lines.append(
-            f"\n{guarantee.name}: {amount} ({guarantee.status})\n  {guarantee.accountant}\n  {guarantee.note}\n"
-        )
-        lines += [f"  {line.strip()}\n" for line in attacker_lines(guarantee)]
-    if report.guarantees:
-        lines.append("\nThe secrets' protection rests on:\n")
-        lines += [f"  {a.state}: {a.statement}\n" for a in report.guarantees[0].assumptions]
-    lines += [f"note: {warning}\n" for warning in report.warnings]
-    return "".join(lines)
+    lines += ["\n" + guarantee_text(guarantee, named=True, verbose=verbose) for guarantee in report.guarantees]
+    lines += [paragraph(f"not tried: {omission.what}: {omission.reason}") for omission in report.omissions]
+    return "".join([*lines, "\n", notes(report.warnings)])

@@ -1,21 +1,142 @@
-"""Plain-text tables and numbers for the terminal."""
+"""Text for the terminal: tables and paragraphs of at most 80 columns, numbers, colour where it says something.
+
+Colour is ANSI codes, which ``click.echo`` leaves out where the output is no terminal or the user wants none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+from privctl.domain.guarantee import Assumption, AssumptionState, Status
+
+WIDTH = 80
+#: Columns between two cells.
+_GAP = 2
+#: What a column of a table is never made narrower than.
+_NARROW = 12
+_CODES = re.compile("\x1b\\[[0-9;]*m")
+
+
+class Colour(StrEnum):
+    """What a colour says: all is well, beware, something is wrong."""
+
+    GOOD = "32"
+    CARE = "33"
+    BAD = "31"
+
+
+_OF_STATUS = {
+    Status.PROVED: Colour.GOOD,
+    Status.CONDITIONAL: Colour.CARE,
+    Status.CLAIMED: Colour.CARE,
+    Status.REFUTED: Colour.BAD,
+    Status.VOID: Colour.BAD,
+}
+
+
+def coloured(text: str, colour: Colour) -> str:
+    """``text`` in ``colour``."""
+    return f"\x1b[{colour}m{text}\x1b[0m"
+
+
+def status_word(status: Status) -> str:
+    """A guarantee's status, coloured."""
+    return coloured(str(status), _OF_STATUS[status])
+
+
+def plain(text: str) -> str:
+    """``text`` without colour."""
+    return _CODES.sub("", text)
+
+
+def paragraph(text: str, *, indent: int = 0, hanging: int | None = None) -> str:
+    """``text`` in lines of at most 80 columns, ending in a newline; further lines are ``hanging`` columns in.
+
+    ``hanging`` is two more than ``indent`` by default. A word that is longer stands on a line of its own.
+    """
+    further = indent + 2 if hanging is None else hanging
+    lines = _folded(text, WIDTH, " " * indent, " " * further)
+    return "\n".join(lines) + "\n"
+
+
+def notes(warnings: Iterable[str]) -> str:
+    """What a reader should know beside the result, a paragraph each."""
+    return "".join(paragraph(f"note: {warning}") for warning in warnings)
+
+
+def assumption_lines(assumptions: Iterable[Assumption], *, verbose: bool, indent: int = 2) -> str:
+    """What a guarantee rests on, a paragraph each; without ``verbose`` what was enforced is only counted."""
+    every = list(assumptions)
+    shown = [a for a in every if verbose or a.state is not AssumptionState.ENFORCED]
+    text = "".join(paragraph(f"{a.state}: {a.statement}", indent=indent) for a in shown)
+    hidden = len(every) - len(shown)
+    if hidden:
+        are = "was" if hidden == 1 else "were"
+        more = " more" if shown else ""
+        text += paragraph(f"({hidden}{more} that {are} enforced: --verbose, or the report)", indent=indent)
+    return text
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned by width, numbers to the right, one line a row, ending in a newline."""
+    """Columns aligned by width, numbers to the right, ending in a newline.
+
+    Where a line would pass 80 columns, the cells of the widest columns of text go on below.
+    """
     cells = [list(headings), *[list(row) for row in rows]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(headings))]
     right = [all(_numeric(row[i]) for row in cells[1:]) for i in range(len(headings))]
+    widths = _widths(cells, right)
     lines = []
     for row in cells:
-        padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True))
-        lines.append("  ".join(padded).rstrip())
-    lines.insert(1, "  ".join("-" * w for w in widths))
+        folded = [_folded(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for k in range(max(map(len, folded))):
+            parts = [part[k] if k < len(part) else "" for part in folded]
+            padded = (_padded(p, w, r) for p, w, r in zip(parts, widths, right, strict=True))
+            lines.append((" " * _GAP).join(padded).rstrip())
+    rule = (" " * _GAP).join("-" * width for width in widths)
+    lines.insert(max(len(_folded(cell, width)) for cell, width in zip(cells[0], widths, strict=True)), rule)
     return "\n".join(lines) + "\n"
+
+
+def _widths(cells: Sequence[Sequence[str]], right: Sequence[bool]) -> list[int]:
+    """Of each column: its widest cell, but for columns of text that must be narrower for the line to fit.
+
+    No column is narrower than its longest word, where words are of a sensible length.
+    """
+    widths = [max(len(plain(row[i])) for row in cells) for i in range(len(cells[0]))]
+    words = [max((len(w) for row in cells for w in plain(row[i]).split()), default=0) for i in range(len(widths))]
+    least = [
+        width if number else min(width, max(_NARROW, word))
+        for width, word, number in zip(widths, words, right, strict=True)
+    ]
+    least = [max(a, 1) for a in least]
+    while sum(widths) + _GAP * (len(widths) - 1) > WIDTH:
+        wide = [i for i in range(len(widths)) if widths[i] > least[i]]
+        if not wide:
+            break
+        widths[max(wide, key=lambda i: widths[i])] -= 1
+    return widths
+
+
+def _folded(text: str, width: int, first: str = "", further: str = "") -> list[str]:
+    """Lines of at most ``width`` columns, but for words that are longer; colour takes no room."""
+    lines, line, length = [], first, len(first)
+    fresh = True
+    for word in text.split(" "):
+        wide = len(plain(word))
+        if not fresh and length + 1 + wide > width:
+            lines.append(line)
+            line, length, fresh = further, len(further), True
+        line += word if fresh else f" {word}"
+        length += wide if fresh else wide + 1
+        fresh = False
+    return [*lines, line]
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    space = " " * (width - len(plain(text)))
+    return space + text if right else text + space
 
 
 def number(value: float | None, digits: int = 6) -> str:
@@ -43,7 +164,7 @@ def _numeric(cell: str) -> bool:
     if cell in ("-", ""):
         return True
     try:
-        float(cell.replace(" ", "").rstrip("%"))
+        float(plain(cell).replace(" ", "").rstrip("%"))
     except ValueError:
         return False
     return True

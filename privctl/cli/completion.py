@@ -1,0 +1,23 @@
+"""``privctl completion``: what a shell needs to complete commands and options."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that makes SHELL complete privctl's commands and options.
+
+    \b
+    Example:
+      privctl completion bash >> ~/.bashrc
+      privctl completion zsh >> ~/.zshrc
+      privctl completion fish > ~/.config/fish/completions/privctl.fish
+    """
+    found = get_completion_class(shell)
+    assert found is not None  # click knows the three of them
+    root = click.get_current_context().find_root().command
+    click.echo(found(root, {}, "privctl", "_PRIVCTL_COMPLETE").source())
