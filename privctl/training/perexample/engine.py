@@ -100,6 +100,20 @@ class PerExample:
                 self._compare(terms, norms, expected)
             return self._clip(terms, squares, losses.detach(), norms, weight)
 
+    def verify(self, losses_of: Callable[[], Tensor]) -> None:
+        """Compare with autograd's now, adding nothing, where ``accumulate`` is yet to do it.
+
+        This is for a network that draws afresh in every backward pass, so that no two agree: verify it with these draws
+        left out, on the first batch. Raises what ``accumulate`` does.
+        """
+        if self._checked:
+            return
+        self._check_modules()
+        losses, terms, expected = self._pass(losses_of)
+        assert expected is not None
+        with torch.no_grad(), full_precision(losses.device):
+            self._compare(terms, self._norms(squares_by_parameter(terms), losses), expected)
+
     def _pass(self, losses_of: Callable[[], Tensor]) -> tuple[Tensor, dict[str, list[Term]], check.Reference | None]:
         """Forward and backward, with what the hooks recorded and, the first time, what autograd finds."""
         expected = None

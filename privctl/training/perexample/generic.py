@@ -176,10 +176,15 @@ class Rerun:
             Dense(self.example_gradients(rows)).add_weighted(total, factors[rows])
 
 
+def _altered(module: nn.Module) -> bool:
+    """Whether part of it computes something else for now, of which may not hold what was found of itself."""
+    return any("forward" in part.__dict__ for part in module.modules())
+
+
 def generic(module: nn.Module, use: Use) -> dict[str, Term]:
     """The terms of a module about which nothing is known."""
     again = Again(module, use)
-    signature = (again.signature(), module.training, use.names)
+    signature = (again.signature(), module.training, use.names, _altered(module))
     if signature not in use.mappable:
         use.mappable[signature] = again.can_map() if again.is_used() else None
     mapped = use.mappable[signature]

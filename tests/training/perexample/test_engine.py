@@ -234,6 +234,18 @@ def test_parameters_used_out_of_sight_are_refused() -> None:
         model.lender.weight.requires_grad_(True)
 
 
+def test_a_network_is_verified_beforehand_and_then_not_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = mlp(), {"x": torch.randn(5, 7, 8)}
+    plain, _ = run(model, squared, batch, 0.5)
+    with PerExample(model, Clipping(norm=0.5)) as clipped:
+        clipped.verify(lambda: squared(model, batch))
+        assert all(p.grad is None and p.requires_grad for p in model.parameters())
+        monkeypatch.setattr(check, "reference", None)  # whoever calls it now fails
+        clipped.verify(lambda: squared(model, batch))
+        clipped.accumulate(lambda: squared(model, batch))
+    assert distance({name: p.grad for name, p in clipped.trainable.items()}, plain) < 1e-6
+
+
 def test_mixed_examples_are_refused() -> None:
     class Contrast(nn.Module):
         def __init__(self) -> None:
