@@ -1,0 +1,233 @@
+"""Training and attacking one model by privctl's commands, and what their reports say of it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from settings import METHODS, Cell
+
+from privctl.accounting.sign_bits import worst_case_delta
+from privctl.cli import run
+from privctl.domain.events import Batches, SignBits
+from privctl.domain.guarantee import Guarantee, Notion, RiskMeasure
+from privctl.domain.report import PrivacyReport
+from privctl.progress import Advance
+from privctl.reports import read_report
+from privctl.storage.reader import SafetensorsFile
+
+#: Methods of an audit that never see the model.
+_BASELINES = {"blind baseline", "length baseline"}
+
+Row = dict[str, Any]
+
+
+class CommandFailed(Exception):
+    """A privctl command ended with an error, which it has told on standard error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What all runs share: the model, the files of ``records.Split.write``, and sizes.
+
+    ``batch_size`` is in records, ``max_length`` in tokens.
+    """
+
+    model: Path
+    files: dict[str, Path]
+    folder: Path
+    batch_size: int
+    max_length: int
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Stands where the commands show progress, and so learns when the first step begins and when the last one ends.
+
+    Loading, accounting, saving and writing the report lie outside. ``seconds`` are the processor's, which on a busy
+    machine vary less than those of the clock on the wall, ``wall_seconds``.
+    """
+
+    seconds: float = 0.0
+    wall_seconds: float = 0.0
+
+    @contextlib.contextmanager
+    def progress(self, label: str, total: float, unit: str = "bytes", *, quiet: bool = False) -> Iterator[Advance]:
+        """As ``privctl.progress.progress``, silently; times are those to the last advance."""
+        began, wall_began = time.process_time(), time.perf_counter()
+
+        def advance(amount: float) -> None:
+            self.seconds, self.wall_seconds = time.process_time() - began, time.perf_counter() - wall_began
+
+        yield advance
+
+
+def command(*arguments: str) -> Stopwatch:
+    """Run a privctl command in this process, so that start-up counts for nobody; returns the time of its progress."""
+    watch = Stopwatch()
+    with patch("privctl.progress.progress", watch.progress), contextlib.redirect_stdout(io.StringIO()):
+        code = run([*arguments, "--quiet", "--device", "cpu", "--force"])
+    if code == 130:
+        raise KeyboardInterrupt
+    if code not in (0, 1):  # 1: the audit refuted a claim, which is a result
+        raise CommandFailed(f"privctl {' '.join(arguments)} ended with {code}")
+    return watch
+
+
+def train(work: Work, cell: Cell, rate: float, *more: str) -> tuple[PrivacyReport, Stopwatch]:
+    """Train one cell; its report, and the time its steps took. ``more`` are further options."""
+    budget = () if cell.epsilon is None else ("--epsilon", f"{cell.epsilon:g}")
+    options = _options(work, cell, rate)
+    watch = command("retrain", *options, "--epochs", str(cell.epochs), *budget, *more)
+    return read_report(work.folder / f"{cell.key}.report.json"), watch
+
+
+def _options(work: Work, cell: Cell, rate: float) -> list[str]:
+    """Of ``privctl retrain``, but for length and budget."""
+    method, output = METHODS[cell.method], work.folder / cell.key
+    for left in (output, output.with_name(output.name + ".run")):  # by a run that was stopped
+        shutil.rmtree(left, ignore_errors=True)
+    options = [
+        *(method.options[0], str(work.model), *method.options[1:]),
+        *("--data", str(work.files["members"]), "--learning-rate", f"{rate:g}", "--optimizer", "adamw"),
+        *("--batch-size", str(work.batch_size * method.batch_factor), "--seed", str(cell.seed)),
+        *("--long", "truncate", "--max-length", str(work.max_length), "--output", str(output)),
+    ]
+    if method.options[0] == "ferret":  # masks and directions that can be had again
+        options += ["--public-seed", f"{cell.seed:032x}"]
+    return options
+
+
+def warm_up(work: Work, methods: Sequence[str]) -> None:
+    """A few steps by every method, so that what is loaded or compiled on first use counts for none of them."""
+    few = work.folder / "warm-up.jsonl"
+    lines = work.files["members"].read_text(encoding="utf-8").splitlines(keepends=True)
+    few.write_text("".join(lines[: 20 * work.batch_size]), encoding="utf-8")
+    shorter = replace(work, files={**work.files, "members": few})
+    for name in methods:
+        method, cell = METHODS[name], Cell(method=name, epochs=1, epsilon=None, seed=0)
+        noise = () if method.nats or not method.private else ("--noise-multiplier", "1")
+        fire = ("--fire-probability", "1") if method.options[0] == "ferret" else ()
+        command("retrain", *_options(shorter, cell, 1e-4), "--epochs", "1", *noise, *fire)
+        _tidy(work.folder, cell.key)
+
+
+def tuned(work: Work, cell: Cell, rate: float) -> float:
+    """Perplexity, on records kept for tuning, of one cell trained at ``rate``."""
+    report, _ = train(work, cell, rate, "--held-out", str(work.files["tuning"]))
+    _tidy(work.folder, cell.key)
+    found = next(e.estimate for e in report.evidence if e.quantity == "held-out perplexity")
+    return math.inf if found is None else found
+
+
+def judge(work: Work, model: Path, name: str) -> Row:
+    """Attack ``model``: AUCs with their intervals, and the perplexity of the non-members."""
+    path = work.folder / f"{name}.audit.report.json"
+    command(
+        *("audit", str(model), "--members", str(work.files["members"])),
+        *("--nonmembers", str(work.files["nonmembers"])),
+        *("--max-length", str(work.max_length), "--no-cache", "--output", str(path)),
+    )
+    found = audited(read_report(path))
+    found["perplexity"] = perplexity(path.with_name(f"{name}.audit.scores.safetensors"))
+    return found
+
+
+def audited(report: PrivacyReport) -> Row:
+    """The loss attack, the best attack, and the classifier that never sees the model: ``[estimate, lower, upper]``."""
+    areas = {e.method: e for e in report.evidence if e.quantity == "AUC" and e.estimate is not None}
+    attacks = [e for name, e in areas.items() if name not in _BASELINES]
+    best = max(attacks, key=lambda e: e.estimate or 0.0)
+    blind = areas.get("blind baseline")
+    return {
+        "auc_loss": [areas["loss"].estimate, areas["loss"].lower, areas["loss"].upper],
+        "auc_best": [best.estimate, best.lower, best.upper],
+        "best_attack": best.method,
+        "auc_blind": None if blind is None else [blind.estimate, blind.lower, blind.upper],
+        "confidence_each": best.confidence,
+    }
+
+
+def perplexity(scores: Path) -> float:
+    """Exp of the mean loss (nats a token) of the non-members in an audit's file of scores."""
+    with SafetensorsFile(scores) as file:
+        tensors = {info.name: info for info in file.tensors}
+
+        def array(name: str, dtype: type[np.generic]) -> np.ndarray[Any, Any]:
+            return np.frombuffer(file.read(tensors[name]), dtype=dtype)
+
+        member = np.repeat(array("member", np.bool_), np.diff(array("offsets", np.int64)))
+        loss = -float(array("lp", np.float32)[~member].mean(dtype=np.float64))
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def done(report: PrivacyReport) -> Row:
+    """What a training did, and what follows from it."""
+    settings = report.parameters
+    fired = settings.get("fired")
+    return {
+        "steps": settings["updates"],
+        "fired_steps": settings["updates"] if fired is None else settings["fired_steps"],
+        "published_numbers": fired,
+        "groups": settings.get("number_of_groups"),
+        "fire_probability": settings.get("fire_probability"),
+        "noise_multiplier": settings.get("noise_multiplier"),
+        "guarantee": _guarantee(report),
+    }
+
+
+def _guarantee(report: PrivacyReport) -> Row | None:
+    """The first guarantee, which is the method's own; for published signs also what the worst case leaves."""
+    if not report.guarantees:
+        return None
+    own: Guarantee = report.guarantees[0]
+    found: Row = {
+        "notion": str(own.notion),
+        "epsilon": own.epsilon,
+        "delta": own.delta,
+        "status": str(own.status),
+        "advantage_cap": next((r.bound for r in own.risks if r.measure is RiskMeasure.ADVANTAGE), None),
+    }
+    cap = next((r.bound for r in own.risks if r.measure is RiskMeasure.AUC), None)
+    if cap is None and found["advantage_cap"] is not None:
+        # A ROC curve lies under min(1, false positive rate + advantage).
+        cap = 1 - (1 - found["advantage_cap"]) ** 2 / 2
+    found["auc_cap"] = cap
+    if own.notion is Notion.MUTUAL_INFORMATION and isinstance(report.mechanism, SignBits):
+        found["worst_case_delta"] = worst_case_delta(report.mechanism, Batches.SHUFFLED)
+    return found
+
+
+def measured(work: Work, cell: Cell, rate: float) -> Row:
+    """One row of the results: a training and the attacks on what it made."""
+    report, watch = train(work, cell, rate)
+    row: Row = {
+        "key": cell.key,
+        "method": cell.method,
+        "epochs": cell.epochs,
+        "epsilon": cell.epsilon,
+        "seed": cell.seed,
+        "learning_rate": rate,
+        "batch_size": work.batch_size * METHODS[cell.method].batch_factor,
+        "seconds": watch.seconds,
+        "wall_seconds": watch.wall_seconds,
+        **done(report),
+        **judge(work, work.folder / cell.key, cell.key),
+    }
+    _tidy(work.folder, cell.key)
+    return row
+
+
+def _tidy(folder: Path, name: str) -> None:
+    """Weights and scores are large, and what is wanted of them has been read; reports and streams stay."""
+    shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / f"{name}.audit.scores.safetensors").unlink(missing_ok=True)
