@@ -16,11 +16,14 @@ from privctl import __version__
 from privctl.cli import COMMANDS
 
 HEAVY = {"torch", "numpy", "scipy", "rich", "transformers", "cryptography", "blake3", "safetensors", "tokenizers"}
+HEAVY |= {"z3", "flint"}
 #: Commands of commands.
 NESTED = [
     *(["retrain", name] for name in ("dp-sgd", "ferret", "clipped", "plain")),
     *(["canary", name] for name in ("plant", "check")),
     *(["secrets", name] for name in ("scan", "plan")),
+    *(["claims", name] for name in ("papers", "check")),
+    *(["claims", "check", name] for name in ("gaussian", "laplace", "ferret", "secret")),
 ]
 HELPS = [["--help"], ["-h"], ["--version"], *([name, "--help"] for name in COMMANDS), *([*n, "--help"] for n in NESTED)]
 

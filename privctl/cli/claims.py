@@ -1,0 +1,344 @@
+"""``privctl claims``: the book of published claims, and a claim given by flags."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privctl.cli.options import common, force
+from privctl.domain.errors import ExitCode, UsageFault
+from privctl.domain.verdict import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from privctl.domain.report import Omission, PrivacyReport
+    from privctl.domain.verdict import Verdict
+    from privctl.render.claims import ClaimRow
+    from verify.claims.claim import Judgement, Row
+    from verify.smt.prover import Prover
+
+_EXIT = {
+    Outcome.PROVED: ExitCode.OK,
+    Outcome.CONSISTENT: ExitCode.OK,
+    Outcome.REFUTED: ExitCode.REFUTED,
+    Outcome.INCONCLUSIVE: ExitCode.BAD_INPUT,
+}
+#: More digits than these are no claim.
+_LONGEST = 60
+
+
+class _Exact(click.ParamType[Fraction]):
+    """A decimal or a fraction, kept exactly: 1e-6 means that, not the nearest double."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Fraction:
+        """``value`` as a fraction."""
+        if isinstance(value, Fraction):
+            return value
+        _, _, exponent = str(value).lower().partition("e")
+        try:
+            if len(str(value)) > _LONGEST or (exponent and abs(int(exponent)) > 400):
+                raise ValueError
+            return Fraction(str(value))
+        except (ValueError, ZeroDivisionError):
+            self.fail(f"{value} is not a number such as 1e-6, 4.225 or 1/3", param, ctx)
+
+
+_NUMBER = _Exact()
+
+
+def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--export``, ``--timeout``, ``--output`` and what all commands have."""
+    command = force(common(command))
+    for option in (
+        click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the JSON report here."),
+        click.option("--timeout", type=float, default=10.0, show_default=True, help="Seconds for each proof."),
+        click.option("--export", type=click.Path(path_type=Path), help="Write the proofs to this folder, as SMT-LIB."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def claims() -> None:
+    """Judge published claims of privacy, by proofs that anyone can check again.
+
+    \b
+    Example:
+      privctl claims papers
+      privctl claims check gaussian --epsilon 1 --delta 1e-6 --noise-multiplier 4.225
+    """
+
+
+@claims.command("papers")
+@click.option("--paper", "papers", multiple=True, metavar="NAME", help="Only this paper (repeatable); see below.")
+@_shared
+def papers_command(papers: tuple[str, ...], **options: Any) -> None:
+    """Run the book of claims: what five papers say of privacy, each sentence judged anew.
+
+    PROVED and REFUTED rest on exact numbers and a solver's proof; a refutation names what to check by hand. CONSISTENT
+    is an example, not a proof. NAME is dp-weights, ferret, hush, dpquant or poster. Exit code 0 says that every
+    verdict is the one in the book, 1 that one is not, 3 that one could not be reached.
+
+    \b
+    Example:
+      privctl claims papers
+      privctl claims papers --paper dp-weights --export proofs/
+    """
+    from verify.claims.book import chosen, run, surprises, unchecked
+    from verify.smt.prover import Prover
+
+    names = chosen(papers)
+    _check_output(options)
+    with Prover(_timeout(options)) as prover:
+        rows = list(run(names, prover))
+    shown = [_shown(row) for row in rows]
+    said = {"paper": list(names), "timeout": options["timeout"]}
+    _finish(shown, [row.verdict for row in rows], said, unchecked(names), prover, options)
+    if surprises(rows):
+        click.get_current_context().exit(ExitCode.REFUTED)
+    if any(row.undecided for row in rows):
+        click.get_current_context().exit(ExitCode.BAD_INPUT)
+
+
+@claims.group("check")
+def check() -> None:
+    """Judge one claim given by flags. Exit code 0: proved, 1: refuted, 3: neither could be shown.
+
+    \b
+    Example:
+      privctl claims check gaussian --epsilon 1 --delta 1e-6 --noise-multiplier 4.225
+      privctl claims check ferret --groups 2 --steps 1000 --sample-rate 0.005 \\
+          --fire-probability 0.0721 --nats 0.5
+    """
+
+
+_EPSILON = click.option("--epsilon", type=_NUMBER, required=True, help="The epsilon that is claimed.")
+_DELTA = click.option("--delta", type=_NUMBER, required=True, help="The delta that is claimed, such as 1e-6.")
+_STEPS = click.option("--steps", type=int, default=1, show_default=True, help="How often the mechanism is used.")
+_RATE = click.option(
+    "--sample-rate", type=_NUMBER, default="1", show_default=True, help="Chance that a step uses an example (Poisson)."
+)
+
+
+@check.command("gaussian")
+@_EPSILON
+@_DELTA
+@click.option("--noise-multiplier", type=_NUMBER, required=True, help="Noise standard deviation / sensitivity.")
+@_STEPS
+@_RATE
+@_shared
+def gaussian_command(**options: Any) -> None:
+    """Is Gaussian noise (epsilon, delta)-DP? Exactly where all data are used, by bounds on both sides where sampled.
+
+    \b
+    Example:
+      privctl claims check gaussian --epsilon 1 --delta 1e-6 --noise-multiplier 4.225
+      privctl claims check gaussian --epsilon 1 --delta 1e-5 --noise-multiplier 1.36 \\
+          --sample-rate 0.01 --steps 1000
+    """
+    from verify.claims.checks import check_gaussian
+
+    _check(check_gaussian, ("epsilon", "delta", "noise_multiplier", "steps", "sample_rate"), options)
+
+
+@check.command("laplace")
+@_EPSILON
+@click.option("--delta", type=_NUMBER, default="0", show_default=True, help="The delta that is claimed.")
+@click.option("--scale", type=_NUMBER, required=True, help="Noise scale / sensitivity.")
+@_STEPS
+@_RATE
+@_shared
+def laplace_command(**options: Any) -> None:
+    """Is Laplace noise (epsilon, delta)-DP?
+
+    \b
+    Example:
+      privctl claims check laplace --epsilon 1 --scale 1
+      privctl claims check laplace --epsilon 5 --delta 1e-5 --scale 2 --steps 10
+    """
+    from verify.claims.checks import check_laplace
+
+    _check(check_laplace, ("epsilon", "delta", "scale", "steps", "sample_rate"), options)
+
+
+@check.command("ferret")
+@click.option("--groups", type=int, required=True, help="Groups of tensors.")
+@click.option("--steps", type=int, required=True, help="Training steps.")
+@click.option("--sample-rate", type=_NUMBER, required=True, help="Chance that a step uses an example.")
+@click.option("--fire-probability", type=_NUMBER, required=True, help="Chance that a group publishes in a step.")
+@click.option("--nats", type=_NUMBER, help="The mutual information that is claimed.")
+@click.option("--delta", type=_NUMBER, help="Or the delta of (any epsilon, delta)-DP.")
+@_shared
+def ferret_command(**options: Any) -> None:
+    """Do published sign bits tell at most so many nats, or so small a delta?
+
+    \b
+    Example:
+      privctl claims check ferret --groups 2 --steps 1000 --sample-rate 0.005 \\
+          --fire-probability 0.0721 --nats 0.5
+    """
+    from verify.claims.checks import check_ferret
+
+    if (options["nats"] is None) == (options["delta"] is None):
+        raise UsageFault("give either --nats, an average, or --delta, of (any epsilon, delta)-DP")
+    _check(check_ferret, ("groups", "steps", "sample_rate", "fire_probability", "nats", "delta"), options)
+
+
+@check.command("secret")
+@click.option("--record", "records", multiple=True, required=True, help="A record's chance, P or PxCOUNT (repeatable).")
+@click.option("--noise-multiplier", type=_NUMBER, required=True, help="Noise standard deviation / clip norm.")
+@click.option("--steps", type=int, required=True, help="Training steps.")
+@click.option("--prior", type=_NUMBER, required=True, help="Chance of guessing the secret blindly.")
+@click.option("--posterior", type=_NUMBER, required=True, help="The chance of a right guess that is claimed.")
+@_shared
+def secret_command(**options: Any) -> None:
+    """Is a secret in several records guessed with at most the posterior claimed?
+
+    \b
+    Example:
+      privctl claims check secret --record 0.005x10 --noise-multiplier 1.378 --steps 500 \\
+          --prior 0.01 --posterior 0.2
+    """
+    from verify.claims.checks import check_secret
+
+    options["chances"] = [chance for text in options["records"] for chance in _records(text)]
+    _check(check_secret, ("chances", "noise_multiplier", "steps", "prior", "posterior"), options)
+
+
+def _check(judge: Callable[..., Judgement], names: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Judge one claim, print and write what was found, and exit with what it means."""
+    from privctl.domain.verdict import Verdict
+    from privctl.render.claims import ClaimRow
+    from verify.claims.book import CITED
+    from verify.smt.prover import Prover
+
+    _check_output(options)
+    given = {name: options[name] for name in names if options[name] is not None}
+    with Prover(_timeout(options)) as prover:
+        found = judge(prover, **given)
+    told = {k: float(v) if isinstance(v, Fraction) else v for k, v in given.items() if k != "chances"}
+    told |= {"record": list(options["records"])} if "chances" in given else {}
+    command = click.get_current_context().command.name or ""
+    said = [f"{name.replace('_', ' ')} {_plain(value)}" for name, value in told.items()]
+    statement = f"{command}, {', '.join(said)}"
+    row = ClaimRow(
+        paper="",
+        key="",
+        statement=statement,
+        outcome=found.outcome,
+        expected=None,
+        reason=found.reason,
+        holds=found.holds,
+        witness=found.witness,
+        theorems=len(prover.proofs),
+        seconds=sum(proof.seconds for proof in prover.proofs),
+    )
+    verdict = Verdict(subject=statement, outcome=found.outcome, reason=found.in_full)
+    _finish([row], [verdict], {"claim": command, **told, "timeout": options["timeout"]}, (CITED,), prover, options)
+    if _EXIT[found.outcome] is not ExitCode.OK:
+        click.get_current_context().exit(_EXIT[found.outcome])
+
+
+def _finish(
+    rows: Sequence[ClaimRow],
+    verdicts: Sequence[Verdict],
+    said: Mapping[str, Any],
+    unchecked: Sequence[Omission],
+    prover: Prover,
+    options: Mapping[str, Any],
+) -> None:
+    """Print, write and export what was found."""
+    from privctl.codec import encode
+    from privctl.progress import note
+    from privctl.render.claims import book_text, claim_lines
+    from privctl.storage.atomic import write_bytes
+    from verify.smt.smtlib import export
+
+    text = encode(_report(verdicts, said, unchecked))
+    if options["as_json"]:
+        click.echo(text, nl=False)
+    elif rows[0].paper:
+        click.echo(book_text(rows, unchecked), nl=False)
+    else:
+        click.echo("\n".join(list(claim_lines(rows[0]))[1:]))
+    if options["output"] is not None:
+        write_bytes(options["output"], text.encode(), replace=options["force"])
+        note(f"wrote {options['output']}", quiet=options["quiet"])
+    if options["export"] is not None:
+        files = export(prover.proofs, options["export"])
+        note(f"wrote {len(files)} files to {options['export']}", quiet=options["quiet"])
+
+
+def _report(verdicts: Sequence[Verdict], said: Mapping[str, Any], unchecked: Sequence[Omission]) -> PrivacyReport:
+    from privctl.domain.report import PrivacyReport
+    from privctl.reports import now, versions
+
+    return PrivacyReport(
+        step="claims",
+        created=now(),
+        versions=versions(("z3-solver", "python-flint")),
+        parameters=dict(said),
+        verdicts=tuple(verdicts),
+        omissions=tuple(unchecked),
+    )
+
+
+def _shown(row: Row) -> ClaimRow:
+    from privctl.render.claims import ClaimRow
+
+    found = row.judgement
+    return ClaimRow(
+        paper=row.paper,
+        key=row.claim.key,
+        statement=row.claim.statement,
+        outcome=found.outcome,
+        expected=row.claim.expected,
+        reason=found.reason,
+        holds=found.holds,
+        witness=found.witness,
+        theorems=len(row.proofs),
+        seconds=row.seconds,
+    )
+
+
+def _check_output(options: Mapping[str, Any]) -> None:
+    """What cannot be written is said before anything is proved."""
+    from privctl.storage.atomic import require_absent
+
+    if options["output"] is not None:
+        require_absent(options["output"], options["force"])
+    if options["export"] is not None and options["export"].is_file():
+        raise UsageFault(f"--export {options['export']} is a file; name a folder for the proofs")
+
+
+def _timeout(options: Mapping[str, Any]) -> float:
+    timeout = float(options["timeout"])
+    if not 0 < timeout <= 3600:
+        raise UsageFault(f"--timeout is {timeout:g}; it must be above 0 and at most 3600 seconds")
+    return timeout
+
+
+def _records(text: str) -> list[Fraction]:
+    """The probabilities that ``P`` or ``PxCOUNT`` stands for."""
+    chance, _, count = text.partition("x")
+    try:
+        found, times = _NUMBER.convert(chance, None, None), int(count) if count else 1
+    except (ValueError, click.BadParameter):
+        found, times = Fraction(-1), 0
+    if not (0 <= found <= 1 and 1 <= times <= 1000):
+        raise UsageFault(
+            f"--record {text} is neither a probability nor PROBABILITYxCOUNT, such as 0.001x50, of at most 1000"
+        )
+    return [found] * times
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(str(each) for each in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)

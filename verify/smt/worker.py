@@ -1,0 +1,48 @@
+"""The solver's own process: a line of JSON in, a line of JSON out. It may hang or die without harm.
+
+Run as a script, so that the process loads nothing but the solver. A request holds SMT-LIB ``text`` of declarations and
+assertions, and ``timeout`` in milliseconds; the answer is ``result`` (sat, unsat or unknown), ``reason`` and ``model``,
+name -> [numerator, denominator, whether this is exact].
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """What the solver says of one request."""
+    import z3
+
+    solver = z3.Solver()
+    solver.set("timeout", int(request["timeout"]))
+    solver.from_string(request["text"])
+    found = solver.check()
+    if found == z3.unknown:
+        return {"result": "unknown", "reason": solver.reason_unknown(), "model": {}}
+    model = solver.model() if found == z3.sat else None
+    values = {}
+    for name in request["symbols"] if model is not None else ():
+        assert model is not None
+        value = model.eval(z3.Real(name), model_completion=True)
+        exact = bool(z3.is_rational_value(value))
+        rational = value if exact else value.approx(40)
+        values[name] = [str(rational.numerator()), str(rational.denominator()), exact]
+    return {"result": str(found), "reason": "", "model": values}
+
+
+def main() -> None:
+    """Answer requests until there are no more."""
+    for line in sys.stdin:
+        try:
+            found = answer(json.loads(line))
+        except Exception as error:
+            found = {"result": "unknown", "reason": f"{type(error).__name__}: {error}", "model": {}}
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
