@@ -11,6 +11,7 @@ from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.errors import UsageFault
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.mechanism import Optimizer
+from privctl.models import choose_device
 from privctl.retrain.request import RetrainRequest
 from privctl.secrets.protection import Protection
 from privctl.training.ferret.publish import Release
@@ -18,6 +19,7 @@ from privctl.training.perexample.clipping import ClippingStyle
 from privctl.training.recipe import Method, Recipe, Schedule
 
 _DEFAULT_EPOCHS = 3
+_TOKENS_CPU, _TOKENS = 2048, 16_384
 
 
 def recipe_for(request: RetrainRequest, examples: int, plan: Protection | None = None) -> tuple[Recipe, float | None]:
@@ -49,12 +51,19 @@ def recipe_for(request: RetrainRequest, examples: int, plan: Protection | None =
             beta2=request.beta2,
             schedule=request.schedule,
             warmup_steps=request.warmup_steps,
-            micro_tokens=request.micro_tokens,
+            micro_tokens=_tokens_at_once(request),
             micro_examples=request.micro_examples,
             bf16=request.bf16,
         ), delta
     except ValueError as error:
         raise UsageFault(str(error)) from None
+
+
+def _tokens_at_once(request: RetrainRequest) -> int:
+    """How many padded tokens pass at once; where nobody says, few on a CPU, whose time padding would waste."""
+    if request.micro_tokens is not None:
+        return request.micro_tokens
+    return _TOKENS_CPU if choose_device(request.device).type == "cpu" else _TOKENS
 
 
 def ledger_of(recipe: Recipe, spent: int, plan: Protection | None = None) -> Ledger:

@@ -131,7 +131,7 @@ class RetrainRequest:
     clip_norm: float = 1.0
     clipping: ClippingStyle = ClippingStyle.FLAT
     micro_examples: int = 64
-    micro_tokens: int = 16_384
+    micro_tokens: int | None = None
     device: str | None = None
     bf16: bool = False
     compiled: bool = False

@@ -1,0 +1,161 @@
+"""Every example of every ``--help`` does what it shows, on small files with the names it uses."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shlex
+import shutil
+import string
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import click
+import pytest
+import torch
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from audits.canaries.manifest import read_manifest
+from privctl.cli import root, run
+
+NAMES = ["anna", "ben", "carla", "dmitri", "eva", "farid", "gita", "hugo", "ines", "jan"]
+#: An audit may find something, a verification or a gate may want more than these small files can show.
+MAY_END = {"audit": (0, 1), "gate": (0, 1, 3), "verify": (0, 3), "claims": (0, 3)}
+#: Runs that other tests make, several processes or minutes long.
+ELSEWHERE = {"demo", "torchrun"}
+SMALLER = {("--steps", "1000"): "20", ("--count", "32"): "4", ("--batch-size", "512"): "64"}
+
+
+def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command that is no group."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    ctx = click.Context(command)
+    for name in command.list_commands(ctx):
+        found = command.get_command(ctx, name)
+        assert found is not None
+        yield from leaves(found, (*path, name))
+
+
+def examples(command: click.Command) -> list[list[str]]:
+    """The words of each call in the command's help."""
+    text = (command.help or "").partition("Example:")[2].partition("\n\n")[0]
+    joined = re.sub(r"\\\n\s*", "", text)
+    return [shlex.split(re.sub(r"\s*>>?\s*\S+$", "", line)) for line in joined.splitlines() if line.strip()]
+
+
+COMMANDS = {" ".join(path): command for path, command in leaves(root)}
+
+
+def save_model(folder: Path, seed: int) -> Path:
+    """A tiny GPT-2 that reads characters."""
+    torch.manual_seed(seed)
+    signs = ["<unk>", "<s>", "</s>", *string.printable]
+    shape = {"vocab_size": len(signs), "bos_token_id": 1, "eos_token_id": 2}
+    GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=128, **shape)).save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel({sign: i for i, sign in enumerate(signs)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>").save_pretrained(folder)
+    return folder
+
+
+def records(path: Path, count: int, seed: int) -> Path:
+    """Short texts, every tenth with an address, each by an author."""
+    drawn = random.Random(seed)
+    lines = []
+    for i in range(count):
+        name = drawn.choice(NAMES)
+        text = f"call {name} about {drawn.choice(NAMES)} at {drawn.randint(1, 99)}"
+        if i % 10 == 0:
+            text = f"write to {name}{i}{seed}@x.org"
+        lines.append(json.dumps({"text": text, "author": name, "label": str(i % 2)}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all the files that examples name."""
+    folder = tmp_path_factory.mktemp("workshop")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name, seed in (("model", 0), ("base", 0), ("old", 1)):
+            save_model(folder / name, seed)
+        shutil.copy("model/model.safetensors", "model.safetensors")
+        for name, seed in (("train", 1), ("test", 2), ("held-out", 3), ("abstracts", 4), ("posts", 5)):
+            records(folder / f"{name}.jsonl", 520, seed)
+        (folder / "names.txt").write_text("anna\nhugo\n")
+        rows = [f"{random.Random(i).gauss(i % 2, 1)},{i % 2}" for i in range(200)]
+        (folder / "scores.csv").write_text("\n".join(["score,member", *rows]) + "\n")
+        prepare = (
+            "noise model.safetensors --epsilon 1 --epochs 1 --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 "
+            "--batch-size 5",
+            "canary plant train.jsonl -o planted.jsonl --count 40 --prefix-from train.jsonl",
+            "secrets scan train.jsonl -o secrets.jsonl",
+            "secrets plan train.jsonl --secrets secrets.jsonl --steps 5 --batch-size 16 --cap 5 -o plan.safetensors",
+            "retrain ferret model/ --data train.jsonl --release gaussian --epsilon 8 --steps 5 -o private/",
+            "shadow base/ --data train.jsonl --data held-out.jsonl --count 4 --epochs 1 --batch-size 32 -o shadows/",
+        )
+        for line in prepare:
+            assert run([*shlex.split(line), "-q"]) == 0, line
+        shutil.copy("planted.canaries.json", "m.json")
+    torch.set_num_threads(before)
+    return folder
+
+
+def free(folder: Path, words: list[str]) -> None:
+    """Take away what a call is about to write, and audits before it."""
+    stems = [value.rstrip("/").split(".")[0] for flag, value in pairwise(words) if flag in ("-o", "--output")]
+    for path in (
+        *folder.glob("*.audit.*"),
+        *(p for stem in stems for p in (*folder.glob(stem), *folder.glob(f"{stem}.*"))),
+    ):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def smaller(words: list[str]) -> list[str]:
+    """The call with less of what only takes time."""
+    return [words[0], *(SMALLER.get((flag, value), value) for flag, value in pairwise(words))]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.usefixtures("one_thread")
+def test_the_examples_of_help_work(
+    name: str, workshop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = examples(COMMANDS[name])
+    assert calls, f"privctl {name} --help shows no example"
+    folder = tmp_path / "here"
+    shutil.copytree(workshop, folder)
+    monkeypatch.chdir(folder)
+    commitment = read_manifest(folder / "planted.canaries.json").commitment
+    for words in calls:
+        if ELSEWHERE & set(words):
+            continue
+        assert words[0] == "privctl", words
+        words = smaller([commitment if word.startswith("blake3:") else word for word in words[1:]])
+        free(folder, words)
+        code = run([*words, *(["-q"] if words[0] not in ("completion",) else [])])
+        said = capsys.readouterr()
+        assert code in MAY_END.get(words[0], (0,)), f"{' '.join(words)}\n{said.err}"
+
+
+def test_examples_are_found_whole() -> None:
+    @click.command()
+    def shown() -> None:
+        """Do.
+
+        \b
+        Example:
+          privctl do a \\
+              -o b
+          privctl completion bash >> ~/.bashrc
+        """
+
+    assert examples(shown) == [["privctl", "do", "a", "-o", "b"], ["privctl", "completion", "bash"]]
