@@ -63,6 +63,7 @@ def test_a_memorised_set_is_found(place: Path, capfd: pytest.CaptureFixture[str]
     assert audit(place) == 0
     out, err = capfd.readouterr()
     heading, _, first, *_ = out.splitlines()
+    out = " ".join(out.split())  # as it was before lines were folded
     assert heading.split("  ")[0] == "finding"
     assert first.split()[0] in ("loss", "min-k", "min-k++", "zlib", "quantile")
     assert 'VIOLATED: "members cannot be told from non-members": ' in out
@@ -104,6 +105,7 @@ def test_nothing_to_find_is_not_called_private(place: Path, capfd: pytest.Captur
     capfd.readouterr()
     assert audit(place, "--quiet") == 0
     out, err = capfd.readouterr()
+    out = " ".join(out.split())
     assert 'INCONCLUSIVE: "members cannot be told from non-members": no attack found a difference, but' in out
     assert "do not read silence as safety" in out
     assert "private" not in out

@@ -52,19 +52,20 @@ COMMANDS = {" ".join(path): command for path, command in leaves(root)}
 
 
 def save_model(folder: Path, seed: int) -> Path:
-    """A tiny GPT-2 that reads characters."""
+    """A tiny GPT-2 that reads its few words, and characters."""
     torch.manual_seed(seed)
-    signs = ["<unk>", "<s>", "</s>", *string.printable]
+    signs = ["<unk>", "<s>", "</s>", *string.printable, *NAMES, "call", "about", "write"]
     shape = {"vocab_size": len(signs), "bos_token_id": 1, "eos_token_id": 2}
-    GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=128, **shape)).save_pretrained(folder)
+    GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=256, **shape)).save_pretrained(folder)
     tokenizer = Tokenizer(models.WordLevel({sign: i for i, sign in enumerate(signs)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    cut = pre_tokenizers.Split(Regex("[a-z]+|."), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), cut])
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>").save_pretrained(folder)
     return folder
 
 
 def records(path: Path, count: int, seed: int) -> Path:
-    """Short texts, every tenth with an address, each by an author."""
+    """Short texts, every tenth with an address, few long ones, each by an author."""
     drawn = random.Random(seed)
     lines = []
     for i in range(count):
@@ -72,6 +73,8 @@ def records(path: Path, count: int, seed: int) -> Path:
         text = f"call {name} about {drawn.choice(NAMES)} at {drawn.randint(1, 99)}"
         if i % 10 == 0:
             text = f"write to {name}{i}{seed}@x.org"
+        if i % 40 == 1:
+            text = " ".join(drawn.choices(NAMES, k=120))  # long enough to be extracted
         lines.append(json.dumps({"text": text, "author": name, "label": str(i % 2)}))
     path.write_text("\n".join(lines) + "\n")
     return path
