@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "privatize": {*_BASE, "randomness", "mechanisms", "reports", "selection", "placement"},
     "peers": set(),
     "planning": {*_BASE, "peers", "render", "reports"},
+    "pages": {*_BASE, "render", "reports"},
     "secrets": {*_BASE, "data", "datasets", "progress", "reports"},
     "training": {*_BASE, "randomness", "models", "norms", "parallel", "data", "datasets", "reports"},
     "retrain": {*_BASE, "randomness", "models", "parallel", "datasets", "progress", "reports", "secrets", "training"},

@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Train shadow models, which the strongest attacks compare with.",
     ),
     "claims": ("privctl.cli.claims:claims", "Judge published claims of privacy, by proofs that can be checked again."),
+    "report": ("privctl.cli.report:report", "One page of everything known of a model; also Markdown and model cards."),
     "inspect": ("privctl.cli.inspect:inspect", "Show what a checkpoint holds and the chain of reports behind it."),
     "completion": ("privctl.cli.completion:completion", "Print what makes a shell complete privctl's commands."),
     "demo": ("privctl.cli.demo:demo", "The whole story on a small model made on the spot, in about a minute."),

@@ -11,7 +11,8 @@ import click
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def _debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+def debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """The callback of ``--debug``, for commands that do not take all of ``common``."""
     if value:
         os.environ["PRIVCTL_DEBUG"] = "1"
 
@@ -31,7 +32,7 @@ def verbose() -> bool:
 def common(command: Command) -> Command:
     """``--json``, ``--quiet``, ``--verbose`` and ``--debug``."""
     for option in (
-        click.option("--debug", is_flag=True, expose_value=False, callback=_debug, help="Show tracebacks."),
+        click.option("--debug", is_flag=True, expose_value=False, callback=debug, help="Show tracebacks."),
         click.option(
             "-v",
             "--verbose",

@@ -144,6 +144,18 @@ def number(value: float | None, digits: int = 6) -> str:
     return "-" if value is None else f"{value:.{digits}g}"
 
 
+def raised(value: float | None, digits: int = 4) -> str:
+    """``value`` as people write it, with a power of ten where there is one: 0.001, 6.54·10⁻⁶, 10⁻⁵."""
+    mantissa, mark, exponent = number(value, digits).partition("e")
+    if not mark:
+        return mantissa
+    power = "10" + str(int(exponent)).translate(_RAISED)
+    return power if mantissa == "1" else f"{mantissa}·{power}"
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
 def size(count: int) -> str:
     """A number of bytes, in the unit that fits."""
     amount = float(count)

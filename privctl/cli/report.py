@@ -1,0 +1,109 @@
+"""``privctl report``: one page, or another format, from the reports of a model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from privctl.cli.options import debug
+from privctl.cli.options import force as force_option
+from privctl.domain.errors import UsageFault
+
+if TYPE_CHECKING:
+    from privctl.render.dossier import Dossier
+
+#: Format -> end of the name that the default output has.
+FORMATS = {"html": ".html", "markdown": ".md", "model-card": "README.md", "intoto": ".intoto.json"}
+_LONGEST = 200
+
+
+@click.command()
+@click.argument("reports", nargs=-1, required=True, metavar="REPORT...", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write; - is standard output. Beside "
+              "the first report by default.")  # fmt: skip
+@click.option("--format", "kind", type=click.Choice(list(FORMATS)), default="html", show_default=True, help="html: one "
+              "page with plots. markdown: text. model-card: a section in a README.md. intoto: a statement over the "
+              "model's files.")  # fmt: skip
+@click.option("--title", help="Of the page; by default it names the models.")
+@force_option
+@click.option("-q", "--quiet", is_flag=True, help="No notes; only results and errors.")
+@click.option("--debug", is_flag=True, expose_value=False, callback=debug, help="Show tracebacks.")
+def report(
+    reports: tuple[Path, ...], output: Path | None, kind: str, title: str | None, force: bool, quiet: bool
+) -> None:
+    """Make one page of the REPORTs of a model, and of the reports they build on.
+
+    The page is a single HTML file that needs no network: what is proved, conditional, claimed or refuted, what was
+    attacked and how well that worked, the chain of steps, every number behind it, and what nobody checked. Curves are
+    drawn from the scores that lie beside an audit's report.
+
+    The model card goes between two marks into a README.md that exists, or into a new one; a second run replaces it
+    and leaves everything else as it is, byte for byte. The in-toto statement is not signed.
+
+    \b
+    Example:
+      privctl report private.report.json private.audit.report.json -o page.html
+      privctl report private.report.json --format model-card -o private/README.md
+      privctl report private.report.json --format markdown -o -
+    """
+    from privctl.pages.load import load
+    from privctl.progress import note
+    from privctl.storage.atomic import require_absent, write_bytes
+
+    if title is not None and not 0 < len(title) <= _LONGEST:
+        raise UsageFault(f"--title has {len(title)} letters; give 1 to {_LONGEST}")
+    place = output or _default(reports[0], kind)
+    standard = str(place) == "-"
+    if not standard and place.resolve() in {path.resolve() for path in reports}:
+        raise UsageFault(f"{place} is one of the reports; choose another --output")
+    if not standard and not (kind == "model-card" and place.is_file()):
+        require_absent(place, force)
+    dossier = load(reports, title, drawn=kind == "html")
+    text = _written(kind, dossier, reports, None if standard else place)
+    if standard:
+        click.echo(text, nl=False)
+        return
+    write_bytes(place, text, replace=force or kind == "model-card")
+    note(f"wrote {place}", quiet=quiet)
+
+
+def _written(kind: str, dossier: Dossier, reports: tuple[Path, ...], place: Path | None) -> bytes:
+    if kind == "html":
+        from privctl.render.page.write import page
+
+        return page(dossier).encode()
+    if kind == "markdown":
+        from privctl.render.report_markdown import markdown
+
+        return markdown(dossier).encode()
+    if kind == "model-card":
+        from privctl.render.model_card import inserted
+
+        return inserted(place.read_bytes() if place is not None and place.is_file() else None, dossier, str(place))
+    from privctl.pages.files import with_files
+    from privctl.render.intoto import statement
+
+    return statement(with_files(dossier, reports)).encode()
+
+
+def _default(first: Path, kind: str) -> Path:
+    if kind == "model-card":
+        return _model_folder(first) / FORMATS[kind]
+    name = first.name.removesuffix(".json").removesuffix(".report") or first.name
+    return first.with_name(name + FORMATS[kind])
+
+
+def _model_folder(first: Path) -> Path:
+    """The folder of the weights that the first report wrote, where it lies within the report's own; else that one."""
+    from privctl.render.dossier import MODEL_ROLE
+    from privctl.reports import read_report
+
+    own = first.absolute().parent
+    for artifact in read_report(first).outputs:
+        folder = Path(os.path.normpath(own / artifact.path)).parent
+        if artifact.role == MODEL_ROLE and folder.is_relative_to(own) and os.path.isdir(folder):
+            return folder
+    return own
