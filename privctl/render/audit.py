@@ -98,15 +98,15 @@ def _canaries(evidence: Sequence[Evidence]) -> str:
 
 
 def _secrets(evidence: Sequence[Evidence]) -> str:
-    """Attacks on secrets by kind; empty where there were none. Counts are of secrets trained on, but for the last."""
-    rows = []
+    """Attacks on secrets by kind, then what they are compared with; empty where there were none."""
+    trained, controls = [], []
     for item in evidence:
         if not item.quantity.startswith(_KIND):
             continue
-        found = item.details
-        rows.append((
-            item.quantity.removeprefix(_KIND),
-            str(item.samples["secrets"]),
+        kind, found, count = item.quantity.removeprefix(_KIND), item.details, item.samples["secrets"]
+        trained.append((
+            kind,
+            str(count),
             number(found["skipped"]),
             number(found.get("told")),
             number(found.get("chance"), 3),
@@ -114,14 +114,21 @@ def _secrets(evidence: Sequence[Evidence]) -> str:
             number(found.get("median_rank"), 3),
             number(found.get("greedy")),
             number(found.get("bound"), 3),
-            _of("before_told", found, item.samples["secrets"]),
-            _of("before_greedy", found, item.samples["secrets"]),
+        ))  # fmt: skip
+        controls.append((
+            kind,
+            _of("before_told", found, count),
+            _of("before_greedy", found, count),
             _of("control_told", found, found.get("control", 0)),
         ))  # fmt: skip
-    if not rows:
+    if not trained:
         return ""
     heads = ("secrets", "tried", "skipped", "told first", "chance", "share", "median rank", "greedy", "bound")
-    return "\n" + table((*heads, "told before", "greedy before", "never drawn"), rows)
+    told = "\n" + table(heads, trained)
+    if any(cell != "-" for row in controls for cell in row[1:]):
+        heads = ("compared with", "told first before training", "greedy before training", "told first, never drawn")
+        told += "\n" + table(heads, controls)
+    return told
 
 
 def _of(name: str, found: Mapping[str, float], total: float) -> str:

@@ -15,7 +15,7 @@ WIDTH = 80
 #: Columns between two cells.
 _GAP = 2
 #: What a column of a table is never made narrower than.
-_NARROW = 12
+_NARROW = 8
 _CODES = re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -102,15 +102,14 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _widths(cells: Sequence[Sequence[str]], right: Sequence[bool]) -> list[int]:
     """Of each column: its widest cell, but for columns of text that must be narrower for the line to fit.
 
-    No column is narrower than its longest word, where words are of a sensible length.
+    No column is narrower than its longest word.
     """
     widths = [max(len(plain(row[i])) for row in cells) for i in range(len(cells[0]))]
     words = [max((len(w) for row in cells for w in plain(row[i]).split()), default=0) for i in range(len(widths))]
     least = [
-        width if number else min(width, max(_NARROW, word))
+        min(width, word if number else max(_NARROW, word))
         for width, word, number in zip(widths, words, right, strict=True)
     ]
-    least = [max(a, 1) for a in least]
     while sum(widths) + _GAP * (len(widths) - 1) > WIDTH:
         wide = [i for i in range(len(widths)) if widths[i] > least[i]]
         if not wide:

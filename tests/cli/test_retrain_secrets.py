@@ -135,13 +135,13 @@ def test_a_plan_is_followed_and_both_guarantees_are_stated(
     assert [a.digest for a in report.inputs if a.role == "plan"] == [file_digest(plan)]
     assert [p.digest for p in report.parents] == [file_digest(place)]
 
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
     assert "secret protection: " in said
     assert "every one of 4 secrets" in said
     assert f"epsilon {record.epsilon:.6g} at delta 1e-05" in said
     assert "a secret's value named right with probability 0.2, where a blind guess has 0.01" in said
     assert run(["inspect", str(tmp_path / "private"), "-q"]) == 0
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     assert "nats about a secret at most" in shown
     assert "secrets plan at" in shown
 

@@ -61,8 +61,11 @@ def test_a_broken_plan_is_refuted_without_a_secret_in_sight(place: Path, capfd: 
     capfd.readouterr()
     assert audit(place, *plan(place), "--base", str(place / "before")) == 1
     out, err = capfd.readouterr()
+    assert max(map(len, out.splitlines())) <= 80
+    heading = next(line for line in out.splitlines() if line.startswith("secrets"))
+    assert {"tried", "skipped", "chance", "greedy", "bound"} <= set(heading.split())
+    out = " ".join(out.split())
     assert 'VIOLATED: "(prior, posterior)-secret protection, as planned in plan.safetensors"' in out
-    assert "secrets  tried  skipped  told first" in out
     text = (place / "model.audit.report.json").read_text()
     report = decode(text, "report")
     roles = {item.role for item in report.inputs}
