@@ -65,6 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "retrain",
         "audits",
     },
+    "gate": {"domain", "codec", "storage", "reports"},
     "verify": {"domain", "codec", "storage"},
     "__main__": {"cli"},
 }

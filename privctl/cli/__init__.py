@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "claims": ("privctl.cli.claims:claims", "Judge published claims of privacy, by proofs that can be checked again."),
     "report": ("privctl.cli.report:report", "One page of everything known of a model; also Markdown and model cards."),
+    "gate": ("privctl.cli.gate:gate", "Hold reports against a policy: pass, fail or inconclusive, for CI."),
     "inspect": ("privctl.cli.inspect:inspect", "Show what a checkpoint holds and the chain of reports behind it."),
     "completion": ("privctl.cli.completion:completion", "Print what makes a shell complete privctl's commands."),
     "demo": ("privctl.cli.demo:demo", "The whole story on a small model made on the spot, in about a minute."),
@@ -72,8 +73,8 @@ def root(ctx: click.Context) -> None:
     """Make trained models safe to hand out, and prove how safe they are.
 
     Every step reads and writes safetensors plus a JSON privacy report. Results go to standard output, progress and
-    messages to standard error. Exit codes: 0 pass, 1 a claim refuted, 2 usage, 3 bad input, 4 I/O or internal,
-    130 interrupted.
+    messages to standard error. Exit codes: 0 pass, 1 a claim refuted or a gate failed, 2 usage, 3 bad input or
+    inconclusive, 4 I/O or internal, 130 interrupted.
 
     \b
     Example:

@@ -1,0 +1,162 @@
+"""``privctl gate``: reports held against a policy; the exit code is the answer."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from privctl.cli.options import MODEL, common
+from privctl.domain.errors import ExitCode, IoFault, UsageFault
+from privctl.domain.gate import GateJudgement, GateOutcome
+from privctl.gate.settings import KEYS
+
+if TYPE_CHECKING:
+    from privctl.gate.model import ModelAtHand
+    from privctl.gate.policy import Policy
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_CODES = {
+    GateOutcome.PASS: ExitCode.OK,
+    GateOutcome.FAIL: ExitCode.REFUTED,
+    GateOutcome.INCONCLUSIVE: ExitCode.BAD_INPUT,
+}
+#: Format -> the module that renders it.
+FORMATS = {
+    "text": "privctl.render.gate_text",
+    "json": "privctl.render.gate_json",
+    "sarif": "privctl.render.sarif",
+    "junit": "privctl.render.junit",
+    "github": "privctl.render.github",
+    "markdown": "privctl.render.gate_markdown",
+}
+_SUMMARY = "GITHUB_STEP_SUMMARY"
+
+
+def _settings(command: Command) -> Command:
+    """A flag for every key of a policy."""
+    for key in reversed(KEYS.values()):
+        flag = f"--{key.name.replace('_', '-')}"
+        command = click.option(flag, key.name, metavar=key.metavar, help=key.about)(command)
+    return command
+
+
+@click.command()
+@click.argument("reports", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--model", type=MODEL, help="The model that goes out; its bytes must be those the reports describe.")
+@click.option(
+    "--policy",
+    type=click.Path(path_type=Path),
+    help="The policy; ./privctl-policy.toml or [tool.privctl.gate] of ./pyproject.toml by default.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(list(FORMATS)), help="How to say it; text by default, json with --json."
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it to this file instead.")
+@click.option("--init", is_flag=True, help="Print a policy to begin with, every key explained.")
+@_settings
+@common
+def gate(
+    reports: tuple[Path, ...],
+    model: str | None,
+    policy: Path | None,
+    form: str | None,
+    output: Path | None,
+    init: bool,
+    as_json: bool,
+    quiet: bool,
+    **settings: str | None,
+) -> None:
+    """Hold REPORTS against a policy, and stop a build whose model is not safe enough.
+
+    Give the report that was written with the model, and those of its audits. Exit code 0 says that everything asked
+    for holds, 1 that something does not, 3 that nobody can tell: an audit was too small, or a report or step is
+    missing. 2 is a policy or call that makes no sense.
+
+    The policy is read from privctl-policy.toml or pyproject.toml. A flag wins over a variable such as
+    PRIVCTL_GATE_MAX_EPSILON, which wins over the file. What an audit measured is judged by the bound of its interval,
+    never by the estimate; a status is computed again from the assumptions, never believed.
+
+    \b
+    Example:
+      privctl gate --init > privctl-policy.toml
+      privctl gate m.report.json m.audit.report.json --model m/
+      privctl gate m.report.json --max-epsilon 8 --require proved
+      privctl gate *.report.json --format sarif -o gate.sarif
+    """
+    from datetime import UTC, datetime
+
+    from privctl.gate.judge import judge
+    from privctl.storage.atomic import write_bytes
+
+    if init:
+        from privctl.gate.starter import STARTER
+
+        click.echo(STARTER, nl=False)
+        return
+    if as_json and form not in (None, "json"):
+        raise UsageFault(f"--json and --format {form} contradict each other; give one")
+    if not reports:
+        raise UsageFault("nothing says what to judge; give the reports of the model, such as model.report.json")
+    form = form or ("json" if as_json else "text")
+    asked = _policy(policy, settings)
+    _check_distinct(output, (*reports, *(() if policy is None else (policy,))))
+    judgement = judge(reports, asked, None if model is None else _model(model, quiet), datetime.now(UTC))
+    text = importlib.import_module(FORMATS[form]).render(judgement)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_bytes(output, text.encode())
+    if form == "github":
+        _summarize(judgement)
+    if output is not None:
+        from privctl.progress import note
+        from privctl.render.gate_text import summary
+
+        note(f"{summary(judgement)}; wrote {output}", quiet=quiet)
+    raise click.exceptions.Exit(_CODES[judgement.outcome])
+
+
+def _policy(path: Path | None, settings: dict[str, str | None]) -> Policy:
+    from privctl.gate.checks import RULES
+    from privctl.gate.policy import read_policy
+
+    given = {name: text for name, text in settings.items() if text is not None}
+    return read_policy(path, given, os.environ, RULES)
+
+
+def _model(model: str, quiet: bool) -> ModelAtHand:
+    from privctl.gate.model import model_at, model_bytes
+    from privctl.progress import progress
+
+    path = Path(model)
+    with progress("digests", model_bytes(path), quiet=quiet) as advance:
+        return model_at(path, advance)
+
+
+def _check_distinct(output: Path | None, inputs: tuple[Path, ...]) -> None:
+    """A result is never written over what was judged."""
+    if output is None:
+        return
+    for path in (*inputs, Path("privctl-policy.toml"), Path("pyproject.toml")):
+        if os.path.realpath(path) == os.path.realpath(output):
+            raise UsageFault(f"{output} is read here; choose another --output")
+
+
+def _summarize(judgement: GateJudgement) -> None:
+    """Append to the step's summary, a file that the runner opens for that and other steps write to as well."""
+    from privctl.render.gate_markdown import render
+
+    path = os.environ.get(_SUMMARY)
+    if not path:
+        return
+    try:
+        with open(path, "a", encoding="utf-8") as stream:
+            stream.write(render(judgement) + "\n")
+    except OSError as error:
+        raise IoFault(f"{path}, which {_SUMMARY} names, cannot be written: {error.strerror}") from None

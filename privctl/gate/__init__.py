@@ -1,0 +1,1 @@
+"""The gate: reports held against a policy, for a build that must not go on with a model that is not safe enough."""

@@ -1,0 +1,139 @@
+"""The reports given and those they build on, every one held against the digest by which it is named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from privctl.domain.errors import InputFault
+from privctl.domain.gate import Finding, GateOutcome, Place
+from privctl.gate.files import LARGEST_REPORT, Loaded, digest_of, load, read_bounded
+
+READABLE, CHAIN = "readable", "chain"
+#: Reports that are followed upwards.
+_MOST = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Docket:
+    """What was ``given``, what it was ``followed`` to, and what was wrong with either."""
+
+    given: tuple[Loaded, ...]
+    followed: tuple[Loaded, ...]
+    faults: tuple[Finding, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def all(self) -> tuple[Loaded, ...]:
+        """Every report that could be read, the given ones first."""
+        return (*self.given, *self.followed)
+
+
+def open_docket(paths: Sequence[Path]) -> Docket:
+    """Read the reports at ``paths`` and their parents, as far as they are there; what is wrong becomes a finding."""
+    given: dict[str, Loaded] = {}
+    faults: list[Finding] = []
+    notes: list[str] = []
+    for path in paths:
+        try:
+            report = load(path, read_bounded(path, LARGEST_REPORT))
+        except InputFault as fault:
+            faults.append(_unread(path, str(fault)))
+            continue
+        if report.digest in given:
+            notes.append(f"{path} is the same report as {given[report.digest].path}; it counts once")
+        given.setdefault(report.digest, report)
+    found = _Ancestors(dict(given))
+    for report in given.values():
+        faults += found.above(report)
+    followed = tuple(each for digest, each in found.known.items() if digest not in given)
+    faults += [fault for report in (*given.values(), *followed) for fault in _lineage(report, found.known)]
+    return Docket(given=tuple(given.values()), followed=followed, faults=tuple(faults), notes=tuple(notes))
+
+
+class _Ancestors:
+    """Parents by their digests; a circle would need a digest that holds itself, so there is none."""
+
+    def __init__(self, known: dict[str, Loaded]) -> None:
+        self.known = known
+
+    def above(self, report: Loaded) -> Iterator[Finding]:
+        """Read what ``report`` builds on, and what that builds on; yields what is missing or changed."""
+        waiting = [report]
+        while waiting:
+            child = waiting.pop()
+            for i, parent in enumerate(child.report.parents):
+                if parent.digest in self.known:
+                    continue
+                place = child.place("parents", i, "path")
+                path = Path(os.path.normpath(child.path.parent / parent.path))
+                if len(self.known) > _MOST:
+                    yield _broken(str(path), f"more than {_MOST} reports are in one chain", place)
+                    return
+                found = _parent(path, parent.digest, place)
+                if isinstance(found, Finding):
+                    yield found
+                else:
+                    self.known[found.digest] = found
+                    waiting.append(found)
+
+
+def _parent(path: Path, digest: str, place: Place) -> Loaded | Finding:
+    """The report at ``path``, which is decoded only where its bytes are those that were meant."""
+    try:
+        data = read_bounded(path, LARGEST_REPORT)
+    except InputFault as fault:
+        said = f"the report that this one builds on is missing: {fault}"
+        return _unsure(str(path), said, "put it back where it was, or give it too", place)
+    if digest_of(data) != digest:
+        return _broken(str(path), "the report that this one builds on has changed: its digest is another", place)
+    try:
+        return load(path, data)
+    except InputFault as fault:
+        said = f"what this report builds on cannot be read: {fault}"
+        return _unsure(str(path), said, "use the privctl that wrote it, or a later one", place)
+
+
+def _lineage(report: Loaded, known: dict[str, Loaded]) -> Iterator[Finding]:
+    """A step that made a model of another one must have read what a parent wrote, where all parents are at hand."""
+    parents = [known.get(parent.digest) for parent in report.report.parents]
+    if not report.makes or not parents or None in parents:
+        return
+    written = {a.digest for parent in parents if parent is not None for a in parent.report.outputs}
+    for i, artifact in enumerate(report.report.inputs):
+        if artifact.role == "model" and artifact.digest not in written:
+            yield _broken(
+                artifact.path,
+                f"the {report.report.step} step read weights that no report it builds on wrote",
+                report.place("inputs", i, "digest"),
+            )
+
+
+def _unsure(subject: str, message: str, fix: str, place: Place) -> Finding:
+    return Finding(
+        rule=CHAIN, outcome=GateOutcome.INCONCLUSIVE, subject=subject, message=message, fix=fix, place=place
+    )  # fmt: skip
+
+
+def _broken(subject: str, message: str, place: Place) -> Finding:
+    return Finding(
+        rule=CHAIN,
+        outcome=GateOutcome.FAIL,
+        subject=subject,
+        message=message,
+        fix="restore the reports as privctl wrote them, or run the steps again",
+        place=place,
+    )
+
+
+def _unread(path: Path, message: str) -> Finding:
+    return Finding(
+        rule=READABLE,
+        outcome=GateOutcome.INCONCLUSIVE,
+        subject=str(path),
+        message=message,
+        fix="give the report as privctl wrote it",
+        place=Place(path=str(path)),
+    )

@@ -1,0 +1,42 @@
+"""The closed table of rules: what each is about, and who checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from privctl.domain.gate import Finding, Rule
+from privctl.gate.case import MODEL, Case
+from privctl.gate.chain import CHAIN, READABLE
+from privctl.gate.checks import contradictions, exposure, guarantees, leakage, power, steps
+from privctl.gate.policy import Policy
+
+Check = Callable[[Case, Policy], Iterator[Finding]]
+
+#: Rules that are looked at for every model, in the order in which they are shown.
+CHECKS: dict[str, tuple[str, Check]] = {
+    contradictions.RULE: ("reports agree with themselves", contradictions.check),
+    guarantees.EPSILON: ("a guarantee that counts has a small enough epsilon", guarantees.epsilon),
+    guarantees.POSTERIOR: ("secrets are protected well enough", guarantees.posterior),
+    leakage.AUC: ("no attack tells members from non-members too well", leakage.auc),
+    leakage.TPR: ("no attack names members surely too often", leakage.tpr),
+    leakage.EXPOSURE: ("no planted canary stands out too far", exposure.check),
+    leakage.DISCLOSED: ("the model completes few planted canaries", leakage.disclosed),
+    leakage.EXTRACTED: ("the model writes little of its training text", leakage.extracted),
+    leakage.LOWER_BOUND: ("no audit certifies too large an epsilon", leakage.lower_bound),
+    power.RULE: ("audits could have seen what they had to", power.check),
+    steps.STEPS: ("every step asked for was done", steps.required),
+    steps.VERDICTS: ("no verdict stops the build", steps.verdicts),
+    steps.AGE: ("reports are young enough", steps.age),
+}
+_BELIEF = {
+    READABLE: "every report can be read",
+    CHAIN: "reports build on each other as their digests say",
+    MODEL: "the reports are about the model at hand",
+}
+RULES: dict[str, Rule] = {
+    **{name: Rule(name=name, about=about, waivable=False) for name, about in _BELIEF.items()},
+    **{
+        name: Rule(name=name, about=about, waivable=name != contradictions.RULE)
+        for name, (about, _) in CHECKS.items()
+    },
+}  # fmt: skip

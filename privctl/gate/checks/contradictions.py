@@ -1,0 +1,119 @@
+"""Reports that contradict themselves: a status above its assumptions, an interval without its estimate, and the like.
+
+Nothing here makes a forged report true that agrees with itself; that is for ``privctl verify``, which computes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.gate import Finding, GateOutcome
+from privctl.domain.guarantee import Guarantee, Status, status_of
+from privctl.domain.verdict import Outcome
+from privctl.gate.case import Case, started_from
+from privctl.gate.files import Loaded
+from privctl.gate.policy import Policy
+
+RULE = "contradiction"
+_RANK = {Status.PROVED: 0, Status.CONDITIONAL: 1, Status.CLAIMED: 2, Status.REFUTED: 3, Status.VOID: 3}
+_SHARES = ("AUC", "TPR", "rate on", "disclosed", "training text", "held-out text", "accuracy", "precision", "recall")
+_DIFFERENCE = "AUC over "
+
+
+def check(case: Case, policy: Policy) -> Iterator[Finding]:
+    """Every contradiction in the reports that the other rules read."""
+    found = [*_of_guarantees(case), *_of_audits(case), *_of_training(case)]
+    if not found and (case.makers or case.looks):
+        yield Finding(
+            rule=RULE,
+            outcome=GateOutcome.PASS,
+            subject=case.name,
+            message="no report contradicts itself; whether they are true is for privctl verify",
+            place=case.anchor,
+        )
+    yield from found
+
+
+def _of_guarantees(case: Case) -> Iterator[Finding]:
+    for report, i, guarantee in case.guarantees:
+        said = upgraded(guarantee)
+        if said:
+            yield _finding(guarantee.name, said, report, "guarantees", i, "status")
+
+
+def _of_audits(case: Case) -> Iterator[Finding]:
+    for report in case.audits:
+        for i, item in enumerate(report.report.evidence):
+            said = impossible(item)
+            if said:
+                yield _finding(f"{item.method} {item.quantity}", said, report, "evidence", i)
+        for i, verdict in enumerate(report.report.verdicts):
+            if verdict.outcome is Outcome.PROVED:
+                said = "an audit says PROVED, and no attack can prove anything"
+                yield _finding(verdict.subject, said, report, "verdicts", i, "outcome")
+
+
+def _of_training(case: Case) -> Iterator[Finding]:
+    """Weights have one origin, and a training that goes on from them does not cover what they hold already."""
+    first: dict[str, Loaded] = {}
+    for report in case.makers:
+        other = first.setdefault(report.report.step, report)
+        if other is not report:
+            said = f"{other.path} says too that it made these weights, and the two differ"
+            yield _finding(case.name, said, report, "outputs")
+        for earlier in started_from(report, case.history):
+            if _data(report) & _data(earlier):
+                said = (
+                    f"{earlier.path} trained the weights that this training began with, on the same data, so its "
+                    "guarantee does not cover what they hold already"
+                )
+                yield _finding(case.name, said, report, "guarantees")
+
+
+def upgraded(guarantee: Guarantee) -> str:
+    """Why ``guarantee`` cannot be what it says it is; empty where it can."""
+    follows = status_of(guarantee.assumptions)
+    if _RANK[guarantee.status] < _RANK[follows]:
+        broken = {Status.VOID: "violated", Status.CONDITIONAL: "asserted"}[follows]
+        names = ", ".join(a.name for a in guarantee.assumptions if a.state == broken)
+        return f"it says {guarantee.status}, but is {follows} by its own assumptions ({broken}: {names})"
+    if guarantee.status is Status.PROVED and not guarantee.assumptions:
+        return "it says proved and names nothing that was enforced or checked"
+    stands = guarantee.status in (Status.PROVED, Status.CONDITIONAL)
+    low, epsilon = guarantee.floor, guarantee.epsilon
+    if stands and low is not None and epsilon is not None and epsilon < low:
+        return f"its epsilon {epsilon:g} lies below {low:g}, under which none holds"
+    return ""
+
+
+def impossible(item: Evidence) -> str:
+    """Why nobody can have measured ``item``; empty where somebody can."""
+    if not 0 < item.confidence < 1:
+        return f"its confidence is {item.confidence:g}"
+    if item.lower is not None and item.upper is not None and item.lower > item.upper:
+        return f"its lower bound {item.lower:g} lies above its upper one, {item.upper:g}"
+    known = [value for value in (item.lower, item.estimate, item.upper) if value is not None]
+    if item.quantity.startswith(_SHARES) and not item.quantity.startswith(_DIFFERENCE):
+        if not all(0 <= value <= 1 for value in known):
+            return "a share lies outside 0 to 1"
+        if known != sorted(known):
+            return "its interval does not hold its estimate"
+    if item.bound is Bound.LOWER and known and min(known) < 0:
+        return "a lower bound lies below 0"
+    return ""
+
+
+def _data(report: Loaded) -> set[str]:
+    return {a.digest for a in report.report.inputs if a.role == "data"}
+
+
+def _finding(subject: str, message: str, report: Loaded, *where: str | int) -> Finding:
+    return Finding(
+        rule=RULE,
+        outcome=GateOutcome.FAIL,
+        subject=subject,
+        message=message,
+        fix="use the report as privctl wrote it, or run the step again",
+        place=report.place(*where),
+    )

@@ -1,0 +1,102 @@
+"""How far planted canaries stood out: ranks among fresh secrets, and what these bound.
+
+A canary that outranks all but k of n fresh secrets, drawn at random, is one of a fraction q of all secrets, of which k
+were seen: its exposure is -log2 q bits. Chernoff's inequality, P[Bin(n, q) >= k] <= exp(-n KL(k/n, q)) for q < k/n
+(Hoeffding 1963, theorem 1), bounds q from below and so exposure from above; with k = 0 nothing does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from privctl.domain.evidence import Evidence
+from privctl.domain.gate import Finding, GateOutcome
+from privctl.gate.case import Case
+from privctl.gate.checks.leakage import EXPOSURE, measured
+from privctl.gate.files import Loaded
+from privctl.gate.policy import Policy
+
+_METHOD, _MEDIAN = "canary exposure", "median bits, included"
+
+
+def check(case: Case, policy: Policy) -> Iterator[Finding]:
+    """The highest exposure of each set of included canaries."""
+    limit = policy.max_exposure
+    if limit is None:
+        return
+    found = measured(case, lambda item: item.method == _METHOD and item.quantity.startswith(_MEDIAN))
+    if not found:
+        yield Finding(
+            rule=EXPOSURE,
+            outcome=GateOutcome.INCONCLUSIVE,
+            subject=case.name,
+            message="no audit of this model given measured it",
+            fix="give the report of an audit of canaries (privctl audit --canaries)",
+            place=policy.places.get(EXPOSURE, case.anchor),
+        )
+    for report, i, item in found:
+        outcome, message, fix = _judged(report, item, limit, (1 - policy.min_confidence) / len(found))
+        yield Finding(
+            rule=EXPOSURE,
+            outcome=outcome,
+            subject=f"{item.method} {item.quantity}",
+            message=message,
+            fix=fix,
+            place=report.place("evidence", i, "details", "max"),
+        )
+
+
+def _judged(report: Loaded, item: Evidence, limit: float, alpha: float) -> tuple[GateOutcome, str, str]:
+    more = "audit again with more --references, or --exact"
+    highest, ceiling = item.details.get("max"), item.details.get("ceiling")
+    canaries = item.samples.get("canaries", 0)
+    # An exposure is a rank among whole numbers: of at least one canary, between 0 bits and the most there can be.
+    if highest is None or ceiling is None or canaries < 1 or not 0 <= highest <= ceiling + 1e-6 or ceiling > 1000:
+        return GateOutcome.INCONCLUSIVE, item.reason or "the report does not say how high it was", more
+    if highest > limit:
+        told = f"a canary has an exposure of {highest:.4g} bits, above {limit:g}"
+        fix = "retrain with a smaller epsilon (privctl retrain dp-sgd) and audit again; remove repetitions"
+        return GateOutcome.FAIL, told, fix
+    if _exact(report):
+        return GateOutcome.PASS, f"the highest exposure is {highest:.4g} bits, within {limit:g}", ""
+    upper = upper_bits(highest, ceiling, alpha / canaries)
+    if upper is None:
+        told = f"a canary outranks every secret it was compared with: it has {ceiling:.4g} bits or any number above"
+        return GateOutcome.INCONCLUSIVE, told, more
+    if upper > limit:
+        told = f"the highest exposure is {highest:.4g} bits, but may be {upper:.4g}, above {limit:g}"
+        return GateOutcome.INCONCLUSIVE, told, more
+    return GateOutcome.PASS, f"the highest exposure is {upper:.4g} bits at most, within {limit:g}", ""
+
+
+def upper_bits(bits: float, ceiling: float, alpha: float) -> float | None:
+    """What an exposure of ``bits`` among 2^``ceiling`` - 1 random secrets is below, but with probability ``alpha``.
+
+    None where nothing bounds it.
+    """
+    among = round(2.0 ** min(ceiling, 60.0))
+    references = among - 1
+    above = min(references, round(among / 2.0**bits) - 1)
+    if above < 1:
+        return None
+    share, allowed = above / references, math.log(1 / alpha) / references
+    low, high = 0.0, share  # the divergence falls from infinity to 0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _divergence(share, middle) > allowed else (low, middle)
+    return None if low <= 0 else -math.log2(low)
+
+
+def _divergence(a: float, b: float) -> float:
+    """KL(Bernoulli(a), Bernoulli(b)) in nats."""
+    if b <= 0 or b >= 1:
+        return 0.0 if a == b else math.inf
+    rest = (1 - a) * math.log((1 - a) / (1 - b)) if a < 1 else 0.0
+    return a * math.log(a / b) + rest
+
+
+def _exact(report: Loaded) -> bool:
+    """Whether every canary was ranked among all secrets there are."""
+    groups = report.report.parameters.get("canary_groups")
+    return isinstance(groups, int) and groups > 0 and report.report.parameters.get("canary_exact_groups") == groups

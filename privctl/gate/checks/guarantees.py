@@ -1,0 +1,174 @@
+"""What is guaranteed of a model: the best guarantee that counts, by the policy's delta, status, notion, unit and so on.
+
+Every guarantee is an upper bound of its own, so one that counts and is small enough is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from privctl.domain.gate import Finding, GateOutcome, Place
+from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope, Status
+from privctl.domain.mechanism import WeightNoise
+from privctl.gate.case import Case
+from privctl.gate.checks.contradictions import upgraded
+from privctl.gate.checks.leakage import lower_bounds
+from privctl.gate.files import Loaded
+from privctl.gate.policy import Policy
+
+EPSILON, POSTERIOR = "max_epsilon", "max_posterior"
+_ORDER = {Status.PROVED: 0, Status.CONDITIONAL: 1, Status.CLAIMED: 2}
+
+#: A guarantee that counts: its report, its position there, itself and the number that is judged.
+_Counted = tuple[Loaded, int, Guarantee, float]
+
+
+def epsilon(case: Case, policy: Policy) -> Iterator[Finding]:
+    """The smallest epsilon at a delta of at most ``at_delta``; and what an audit certified against it."""
+    limit = policy.max_epsilon
+    if limit is None:
+        return
+    for report, i, item in lower_bounds(case):
+        delta = item.details.get("delta", 1.0)
+        if item.lower is not None and item.lower > limit and delta >= policy.at_delta:
+            yield Finding(
+                rule=EPSILON,
+                outcome=GateOutcome.FAIL,
+                subject=f"{item.method} {item.quantity}",
+                message=f"an audit certifies that epsilon is at least {item.lower:.4g} at delta {delta:g}, above "
+                f"{limit:g}, whatever is guaranteed",
+                fix="the guarantee cannot be true, or it is not this model's: find out which before anything goes out",
+                place=report.place("evidence", i, "lower"),
+            )
+
+    def value(guarantee: Guarantee) -> float | str:
+        if guarantee.notion not in policy.notions:
+            return f"is about {guarantee.notion}"
+        if guarantee.unit not in policy.units:
+            return f"protects one {guarantee.unit}"
+        if guarantee.delta > policy.at_delta:
+            return f"is at delta {guarantee.delta:g}"
+        return "bounds no epsilon" if guarantee.epsilon is None else guarantee.epsilon
+
+    said = "nats" if Notion.APPROXIMATE_DP not in policy.notions else "epsilon"
+    yield from _judged(
+        case,
+        policy,
+        EPSILON,
+        value,
+        limit,
+        lambda g, size: f"{said} {size:.4g} at delta {g.delta:g} ({g.name}, {g.adjacency})",
+        f"train with a smaller budget (privctl retrain dp-sgd --epsilon {limit:g} --delta {policy.at_delta:g}) or add "
+        "noise (privctl noise)",
+    )
+
+
+def posterior(case: Case, policy: Policy) -> Iterator[Finding]:
+    """The most that anyone may know of a secret in the data."""
+    if policy.max_posterior is None:
+        return
+
+    def value(guarantee: Guarantee) -> float | str:
+        if guarantee.unit is not PrivacyUnit.SECRET:
+            return f"protects one {guarantee.unit}"
+        bounds = [risk.bound for risk in guarantee.risks if risk.measure is RiskMeasure.POSTERIOR]
+        return max(bounds) if bounds else "bounds no posterior"
+
+    yield from _judged(
+        case,
+        policy,
+        POSTERIOR,
+        value,
+        policy.max_posterior,
+        lambda g, size: f"a posterior of {size:.4g} ({g.name})",
+        "retrain with a plan of protection for smaller posteriors (privctl retrain dp-sgd --secrets)",
+    )
+
+
+def _judged(
+    case: Case,
+    policy: Policy,
+    rule: str,
+    value: Callable[[Guarantee], float | str],
+    limit: float,
+    said: Callable[[Guarantee, float], str],
+    fix: str,
+) -> Iterator[Finding]:
+    place = policy.places.get(rule, case.anchor)
+    if not case.makers:
+        yield Finding(
+            rule=rule,
+            outcome=GateOutcome.INCONCLUSIVE,
+            subject=case.name,
+            message="no report given says how this model was made",
+            fix="give the report that was written with the model",
+            place=place,
+        )
+        return
+    counted: list[_Counted] = []
+    others: list[str] = []
+    for report, i, guarantee in case.guarantees:
+        size = value(guarantee)
+        unfit = size if isinstance(size, str) else _unfit(report, guarantee, policy)
+        if isinstance(size, str) or unfit:
+            others.append(f"{guarantee.name} {unfit}")
+        else:
+            counted.append((report, i, guarantee, size))
+    if not counted:
+        reasons = "; ".join(dict.fromkeys(others)) or "the reports state none"
+        yield Finding(
+            rule=rule,
+            outcome=GateOutcome.FAIL,
+            subject=case.name,
+            message=f"no guarantee counts: {reasons}",
+            fix=fix,
+            place=_first(case, place),
+        )
+        return
+    within = [each for each in counted if each[3] <= limit]
+    best = min(within or counted, key=lambda each: (_ORDER[each[2].status] if within else 0, each[3]))
+    report, i, guarantee, size = best
+    held = report.place("guarantees", i, "epsilon" if rule == EPSILON else "risks")
+    yield Finding(
+        rule=rule,
+        outcome=GateOutcome.PASS if within else GateOutcome.FAIL,
+        subject=guarantee.name,
+        message=f"{said(guarantee, size)} is {'within' if within else 'above'} {limit:g}; {_rests(guarantee)}",
+        fix="" if within else fix,
+        place=held,
+    )
+
+
+def _unfit(report: Loaded, guarantee: Guarantee, policy: Policy) -> str:
+    """Why the policy does not count ``guarantee``; empty where it does."""
+    if upgraded(guarantee):
+        return "contradicts itself"
+    if guarantee.status not in policy.require:
+        return f"is {guarantee.status}"
+    if guarantee.adjacency not in policy.adjacencies:
+        return f"has adjacency {guarantee.adjacency}"
+    if policy.scope is Scope.ALL_CANDIDATES and guarantee.scope is Scope.THIS_MODEL and _candidates(report) > 1:
+        return "speaks of one of several candidates alone"
+    if policy.accepted_assumptions is not None:
+        taken = [name for name in _asserted(guarantee) if name not in policy.accepted_assumptions]
+        if taken:
+            return f"rests on {', '.join(taken)}, which the policy does not accept unchecked"
+    return ""
+
+
+def _candidates(report: Loaded) -> int:
+    mechanism = report.report.mechanism
+    return len(mechanism.candidate_stddevs) if isinstance(mechanism, WeightNoise) else 1
+
+
+def _asserted(guarantee: Guarantee) -> list[str]:
+    return [a.name for a in guarantee.assumptions if a.state is AssumptionState.ASSERTED]
+
+
+def _rests(guarantee: Guarantee) -> str:
+    taken = _asserted(guarantee)
+    return f"{guarantee.status}, " + (f"if this holds: {', '.join(taken)}" if taken else "in real arithmetic")
+
+
+def _first(case: Case, place: Place) -> Place:
+    return next((report.place("guarantees") for report in case.makers), place)

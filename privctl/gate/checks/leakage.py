@@ -1,0 +1,229 @@
+"""What audits found, judged by the bound of the interval that matters, never by the estimate.
+
+Under a maximum, what was measured is within it where the upper bound is, and above it where the lower bound is. In
+between the audit was too small to tell, and where there is no upper bound nothing bounds it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.gate import Finding, GateOutcome
+from privctl.gate.case import Case
+from privctl.gate.checks.contradictions import impossible
+from privctl.gate.files import Loaded
+from privctl.gate.policy import Policy
+
+AUC, TPR, EXPOSURE, DISCLOSED = "max_auc", "max_tpr", "max_exposure", "max_disclosed"
+EXTRACTED, LOWER_BOUND = "max_extracted", "max_epsilon_lower_bound"
+#: Attacks without the model, which say how the records differ by themselves.
+BASELINES = ("blind baseline", "length baseline", "reference control")
+#: Beginnings and parts of quantities' names, as audits write them.
+_TPR, _FPR = "TPR at ", " % FPR"
+_MEDIAN, _DISCLOSED = "median bits, included", "disclosed, included"
+_EXTRACTED, _FOUND = "rate on training text", "training text found in "
+_BIGGER = "audit again with more records, so that the interval is narrower"
+_PRIVATE = "retrain with a smaller epsilon (privctl retrain dp-sgd), or add noise (privctl noise), and audit again"
+
+#: One measured thing: the report, its position there, itself.
+_Measured = tuple[Loaded, int, Evidence]
+
+
+def measured(case: Case, chosen: Callable[[Evidence], bool]) -> list[_Measured]:
+    """What the audits of this model say of a quantity."""
+    return [(r, i, item) for r in case.audits for i, item in enumerate(r.report.evidence) if chosen(item)]
+
+
+def is_attack(item: Evidence) -> bool:
+    """Whether ``item`` is the AUC of an attack on the model."""
+    return item.quantity == "AUC" and item.method not in BASELINES
+
+
+def is_lower_bound(item: Evidence) -> bool:
+    """Whether ``item`` bounds the epsilon of one record from below."""
+    return item.bound is not Bound.TWO_SIDED and (
+        item.quantity.startswith("epsilon lower bound") or (item.quantity == "epsilon" and "copies" in item.details)
+    )
+
+
+def lower_bounds(case: Case) -> list[_Measured]:
+    """The certified lower bounds on epsilon for one record."""
+    return measured(case, is_lower_bound)
+
+
+def auc(case: Case, policy: Policy) -> Iterator[Finding]:
+    """Every attack's AUC; one that works backwards would work forwards on files that were swapped."""
+    limit = policy.max_auc
+    if limit is None:
+        return
+    found = measured(case, is_attack)
+    yield from _below(case, policy, AUC, limit, found, "membership (privctl audit --members --nonmembers)")
+    for report, i, item in found:
+        if item.upper is not None and item.upper < 1 - limit and not _doubt(item, policy):
+            yield Finding(
+                rule=AUC,
+                outcome=GateOutcome.INCONCLUSIVE,
+                subject=_named(item),
+                message=f"the sides differ backwards: {_span(item)} lies below {1 - limit:.3g}",
+                fix="check that members and non-members were not swapped and come from one source; audit again",
+                place=report.place("evidence", i, "upper"),
+            )
+
+
+def tpr(case: Case, policy: Policy) -> Iterator[Finding]:
+    """Every attack's true positive rate at the policy's false positive rate."""
+    if policy.max_tpr is None:
+        return
+
+    def chosen(item: Evidence) -> bool:
+        rate = _fpr_of(item.quantity)
+        return rate is not None and math.isclose(rate, policy.at_fpr, rel_tol=1e-6) and item.method not in BASELINES
+
+    found = measured(case, chosen)
+    what = f"a true positive rate at {100 * policy.at_fpr:g} % false positives (privctl audit --members --nonmembers)"
+    yield from _below(case, policy, TPR, policy.max_tpr, found, what)
+
+
+def extracted(case: Case, policy: Policy) -> Iterator[Finding]:
+    """Training text that the model writes by itself, asked once or often."""
+    if policy.max_extracted is None:
+        return
+    found = measured(case, lambda item: item.quantity == _EXTRACTED or item.quantity.startswith(_FOUND))
+    yield from _below(case, policy, EXTRACTED, policy.max_extracted, found, "extraction (privctl audit --train)")
+
+
+def disclosed(case: Case, policy: Policy) -> Iterator[Finding]:
+    """Planted canaries that the model completes."""
+    if policy.max_disclosed is None:
+        return
+    found = measured(case, lambda item: item.quantity.startswith(_DISCLOSED))
+    yield from _below(case, policy, DISCLOSED, policy.max_disclosed, found, "canaries (privctl audit --canaries)")
+
+
+def lower_bound(case: Case, policy: Policy) -> Iterator[Finding]:
+    """The certified loss: here the lower bound is what matters."""
+    limit = policy.max_epsilon_lower_bound
+    if limit is None:
+        return
+    found = lower_bounds(case)
+    if not found:
+        yield _missing(case, policy, LOWER_BOUND, "a lower bound on epsilon (privctl audit --canaries)")
+    passed: list[_Measured] = []
+    for report, i, item in found:
+        doubt = _doubt(item, policy) or ("" if item.lower is not None else "it has no lower bound")
+        if doubt:
+            yield _unsure(LOWER_BOUND, report, i, item, doubt, "mend what the audit names, and audit again")
+        elif item.lower is not None and item.lower > limit:
+            yield Finding(
+                rule=LOWER_BOUND,
+                outcome=GateOutcome.FAIL,
+                subject=_named(item),
+                message=f"epsilon is certainly at least {item.lower:.4g}, above {limit:g}",
+                fix=_PRIVATE,
+                place=report.place("evidence", i, "lower"),
+            )
+        else:
+            passed.append((report, i, item))
+    yield from _passed(LOWER_BOUND, found, passed, lambda item: item.lower or 0.0, limit, "lower")
+
+
+def _below(case: Case, policy: Policy, rule: str, limit: float, found: list[_Measured], what: str) -> Iterator[Finding]:
+    """Whether every quantity ``found`` has its upper bound within ``limit``."""
+    if not found:
+        yield _missing(case, policy, rule, what)
+    passed: list[_Measured] = []
+    for report, i, item in found:
+        doubt = _doubt(item, policy) or ("" if item.upper is not None else "it has no upper bound")
+        if item.lower is not None and item.lower > limit:
+            yield Finding(
+                rule=rule,
+                outcome=GateOutcome.FAIL,
+                subject=_named(item),
+                message=f"{_span(item)}: even the lower bound is above {limit:g}",
+                fix=_PRIVATE,
+                place=report.place("evidence", i, "lower"),
+            )
+        elif doubt:
+            yield _unsure(rule, report, i, item, doubt, _BIGGER)
+        elif item.upper is not None and item.upper > limit:
+            yield _unsure(rule, report, i, item, f"{_span(item)}: the upper bound is above {limit:g}", _BIGGER)
+        else:
+            passed.append((report, i, item))
+    yield from _passed(rule, found, passed, lambda item: item.upper or 0.0, limit, "upper")
+
+
+def _passed(
+    rule: str,
+    found: list[_Measured],
+    passed: list[_Measured],
+    size: Callable[[Evidence], float],
+    limit: float,
+    end: str,
+) -> Iterator[Finding]:
+    if not passed:
+        return
+    report, i, item = max(passed, key=lambda each: size(each[2]))
+    some = (
+        "" if len(found) == 1 else f"the largest of {len(passed)} " if len(passed) == len(found) else "among the rest "
+    )
+    yield Finding(
+        rule=rule,
+        outcome=GateOutcome.PASS,
+        subject=_named(item),
+        message=f"{some}{end} bound{'s' if some.startswith('the') else ''} {size(item):.4g} is within {limit:g}",
+        place=report.place("evidence", i, end),
+    )
+
+
+def _doubt(item: Evidence, policy: Policy) -> str:
+    """Why ``item`` cannot make a gate pass; empty where it can."""
+    if impossible(item):
+        return "it contradicts itself"
+    if item.estimate is None:
+        return item.reason or "it was not measured"
+    if item.confidence < policy.min_confidence:
+        return f"it holds with {100 * item.confidence:g} % confidence, and {100 * policy.min_confidence:g} % are asked"
+    return ""
+
+
+def _fpr_of(quantity: str) -> float | None:
+    """0.01 for "TPR at 1 % FPR"; None for anything else."""
+    if not (quantity.startswith(_TPR) and quantity.endswith(_FPR)):
+        return None
+    try:
+        return float(quantity.removeprefix(_TPR).removesuffix(_FPR)) / 100
+    except ValueError:
+        return None
+
+
+def _named(item: Evidence) -> str:
+    return f"{item.method} {item.quantity}"
+
+
+def _span(item: Evidence) -> str:
+    shown = ["-" if value is None else f"{value:.4g}" for value in (item.estimate, item.lower, item.upper)]
+    return f"{shown[0]} ({shown[1]} to {shown[2]})"
+
+
+def _missing(case: Case, policy: Policy, rule: str, what: str) -> Finding:
+    return Finding(
+        rule=rule,
+        outcome=GateOutcome.INCONCLUSIVE,
+        subject=case.name,
+        message="no audit of this model given measured it",
+        fix=f"give the report of an audit of {what}",
+        place=policy.places.get(rule, case.anchor),
+    )
+
+
+def _unsure(rule: str, report: Loaded, index: int, item: Evidence, message: str, fix: str) -> Finding:
+    return Finding(
+        rule=rule,
+        outcome=GateOutcome.INCONCLUSIVE,
+        subject=_named(item),
+        message=message,
+        fix=fix,
+        place=report.place("evidence", index, "upper"),
+    )

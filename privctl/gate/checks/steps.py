@@ -1,0 +1,135 @@
+"""What was done with a model and when: required steps, verdicts, and the age of reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from privctl.domain.gate import Finding, GateOutcome
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome
+from privctl.gate.case import Case
+from privctl.gate.files import Loaded
+from privctl.gate.policy import Policy
+
+STEPS, AGE, VERDICTS = "required_steps", "max_age_days", "forbid_outcomes"
+#: Clocks of two machines may differ by so much.
+_SKEW = timedelta(hours=24)
+_COMMANDS = {
+    "retrain": "privctl retrain dp-sgd",
+    "noise": "privctl noise",
+    "replay": "privctl retrain ferret --replay",
+    "audit": "privctl audit",
+    "verify": "privctl verify",
+    "inspect": "privctl inspect",
+}
+
+
+def required(case: Case, policy: Policy) -> Iterator[Finding]:
+    """Whether every step asked for is in the model's history or looked at it, and has something to show."""
+    for step in policy.required_steps:
+        done = [each for each in (*case.history, *case.looks) if each.report.step == step]
+        shown = [each for each in done if not _hollow(each.report)]
+        if shown:
+            yield Finding(
+                rule=STEPS,
+                outcome=GateOutcome.PASS,
+                subject=step,
+                message=f"{step}, at {shown[0].report.created}",
+                place=shown[0].place("step"),
+            )
+            continue
+        missing = f"its report {_hollow(done[0].report)}" if done else "no report given of this model is of this step"
+        yield Finding(
+            rule=STEPS,
+            outcome=GateOutcome.INCONCLUSIVE,
+            subject=step,
+            message=missing,
+            fix=f"run {_COMMANDS.get(step, step)} on this model and give its report",
+            place=done[0].place("step") if done else policy.places.get(STEPS, case.anchor),
+        )
+
+
+def _hollow(report: PrivacyReport) -> str:
+    """Why a report of a step does not show that the step was done; empty where it does."""
+    if report.step == "audit" and all(item.estimate is None for item in report.evidence):
+        return "measured nothing"
+    settled = (Outcome.PROVED, Outcome.CONSISTENT, Outcome.REFUTED)
+    if report.step == "verify" and not any(verdict.outcome in settled for verdict in report.verdicts):
+        return "settles nothing"
+    return ""
+
+
+def verdicts(case: Case, policy: Policy) -> Iterator[Finding]:
+    """Verdicts of every report on this model; a refuted one fails, an inconclusive one may stop the build."""
+    reports = (*case.makers, *case.looks)
+    found = [each for report in reports for each in stopping(report, policy)]
+    yield from found
+    count = sum(len(report.report.verdicts) for report in reports)
+    if count and not found:
+        yield Finding(
+            rule=VERDICTS,
+            outcome=GateOutcome.PASS,
+            subject=case.name,
+            message=f"{'the one verdict' if count == 1 else f'each of {count} verdicts'} is other than "
+            + " or ".join(policy.forbid_outcomes),
+            place=next(report for report in reports if report.report.verdicts).place("verdicts"),
+        )
+
+
+def stopping(report: Loaded, policy: Policy) -> Iterator[Finding]:
+    """The verdicts of ``report`` that stop a build."""
+    for i, verdict in enumerate(report.report.verdicts):
+        if verdict.outcome.value not in policy.forbid_outcomes:
+            continue
+        refuted = verdict.outcome is Outcome.REFUTED
+        yield Finding(
+            rule=VERDICTS,
+            outcome=GateOutcome.FAIL if refuted else GateOutcome.INCONCLUSIVE,
+            subject=verdict.subject,
+            message=f"{verdict.outcome} by {report.report.step}: {verdict.reason}",
+            fix="make the model safer and audit again, or accept it for a time with a [[waiver]]"
+            if refuted
+            else "remove the reason named, and audit again",
+            place=report.place("verdicts", i, "outcome"),
+        )
+
+
+def age(case: Case, policy: Policy) -> Iterator[Finding]:
+    """Whether the reports of this model are young enough, and none is from the future."""
+    if policy.max_age_days is None:
+        return
+    late = False
+    for report in (*case.makers, *case.looks):
+        said = _too_old(report, case.now, policy.max_age_days)
+        if said:
+            late = True
+            yield Finding(
+                rule=AGE,
+                outcome=GateOutcome.FAIL,
+                subject=str(report.path),
+                message=said,
+                fix=f"run the {report.report.step} step again",
+                place=report.place("created"),
+            )
+    if not late and (case.makers or case.looks):
+        yield Finding(
+            rule=AGE,
+            outcome=GateOutcome.PASS,
+            subject=case.name,
+            message=f"no report is older than {policy.max_age_days:g} days",
+            place=case.anchor,
+        )
+
+
+def _too_old(report: Loaded, now: datetime, days: float) -> str:
+    created = report.report.created
+    try:
+        made = datetime.fromisoformat(created)
+    except ValueError:
+        return "its date is none"
+    made = made.replace(tzinfo=UTC) if made.tzinfo is None else made
+    if made - now > _SKEW:
+        return f"it says it was written at {created}, which lies ahead"
+    old = (now - made) / timedelta(days=1)
+    return f"it is {old:.0f} days old, and {days:g} are allowed" if old > days else ""

@@ -1,0 +1,84 @@
+"""Reports as a gate reads them: regular files of bounded size, digested and decoded from one reading."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from privctl.codec import decode
+from privctl.domain.errors import InputFault, PrivctlError
+from privctl.domain.gate import Place
+from privctl.domain.report import PrivacyReport
+from privctl.gate.lines import Lines, Step
+
+#: The report of a model of 100,000 tensors has 25 MB.
+LARGEST_REPORT = 32 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A report with the place it was read from and the digest of its bytes."""
+
+    path: Path
+    lines: Lines
+    digest: str
+    report: PrivacyReport
+
+    def place(self, *steps: Step) -> Place:
+        """Where the value at ``steps`` (keys and positions) stands."""
+        return Place(path=str(self.path), line=self.lines.of(steps))
+
+    @property
+    def makes(self) -> frozenset[str]:
+        """Digests of the weights that this step wrote."""
+        return frozenset(a.digest for a in self.report.outputs if a.role == "model")
+
+    @property
+    def looks_at(self) -> frozenset[str]:
+        """Digests of the weights that this step read."""
+        return frozenset(a.digest for a in self.report.inputs if a.role == "model")
+
+
+def read_bounded(path: Path, largest: int, fault: type[PrivctlError] = InputFault) -> bytes:
+    """The bytes of a regular file of at most ``largest`` bytes; raises ``fault`` with one sentence for anything else.
+
+    Opened without waiting, so that a named pipe stops nobody.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError:
+        raise fault(f"{str(path)!r} is not a file's name") from None
+    except FileNotFoundError:
+        raise fault(f"{path} is not there; check the path") from None
+    except OSError as error:
+        raise fault(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise fault(f"{path} is not a regular file; give a file")
+        with os.fdopen(fd, "rb", closefd=False) as stream:
+            data = stream.read(largest + 1)
+    except OSError as error:
+        raise fault(f"{path} cannot be read: {error.strerror}") from None
+    finally:
+        os.close(fd)
+    if len(data) > largest:
+        raise fault(f"{path} has more than {largest >> 20} MiB, which none that privctl writes has")
+    return data
+
+
+def digest_of(data: bytes) -> str:
+    """The digest as reports write it."""
+    from blake3 import blake3
+
+    return f"blake3:{blake3(data).hexdigest()}"
+
+
+def load(path: Path, data: bytes) -> Loaded:
+    """The report in ``data``, which was read from ``path``; raises InputFault where it is none."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputFault(f"{path} is not UTF-8 text") from None
+    return Loaded(path=path, lines=Lines(text), digest=digest_of(data), report=decode(text, str(path)))

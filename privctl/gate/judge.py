@@ -1,0 +1,121 @@
+"""A gate from paths to a judgement."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from privctl.domain.gate import Finding, GateJudgement, GateOutcome, Place
+from privctl.gate.case import MODEL, Case, cases_of, not_at_hand, strangers
+from privctl.gate.chain import READABLE, Docket, open_docket
+from privctl.gate.checks import CHECKS, RULES
+from privctl.gate.checks.steps import stopping
+from privctl.gate.model import ModelAtHand
+from privctl.gate.policy import Policy
+from privctl.gate.waivers import apply
+
+#: Readers of results, GitHub's among them, refuse files of many thousands.
+_MOST = 100
+
+
+def judge(paths: Sequence[Path], policy: Policy, model: ModelAtHand | None, now: datetime) -> GateJudgement:
+    """Hold the reports at ``paths``, and ``model`` where it is at hand, against ``policy`` at the time ``now`` (UTC).
+
+    Whatever is wrong with a report becomes a finding that keeps the gate from passing; nothing is raised for it.
+    """
+    docket = open_docket(paths)
+    cases = cases_of(docket, model, now)
+    found = [*docket.faults, *_belief(docket, cases, policy, model, Place(path=str(paths[0])))]
+    for case in cases:
+        for _, check in CHECKS.values():
+            found += (replace(each, model=case.name) for each in check(case, policy))
+    covered, notes = apply(list(dict.fromkeys(found)), policy.waivers, now.date())
+    findings, more = _bounded(covered)
+    return GateJudgement(
+        findings=findings,
+        notes=(*notes, *more, *docket.notes, *_notes(docket, cases, model)),
+        settings=policy.settings,
+        models=tuple(case.name for case in cases),
+        rules=tuple(RULES.values()),
+    )
+
+
+def _belief(
+    docket: Docket, cases: Sequence[Case], policy: Policy, model: ModelAtHand | None, first: Place
+) -> Iterator[Finding]:
+    """Whether the reports can be read and are about the model."""
+    if docket.given:
+        count = len(docket.given)
+        yield Finding(
+            rule=READABLE,
+            outcome=GateOutcome.PASS,
+            subject="reports",
+            message=f"{count} report{'s' if count > 1 else ''} read, and {len(docket.followed)} that they build on",
+            place=docket.given[0].place(),
+        )
+    if not cases:
+        yield _about(
+            GateOutcome.INCONCLUSIVE,
+            "reports",
+            "no report that could be read is about a model",
+            "give the report that was written with the model",
+            first,
+        )
+    for case in cases:
+        if model is not None:
+            yield from not_at_hand(case, model)
+        elif policy.require_model:
+            yield _about(
+                GateOutcome.INCONCLUSIVE,
+                case.name,
+                "the model itself is not at hand",
+                "name it with --model",
+                policy.places.get("require_model", case.anchor),
+            )
+    for report, about in strangers(docket, cases, model):
+        if about == "another model":
+            outcome, fix = GateOutcome.FAIL, "give the reports of this model alone"
+        elif about == "no model" and cases:
+            outcome, fix = GateOutcome.INCONCLUSIVE, "leave it away: it says nothing of this model"
+        else:
+            continue
+        said = f"the {report.report.step} report is about {about}"
+        yield _about(outcome, str(report.path), said, fix, report.place())
+        yield from stopping(report, policy)
+
+
+def _about(outcome: GateOutcome, subject: str, message: str, fix: str, place: Place) -> Finding:
+    return Finding(rule=MODEL, outcome=outcome, subject=subject, message=message, fix=fix, place=place)
+
+
+def _notes(docket: Docket, cases: Sequence[Case], model: ModelAtHand | None) -> Iterator[str]:
+    for report, about in strangers(docket, cases, model):
+        if about == "an earlier model of the chain":
+            yield f"{report.path} is about an earlier model of the chain, so what it found does not count here"
+    for case in cases:
+        trained = {a.digest for each in case.history for a in each.report.inputs if a.role == "data"}
+        for report in case.audits:
+            told = [a for a in report.report.inputs if a.role in ("members", "train")]
+            if trained and any(a.digest not in trained for a in told):
+                yield f"{report.path} took as training data a file other than the one that the reports name"
+    if model is None and cases:
+        yield "the model itself was not looked at: --model checks that its bytes are those of the reports"
+
+
+def _bounded(findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], list[str]]:
+    """At most ``_MOST`` findings of each rule and kind, and how many more there were; the outcome stays the same."""
+    kept, counts = [], Counter[tuple[str, GateOutcome, bool]]()
+    for each in findings:
+        kind = (each.rule, each.outcome, bool(each.waiver))
+        counts[kind] += 1
+        if counts[kind] <= _MOST:
+            kept.append(each)
+    more = [
+        f"{count - _MOST} more findings of {rule} ({outcome}) are left out"
+        for (rule, outcome, _), count in counts.items()
+        if count > _MOST
+    ]
+    return tuple(kept), more

@@ -1,0 +1,186 @@
+"""What a model must meet: a frozen policy, put together from flags, variables and a file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from privctl.domain.errors import UsageFault
+from privctl.domain.gate import Place, Rule, Setting
+from privctl.domain.guarantee import Adjacency, Notion, PrivacyUnit, Scope, Status
+from privctl.domain.verdict import Outcome
+from privctl.gate.files import read_bounded
+from privctl.gate.settings import KEYS, nearest, shown
+from privctl.gate.waivers import Waiver, read_waivers
+
+PROJECT, OWN = "pyproject.toml", "privctl-policy.toml"
+_TABLE = ("tool", "privctl", "gate")
+_PREFIX = "PRIVCTL_GATE_"
+_WAIVER = "waiver"
+#: No policy is longer.
+_LARGEST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Every demand; None asks nothing. The keys are those of ``KEYS``, which says what each may hold."""
+
+    max_epsilon: float | None = None
+    at_delta: float = 1e-5
+    require: tuple[str, ...] = (Status.PROVED.value, Status.CONDITIONAL.value)
+    accepted_assumptions: tuple[str, ...] | None = None
+    notions: tuple[Notion, ...] = (Notion.APPROXIMATE_DP,)
+    units: tuple[PrivacyUnit, ...] = (PrivacyUnit.EXAMPLE,)
+    adjacencies: tuple[Adjacency, ...] = (Adjacency.ADD_OR_REMOVE, Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
+    scope: Scope = Scope.THIS_MODEL
+    max_posterior: float | None = None
+    max_auc: float | None = None
+    max_tpr: float | None = None
+    at_fpr: float = 0.01
+    max_exposure: float | None = None
+    max_disclosed: float | None = None
+    max_extracted: float | None = None
+    max_epsilon_lower_bound: float | None = None
+    min_confidence: float = 0.95
+    min_power: Mapping[str, float] = field(default_factory=dict)
+    required_steps: tuple[str, ...] = ()
+    max_age_days: float | None = None
+    forbid_outcomes: tuple[str, ...] = (Outcome.REFUTED.value,)
+    require_model: bool = False
+    waivers: tuple[Waiver, ...] = ()
+    settings: tuple[Setting, ...] = ()
+    places: Mapping[str, Place] = field(default_factory=dict)
+
+
+def read_policy(
+    path: Path | None, flags: Mapping[str, str], environment: Mapping[str, str], rules: Mapping[str, Rule]
+) -> Policy:
+    """The policy of ``path``, or of the one found in this folder, under ``environment`` and ``flags``, which win.
+
+    ``flags`` are texts by the key's name. Raises UsageFault, in one sentence, for anything that is no policy: unknown
+    keys, values out of range, two files, none at all, or one that asks nothing.
+    """
+    found, table, text = _table(path)
+    values: dict[str, Any] = {}
+    settings: dict[str, Setting] = {}
+    places: dict[str, Place] = {}
+    waivers: tuple[Waiver, ...] = ()
+    for name, raw in table.items():
+        where = f"{name} in {found}"
+        if name == _WAIVER:
+            waivers = _read(where, lambda entries: read_waivers(entries, rules), raw)
+            continue
+        if name not in KEYS:
+            raise UsageFault(f"{found} has the unknown key {shown(name)}; {nearest(name, [*KEYS, _WAIVER])}")
+        values[name] = _read(where, KEYS[name].read, raw)
+        place = Place(path=str(found), line=_line_of(name, text))
+        settings[name] = Setting(key=name, value=_said(values[name]), source=f"{place.path}:{place.line}")
+        places[name] = place
+    for source, given in (("environment", _variables(environment)), ("flag", flags)):
+        for name, raw_text in given.items():
+            label = f"{_PREFIX}{name.upper()}" if source == "environment" else f"--{name.replace('_', '-')}"
+            values[name] = _read(label, KEYS[name].read, KEYS[name].text(raw_text))
+            settings[name] = Setting(key=name, value=_said(values[name]), source=label)
+            places.pop(name, None)
+    if not any(KEYS[name].demand and value is not False for name, value in values.items()):
+        raise UsageFault(
+            f"{'no policy was found' if found is None else f'{found} asks nothing of a model'}; give a limit such as "
+            f"--max-epsilon 8, or write a policy: privctl gate --init > {OWN}"
+        )
+    if Outcome.REFUTED.value not in values.get("forbid_outcomes", (Outcome.REFUTED.value,)):
+        values["forbid_outcomes"] = (Outcome.REFUTED.value, *values["forbid_outcomes"])
+    return Policy(
+        **values, waivers=waivers, settings=tuple(settings[name] for name in KEYS if name in settings), places=places
+    )
+
+
+def _read(label: str, reader: Any, raw: Any) -> Any:
+    try:
+        return reader(raw)
+    except ValueError as error:
+        raise UsageFault(f"{label} {error}") from None
+
+
+def _table(path: Path | None) -> tuple[Path | None, Mapping[str, Any], str]:
+    """The file, its table of settings, and its text; nothing of each where there is no file."""
+    if path is not None:
+        text, data = _toml(path)
+        table = _inside(path, data) if path.name == PROJECT else data
+        if table is None:
+            raise UsageFault(f"{path} has no table [{'.'.join(_TABLE)}]; add one, or name another --policy")
+        return path, table, text
+    both: list[tuple[Path, Mapping[str, Any], str]] = []
+    if os.path.lexists(OWN):
+        text, data = _toml(Path(OWN))
+        both.append((Path(OWN), data, text))
+    if os.path.lexists(PROJECT):
+        text, data = _toml(Path(PROJECT))
+        table = _inside(Path(PROJECT), data)
+        if table is not None:
+            both.append((Path(PROJECT), table, text))
+    if len(both) > 1:
+        raise UsageFault(f"there are two policies, {OWN} and {PROJECT}; keep one, or name it with --policy")
+    return both[0] if both else (None, {}, "")
+
+
+def _inside(path: Path, data: Any) -> Mapping[str, Any] | None:
+    for name in _TABLE:
+        if not isinstance(data, dict):
+            raise UsageFault(f"{path} holds no table where [{'.'.join(_TABLE)}] should stand; write one")
+        if name not in data:
+            return None
+        data = data[name]
+    if not isinstance(data, dict):
+        raise UsageFault(f"{path} holds no table where [{'.'.join(_TABLE)}] should stand; write one")
+    return data
+
+
+def _toml(path: Path) -> tuple[str, dict[str, Any]]:
+    import tomllib
+
+    text = read_bounded(path, _LARGEST, UsageFault).decode("utf-8", errors="surrogateescape")
+    try:
+        text.encode()
+        return text, tomllib.loads(text)
+    except UnicodeEncodeError:
+        raise UsageFault(f"{path} is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageFault(f"{path} is not valid TOML: {error}") from None
+    except (RecursionError, ValueError):
+        raise UsageFault(f"{path} is nested too deeply, or holds a number too long, to be a policy") from None
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for variable, text in environment.items():
+        if not variable.startswith(_PREFIX):
+            continue
+        name = variable.removeprefix(_PREFIX).lower()
+        if name not in KEYS:
+            raise UsageFault(f"the variable {shown(variable)} sets nothing that a policy has; {nearest(name, KEYS)}")
+        found[name] = text
+    return found
+
+
+def _line_of(name: str, text: str) -> int:
+    """The line that sets ``name``; tomllib keeps none."""
+    pattern = re.compile(rf"""^\s*(?:\[(?:[\w.]*\.)?)?["']?{re.escape(name)}["']?\s*[=.\]]""")
+    return next((i for i, line in enumerate(text.splitlines(), start=1) if pattern.match(line)), 1)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {size:g}" for name, size in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(str(item) for item in value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, (str, StrEnum)) else f"{value:g}"
+
+
+assert KEYS.keys() == {f.name for f in fields(Policy)} - {"waivers", "settings", "places"}

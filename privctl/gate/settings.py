@@ -1,0 +1,219 @@
+"""Every key of a policy: what it may hold, how it is read from TOML or from text, and one line for the help."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from privctl.domain.guarantee import Adjacency, Notion, PrivacyUnit, Scope, Status
+from privctl.domain.verdict import Outcome
+
+#: Steps that a model's history can be asked to hold.
+STEPS = ("retrain", "noise", "replay", "audit", "verify", "inspect")
+#: What ``min_power`` is given for, with the range of each.
+POWERS = {"auc": (0.5, 1.0), "extraction": (0.0, 1.0), "epsilon": (0.0, 1e4)}
+#: An epsilon beyond this bounds nothing that anybody could notice.
+_LARGEST_EPSILON = 1e4
+#: How much of a value an error shows.
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One key. ``read`` makes its value of what TOML holds and raises ValueError with half a sentence.
+
+    ``text`` makes of a flag's or a variable's text what TOML would have held. ``demand`` says that it asks something of
+    a model, so that a policy holding it is not empty.
+    """
+
+    name: str
+    about: str
+    read: Callable[[Any], Any]
+    text: Callable[[str], Any]
+    metavar: str
+    demand: bool = True
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What a sentence says of the ``known`` name most like ``name``."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
+
+
+def shown(value: object) -> str:
+    """``value`` on one line, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def number(low: float, high: float, *, above: bool = False, below: bool = False) -> Callable[[Any], float]:
+    """A finite number from ``low`` to ``high``; ``above`` and ``below`` leave the ends out."""
+    expected = f"a number {'above' if above else 'of at least'} {low:g} and {'below' if below else 'at most'} {high:g}"
+
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"is {shown(value)}; expected {expected}")
+        # A whole number may be too large for a float; comparing it is exact.
+        inside = (low < value if above else low <= value) and (value < high if below else value <= high)
+        if not inside:
+            raise ValueError(f"is {shown(value)}; expected {expected}")
+        return float(value)
+
+    return read
+
+
+def choices(kind: type[StrEnum] | tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """A name or a list of names, each once."""
+    names = kind if isinstance(kind, tuple) else tuple(member.value for member in kind)
+
+    def read(value: Any) -> tuple[Any, ...]:
+        listed = strings(value)
+        for name in listed:
+            if name not in names:
+                raise ValueError(f"holds {shown(name)}, which is none; {nearest(name, names)}")
+        return listed if isinstance(kind, tuple) else tuple(kind(name) for name in listed)
+
+    return read
+
+
+def choice(kind: type[StrEnum]) -> Callable[[Any], Any]:
+    """One name."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError(f"is {shown(value)}; expected one of {', '.join(member.value for member in kind)}")
+        return choices(kind)(value)[0]
+
+    return read
+
+
+def strings(value: Any) -> tuple[str, ...]:
+    """A string, or a list of strings, each once and none empty."""
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or not listed or not all(isinstance(item, str) and item for item in listed):
+        raise ValueError(f"is {shown(value)}; expected a string or a list of strings")
+    return tuple(dict.fromkeys(listed))
+
+
+def flag(value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"is {shown(value)}; expected true or false")
+    return value
+
+
+def powers(value: Any) -> Mapping[str, float]:
+    """What an audit must be able to see, by what it measures."""
+    if not isinstance(value, dict) or not value:
+        raise ValueError(f"is {shown(value)}; expected a table such as {{ auc = 0.55, epsilon = 4 }}")
+    found = {}
+    for name, size in value.items():
+        if name not in POWERS:
+            raise ValueError(f"has the unknown entry {shown(name)}; {nearest(name, POWERS)}")
+        low, high = POWERS[name]
+        try:
+            found[name] = number(low, high, above=True, below=True)(size)
+        except ValueError as error:
+            raise ValueError(f"has an entry {name} that {error}") from None
+    return found
+
+
+def _as_number(text: str) -> Any:
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    return value if math.isfinite(value) else text
+
+
+def _as_list(text: str) -> Any:
+    return [part.strip() for part in text.split(",")]
+
+
+def _as_flag(text: str) -> Any:
+    return {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower(), text)
+
+
+def _as_powers(text: str) -> Any:
+    pairs = [part.partition("=") for part in text.split(",")]
+    names = [name.strip() for name, _, _ in pairs]
+    return {name.strip(): _as_number(size) for name, _, size in pairs} if len(set(names)) == len(names) else text
+
+
+def _number(name: str, about: str, low: float, high: float, *, demand: bool = True, **ends: bool) -> Key:
+    return Key(name=name, about=about, read=number(low, high, **ends), text=_as_number, metavar="NUMBER", demand=demand)
+
+
+def _names(name: str, about: str, kind: type[StrEnum] | tuple[str, ...], *, demand: bool = False) -> Key:
+    return Key(name=name, about=about, read=choices(kind), text=_as_list, metavar="NAME,...", demand=demand)
+
+
+KEYS: dict[str, Key] = {
+    key.name: key
+    for key in (
+        _number("max_epsilon", "Largest epsilon of a guarantee that counts.", 0, _LARGEST_EPSILON, above=True),
+        _number("at_delta", "Largest delta of a guarantee that counts; 1e-5.", 0, 1, below=True, demand=False),
+        _names(
+            "require",
+            "Statuses that count: proved, conditional, claimed; proved and conditional.",
+            (Status.PROVED.value, Status.CONDITIONAL.value, Status.CLAIMED.value),
+        ),
+        Key(
+            name="accepted_assumptions",
+            about="The only assumptions nobody checked that a guarantee may rest on; any by default.",
+            read=strings,
+            text=_as_list,
+            metavar="NAME,...",
+            demand=False,
+        ),
+        _names("notions", "Notions of privacy that count; approximate-dp.", Notion),
+        _names("units", "Units of privacy that count; example.", PrivacyUnit),
+        _names("adjacencies", "Adjacencies that count; all but unstated.", Adjacency),
+        Key(
+            name="scope",
+            about="this-model, or all-candidates where several candidates of one run go out; this-model.",
+            read=choice(Scope),
+            text=str,
+            metavar="NAME",
+            demand=False,
+        ),
+        _number("max_posterior", "Most that anyone may know of a secret (secret protection).", 0, 1, above=True),
+        _number("max_auc", "Upper bound of every attack's AUC.", 0.5, 1, below=True),
+        _number("max_tpr", "Upper bound of every attack's true positive rate at at_fpr.", 0, 1, above=True, below=True),
+        _number("at_fpr", "False positive rate that max_tpr is at; 0.01.", 0, 1, above=True, below=True, demand=False),
+        _number("max_exposure", "Upper bound of every planted canary's exposure, bits.", 0, 1000, above=True),
+        _number("max_disclosed", "Upper bound of the share of canaries that the model completes.", 0, 1, below=True),
+        _number("max_extracted", "Upper bound of the share of training texts that come out.", 0, 1, below=True),
+        _number(
+            "max_epsilon_lower_bound", "Largest epsilon that an audit may certify as lost.", 0, _LARGEST_EPSILON
+        ),
+        _number("min_confidence", "Least confidence that counts; 0.95.", 0.5, 1, below=True, demand=False),
+        Key(
+            name="min_power",
+            about="What audits must have been able to see: auc=0.55,epsilon=4,extraction=0.01.",
+            read=powers,
+            text=_as_powers,
+            metavar="NAME=NUMBER,...",
+        ),
+        _names("required_steps", "Steps that must be in the reports: audit, verify, ...", STEPS, demand=True),
+        _number("max_age_days", "Oldest report given that counts.", 0, 36500),
+        _names(
+            "forbid_outcomes",
+            "Outcomes of verdicts that stop a build; REFUTED always does.",
+            (Outcome.REFUTED.value, Outcome.INCONCLUSIVE.value),
+            demand=True,
+        ),
+        Key(
+            name="require_model",
+            about="Whether the model itself must be at hand (--model).",
+            read=flag,
+            text=_as_flag,
+            metavar="true|false",
+        ),
+    )
+}  # fmt: skip

@@ -1,0 +1,53 @@
+"""The policy that a user begins with; everything in it is read by ``privctl.gate.policy``."""
+
+STARTER = """\
+# privctl-policy.toml: what a model must meet before it goes out. Check it with
+#   privctl gate REPORT... --model MODEL
+# The same keys may stand in pyproject.toml under [tool.privctl.gate]. A flag (--max-epsilon 4) wins over a variable
+# (PRIVCTL_GATE_MAX_EPSILON=4), which wins over this file.
+
+# At least one guarantee must be this good and count: its delta is no larger than at_delta, and its status is listed.
+#   proved: follows from what privctl enforced; conditional: if assumptions hold that nobody checked;
+#   claimed: published, does not follow.
+max_epsilon = 8
+at_delta = 1e-5
+require = ["proved", "conditional"]
+
+# A conditional guarantee is worth what its assumptions are. List those you stand behind, and no others count.
+# accepted_assumptions = ["starting weights", "vocabulary"]
+
+# Whose presence is protected, and against which neighbours.
+units = ["example"]
+notions = ["approximate-dp"]
+adjacencies = ["add-or-remove", "replace-one", "zero-out"]
+# scope = "all-candidates"    # where several candidates of one noise run go out
+
+# The model, its history and what was done with it.
+require_model = true          # --model must be given, and be the one the reports describe
+required_steps = ["audit"]    # of retrain, noise, replay, audit, verify, inspect
+max_age_days = 90
+
+# What attacks may find. Judged by the upper bound of the interval: an audit too small to tell is inconclusive.
+max_auc = 0.6
+# max_tpr = 0.05              # at a false positive rate of at_fpr
+# at_fpr = 0.01
+# max_extracted = 0.01        # share of training texts that come out word for word
+# max_exposure = 12           # bits, of planted canaries
+# max_disclosed = 0.05        # share of planted canaries that the model completes
+# max_epsilon_lower_bound = 4
+# max_posterior = 0.1         # of secrets protected by a plan
+
+# What the audit must have been able to see.
+# min_power = { auc = 0.55, epsilon = 4, extraction = 0.01 }
+
+# A verdict REFUTED always fails the gate; this makes an INCONCLUSIVE one stop it too.
+# forbid_outcomes = ["REFUTED", "INCONCLUSIVE"]
+
+# What is accepted for a time. Without a reason and a day of expiry it is an error.
+# [[waiver]]
+# id = "PRIV-1"
+# rule = "max_auc"
+# subject = "loss AUC"        # optional: only this finding of the rule
+# reason = "customer data is public already, see ticket 17"
+# expires = 2030-01-31
+"""

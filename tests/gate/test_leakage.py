@@ -1,0 +1,221 @@
+"""What audits found: judged by bounds, never by estimates, and only where it was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scipy.stats import beta
+
+from audits.canaries.evidence import COMPLETION, EXPOSURE
+from audits.extraction.summary import METHOD as EXTRACTION
+from audits.membership.attack import RATES
+from audits.membership.baseline import BLIND, CONTROL, LENGTH
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.gate.checks.exposure import upper_bits
+from privctl.gate.checks.leakage import BASELINES
+from tests.gate.made import (
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    PROVED,
+    auc,
+    audit,
+    judged,
+    lower_bound,
+    making,
+    of,
+    only,
+)
+
+
+def tpr(estimate: float | None, lower: float | None, upper: float | None, rate: float = RATES[0]) -> Evidence:
+    return auc(estimate, lower, upper, quantity=f"TPR at {100 * rate:g} % FPR")
+
+
+def extraction(estimate: float, lower: float, upper: float, quantity: str = "rate on training text") -> Evidence:
+    return auc(estimate, lower, upper, EXTRACTION, quantity=quantity)
+
+
+def disclosed(estimate: float, lower: float, upper: float) -> Evidence:
+    return auc(estimate, lower, upper, COMPLETION, quantity="disclosed, included, 1 copy")
+
+
+def exposed(highest: float, ceiling: float, canaries: int = 10) -> Evidence:
+    return Evidence(
+        method=EXPOSURE,
+        quantity="median bits, included, 1 copy",
+        estimate=1.0,
+        bound=Bound.NONE,
+        samples={"canaries": canaries},
+        details={"max": highest, "ceiling": ceiling},
+    )
+
+
+def test_the_baselines_are_those_of_the_audits() -> None:
+    assert set(BASELINES) == {BLIND, LENGTH, CONTROL}
+
+
+@pytest.mark.parametrize(
+    ("rule", "limit", "item", "outcome", "says"),
+    [
+        ("max_auc", "0.6", auc(0.5, 0.42, 0.6), PASS, "upper bound 0.6 is within 0.6"),
+        # The estimate is fine, and the interval is not.
+        ("max_auc", "0.6", auc(0.5, 0.3, 0.61), INCONCLUSIVE, "the upper bound is above 0.6"),
+        # The estimate is not fine, and the interval does not say so surely.
+        ("max_auc", "0.6", auc(0.63, 0.59, 0.67), INCONCLUSIVE, "the upper bound is above"),
+        ("max_auc", "0.6", auc(0.63, 0.601, 0.67), FAIL, "even the lower bound is above 0.6"),
+        ("max_auc", "0.6", auc(0.55, 0.5, None), INCONCLUSIVE, "no upper bound"),
+        ("max_auc", "0.6", auc(0.7, 0.65, None), FAIL, "lower bound"),
+        ("max_auc", "0.6", auc(None, None, None, reason="too few"), INCONCLUSIVE, "too few"),
+        ("max_auc", "0.6", auc(None, 0.1, 0.2), INCONCLUSIVE, "not measured"),
+        ("max_auc", "0.6", auc(0.5, 0.45, 0.55, confidence=0.9), INCONCLUSIVE, "90 % confidence, and 95 %"),
+        ("max_auc", "0.6", auc(0.5, 0.45, 0.55, BLIND), INCONCLUSIVE, "no audit of this model given measured it"),
+        ("max_auc", "0.6", auc(0.9, 0.45, 0.55), INCONCLUSIVE, "contradicts itself"),
+        ("max_auc", "0.6", auc(-1.0, -2.0, 0.0), INCONCLUSIVE, "contradicts itself"),
+        ("max_tpr", "0.05", tpr(0.01, 0.0, 0.04), PASS, "0.04 is within 0.05"),
+        ("max_tpr", "0.05", tpr(0.01, 0.0, 0.06), INCONCLUSIVE, "above 0.05"),
+        ("max_tpr", "0.05", tpr(0.09, 0.06, 0.12), FAIL, "lower bound"),
+        ("max_tpr", "0.05", tpr(0.001, 0.0, 0.004, 0.001), INCONCLUSIVE, "measured it"),
+        ("max_extracted", "0.01", extraction(0.0, 0.0, 0.009), PASS, "within"),
+        ("max_extracted", "0.01", extraction(0.0, 0.0, 0.02), INCONCLUSIVE, "above 0.01"),
+        ("max_extracted", "0.01", extraction(0.5, 0.4, 0.6), FAIL, "lower bound"),
+        ("max_extracted", "0.01", extraction(0.5, 0.4, 0.6, "rate on held-out text"), INCONCLUSIVE, "measured it"),
+        (
+            "max_extracted",
+            "0.01",
+            extraction(0.5, 0.4, 0.6, "training text found in 100 queries with probability 0.5"),
+            FAIL,
+            "lower bound",
+        ),
+        ("max_disclosed", "0.1", disclosed(0.0, 0.0, 0.09), PASS, "within"),
+        ("max_disclosed", "0.1", disclosed(0.0, 0.0, 0.3), INCONCLUSIVE, "above 0.1"),
+        ("max_disclosed", "0.1", disclosed(0.5, 0.2, 0.8), FAIL, "lower bound"),
+        ("max_epsilon_lower_bound", "2", lower_bound(2.0), PASS, "lower bound 2 is within 2"),
+        ("max_epsilon_lower_bound", "2", lower_bound(2.1), FAIL, "certainly at least 2.1"),
+        ("max_epsilon_lower_bound", "2", lower_bound(None, reason="not a bound"), INCONCLUSIVE, "not a bound"),
+        ("max_epsilon_lower_bound", "2", lower_bound(1.0, confidence=0.5), INCONCLUSIVE, "50 % confidence"),
+        ("max_exposure", "8", exposed(3.0, 14.0), PASS, "at most, within 8"),
+        ("max_exposure", "8", exposed(9.0, 14.0), FAIL, "exposure of 9 bits, above 8"),
+        # One canary outranks all: nobody knows by how far.
+        ("max_exposure", "14", exposed(10.0, 10.0), INCONCLUSIVE, "or any number above"),
+        ("max_exposure", "8", exposed(7.9, 10.0), INCONCLUSIVE, "but may be"),
+        ("max_exposure", "8", exposed(11.0, 10.0), INCONCLUSIVE, "does not say"),
+        ("max_exposure", "8", exposed(-1.0, 10.0), INCONCLUSIVE, "does not say"),
+        ("max_exposure", "8", exposed(1.0, 1e300), INCONCLUSIVE, "does not say"),
+        ("max_exposure", "8", exposed(1.0, 10.0, canaries=0), INCONCLUSIVE, "does not say"),
+    ],
+)
+def test_one_quantity(tmp_path: Path, rule: str, limit: str, item: Evidence, outcome: object, says: str) -> None:
+    report, looked = making(tmp_path / "m.report.json", PROVED), audit(tmp_path / "a.report.json", item)
+    judgement = judged(report, looked, **{rule: limit})
+    found = only(judgement, rule)
+    assert (found.outcome, says in found.message) == (outcome, True), found
+    assert judgement.outcome in (found.outcome, FAIL)  # a contradiction is a finding of its own
+    assert (found.fix == "") == (outcome is PASS)
+
+
+def test_every_attack_is_judged_and_the_largest_is_named(tmp_path: Path) -> None:
+    report = making(tmp_path / "m.report.json", PROVED)
+    fine = [auc(0.5, 0.45, 0.55), auc(0.52, 0.47, 0.57, "zlib"), auc(0.9, 0.8, 0.95, BLIND)]
+    passed = only(judged(report, audit(tmp_path / "a.json", *fine), max_auc="0.6"), "max_auc")
+    assert (passed.subject, passed.message) == ("zlib AUC", "the largest of 2 upper bounds 0.57 is within 0.6")
+    more = [*fine, auc(0.8, 0.7, 0.9, "rmia"), auc(0.6, 0.5, 0.7, "lira")]
+    found = of(judged(report, audit(tmp_path / "a.json", *more), max_auc="0.6"), "max_auc")
+    assert {(each.subject, each.outcome) for each in found} == {
+        ("rmia AUC", FAIL),
+        ("lira AUC", INCONCLUSIVE),
+        ("zlib AUC", PASS),
+    }
+
+
+def test_a_backward_auc_is_no_pass(tmp_path: Path) -> None:
+    """Files that were swapped make a leak look like the opposite of one."""
+    report, looked = making(tmp_path / "m.json", PROVED), audit(tmp_path / "a.json", auc(0.1, 0.05, 0.2))
+    judgement = judged(report, looked, max_auc="0.6")
+    assert judgement.outcome is INCONCLUSIVE
+    assert any("backwards" in each.message for each in of(judgement, "max_auc"))
+
+
+def test_an_audit_of_another_model_says_nothing(tmp_path: Path) -> None:
+    report = making(tmp_path / "m.report.json", PROVED)
+    other = audit(tmp_path / "a.report.json", auc(0.5, 0.45, 0.55), name="other")
+    judgement = judged(report, other, max_auc="0.6")
+    assert judgement.outcome is INCONCLUSIVE
+    assert judgement.models == ("m", "other")
+    by_model = {each.model: each.outcome for each in of(judgement, "max_auc")}
+    assert by_model == {"m": INCONCLUSIVE, "other": PASS}
+
+
+def test_only_audits_measure(tmp_path: Path) -> None:
+    report = making(tmp_path / "m.json", PROVED)
+    looked = audit(tmp_path / "a.json", auc(0.5, 0.45, 0.55), step="inspect")
+    assert only(judged(report, looked, max_auc="0.6"), "max_auc").outcome is INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("asked", "item", "outcome"),
+    [
+        ("auc=0.6", auc(0.5, 0.4, 0.6), PASS),
+        ("auc=0.59", auc(0.5, 0.4, 0.6), INCONCLUSIVE),
+        ("auc=0.6", auc(0.5, 0.4, 0.6, details={"detectable": -1.0}), INCONCLUSIVE),
+        ("auc=0.6", auc(0.5, 0.4, 0.6, details={}), INCONCLUSIVE),
+        ("auc=0.6", auc(0.5, 0.4, 0.6, BLIND), INCONCLUSIVE),
+        ("epsilon=3", lower_bound(1.0), PASS),
+        ("epsilon=2.9", lower_bound(1.0), INCONCLUSIVE),
+        ("extraction=0.7", extraction(0.0, 0.0, 0.1), PASS),
+        ("extraction=0.5", extraction(0.0, 0.0, 0.1), INCONCLUSIVE),
+    ],
+)
+def test_power(tmp_path: Path, asked: str, item: Evidence, outcome: object) -> None:
+    report, looked = making(tmp_path / "m.json", PROVED), audit(tmp_path / "a.json", item)
+    found = only(judged(report, looked, min_power=asked), "min_power")
+    assert (found.outcome, found.subject) == (outcome, asked.split("=")[0])
+
+
+@pytest.mark.parametrize(
+    ("item", "says"),
+    [
+        (auc(0.9, 0.45, 0.55), "does not hold its estimate"),
+        (auc(0.5, 0.6, 0.4), "lies above its upper one"),
+        (auc(-1.0, -2.0, 0.0), "outside 0 to 1"),
+        (auc(0.5, 0.4, 0.6, confidence=1.0), "confidence is 1"),
+        (lower_bound(-1.0), "below 0"),
+    ],
+)
+def test_evidence_that_nobody_can_have_measured_fails(tmp_path: Path, item: Evidence, says: str) -> None:
+    report, looked = making(tmp_path / "m.json", PROVED), audit(tmp_path / "a.json", item)
+    found = only(judged(report, looked, max_epsilon="8"), "contradiction")
+    assert (found.outcome, says in found.message) == (FAIL, True)
+
+
+def test_an_audit_proves_nothing(tmp_path: Path) -> None:
+    proved = Verdict(subject="private", outcome=Outcome.PROVED, reason="")
+    looked = audit(tmp_path / "a.json", auc(0.5, 0.4, 0.6), verdicts=[proved])
+    judgement = judged(making(tmp_path / "m.json", PROVED), looked, max_epsilon="8")
+    assert "no attack can prove" in only(judgement, "contradiction").message
+    consistent = replace(proved, outcome=Outcome.CONSISTENT)
+    looked = audit(tmp_path / "a.json", auc(0.5, 0.4, 0.6), verdicts=[consistent])
+    assert judged(making(tmp_path / "m.json", PROVED), looked, max_epsilon="8").outcome is PASS
+
+
+@pytest.mark.parametrize("bits", [1.0, 3.0, 6.0, 9.0, 11.0])
+@pytest.mark.parametrize("alpha", [0.05, 1e-4])
+def test_the_bound_on_exposure_is_a_little_above_clopper_and_pearson_s(bits: float, alpha: float) -> None:
+    """scipy's beta quantile gives the exact limit, which Chernoff's must never undercut."""
+    references = 2**12 - 1
+    above = round(2 ** (12 - bits)) - 1
+    exact = beta.ppf(alpha, above, references - above + 1)
+    found = upper_bits(bits, 12.0, alpha)
+    assert found is not None
+    assert 2**-found <= exact * (1 + 1e-9)
+    assert 2**-found >= exact / 3
+    if bits <= 6:
+        assert 2**-found >= exact / 1.2
+
+
+def test_the_bound_on_exposure_where_there_is_none() -> None:
+    assert upper_bits(12.0, 12.0, 0.05) is None
+    assert upper_bits(0.0, 0.0, 0.05) is None
