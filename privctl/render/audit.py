@@ -126,8 +126,8 @@ def _secrets(evidence: Sequence[Evidence]) -> str:
     heads = ("secrets", "tried", "skipped", "told first", "chance", "share", "median rank", "greedy", "bound")
     told = "\n" + table(heads, trained)
     if any(cell != "-" for row in controls for cell in row[1:]):
-        heads = ("compared with", "told first before training", "greedy before training", "told first, never drawn")
-        told += "\n" + table(heads, controls)
+        others = ("compared with", "told first before training", "greedy before training", "told first, never drawn")
+        told += "\n" + table(others, controls)
     return told
 
 

@@ -16,6 +16,7 @@ BENCHES = {
     "secrets-scan": ("tests.bench.secrets_scan", "privctl secrets scan, against each expression by itself"),
     "shadow": ("tests.bench.shadow", "shadow models trained together, against one after the other"),
     "startup": ("tests.bench.startup", "how long --help takes, against Python alone"),
+    "verify": ("tests.bench.verify", "privctl verify of a noised file, against reading both files"),
 }
 
 

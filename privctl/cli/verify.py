@@ -1,0 +1,155 @@
+"""``privctl verify``: check a report's bytes, its consistency, and everything it promises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from privctl.cli.options import common, force
+from privctl.domain.errors import UsageFault
+
+if TYPE_CHECKING:
+    from privctl.domain.report import PrivacyReport
+    from verify.run import Verification
+
+_FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("report", type=_FILE)
+@click.option("-o", "--output", type=_FILE, help="Write the verdicts as a report of their own.")
+@click.option("--simulate", is_flag=True, help="Also try the mechanism out, and a toy training with it.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of simulations; not private."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=20.0,
+    show_default=True,
+    help="How long simulations may take, about.",
+)
+@click.option("--plot", type=_FILE, help="Draw the privacy loss with epsilon and delta marked (.svg or .png).")
+@force
+@common
+@click.pass_context
+def verify(
+    ctx: click.Context,
+    report: Path,
+    output: Path | None,
+    simulate: bool,
+    seed: int,
+    seconds: float,
+    plot: Path | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Verify REPORT: its chain and files, its agreement with itself, and every guarantee in it.
+
+    Each guarantee is computed again by code that shares nothing with what claimed it, and is PROVED, REFUTED with a
+    counterexample, CONSISTENT or INCONCLUSIVE. Where the model before noise is at hand, the noise is measured. A
+    report is not signed: what it says was enforced is its author's word.
+
+    Exit code 1 says that bytes, parameters or a guarantee that the report lets you rely on are refuted, 3 that one
+    stays open. What the report itself only calls claimed fails nothing.
+
+    \b
+    Example:
+      privctl verify model.private.report.json
+      privctl verify private.report.json --simulate --plot loss.svg
+    """
+    from privctl.codec import encode
+    from privctl.progress import note, progress
+    from privctl.storage.atomic import require_absent, write_bytes
+    from verify.run import bytes_of, read
+    from verify.run import verify as run
+
+    _check(report, output, plot)
+    for path in (output, plot):
+        if path is not None:
+            require_absent(path, force)
+    claimed = read(report)
+    with progress("files", bytes_of(report, claimed), quiet=quiet) as advance:
+        found = run(report, claimed, advance=advance)
+    if simulate:
+        found = _simulated(found, seed, seconds, quiet)
+    text = encode(_as_report(found, output or report.with_name("verify.report.json"), seed if simulate else None))
+    click.echo(text if as_json else _rendered(found), nl=False)
+    for path, content in ((plot, _drawn(found, plot)), (output, text.encode())):
+        if path is not None:
+            write_bytes(path, content, replace=force)
+            note(f"wrote {path}", quiet=quiet)
+    ctx.exit(found.exit_code)
+
+
+def _check(report: Path, output: Path | None, plot: Path | None) -> None:
+    if plot is not None and plot.suffix.lower() not in (".svg", ".png"):
+        raise UsageFault(f"--plot {plot} has neither the ending .svg nor .png; name it so")
+    for flag, path in (("--plot", plot), ("--output", output)):
+        if path is not None and path.resolve() == report.resolve():
+            raise UsageFault(f"{flag} {path} is the report itself; no command edits a report, so name another file")
+        if path is not None and not path.parent.is_dir():
+            raise UsageFault(f"{flag} {path} lies in a folder that is not there; make it first")
+    if plot is not None and plot == output:
+        raise UsageFault(f"--plot and --output both name {plot}; name two files")
+
+
+def _simulated(found: Verification, seed: int, seconds: float, quiet: bool) -> Verification:
+    from privctl.domain.report import Omission
+    from privctl.progress import note
+    from verify.simulate.run import simulate
+
+    note(f"simulating for about {seconds:g} s", quiet=quiet)
+    tried = simulate(found.report, seed=seed, seconds=seconds)
+    if tried is None:
+        missing = Omission(what="simulation", reason="nothing in this report has a privacy loss to draw")
+        return replace(found, omissions=(*found.omissions, missing))
+    return replace(found, simulated=tried.judged, evidence=(*found.evidence, *tried.evidence))
+
+
+def _drawn(found: Verification, plot: Path | None) -> bytes:
+    if plot is None:
+        return b""
+    from privctl.render.losses import LossPicture, draw
+    from verify.simulate.law import law_of
+
+    law = law_of(found.report)
+    if law is None:
+        raise UsageFault("no guarantee of this report has a privacy loss to draw; leave --plot out")
+    names = ("name", "losses", "density", "epsilons", "deltas", "epsilon", "delta")
+    picture = LossPicture(**{name: getattr(law, name) for name in names})
+    return draw(picture, "svg" if plot.suffix.lower() == ".svg" else "png")
+
+
+def _rendered(found: Verification) -> str:
+    from privctl.render.verify import VerifiedRow, verification
+
+    return verification(
+        found.integrity,
+        [VerifiedRow(guarantee=judged.guarantee, verdict=judged.verdict) for judged in found.guarantees],
+        [judged.verdict for judged in found.simulated],
+        [e for e in found.evidence if e.quantity.startswith("violation")][:1],
+        found.omissions,
+    )
+
+
+def _as_report(found: Verification, place: Path, seed: int | None) -> PrivacyReport:
+    from privctl.domain.report import ParentReport, PrivacyReport
+    from privctl.reports import now, relative, versions
+    from privctl.storage.digest import file_digest
+
+    parent = ParentReport(path=relative(found.path, place), digest=file_digest(found.path))
+    return PrivacyReport(
+        step="verify",
+        created=now(),
+        versions=versions(("numpy", "scipy", "python-flint", "blake3")),
+        parameters={"simulated": seed is not None, **({} if seed is None else {"seed": seed})},
+        evidence=found.evidence,
+        verdicts=found.verdicts,
+        omissions=found.omissions,
+        parents=(parent,),
+    )

@@ -1,0 +1,94 @@
+"""``privctl verify`` as a command: exit codes, its report, plots, mistakes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from privctl.cli import run
+from privctl.domain.verdict import Outcome
+from privctl.reports import read_report
+from privctl.storage.digest import file_digest
+from tests.verify.reports import noise, plan
+
+
+@pytest.fixture
+def noisy(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
+    return noise(tmp_path, write_model)
+
+
+def test_a_genuine_report_passes_and_its_claim_is_labelled(noisy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", str(noisy), "-q"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "published 1 0.0001 claimed REFUTED" in said
+    assert "only claimed, as the report says, and false" in said
+    assert "convex, replace-one 49.2855 0.0001 conditional PROVED" in said
+    assert "promises nothing, and fails nothing here" in said
+
+
+def test_a_lowered_epsilon_is_refuted_with_a_counterexample(noisy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = json.loads(noisy.read_text())
+    report["guarantees"][1]["epsilon"] = 10.0
+    noisy.write_text(json.dumps(report))
+    assert run(["verify", str(noisy), "-q"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the event 'the output lies more than" in said
+    assert "the epsilon that follows is 49.28" in said
+
+
+def test_a_report_of_its_own(noisy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "verdict.report.json"
+    assert run(["verify", str(noisy), "-q", "--json", "-o", str(place)]) == 0
+    found = read_report(place)
+    assert json.loads(capsys.readouterr().out) == json.loads(place.read_text())
+    assert found.step == "verify"
+    assert [(p.path, p.digest) for p in found.parents] == [(noisy.name, file_digest(noisy))]
+    assert {v.outcome for v in found.verdicts} == {Outcome.PROVED, Outcome.CONSISTENT, Outcome.REFUTED}
+    assert run(["verify", str(noisy), "-q", "-o", str(place)]) == 2
+    # What was verified may be verified again: its chain holds.
+    assert run(["verify", str(place), "-q"]) == 0
+
+
+def test_simulation_and_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = plan(tmp_path, "plan")
+    capsys.readouterr()
+    for name in ("loss.svg", "loss.png"):
+        assert run(["verify", str(path), "-q", "--simulate", "--seconds", "0.1", "--plot", str(tmp_path / name)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Simulated:" in said
+    assert "a toy training of 100 steps: CONSISTENT" in said
+    assert "it says nothing of delta" in said
+    drawn = (tmp_path / "loss.svg").read_text()
+    assert "what follows, at most" in drawn
+    assert "mathdefault" not in drawn
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_model_that_is_not_at_hand_leaves_it_open(noisy: Path) -> None:
+    noisy.with_name("m.private.safetensors").unlink()
+    assert run(["verify", str(noisy), "-q"]) == 3
+
+
+def test_a_swapped_model_is_refuted(noisy: Path) -> None:
+    noisy.with_name("m.private.safetensors").write_bytes(noisy.with_name("m.safetensors").read_bytes())
+    assert run(["verify", str(noisy), "-q"]) == 1
+    noisy.with_name("m.private.safetensors").write_text("no model")
+    assert run(["verify", str(noisy), "-q"]) == 1
+
+
+def test_mistakes_are_one_sentence(tmp_path: Path, noisy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    signs = plan(tmp_path, "plan of signs")
+    calls = {
+        ("nothing.json",): (3, "is not a file"),
+        (str(noisy), "--plot", "loss.pdf"): (2, "neither the ending .svg nor .png"),
+        (str(noisy), "-o", str(noisy), "-f"): (2, "no command edits a report"),
+        (str(noisy), "-o", str(tmp_path / "gone" / "x.json")): (2, "a folder that is not there"),
+        (str(signs), "--plot", str(tmp_path / "x.svg")): (2, "no guarantee of this report has a privacy loss"),
+    }
+    for call, (code, says) in calls.items():
+        capsys.readouterr()
+        assert run(["verify", *call]) == code
+        assert says in capsys.readouterr().err

@@ -1,0 +1,188 @@
+"""Ledgers again: enclosures that hold the numbers of others, at every kind of event, and refute what lies outside."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as dp_pld
+
+from privctl.domain.events import (
+    Batches,
+    Event,
+    LaplaceNoise,
+    Ledger,
+    RandomizedResponse,
+    SampledGaussian,
+    SecretMixture,
+)
+from verify.recompute import gaussian, ledger
+from verify.recompute.ledger import NoBound, bounds, epsilon_of
+
+
+def poisson(noise: float, rate: float, steps: int) -> Ledger:
+    return Ledger(events=(SampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=steps),))
+
+
+# THEORY E: dp_accounting's upper bound at an interval of 1e-4, and its lower one.
+THEORY_E = [
+    (1, 0.01, 1000, 1e-5, 1.8282436, 1.7782397),
+    (1, 0.005, 1000, 1e-5, 0.86391067, 0.81390376),
+    (0.8, 0.02, 500, 1e-5, 4.6680134, 4.6430123),
+    (2, 0.05, 2000, 1e-6, 6.1065594, 6.0065547),
+    (1.1, 256 / 60000, 14062, 1e-5, 2.381686, 1.678537),
+    (0.6, 0.001, 10000, 1e-6, 3.152227, 2.6818352),
+]
+
+
+@pytest.mark.parametrize(("noise", "rate", "steps", "delta", "above", "below"), THEORY_E)
+def test_known_epsilons_of_dp_sgd(
+    noise: float, rate: float, steps: int, delta: float, above: float, below: float
+) -> None:
+    # Asked about numbers a hair to both sides, it must decide, for one and against the other.
+    claims = (above * (1 - 1e-3), above * (1 + 1e-4))
+    found = epsilon_of(poisson(noise, rate, steps), delta, claims)
+    assert below < found.lower <= found.upper < above * (1 + 1e-4)
+    assert [found.at_most(claim) for claim in claims] == [False, True]
+    assert found.upper - found.lower < 2e-3 * above
+
+
+@pytest.mark.parametrize("rate", [0.002, 0.3])
+@pytest.mark.parametrize("noise", [0.7, 1.5, 6.0])
+@pytest.mark.parametrize("steps", [1, 30])
+def test_a_grid_of_cases_agrees_with_dp_accounting(noise: float, rate: float, steps: int) -> None:
+    delta = 1e-6
+    other, lower = (
+        dp_pld.from_gaussian_mechanism(
+            noise, sampling_prob=rate, value_discretization_interval=1e-3, pessimistic_estimate=pessimistic
+        )
+        .self_compose(steps)
+        .get_epsilon_for_delta(delta)
+        for pessimistic in (True, False)
+    )
+    found = bounds(poisson(noise, rate, steps), math.log(delta), 1e-4, other or None).epsilon(delta)
+    assert found.lower <= other * (1 + 1e-9) + 1e-9
+    assert found.upper >= lower * (1 - 1e-9)
+    assert found.upper - found.lower <= 1e-3 * found.upper + 1e-5
+
+
+def numerically(events: tuple[Event, ...], epsilon: float) -> float:
+    """Delta of one step by brute force on a fine grid of outputs."""
+    (event,) = events
+    assert isinstance(event, SampledGaussian)
+    x = np.linspace(-25, 25, 400_001)
+    without = np.exp(-((x / event.noise_multiplier) ** 2) / 2)
+    moved = np.exp(-(((x - 1) / event.noise_multiplier) ** 2) / 2)
+    rate = event.sample_rate
+    present = (1 - rate) * without + rate * moved
+    scale = (x[1] - x[0]) / (event.noise_multiplier * math.sqrt(2 * math.pi))
+    both = (
+        np.maximum(present - math.exp(epsilon) * without, 0).sum(),
+        np.maximum(without - math.exp(epsilon) * present, 0).sum(),
+    )
+    return float(max(both) * scale)
+
+
+@pytest.mark.parametrize(("noise", "rate", "epsilon"), [(1, 0.2, 0.5), (0.5, 0.01, 1.0), (3, 0.9, 0.2)])
+def test_one_step_is_what_its_definition_says(noise: float, rate: float, epsilon: float) -> None:
+    whole = poisson(noise, rate, 1)
+    delta = numerically(whole.events, epsilon)
+    found = bounds(whole, math.log(delta), 1e-5, epsilon).delta(epsilon)
+    assert found.lower <= delta * (1 + 1e-7)
+    assert found.upper >= delta * (1 - 1e-7)
+    assert found.upper - found.lower < 1e-3 * delta
+
+
+def test_without_sampling_it_is_the_exact_gaussian() -> None:
+    # The grid knows nothing of the closed formula: a rate of 1 - 1e-12 is composed as any other.
+    whole = poisson(5, 1 - 1e-12, 25)
+    found, exact = epsilon_of(whole, 1e-6, (4.9,)), 4.8865541174622119964
+    assert found.lower <= exact <= found.upper
+    mixed = Ledger(events=(*poisson(2, 1, 2).events, LaplaceNoise(scale=1e6)))
+    found = epsilon_of(mixed, 1e-5, (3.0,))
+    assert found.near(gaussian.epsilon_at(1e-5, math.sqrt(0.5)).upper, 1e-3)
+
+
+def test_pure_losses_are_exact() -> None:
+    # 5 uses of Laplace noise of scale 3: epsilon 5/3 at delta 0, and all but that at a tiny delta.
+    whole = Ledger(events=(LaplaceNoise(scale=3, steps=5),))
+    assert ledger.pure_epsilon(whole).near(5 / 3)
+    assert epsilon_of(whole, 1e-12, (1.6667,)).near(5 / 3, 1e-3)
+    assert math.isinf(ledger.pure_epsilon(poisson(1, 0.1, 1)).lower)
+
+
+def test_randomized_response_is_a_binomial() -> None:
+    # 40 bits kept with log-odds 0.5, everybody in every batch: delta by summing binomial probabilities.
+    chance, epsilon = 1 / (1 + math.exp(-0.5)), 4.0
+    delta = 0.0
+    for kept in range(41):
+        p = math.comb(40, kept) * chance**kept * (1 - chance) ** (40 - kept)
+        delta += max(0.0, p * -math.expm1(min(0.0, epsilon - (2 * kept - 40) * 0.5)))
+    found = epsilon_of(Ledger(events=(RandomizedResponse(epsilon=0.5, steps=40),)), delta)
+    assert found.near(epsilon, 1e-4)
+
+
+def test_shares_of_bits_at_small_rates() -> None:
+    # THEORY B.5: e1 of one bit at rate 0.005 and log-odds 1 is the largest loss of a step.
+    whole = Ledger(events=(RandomizedResponse(epsilon=1, sample_rate=0.005, steps=1),))
+    assert ledger.pure_epsilon(whole).near(0.008554713017922183)
+
+
+def test_events_of_different_kinds_compose() -> None:
+    # 300 and 200 steps of one kind are 500 of it, however they are told.
+    parts = (*poisson(1, 0.01, 300).events, *poisson(1, 0.01, 200).events)
+    apart, together = (epsilon_of(w, 1e-5, (1.3,)) for w in (Ledger(events=parts), poisson(1, 0.01, 500)))
+    assert apart.near(together.upper, 1e-3)
+    more = Ledger(events=(*parts, LaplaceNoise(scale=3)))
+    assert epsilon_of(more, 1e-5).lower > together.upper
+
+
+def test_fixed_batches_lie_between_a_real_case_and_the_theorem() -> None:
+    event = SampledGaussian(noise_multiplier=2, sample_rate=0.01, steps=1, batches=Batches.FIXED_SIZE)
+    found = bounds(Ledger(events=(event,)), math.log(1e-5), 1e-5).delta(0.3)
+    # Balle, Barthe and Gaboardi 2018: delta(ln(1 + q (e^eps - 1))) = q delta(eps) of noise 2 / 2.
+    inner = math.log1p(math.expm1(0.3) / 0.01)
+    assert found.upper == pytest.approx(0.01 * gaussian.delta_at(inner, 1).upper, rel=1e-3)
+    assert 0 < found.lower < found.upper
+
+
+def test_secrets_in_several_records() -> None:
+    event = SecretMixture(probabilities=(0.01,), noise_multiplier=1, steps=1000)
+    assert epsilon_of(Ledger(events=(event,)), 1e-5).near(1.82824, 1e-4)  # as a record sampled at that rate
+    many = SecretMixture(probabilities=(0.02, 0.05, 0.1, 0.2), noise_multiplier=2, steps=50)
+    found = epsilon_of(Ledger(events=(many,)), 1e-5)
+    assert found.lower > epsilon_of(poisson(2, 0.2, 50), 1e-5).upper
+
+
+def test_an_attacker_s_chances() -> None:
+    # One exact Gaussian, by its formula and by the grid: 2 Phi(1/2) - 1 and Phi(Phi^-1(0.01) + 1).
+    by_formula, by_grid = poisson(1, 1, 1), Ledger(events=(*poisson(1, 1, 1).events, LaplaceNoise(scale=1e7)))
+    for whole in (by_formula, by_grid):
+        assert ledger.advantage(whole).near(0.38292492254802620728, 1e-4)
+        assert ledger.power(whole, 0.01).near(0.0923622481, 1e-4)
+    rare = poisson(0.3, 1e-3, 10)
+    assert ledger.advantage(rare).upper <= 1 - 0.999**10 + 1e-15
+
+
+def test_a_witness_is_an_event_that_can_be_checked() -> None:
+    whole = poisson(1, 0.01, 1000)
+    found = bounds(whole, math.log(1e-5), 1e-3, 1.83)
+    gain, _, present, absent = max(bound.event(1.5) for bound in found.below)
+    assert gain == pytest.approx(present - math.exp(1.5) * absent)
+    assert gain > 1e-5
+    assert "the event 'their sum exceeds" in found.witness(1.5)
+
+
+def test_the_bound_from_above_is_never_below_the_one_from_below() -> None:
+    for noise, rate, steps in ((0.5, 0.01, 10), (1, 1e-4, 1000), (20, 0.5, 1000)):
+        for delta in (1e-3, 1e-10):
+            found = bounds(poisson(noise, rate, steps), math.log(delta), 1e-3)
+            for epsilon in (0.0, 0.1, 1.0, 10.0):
+                assert found.delta(epsilon).lower <= found.delta(epsilon).upper
+
+
+def test_what_is_not_bounded_says_so() -> None:
+    passes = SampledGaussian(noise_multiplier=1, sample_rate=0.1, steps=10, batches=Batches.SHUFFLED)
+    with pytest.raises(NoBound, match="records in turn"):
+        epsilon_of(Ledger(events=(passes, *poisson(1, 0.1, 5).events)), 1e-5)

@@ -1,0 +1,321 @@
+"""One guarantee at a time: is the number what follows, and is everything that goes with it?
+
+Each verifier recomputes the number and answers PROVED, REFUTED with a witness, or INCONCLUSIVE; what the answer rests
+on is said in the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from scipy.special import ndtr
+
+from privctl.domain.events import Batches, Ledger, SampledGaussian, SecretMixture, SignBits
+from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, Scope, Status
+from privctl.domain.mechanism import Regime, WeightNoise
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome
+from verify.recompute import gaussian, ledger, mutual, published, secret
+from verify.recompute.enclosure import Enclosure
+from verify.recompute.sensitivity import least_nonconvex, sensitivity
+
+#: An outcome with its reason.
+Answer = tuple[Outcome, str]
+
+#: By how much two sound bounds on an attacker's chances may differ, relatively: each has its own grid.
+_GRIDS = 1e-4
+_ROUNDING = 1e-9
+#: A claim that two accountants place this closely together, relatively, is not in doubt.
+_AGREES = 1e-6
+_MANY_STEPS = 50_000_000
+
+
+def weight_noise(report: PrivacyReport, guarantee: Guarantee) -> Answer:
+    """Noise on finished weights: the published claim, or a regime's sensitivity under the exact Gaussian."""
+    mechanism = report.mechanism
+    assert isinstance(mechanism, WeightNoise)
+    if guarantee.name == "published":
+        return _published(mechanism, guarantee)
+    if guarantee.name not in list(Regime):
+        return Outcome.INCONCLUSIVE, f"no verifier knows the regime {guarantee.name!r}"
+    bound = sensitivity(mechanism.training, Regime(guarantee.name), guarantee.adjacency, mechanism.dimension)
+    if guarantee.adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT):
+        return Outcome.REFUTED, f"the regimes bound replacing or zeroing one example, not {guarantee.adjacency}"
+    if bound is None:
+        return Outcome.REFUTED, f"the regime {guarantee.name} says nothing about this training"
+    noise = mechanism.noise_stddev
+    if guarantee.scope is Scope.ALL_CANDIDATES:
+        noise = min((noise, *mechanism.candidate_stddevs))
+    told = guarantee.sensitivity
+    if told is None or not math.isclose(told, bound, rel_tol=_ROUNDING):
+        return Outcome.REFUTED, f"its sensitivity is {_number(told)}, but what follows from the facts is {bound:.9g}"
+    multiplier = guarantee.noise_multiplier
+    if multiplier is None or not math.isclose(multiplier, noise / bound, rel_tol=_ROUNDING):
+        return Outcome.REFUTED, f"its noise_multiplier is {_number(multiplier)}, but the noise is {noise / bound:.9g}"
+    return _exact(guarantee, bound / noise)
+
+
+def _published(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
+    told, epsilon, delta = guarantee.sensitivity, guarantee.epsilon, guarantee.delta
+    shift = published.shift(mechanism.training)
+    if told is None or not math.isclose(told, shift, rel_tol=_ROUNDING):
+        return Outcome.REFUTED, f"its sensitivity is {_number(told)}, but the paper's formula gives {shift:.9g}"
+    assert epsilon is not None
+    noise = mechanism.noise_stddev
+    least = least_nonconvex(mechanism.training)
+    most = sensitivity(mechanism.training, Regime.NONCONVEX, Adjacency.REPLACE_ONE, mechanism.dimension)
+    if most is not None and gaussian.delta_at(epsilon, most / noise).upper <= delta:
+        return (
+            Outcome.PROVED,
+            f"it holds after all: training moves the weights by {most:.6g} at most, whatever the loss",
+        )
+    if least is None:
+        return Outcome.INCONCLUSIVE, (
+            f"it does not follow: weights may move by up to {_number(most)}; no case is known here that refutes it for "
+            f"{mechanism.training.optimizer}"
+        )
+    found = gaussian.delta_at(epsilon, least / noise)
+    if found.lower <= delta:
+        return Outcome.INCONCLUSIVE, "it lies between what one training is known to reach and what is proved for all"
+    return Outcome.REFUTED, (
+        f"for losses like -C|w| these facts let zeroing one example move the weights by {least:.6g}: "
+        + _halfspace(epsilon, least / noise, found)
+        + f", not {delta:g}; the epsilon that follows is {gaussian.epsilon_at(delta, least / noise).upper:.6g}"
+    )
+
+
+def _exact(guarantee: Guarantee, mu: float) -> Answer:
+    """One Gaussian of shift ``mu``, in ball arithmetic."""
+    if guarantee.epsilon is None:
+        return Outcome.CONSISTENT, "it claims no finite epsilon"
+    found = gaussian.delta_at(guarantee.epsilon, mu)
+    holds = found.at_most(guarantee.delta)
+    if holds:
+        return Outcome.PROVED, f"delta at this epsilon is at most {found.upper:.6g} (shift {mu:.6g}, ball arithmetic)"
+    if holds is None:
+        return Outcome.INCONCLUSIVE, f"delta at this epsilon lies {found}"
+    return Outcome.REFUTED, (
+        _halfspace(guarantee.epsilon, mu, found)
+        + f", not {guarantee.delta:g}; the epsilon that follows is {gaussian.epsilon_at(guarantee.delta, mu).upper:.9g}"
+    )
+
+
+def _halfspace(epsilon: float, mu: float, found: Enclosure) -> str:
+    edge = epsilon / mu - mu / 2
+    return (
+        f"the event 'the output lies more than {edge:.6g} deviations along the shift' has probability "
+        f"{ndtr(-edge):.6g} with it and {ndtr(-edge - mu):.6g} without, so delta is {found.lower:.6g} at epsilon "
+        f"{epsilon:.6g}"
+    )
+
+
+def events(report: PrivacyReport, guarantee: Guarantee) -> Answer:
+    """A ledger: epsilon, what follows, the floor and what an attacker can do, from certified bounds on both sides."""
+    whole = report.mechanism
+    assert isinstance(whole, Ledger)
+    only = whole.events[0] if len(whole.events) == 1 else None
+    if isinstance(only, SampledGaussian):
+        if guarantee.noise_multiplier is None:
+            return Outcome.REFUTED, "its noise_multiplier is missing"
+        if report.step != "account" and guarantee.noise_multiplier != only.noise_multiplier:
+            return Outcome.REFUTED, (
+                f"its noise_multiplier is {guarantee.noise_multiplier:.9g}, but the ledger's is "
+                f"{only.noise_multiplier:.9g}"
+            )
+        whole = Ledger(events=(replace(only, noise_multiplier=guarantee.noise_multiplier),))
+    wanted = _adjacency(whole)
+    if guarantee.adjacency not in (wanted, *((Adjacency.UNSTATED,) if guarantee.status not in _STANDING else ())):
+        return Outcome.REFUTED, f"its neighbours are {guarantee.adjacency}, but bounds on these events are for {wanted}"
+    if sum(event.steps for event in whole.events) > _MANY_STEPS:
+        return Outcome.INCONCLUSIVE, f"more than {_MANY_STEPS} steps are not recomputed here"
+    try:
+        answer = _epsilon(whole, guarantee)
+        return answer if answer[0] is Outcome.REFUTED else _with_risks(whole, guarantee, answer)
+    except ledger.NoBound as error:
+        return Outcome.INCONCLUSIVE, f"no independent bound: {error}"
+
+
+_STANDING = (Status.PROVED, Status.CONDITIONAL)
+
+
+def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:
+    claims = [value for value in (guarantee.epsilon, guarantee.follows, guarantee.floor) if value is not None]
+    if guarantee.delta == 0:
+        found = ledger.pure_epsilon(whole)
+    elif claims or guarantee.status in _STANDING:
+        found = ledger.epsilon_of(whole, guarantee.delta, claims)
+    else:
+        return Outcome.CONSISTENT, "it claims no finite epsilon"
+    claimed, follows, floor = guarantee.epsilon, guarantee.follows, guarantee.floor
+    if follows is not None and found.at_most(follows) is False:
+        return Outcome.REFUTED, f"it says that {follows:.9g} follows, but epsilon is at least {found.lower:.9g}"
+    if floor is not None and floor > found.upper * (1 + _ROUNDING):
+        return Outcome.REFUTED, f"it says that none below {floor:.9g} holds, but {found.upper:.9g} does"
+    if claimed is None:
+        return Outcome.CONSISTENT, f"it claims no finite epsilon; {_finite(found.upper)} follows"
+    holds = found.at_most(claimed)
+    if holds:
+        return Outcome.PROVED, f"epsilon at delta {guarantee.delta:g} is at most {found.upper:.9g}"
+    if holds is None and found.upper <= claimed * (1 + _AGREES):
+        return Outcome.CONSISTENT, f"epsilon at delta {guarantee.delta:g} lies {found}, the claim up to rounding"
+    if holds is None:
+        return Outcome.INCONCLUSIVE, f"epsilon at delta {guarantee.delta:g} lies {found}, so the claim may be right"
+    return Outcome.REFUTED, f"{_witness(whole, guarantee, claimed)}; the epsilon that follows is {_finite(found.upper)}"
+
+
+def _witness(whole: Ledger, guarantee: Guarantee, claimed: float) -> str:
+    mu = ledger.exact_shift(whole)
+    if mu is not None:
+        seen = " (seen by somebody who knows the order of the records)" if _shuffled(whole) else ""
+        return _halfspace(claimed, mu, gaussian.delta_at(claimed, mu)) + seen
+    if guarantee.delta == 0:
+        return "one step's loss can be as large as its bound"
+    near = ledger.epsilon_of(whole, guarantee.delta).upper
+    return ledger.bounds(whole, math.log(guarantee.delta), ledger.PRECISIONS[0], near).witness(claimed)
+
+
+def _with_risks(whole: Ledger, guarantee: Guarantee, answer: Answer) -> Answer:
+    """The answer, unless an attacker can do more than the guarantee says."""
+    one_order = guarantee.notion is Notion.SECRET_PROTECTION
+    for risk in guarantee.risks:
+        if risk.measure is RiskMeasure.ADVANTAGE:
+            found = ledger.advantage(whole)
+        elif risk.measure in (RiskMeasure.TRUE_POSITIVE_RATE, RiskMeasure.POSTERIOR) and risk.at is not None:
+            found = ledger.power(whole, risk.at, present_only=one_order)
+        else:
+            return Outcome.INCONCLUSIVE, f"no verifier knows the risk {risk.measure}"
+        at = "" if risk.at is None else f" at {risk.at:g}"
+        if found.lower > risk.bound * (1 + _ROUNDING):
+            return Outcome.REFUTED, (
+                f"it says the {risk.measure}{at} is at most {risk.bound:.6g}, but a test of the sum of rounded losses "
+                f"reaches {found.lower:.6g}"
+            )
+        if found.upper > risk.bound * (1 + _GRIDS):
+            return Outcome.INCONCLUSIVE, f"the {risk.measure}{at} lies {found}, and {risk.bound:.6g} is not proved"
+    return answer
+
+
+def _adjacency(whole: Ledger) -> Adjacency:
+    if any(isinstance(event, SecretMixture) for event in whole.events):
+        return Adjacency.ZERO_OUT
+    kinds = {event.batches for event in whole.events if isinstance(event, SampledGaussian)}
+    if Batches.FIXED_SIZE in kinds:
+        return Adjacency.REPLACE_ONE
+    return Adjacency.ZERO_OUT if Batches.SHUFFLED in kinds else Adjacency.ADD_OR_REMOVE
+
+
+def _shuffled(whole: Ledger) -> bool:
+    return any(isinstance(e, SampledGaussian) and e.batches is Batches.SHUFFLED for e in whole.events)
+
+
+def sign_bits(report: PrivacyReport, guarantee: Guarantee) -> Answer:
+    """Published signs: nats by the chain rule, what they allow, and the delta that nothing goes below."""
+    event = report.mechanism
+    assert isinstance(event, SignBits)
+    if guarantee.notion is Notion.APPROXIMATE_DP:
+        return _unavoidable(event, guarantee)
+    nats = mutual.nats(event)
+    if guarantee.delta != 0 or guarantee.adjacency is not Adjacency.REPLACE_ONE:
+        return Outcome.REFUTED, "nats of information have no delta, and are for one example replaced"
+    if guarantee.epsilon is None or guarantee.epsilon < nats * (1 - _ROUNDING):
+        return Outcome.REFUTED, (
+            f"what follows is {nats:.9g} nats: {event.groups} groups x {event.steps} steps x "
+            f"rate {event.sample_rate:g} x fire probability {event.fire_probability:g} x ln 2, not "
+            f"{_number(guarantee.epsilon)}"
+        )
+    measures = {RiskMeasure.ADVANTAGE: mutual.total_variation, RiskMeasure.AUC: mutual.auc}
+    for risk in guarantee.risks:
+        if risk.measure not in measures:
+            return Outcome.INCONCLUSIVE, f"no verifier knows the risk {risk.measure} of nats"
+        allowed = measures[risk.measure](nats)
+        if allowed.lower > risk.bound * (1 + _ROUNDING):
+            return (
+                Outcome.REFUTED,
+                f"{nats:.6g} nats allow a {risk.measure} of {allowed.lower:.9g}, not {risk.bound:.9g}",
+            )
+    return Outcome.PROVED, f"{nats:.9g} nats by the chain rule, ln 2 a sign; an average over data, no worst case"
+
+
+def _unavoidable(event: SignBits, guarantee: Guarantee) -> Answer:
+    kind = Batches.SHUFFLED if "shuffled" in guarantee.name else Batches.POISSON
+    least = mutual.unavoidable_delta(event, kind)
+    if guarantee.epsilon is not None:
+        return (
+            Outcome.REFUTED,
+            f"no epsilon holds: a record that decides its batch shows itself with chance {least:.6g}",
+        )
+    if least > guarantee.delta:
+        return Outcome.REFUTED, (
+            f"a record that decides its batch's sign shows itself with probability {least:.6g}, above delta "
+            f"{guarantee.delta:g}"
+        )
+    return Outcome.CONSISTENT, f"nothing refutes it: a record shows itself with probability {least:.6g} at most"
+
+
+def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
+    """A secret's protection: nats by another quadrature, the posterior by Fano's inequality; or the whole curve."""
+    whole = report.mechanism
+    assert isinstance(whole, Ledger)
+    if guarantee.delta > 0:
+        return events(report, guarantee)
+    found = [secret.information(event) for event in whole.events if isinstance(event, SecretMixture)]
+    if len(found) < len(whole.events):
+        return Outcome.INCONCLUSIVE, "the ledger holds events that are not of one secret"
+    nats = Enclosure(sum(f.lower for f in found), sum(f.upper for f in found))
+    if guarantee.adjacency is not Adjacency.ZERO_OUT:
+        return (
+            Outcome.REFUTED,
+            f"its neighbours are {guarantee.adjacency}; the divergence is from the secret zeroed out",
+        )
+    if guarantee.epsilon is None or guarantee.epsilon < nats.lower * (1 - _ROUNDING):
+        return Outcome.REFUTED, f"what follows is {nats.upper:.9g} nats, not {_number(guarantee.epsilon)}"
+    only = whole.events[0] if len(whole.events) == 1 else None
+    if isinstance(only, SecretMixture) and guarantee.noise_multiplier not in (None, only.noise_multiplier):
+        return Outcome.REFUTED, (
+            f"its noise_multiplier is {_number(guarantee.noise_multiplier)}, the ledger's {only.noise_multiplier:.9g}"
+        )
+    for risk in guarantee.risks:
+        if risk.measure is not RiskMeasure.POSTERIOR or risk.at is None:
+            return Outcome.INCONCLUSIVE, f"no verifier knows the risk {risk.measure} of a secret"
+        least = secret.posterior(nats.lower, risk.at)
+        if risk.bound < least * (1 - 1e-8):
+            return Outcome.REFUTED, f"a prior of {risk.at:g} and {nats.upper:.6g} nats allow {least:.9g}, by Fano"
+    return (
+        Outcome.PROVED,
+        f"at most {nats.upper:.9g} nats about the secret, by the trapezoidal rule; Fano gives the rest",
+    )
+
+
+Verifier = Callable[[PrivacyReport, Guarantee], Answer]
+
+#: (mechanism, notion) -> what recomputes it. Nothing else is answered for.
+VERIFIERS: dict[tuple[type, Notion], Verifier] = {
+    (WeightNoise, Notion.APPROXIMATE_DP): weight_noise,
+    (Ledger, Notion.APPROXIMATE_DP): events,
+    (Ledger, Notion.SECRET_PROTECTION): secret_information,
+    (SignBits, Notion.MUTUAL_INFORMATION): sign_bits,
+    (SignBits, Notion.APPROXIMATE_DP): sign_bits,
+}
+
+
+def verifier_of(report: PrivacyReport, guarantee: Guarantee) -> Verifier | None:
+    """The verifier for a guarantee of ``report``; None where there is none."""
+    return VERIFIERS.get((type(report.mechanism), guarantee.notion))
+
+
+def titles(report: PrivacyReport) -> Iterator[str]:
+    """How each guarantee is called, told apart where names repeat."""
+    names = [g.name for g in report.guarantees]
+    for guarantee in report.guarantees:
+        more = [str(guarantee.adjacency), *(["all candidates"] if guarantee.scope is Scope.ALL_CANDIDATES else [])]
+        yield guarantee.name if names.count(guarantee.name) == 1 else f"{guarantee.name}, {', '.join(more)}"
+
+
+def _number(value: float | None) -> str:
+    return "missing" if value is None else f"{value:.9g}"
+
+
+def _finite(value: float) -> str:
+    return f"{value:.9g}" if math.isfinite(value) else "none that is finite"

@@ -1,0 +1,284 @@
+"""The noise between two checkpoints, tensor by tensor, in one pass over both that digests them too.
+
+Under the report's claim every deviate is N(0, 1), independently of all others. Four tests share the level ``LEVEL``
+(Bonferroni): the mean, the standard deviation and the shape (Kolmogorov and Smirnov) of each tensor's noise, and the
+correlation of every two stretches. A test that does not reject proves nothing: the verdict is then CONSISTENT.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.stats import chi2, kstwo, norm
+
+from privctl.storage.digest import Advance, TensorHasher, silent
+from privctl.storage.header import TensorInfo
+from privctl.storage.reader import SafetensorsFile
+from verify.measured.values import VIEWS, Floats, deviates, numbers
+
+#: Chance that noise as claimed is called wrong, all tests of one checkpoint together.
+LEVEL = 1e-6
+#: Bytes read of each file at a time; deviates kept of each chunk, and how many of them are compared with others'.
+_CHUNK = 4 << 20
+_SAMPLE, _HEAD = 8192, 512
+_MOST_HEADS = 4096
+_LEAST_COMPARED = 64
+#: Distance of neighbouring weights, relative to them, at most.
+_GRAIN = {"F64": 2.0**-52, "F32": 2.0**-23, "F16": 2.0**-10, "BF16": 2.0**-7}
+
+
+@dataclass(slots=True)
+class TensorNoise:
+    """What was found of one tensor; ``difference`` sums are over all its weights, the rest over the sample."""
+
+    name: str
+    dtype: str
+    elements: int
+    changed: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+    largest: float = 0.0
+    deviates: list[Floats] = field(default_factory=list)
+
+    @property
+    def mean(self) -> float:
+        """Of the differences, in the weights' units."""
+        return self.total / self.elements if self.elements else 0.0
+
+    @property
+    def stddev(self) -> float:
+        """Root mean square of the differences, in the weights' units; rounding of the stored weights included."""
+        return math.sqrt(self.squares / self.elements) if self.elements else 0.0
+
+    @property
+    def sample(self) -> Floats:
+        """Deviates drawn evenly from all of the tensor."""
+        return np.concatenate(self.deviates) if self.deviates else np.empty(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Tensors that noise was promised for, those that were to stay, and the digests of both files."""
+
+    noised: tuple[TensorNoise, ...]
+    touched: tuple[str, ...]
+    missing: tuple[str, ...]
+    heads: tuple[tuple[str, Floats], ...]
+    before: TensorHasher | None
+    after: TensorHasher
+
+
+def measure(
+    before: SafetensorsFile,
+    after: SafetensorsFile,
+    stddev: float,
+    untouched: Sequence[str],
+    advance: Advance = silent,
+) -> Measured:
+    """Read both files once, front to back, and compare them. ``untouched`` names tensors without noise.
+
+    ``before``'s digest is None where its tensors lie in another order.
+    """
+    old = {tensor.name: tensor for tensor in before.tensors}
+    alike = [_kind(t) for t in before.tensors] == [_kind(t) for t in after.tensors]
+    walk = _Walk(
+        stddev=stddev, before=TensorHasher(_header(before)) if alike else None, after=TensorHasher(_header(after))
+    )
+    for tensor in after.tensors:
+        was = old.get(tensor.name)
+        if was is not None and _kind(was) != _kind(tensor):
+            was = None
+        stays = tensor.name in untouched or tensor.dtype not in VIEWS
+        found = TensorNoise(name=tensor.name, dtype=tensor.dtype, elements=tensor.elements)
+        changed = False
+        for start, old_part, new_part in _chunks(before, after, was, tensor):
+            walk.digest(old_part, new_part)
+            if was is not None and stays:
+                changed = changed or old_part != new_part
+            elif was is not None:
+                walk.take(found, old_part, new_part, start, tensor.size)
+            advance(len(old_part) + len(new_part))
+        walk.finish(was, tensor)
+        if was is None:
+            walk.missing.append(tensor.name)
+        elif not stays:
+            walk.noised.append(found)
+        elif changed:
+            walk.touched.append(tensor.name)
+    return Measured(
+        noised=tuple(walk.noised), touched=tuple(walk.touched), missing=tuple(walk.missing), heads=tuple(walk.heads),
+        before=walk.before, after=walk.after,
+    )  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class _Walk:
+    """What grows while both files are read."""
+
+    stddev: float
+    before: TensorHasher | None
+    after: TensorHasher
+    noised: list[TensorNoise] = field(default_factory=list)
+    touched: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    heads: list[tuple[str, Floats]] = field(default_factory=list)
+    coins: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def digest(self, old: memoryview, new: memoryview) -> None:
+        if self.before is not None:
+            self.before.update(old)
+        self.after.update(new)
+
+    def finish(self, was: TensorInfo | None, tensor: TensorInfo) -> None:
+        if self.before is not None and was is not None:
+            self.before.finish_tensor(was)
+        self.after.finish_tensor(tensor)
+
+    def take(self, found: TensorNoise, old: memoryview, new: memoryview, start: int, size: int) -> None:
+        """Add one stretch of a tensor of ``size`` bytes to ``found``, and its first deviates to the heads."""
+        room = max(256, _SAMPLE * len(new) // max(size, 1))
+        head = _take(found, old, new, self.stddev, self.coins, room)
+        if len(self.heads) < _MOST_HEADS and len(head) >= _LEAST_COMPARED:
+            self.heads.append((f"{found.name} from weight {start // VIEWS[found.dtype].itemsize}", head))
+
+
+def _kind(tensor: TensorInfo) -> tuple[str, str, tuple[int, ...]]:
+    return tensor.name, tensor.dtype, tensor.shape
+
+
+def _header(file: SafetensorsFile) -> bytes:
+    header = bytearray(file.header.data_start)
+    file.read_into(0, memoryview(header))
+    return bytes(header)
+
+
+def _chunks(
+    before: SafetensorsFile, after: SafetensorsFile, was: TensorInfo | None, tensor: TensorInfo
+) -> Iterator[tuple[int, memoryview, memoryview]]:
+    """The same stretch of both tensors, one after another; nothing of the old one where it is no match."""
+    for start in range(0, tensor.size, _CHUNK):
+        size = min(_CHUNK, tensor.size - start)
+        new = memoryview(after.read(tensor, start, size))
+        yield start, memoryview(before.read(was, start, size)) if was is not None else memoryview(b""), new
+
+
+def _take(
+    found: TensorNoise, old: memoryview, new: memoryview, stddev: float, coins: np.random.Generator, room: int
+) -> Floats:
+    """Add one stretch to ``found``; returns the deviates of its first weights."""
+    view = VIEWS[found.dtype]
+    before, after = np.frombuffer(old, view), np.frombuffer(new, view)
+    if found.dtype == "BF16":
+        start = numbers(before, found.dtype)
+        difference = numbers(after, found.dtype) - start
+    else:
+        start = before
+        difference = np.subtract(after, before, dtype=np.float64)
+    found.changed += int(np.count_nonzero(before != after))
+    found.total += float(difference.sum())
+    found.squares += float(np.dot(difference, difference))
+    found.largest = max(found.largest, float(start.max(initial=0)), -float(start.min(initial=0)))
+    step = -(-len(before) // room)
+    kept = slice(None, None, step)
+    found.deviates.append(
+        deviates(before[kept], after[kept], found.dtype, stddev, coins.random(-(-len(before) // step)))
+    )
+    count = min(_HEAD, len(before))
+    return deviates(before[:count], after[:count], found.dtype, stddev, coins.random(count))
+
+
+def complaints(parts: Sequence[Measured], stddev: float, tied: Sequence[Sequence[str]] = ()) -> list[str]:
+    """What contradicts the claim, in sentences that name the tensors; nothing where no test rejects.
+
+    ``stddev`` is the one reported; ``tied`` are groups of tensors that were to get the same noise.
+    """
+    tensors = [tensor for part in parts for tensor in part.noised if tensor.elements]
+    found = [f"tensor {name!r} was to stay as it was, but changed" for part in parts for name in part.touched]
+    found += [f"tensor {name!r} is not in the parent in this shape" for part in parts for name in part.missing]
+    forgotten = [t for t in tensors if not t.changed and _would_show(t, stddev)]
+    found += [f"tensor {t.name!r} got no noise: it equals its parent's" for t in forgotten]
+    level = LEVEL / 5 / max(len(tensors), 1)
+    for tensor in tensors:
+        if tensor not in forgotten:
+            found += _of_tensor(tensor, stddev, level)
+    if not found:
+        found += _pooled(tensors)
+    heads = [head for part in parts for head in part.heads]
+    return [*found, *_reused(heads, tied, {t.name for t in forgotten})]
+
+
+def _would_show(tensor: TensorNoise, stddev: float) -> bool:
+    """Whether noise would have changed at least one weight, rounding or not (but for a chance below ``LEVEL``)."""
+    hidden = min(0.7, tensor.largest * _GRAIN[tensor.dtype] / stddev)
+    return hidden**tensor.elements < LEVEL
+
+
+def _of_tensor(tensor: TensorNoise, stddev: float, level: float) -> Iterator[str]:
+    sample, count = tensor.sample, len(tensor.sample)
+    if count == 0:
+        return
+    if not np.isfinite(sample).all():
+        yield f"tensor {tensor.name!r} holds weights that are not finite"
+        return
+    squares = float(np.dot(sample, sample))
+    if tensor.dtype in ("F32", "F64") and tensor.largest * 2.0**-23 < 1e-4 * stddev:
+        # Rounding hides nothing: all weights count, not the sample alone.
+        count, squares = tensor.elements, tensor.squares / stddev**2
+        mean = tensor.total / stddev / math.sqrt(count)
+    else:
+        mean = float(sample.sum()) / math.sqrt(count)
+    if 2 * norm.sf(abs(mean)) < level:
+        yield f"tensor {tensor.name!r}: its noise has mean {mean / math.sqrt(count) * stddev:.4g}, which is not 0"
+    if 2 * min(chi2.cdf(squares, count), chi2.sf(squares, count)) < level:
+        ratio = math.sqrt(squares / count)
+        yield (
+            f"tensor {tensor.name!r}: its noise has standard deviation {ratio * stddev:.6g}, {ratio:.4g} times the "
+            f"{stddev:.6g} reported"
+        )
+    elif count >= 8 and (shape := _kolmogorov(sample)) < level:
+        yield f"tensor {tensor.name!r}: its noise is not Gaussian (p = {shape:.2g})"
+
+
+def _kolmogorov(sample: Floats) -> float:
+    ordered = norm.cdf(np.sort(sample))
+    ranks = np.arange(len(sample) + 1) / len(sample)
+    distance = max(float((ranks[1:] - ordered).max()), float((ordered - ranks[:-1]).max()))
+    return float(kstwo.sf(distance, len(sample)))
+
+
+def _pooled(tensors: Sequence[TensorNoise]) -> Iterator[str]:
+    """All tensors together, which sees what none of many small ones shows."""
+    if not tensors:
+        return
+    sample = np.concatenate([tensor.sample for tensor in tensors])
+    squares = float(np.dot(sample, sample))
+    if 2 * min(chi2.cdf(squares, len(sample)), chi2.sf(squares, len(sample))) < LEVEL / 5:
+        yield f"all tensors together: the noise is {math.sqrt(squares / len(sample)):.6g} times what is reported"
+
+
+def _reused(heads: Sequence[tuple[str, Floats]], tied: Sequence[Sequence[str]], without: set[str]) -> Iterator[str]:
+    """Two stretches with the same noise: their products do not average out."""
+    heads = [(name, head) for name, head in heads if name.rpartition(" from weight ")[0] not in without]
+    if len(heads) < 2:
+        return
+    lengths = np.array([len(head) for _, head in heads])
+    table = np.zeros((len(heads), _HEAD))
+    for row, (_, head) in zip(table, heads, strict=True):
+        row[: len(head)] = np.clip(head, -6, 6)
+    pairs = len(heads) * (len(heads) - 1) / 2
+    limit = float(norm.isf(LEVEL / 10 / pairs)) * 1.5  # products are not quite normal
+    groups: Mapping[str, int] = {name: i for i, group in enumerate(tied) for name in group}
+    shown = 0
+    for i in range(len(heads)):
+        scores = table[i + 1 :] @ table[i] / np.sqrt(np.minimum(lengths[i], lengths[i + 1 :]))
+        for j in np.flatnonzero(np.abs(scores) > limit) + i + 1:
+            names = [heads[k][0].rpartition(" from weight ")[0] for k in (i, j)]
+            if names[0] != names[1] and groups.get(names[0], -1) == groups.get(names[1], -2):
+                continue
+            yield f"{heads[i][0]!r} and {heads[j][0]!r} got the same noise: one can be taken off with the other"
+            shown += 1
+            if shown == 5:
+                return

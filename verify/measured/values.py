@@ -1,0 +1,57 @@
+"""Stored weights as numbers, and what rounding hides of the noise that was added to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+Floats = NDArray[np.float64]
+
+#: Formats that noise is added to, with the numpy view of their bytes.
+VIEWS: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
+
+
+def numbers(stored: NDArray[Any], dtype: str) -> Floats:
+    """The weights as float64; all formats fit."""
+    if dtype == "BF16":
+        return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return stored.astype(np.float64)
+
+
+def deviates(before: NDArray[Any], after: NDArray[Any], dtype: str, stddev: float, coins: Floats) -> Floats:
+    """The noise in standard deviations, exactly N(0, 1) if it is Gaussian with ``stddev`` and was rounded once.
+
+    A stored weight stands for all sums that round to it: the noise is placed among them by ``coins``, uniform on
+    (0, 1), in proportion to the Gaussian's mass. Shapes are all (n,).
+    """
+    start, end = numbers(before, dtype), numbers(after, dtype)
+    down, up = _neighbours(after, dtype)
+    low, high = ((end + down) / 2 - start) / stddev, ((end + up) / 2 - start) / stddev
+    # From the nearer tail, so that far noise keeps its precision.
+    mirrored = low + high > 0
+    low, high = np.where(mirrored, -high, low), np.where(mirrored, -low, high)
+    mass_low, mass_high = ndtr(low), ndtr(high)
+    place = np.where(mass_high > 0, ndtri(mass_low + coins * (mass_high - mass_low)), (low + high) / 2)
+    place = np.where(np.isfinite(place), place, (low + high) / 2)
+    return np.where(mirrored, -place, place)
+
+
+def _neighbours(stored: NDArray[Any], dtype: str) -> tuple[Floats, Floats]:
+    """The next weights below and above that the format can hold."""
+    if dtype != "BF16":
+        ends = [np.nextafter(stored, stored.dtype.type(way)) for way in (-np.inf, np.inf)]
+        return ends[0].astype(np.float64), ends[1].astype(np.float64)
+    negative = stored >> 15 == 1
+    towards, away = stored - np.uint16(1), stored + np.uint16(1)
+    zero = stored & np.uint16(0x7FFF) == 0
+    down = np.where(zero, np.uint16(0x8001), np.where(negative, away, towards))
+    up = np.where(zero, np.uint16(0x0001), np.where(negative, towards, away))
+    return numbers(down.astype(np.uint16), dtype), numbers(up.astype(np.uint16), dtype)

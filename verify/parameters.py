@@ -1,0 +1,216 @@
+"""Whether a report agrees with itself: its parameters with its mechanism, and its guarantees with both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from privctl.domain.events import Batches, Event, Ledger, RandomizedResponse, SampledGaussian, SignBits
+from privctl.domain.guarantee import Adjacency, Notion, Scope
+from privctl.domain.mechanism import Calibration, ClippedTraining, Formula, Regime, WeightNoise
+from privctl.domain.report import PrivacyReport
+from verify.recompute import gaussian, published
+from verify.recompute.sensitivity import sensitivity
+
+_ROUNDING = 1e-9
+
+
+def contradictions(report: PrivacyReport) -> Iterator[str]:
+    """Each disagreement in one sentence that names what disagrees."""
+    if report.step in _OF_STEP:
+        yield from _OF_STEP[report.step](report)
+    deltas = {g.delta for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP}
+    said = report.parameters.get("delta")
+    if isinstance(said, float) and deltas - {said}:
+        yield f"a guarantee has delta {max(deltas - {said}):g}, but the parameters say {said:g}"
+    elif len(deltas) > 1:
+        yield f"its guarantees have different deltas: {', '.join(f'{d:g}' for d in sorted(deltas))}"
+
+
+def _compare(what: str, found: Any, expected: Any, source: str) -> Iterator[str]:
+    if isinstance(found, (int, float)) and isinstance(expected, (int, float)):
+        alike = math.isclose(found, expected, rel_tol=_ROUNDING, abs_tol=0.0)
+    else:
+        alike = found == expected
+    if not alike:
+        yield f"{what} is {_shown(found)}, but {source} {_shown(expected)}"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def _noise(report: PrivacyReport) -> Iterator[str]:
+    mechanism, said = report.mechanism, report.parameters
+    if not isinstance(mechanism, WeightNoise):
+        yield "a noise step has no mechanism that says how much noise was added"
+        return
+    yield from _compare("parameter calibration", said.get("calibration"), mechanism.calibration.value, "mechanism says")
+    epsilon, delta = said.get("epsilon"), said.get("delta")
+    if not (isinstance(epsilon, (int, float)) and isinstance(delta, float)):
+        yield "the parameters do not say for which epsilon and delta the noise was chosen"
+        return
+    yield from _stddev(mechanism, float(epsilon), delta)
+    if mechanism.candidate_stddevs and mechanism.noise_stddev not in mechanism.candidate_stddevs:
+        yield f"noise_stddev {mechanism.noise_stddev:g} is not among the candidate_stddevs"
+    yield from _tensors(report, mechanism)
+    for guarantee in report.guarantees:
+        if guarantee.name == "published":
+            yield from _compare("epsilon of 'published'", guarantee.epsilon, float(epsilon), "the noise was made for")
+        if guarantee.scope is Scope.ALL_CANDIDATES and len(mechanism.candidate_stddevs) < 2:
+            yield f"{guarantee.name!r} speaks of all candidates, but there is one"
+
+
+def _stddev(mechanism: WeightNoise, epsilon: float, delta: float) -> Iterator[str]:
+    """The standard deviation against the calibration's own formula."""
+    found = mechanism.noise_stddev
+    if mechanism.calibration is Calibration.DP_WEIGHTS:
+        wanted = published.stddev(mechanism.training, epsilon, delta, mechanism.formula or Formula.ALGORITHM_2)
+        yield from _compare("noise_stddev", found, wanted, "the published formula gives")
+        return
+    factor = gaussian.multiplier_at(epsilon, delta).upper
+    regime = mechanism.regime or Regime.NONCONVEX
+    wanted_by = [
+        value * factor
+        for adjacency in (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
+        if (value := sensitivity(mechanism.training, regime, adjacency, mechanism.dimension)) is not None
+    ]
+    if not any(math.isclose(found, wanted, rel_tol=_ROUNDING) for wanted in wanted_by):
+        shown = " or ".join(f"{wanted:.12g}" for wanted in wanted_by) or "nothing"
+        yield f"noise_stddev is {found:.12g}, but the Gaussian calibration for {regime} losses gives {shown}"
+
+
+def _tensors(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
+    tensors = {t.name: t for artifact in report.outputs for t in artifact.tensors}
+    untouched, tied = report.parameters.get("tensors_untouched"), report.parameters.get("tensors_tied")
+    if not tensors or not isinstance(untouched, dict) or not isinstance(tied, list):
+        return
+    noised = {name: t for name, t in tensors.items() if name not in untouched}
+    yield from _compare(
+        "tensors_noised", report.parameters.get("tensors_noised"), len(noised), "the tensors listed are"
+    )
+    again = {name for group in tied for name in group[1:]}
+    counted = sum(math.prod(t.shape) for name, t in noised.items() if name not in again)
+    yield from _compare("dimension", mechanism.dimension, counted, "the tensors that got noise hold")
+
+
+def _retrain(report: PrivacyReport) -> Iterator[str]:
+    said, mechanism = report.parameters, report.mechanism
+    if isinstance(mechanism, ClippedTraining):
+        for name in ("clip_norm", "learning_rate", "momentum", "beta1", "beta2", "weight_decay"):
+            if name in said:
+                yield from _compare(f"mechanism's {name}", getattr(mechanism, name), said[name], "the parameters say")
+        yield from _compare("dataset_size", mechanism.dataset_size, said.get("examples"), "the parameters say")
+        return
+    examples, batch = said.get("examples"), said.get("batch_size")
+    if isinstance(examples, int) and isinstance(batch, (int, float)) and examples > 0:
+        yield from _compare(
+            "parameter sample_rate", said.get("sample_rate"), batch / examples, "batch_size / examples is"
+        )
+    if isinstance(mechanism, SignBits):
+        pairs = {
+            "groups": "number_of_groups", "fire_probability": "fire_probability", "sample_rate": "sample_rate",
+            "steps": "steps",
+        }  # fmt: skip
+        for name, key in pairs.items():
+            yield from _compare(f"mechanism's {name}", getattr(mechanism, name), said.get(key), f"parameter {key} says")
+    if isinstance(mechanism, Ledger):
+        yield from (_ferret if said.get("method") == "ferret" else _sampled)(mechanism, said)
+
+
+def _sampled(ledger: Ledger, said: Mapping[str, Any]) -> Iterator[str]:
+    """DP-SGD: all steps begun, at the rate and noise of the recipe."""
+    events = [e for e in ledger.events if isinstance(e, SampledGaussian)]
+    if len(events) < len(ledger.events):
+        return
+    total = sum(e.steps for e in events)
+    yield from _compare("number of steps in the ledger", total, said.get("steps_begun"), "steps_begun says")
+    for event in events:
+        yield from _compare("rate in the ledger", event.sample_rate, said.get("sample_rate"), "the parameters say")
+        noise = said.get("noise_multiplier")
+        yield from _compare("noise multiplier in the ledger", event.noise_multiplier, noise, "the parameters say")
+        yield from _compare("kind of batches in the ledger", event.batches, Batches.POISSON, "this method draws")
+    updates = said.get("updates")
+    if isinstance(updates, int) and updates > total:
+        yield f"{updates} updates were made, but the ledger holds {total} steps"
+
+
+def _ferret(ledger: Ledger, said: Mapping[str, Any]) -> Iterator[str]:
+    """FERRET: the steps in which anything fired, with as many values in each as fired together."""
+    total = sum(e.steps for e in ledger.events)
+    yield from _compare("number of steps in the ledger", total, said.get("fired_steps"), "fired_steps says")
+    fired, release = said.get("fired"), said.get("release")
+    groups = said.get("fired_by_group")
+    if isinstance(groups, list):
+        yield from _compare("fired", fired, sum(groups), "the groups together fired")
+    values = 0
+    for event in ledger.events:
+        yield from _ferret_event(event, said)
+        values += _values(event, said) * event.steps
+    kinds = {type(event) for event in ledger.events}
+    if kinds != {RandomizedResponse if release == "randomized-response" else SampledGaussian}:
+        yield f"the ledger's events are not those of the release {release!r}"
+    if release != "gaussian":
+        yield from _compare("number of values in the ledger", values, fired, "fired says")
+
+
+def _ferret_event(event: Event, said: Mapping[str, Any]) -> Iterator[str]:
+    if isinstance(event, (SampledGaussian, RandomizedResponse)):
+        yield from _compare("rate in the ledger", event.sample_rate, said.get("sample_rate"), "the parameters say")
+    if isinstance(event, RandomizedResponse):
+        yield from _compare("log-odds in the ledger", event.epsilon, said.get("bit_epsilon"), "bit_epsilon says")
+    if isinstance(event, SampledGaussian):
+        yield from _compare("kind of batches in the ledger", event.batches, Batches.POISSON, "this method draws")
+        noise, found = said.get("noise_multiplier"), event.noise_multiplier
+        if said.get("release") == "gaussian":
+            yield from _compare("noise multiplier in the ledger", found, noise, "the parameters say")
+        elif isinstance(noise, float):
+            wanted = noise / (2 * math.sqrt(max(1, _values(event, said))))
+            if not math.isclose(found, wanted, rel_tol=_ROUNDING):
+                yield f"noise multiplier {found:g} in the ledger is not {noise:g} / (2 sqrt(a number of groups))"
+
+
+def _values(event: Event, said: Mapping[str, Any]) -> int:
+    """How many groups fired together in the event's steps."""
+    if isinstance(event, RandomizedResponse):
+        return event.bits
+    noise = said.get("noise_multiplier")
+    if not (isinstance(event, SampledGaussian) and isinstance(noise, float)):
+        return 0
+    return round((noise / (2 * event.noise_multiplier)) ** 2)
+
+
+def _account(report: PrivacyReport) -> Iterator[str]:
+    said, mechanism = report.parameters, report.mechanism
+    event = mechanism.events[0] if isinstance(mechanism, Ledger) and len(mechanism.events) == 1 else mechanism
+    if isinstance(event, Ledger) or event is None:
+        return
+    found = said.get("found")
+    for name in ("noise_multiplier", "sample_rate", "steps", "scale", "fire_probability", "groups", "bits", "batches"):
+        if name in said and hasattr(event, name):
+            yield from _compare(f"mechanism's {name}", getattr(event, name), said[name], "the parameters say")
+    if "dataset_size" in said and "batch_size" in said and hasattr(event, "sample_rate"):
+        rate = said["batch_size"] / said["dataset_size"]
+        yield from _compare("mechanism's sample_rate", event.sample_rate, rate, "batch_size / dataset_size is")
+    for name, value in found.items() if isinstance(found, dict) else ():
+        field = _SOLVED.get(name, "")
+        if hasattr(event, field):
+            yield from _compare(f"mechanism's {field}", getattr(event, field), value, "found is")
+    by_noise = isinstance(event, SampledGaussian) and said.get("epsilon") is None
+    for guarantee in report.guarantees if by_noise else ():
+        if guarantee.noise_multiplier is not None:
+            here = getattr(event, "noise_multiplier", None)
+            yield from _compare(f"noise multiplier of {guarantee.name!r}", guarantee.noise_multiplier, here, "it is")
+
+
+#: What a plan may have looked for -> the field of its event.
+_SOLVED = {
+    "noise multiplier": "noise_multiplier", "fire probability": "fire_probability", "scale": "scale",
+    "bit epsilon": "epsilon",
+}  # fmt: skip
+_OF_STEP: dict[str, Callable[[PrivacyReport], Iterator[str]]] = {
+    "noise": _noise,
+    "retrain": _retrain,
+    "account": _account,
+}

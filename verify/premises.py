@@ -1,0 +1,153 @@
+"""What a guarantee rests on: whether its status follows from its assumptions, and these from the rest of the report.
+
+A report is not signed: that something was enforced is its author's word. What can be seen is a state that nothing in
+the report bears out, a condition that is missing, and a status better than the conditions allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from privctl.domain.events import Batches, Event, Ledger, SampledGaussian, SecretMixture
+from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, Status, status_of
+from privctl.domain.mechanism import ClippedTraining, Mechanism, Regime, WeightNoise
+from privctl.domain.report import PrivacyReport
+
+_BELIEVED = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
+#: Conditions that no program can see to.
+_NEVER_ENFORCED = frozenset({
+    "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity",
+    "tied-tensors", "separate-tensors", "unrounded-weights", "integer-tensors", "excluded-tensors", "frozen-tensors",
+    "vocabulary", "labels",
+})  # fmt: skip
+_OF_REGIME = {
+    str(Regime.CONVEX): ("convex-loss", "clipping-keeps-convexity", "step-size"),
+    str(Regime.STRONGLY_CONVEX): ("strongly-convex-loss", "clipping-inactive", "step-size"),
+    str(Regime.SMOOTH): ("smooth-loss",),
+}
+_OF_TRAINING = ("starting weights", "unit of privacy", "number of examples")
+#: Why a tensor got no noise (by a word of the reason) -> the condition that brings.
+_UNTOUCHED = {"integer": "integer-tensors", "left out": "excluded-tensors", "public base": "frozen-tensors"}
+_HALF = frozenset({"F16", "BF16"})
+_SECRET_SOURCE = "under a key from the operating system"  # noqa: S105 - what a report says of its noise
+
+
+def faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:
+    """What is wrong with the status and the assumptions of one guarantee; nothing where all is borne out."""
+    states = {a.name: a.state for a in guarantee.assumptions}
+    earned = status_of(guarantee.assumptions)
+    if guarantee.status in (Status.PROVED, Status.CONDITIONAL):
+        if earned is Status.VOID:
+            violated = next(a.name for a in guarantee.assumptions if a.state is AssumptionState.VIOLATED)
+            yield f"its status is {guarantee.status}, but its assumption {violated!r} is violated, which makes it void"
+        elif guarantee.status is Status.PROVED and earned is not Status.PROVED:
+            asserted = next(a.name for a in guarantee.assumptions if a.state is AssumptionState.ASSERTED)
+            yield f"its status is proved, but its assumption {asserted!r} is only asserted"
+    if guarantee.status is Status.REFUTED:
+        return
+    for name in _required(report, guarantee):
+        if name not in states:
+            yield f"it rests on the assumption {name!r}, which it does not name"
+    for name, state in states.items():
+        yield from _unborne(report, name, state, parents)
+
+
+def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    mechanism = report.mechanism
+    if isinstance(mechanism, WeightNoise):
+        yield from ("training-facts", "secret-noise")
+        yield from _OF_REGIME.get(guarantee.name, ())
+        yield from _of_tensors(report)
+        return
+    if report.step == "retrain":
+        yield from _OF_TRAINING
+    if guarantee.notion is Notion.MUTUAL_INFORMATION:
+        yield "public masks"
+        return
+    if isinstance(mechanism, Ledger):
+        yield "contribution"
+        for event in mechanism.events:
+            if (kind := _batches(event)) is not None:
+                yield f"{kind} batches"
+        if report.step == "retrain":
+            yield "secret noise"
+            if report.parameters.get("method") == "ferret":
+                yield "public masks"
+
+
+def _batches(event: Event) -> Batches | None:
+    if isinstance(event, SampledGaussian):
+        return event.batches if event.sample_rate < 1 or event.batches is Batches.SHUFFLED else None
+    rates = event.probabilities if isinstance(event, SecretMixture) else (event.sample_rate,)
+    return Batches.POISSON if min(rates) < 1 else None
+
+
+def _of_tensors(report: PrivacyReport) -> Iterator[str]:
+    untouched = report.parameters.get("tensors_untouched")
+    untouched = untouched if isinstance(untouched, dict) else {}
+    for part, name in _UNTOUCHED.items():
+        if any(part in str(reason) for reason in untouched.values()):
+            yield name
+    if report.parameters.get("tensors_tied"):
+        yield "tied-tensors"
+    tensors = [t for artifact in report.outputs for t in artifact.tensors]
+    if any(t.dtype in _HALF and t.name not in untouched for t in tensors):
+        yield "unrounded-weights"
+
+
+def _unborne(
+    report: PrivacyReport, name: str, state: AssumptionState, parents: Sequence[PrivacyReport]
+) -> Iterator[str]:
+    """A state better than anything in the report bears out."""
+    if state not in (AssumptionState.ENFORCED, AssumptionState.CHECKED):
+        if name in ("secret-noise", "secret noise") and state is AssumptionState.ASSERTED and _given_seed(report):
+            yield f"its assumption {name!r} is asserted, but the noise was made from a given seed, which violates it"
+        return
+    word = f"its assumption {name!r} is said to be {state}"
+    if report.step == "account":
+        yield f"{word}, but a plan enforces and checks nothing"
+    elif name in _NEVER_ENFORCED:
+        yield f"{word}, but no program can see to it: at best it is asserted"
+    elif name == "training-facts" and not _facts_known(report, parents):
+        yield f"{word}, but no report of a training from random weights behind these bytes records these facts"
+    elif name in ("secret-noise", "secret noise") and _SECRET_SOURCE not in _source(report):
+        yield f"{word}, but the noise came from {_source(report) or 'a source that is not named'}"
+    elif name == "starting weights" and report.parameters.get("initial_weights") != "random":
+        yield f"{word}, but the training began with weights from elsewhere"
+    elif name == "step-size" and not _smoothness(report.mechanism):
+        yield f"{word}, but the loss's smoothness is not known"
+
+
+def _facts_known(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> bool:
+    """Whether a training from random weights that a parent reports is the one the mechanism speaks of."""
+    mechanism = report.mechanism
+    read = {artifact.digest for artifact in report.inputs if artifact.role == "model"}
+    return isinstance(mechanism, WeightNoise) and any(
+        parent.step == "retrain"
+        and parent.parameters.get("initial_weights") == "random"
+        and isinstance(parent.mechanism, ClippedTraining)
+        and _same_training(parent.mechanism, mechanism.training)
+        and read <= {artifact.digest for artifact in parent.outputs}
+        for parent in parents
+    )
+
+
+def _same_training(recorded: ClippedTraining, used: ClippedTraining) -> bool:
+    """Equal but for what is said of the loss, which carries assumptions of its own."""
+    said = ("smoothness", "strong_convexity")
+    return all(getattr(recorded, n) == getattr(used, n) for n in recorded.__slots__ if n not in said)
+
+
+def _source(report: PrivacyReport) -> str:
+    mechanism = report.mechanism
+    if isinstance(mechanism, WeightNoise):
+        return mechanism.noise_source
+    return str(report.parameters.get("noise_source") or "")
+
+
+def _given_seed(report: PrivacyReport) -> bool:
+    return "given seed" in _source(report)
+
+
+def _smoothness(mechanism: Mechanism | None) -> bool:
+    return isinstance(mechanism, WeightNoise) and mechanism.training.smoothness is not None

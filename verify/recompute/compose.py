@@ -1,0 +1,346 @@
+"""Many steps together: delta at every epsilon, from above and from below, with every error counted.
+
+From above, each cell's masses are put on its ends, and from there on the points of one grid, so that the masses of P
+and of Q are both kept: that only adds to delta ("connect the dots", Doroshenko, Ghazi, Kamath, Kumar and Manurangsi
+2022). From below, an observer is followed who rounds each step's loss to the grid and adds up: whatever event he
+chooses, delta >= P(event) - e^epsilon Q(event), with the probabilities of the event exact. Both differ from the truth
+by the square of the grid's interval.
+
+Laws are composed by FFT under exponential tilting, which makes the losses that matter the likely ones, so that errors
+are small beside delta and not beside 1. Normwise errors of the FFT follow Higham (2002, theorem 24.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.fft import irfft, next_fast_len, rfft
+
+from verify.recompute.pairs import MASS_ERROR, Cells, Floats
+
+#: Unit roundoff times a constant of the FFT's butterflies, with room to spare.
+_FFT_ERROR = 10 * 2.0**-53
+#: What may wrap round the grid or lie beyond it, as a log of mass under the tilted law.
+_WRAPPED = -28.0
+#: One step's loss so far above all that matters may as well be infinite.
+_DECISIVE = 18.0
+#: An order of the neighbours whose delta is smaller by this exponent needs no sharper look.
+_FAR_BELOW = 15.0
+#: Of a sum of so many terms, relative, a term.
+_SUM_ERROR = 2.0**-53
+LARGEST_GRID = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Points (first + i) * ``width``, i < ``count``, taken modulo ``count``; ``tilt`` is the exponent of the tilting.
+
+    One step's loss above ``cap`` counts as infinite from above, and as ``cap`` from below. ``pushes`` are exponents for
+    Chernoff's bounds on what lies above and below the grid.
+    """
+
+    width: float
+    first: int
+    count: int
+    tilt: float
+    cap: float = math.inf
+    pushes: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def losses(self) -> Floats:
+        """The points, shape (count,)."""
+        return (self.first + np.arange(self.count, dtype=np.float64)) * self.width
+
+    def wider(self, factor: float) -> Grid:
+        """The same stretch with an interval ``factor`` times as wide."""
+        low, high, width = self.first * self.width, (self.first + self.count) * self.width, self.width * factor
+        count = next_fast_len(math.ceil((high - low) / width) + 16, real=True)
+        return replace(self, width=width, first=math.floor(low / width) - 4, count=count)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Law:
+    """A composed law: ``masses`` (count,) times e^(``log_scale`` - tilt * loss), each within ``error`` of the truth.
+
+    ``wrapped`` bounds the tilted mass that lies beyond the grid.
+    """
+
+    grid: Grid
+    masses: Floats
+    log_scale: float
+    tilt: float
+    error: float
+    wrapped: float
+
+
+def composed(weights: Sequence[tuple[Floats, Floats, int]], grid: Grid, tilt: float) -> Law:
+    """The law of a sum of independent losses: (grid positions, log masses, number of times) of each kind of step."""
+    spectrum, log_scale = None, 0.0
+    error, norms = 0.0, []
+    bits = math.log2(grid.count) + 2
+    for positions, log_masses, times in weights:
+        tilted = log_masses + tilt * positions * grid.width
+        top = float(tilted.max())
+        total = float(np.exp(tilted - top).sum())
+        law = np.bincount((positions.astype(np.int64)) % grid.count, np.exp(tilted - top) / total, minlength=grid.count)
+        log_scale += times * (top + math.log(total))
+        found = rfft(law)
+        size = np.abs(found)
+        # A relative error e of each coefficient in the 2-norm, raised to a power: times |.|^(times - 1).
+        norms.append((times, float(np.linalg.norm(law)), found, size))
+        with np.errstate(divide="ignore", under="ignore"):
+            raised = np.exp(times * np.log(size)) * np.exp(1j * _turned(found, times))
+        spectrum = raised if spectrum is None else spectrum * raised
+    assert spectrum is not None
+    whole = np.abs(spectrum)
+    for times, norm, _, size in norms:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            others = np.where(size > 0, whole / size, 0.0)
+        # Cauchy-Schwarz over the coefficients; rfft keeps half of them.
+        error += times * _FFT_ERROR * bits * norm * math.sqrt(2 * float(np.dot(others, others)) / grid.count)
+    masses = irfft(spectrum, grid.count)
+    error += _FFT_ERROR * bits * float(np.linalg.norm(masses))
+    masses = np.maximum(np.roll(masses, -(grid.first % grid.count)), 0.0)
+    beyond = min(1.0, _beyond(weights, grid, tilt))
+    return Law(grid=grid, masses=masses, log_scale=log_scale, tilt=tilt, error=error, wrapped=beyond)
+
+
+def _turned(found: np.ndarray[tuple[int], np.dtype[np.complex128]], times: int) -> Floats:
+    """Angles times ``times``, reduced while they are still turns."""
+    turns = np.angle(found) / (2 * math.pi)
+    return np.asarray(2 * math.pi * np.remainder(turns * times, 1.0))
+
+
+def _beyond(weights: Sequence[tuple[Floats, Floats, int]], grid: Grid, tilt: float) -> float:
+    """Chernoff's bound on the tilted mass outside the grid."""
+    parts = [(at * grid.width, logs + tilt * at * grid.width, times) for at, logs, times in weights]
+    totals = [_logsum(logs) for _, logs, _ in parts]
+    total = 0.0
+    ends = ((grid.first + grid.count) * grid.width, 1.0), (-grid.first * grid.width, -1.0)
+    for (edge, sign), usual in zip(ends, grid.pushes, strict=True):
+        if sum(times * float((sign * losses).max()) for losses, _, times in parts) < edge - grid.width:
+            continue
+        best = 0.0
+        for push in usual * np.array([1, 0.7, 1.5, 0.3, 0.1, 0.01, 1e-3]):
+            value = -push * edge + sum(
+                times * (_logsum(logs + sign * push * losses) - norm)
+                for (losses, logs, times), norm in zip(parts, totals, strict=True)
+            )
+            best = min(best, value)
+            if best < _WRAPPED + 1:
+                break
+        total += math.exp(best)
+    return total
+
+
+def _logsum(values: Floats) -> float:
+    top = float(values.max())
+    return top + math.log(float(np.exp(values - top).sum()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Upper:
+    """Delta from above. ``sums`` are those of the untilted masses, and of them times e^-loss, from each point on."""
+
+    law: Law
+    infinite: float
+    growth: float
+    sums: tuple[Floats, Floats]
+
+    def delta(self, epsilon: float) -> float:
+        """At most this, at any real ``epsilon``."""
+        law, grid = self.law, self.law.grid
+        start = min(max(math.floor(epsilon / grid.width) - grid.first + 1, 0), grid.count)
+        if start == 0:
+            return 1.0  # the grid does not reach so low
+        found = max(0.0, float(self.sums[0][start]) - math.exp(min(epsilon, 700.0)) * float(self.sums[1][start]))
+        # Rounding of the transform, at every point above; then what lies above the grid.
+        scale = math.exp(min(law.log_scale - law.tilt * epsilon, 700.0))
+        points = min(float(grid.count), 1 / -math.expm1(-law.tilt * grid.width)) if law.tilt else float(grid.count)
+        cancelled = _SUM_ERROR * grid.count * float(self.sums[0][start])
+        return min(1.0, (found + cancelled + scale * (law.error * points + law.wrapped)) * self.growth + self.infinite)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lower:
+    """Delta from below, by the events {sum of rounded losses >= point}.
+
+    ``present`` holds their probabilities with the record, from below, ``absent`` without it, from above.
+    """
+
+    grid: Grid
+    present: Floats
+    absent: Floats
+
+    def delta(self, epsilon: float) -> float:
+        """At least this, at any real ``epsilon``."""
+        return self.event(epsilon)[0]
+
+    def event(self, epsilon: float) -> tuple[float, float, float, float]:
+        """The best event's bound on delta, its threshold, and its probabilities with and without the record."""
+        with np.errstate(under="ignore"):
+            gains = self.present - math.exp(min(epsilon, 700.0)) * self.absent
+        best = int(np.argmax(gains))
+        if gains[best] <= 0:
+            return 0.0, math.inf, 0.0, 0.0
+        threshold = (self.grid.first + best - 0.5) * self.grid.width
+        return float(gains[best]), threshold, float(self.present[best]), float(self.absent[best])
+
+
+def _event_probabilities(law: Law, sign: float, growth: float) -> Floats:
+    """Of {sum >= point} for every point, from below (``sign`` -1) or above (1); shape (count,)."""
+    with np.errstate(over="ignore", under="ignore"):
+        weight = _untilted(law, law.grid.losses)
+        mass = np.cumsum((law.masses + sign * law.error)[::-1] * weight[::-1])[::-1]
+        # Tilted mass from beyond the grid may sit anywhere on it, at the largest weight of the event.
+        mass = mass + sign * law.wrapped * weight
+        slack = 2 * _SUM_ERROR * law.grid.count
+    return np.clip(mass * (2 - growth - slack if sign < 0 else growth + slack), 0.0, 1.0)
+
+
+def _untilted(law: Law, losses: Floats, more: float = 0.0) -> Floats:
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.exp(np.clip(law.log_scale - (law.tilt + more) * losses, -745.0, 690.0)))
+
+
+Kinds = Sequence[tuple[Cells, int]]
+
+
+def bound_above(kinds: Kinds, grid: Grid) -> Upper:
+    """Compose cells, each kind so many times, from above."""
+    steps = sum(times for _, times in kinds)
+    placed = [(*_placed_above(cells, grid), times) for cells, times in kinds]
+    alive = sum(times * math.log1p(-min(infinite, 0.999)) for _, _, infinite, times in placed)
+    law = composed([(at, logs, times) for at, logs, _, times in placed], grid, grid.tilt)
+    losses = grid.losses
+    with np.errstate(under="ignore"):
+        masses = law.masses * _untilted(law, losses)
+        shrunk = law.masses * _untilted(law, losses, 1.0)
+    sums = tuple(np.append(np.cumsum(part[::-1])[::-1], 0.0) for part in (masses, shrunk))
+    growth = math.exp(2 * steps * MASS_ERROR)
+    return Upper(law=law, infinite=-math.expm1(alive), growth=growth, sums=(sums[0], sums[1]))
+
+
+def bound_below(kinds: Kinds, grid: Grid) -> Lower:
+    """Compose cells, each kind so many times, from below."""
+    growth = math.exp(2 * sum(times for _, times in kinds) * MASS_ERROR)
+    weights = [(*_placed_below(cells, grid), times) for cells, times in kinds]
+    present = composed([(at, p, times) for at, p, _, times in weights], grid, grid.tilt)
+    absent = composed([(at, q, times) for at, _, q, times in weights], grid, grid.tilt + 1)
+    return Lower(
+        grid=grid,
+        present=_event_probabilities(present, -1.0, growth),
+        absent=_event_probabilities(absent, 1.0, growth),
+    )
+
+
+def _placed_above(cells: Cells, grid: Grid) -> tuple[Floats, Floats, float]:
+    """Grid positions and log P-masses, both ends of each cell shared out between the points beside them.
+
+    And the P-mass that counts as infinite loss.
+    """
+    kept = cells.high <= grid.cap
+    low, high, p, up = (part[kept] for part in (cells.low, cells.high, cells.p, cells.up))
+    infinite = cells.p_infinite + float(cells.p[~kept].sum())
+    losses, masses = np.concatenate([low, high]), np.concatenate([p - up, up])
+    under = np.floor(losses / grid.width)
+    # The share of an atom at the upper of two points, so that e^-loss keeps its mean.
+    share = np.clip(np.expm1(under * grid.width - losses) / math.expm1(-grid.width), 0.0, 1.0)
+    at, logs, _ = _gathered(np.concatenate([under, under + 1]), np.concatenate([masses * (1 - share), masses * share]))
+    return at, logs, infinite
+
+
+def _placed_below(cells: Cells, grid: Grid) -> tuple[Floats, Floats, Floats]:
+    """Grid positions with log masses under P and Q: each cell, whole, at the point nearest to its middle."""
+    middle = (np.maximum(cells.low, cells.high - 4 * grid.width) + cells.high) / 2
+    at = np.rint(np.minimum(middle, grid.cap) / grid.width)
+    at = np.concatenate([at, at[-1:], at[:1]])
+    ends = np.array([cells.p_infinite, 0.0]), np.array([0.0, cells.q_infinite])
+    return _gathered(at, np.concatenate([cells.p, ends[0]]), np.concatenate([cells.q, ends[1]]))
+
+
+def _gathered(at: Floats, first: Floats, second: Floats | None = None) -> tuple[Floats, Floats, Floats]:
+    """Masses at equal positions added up, as logs; where there are none, as good as none."""
+    start = at.min()
+    index = (at - start).astype(np.int64)
+    sums = [np.bincount(index, part) for part in (first, first if second is None else second)]
+    held = np.flatnonzero((sums[0] > 0) | (sums[1] > 0))
+    with np.errstate(divide="ignore"):
+        logs = [np.log(np.maximum(part[held], 1e-320)) for part in sums]
+    return start + held.astype(np.float64), logs[0], logs[1]
+
+
+def make_grid(sketch: Kinds, log_delta: float | None, precision: float, near: float | None = None) -> Grid:
+    """Where to look, from coarse cells: a poor choice makes bounds looser, never wrong.
+
+    ``log_delta`` None is for the bulk; ``near`` is about the epsilon there, where that is known. ``precision`` is about
+    what the grid may add to epsilon, relatively.
+    """
+    parts = [(0.5 * (c.low + c.high)[c.p > 0], np.log(c.p[c.p > 0]), times) for c, times in sketch]
+    steps = sum(times for _, _, times in parts)
+    tilt, epsilon, cap = 0.0, 0.0, math.inf
+    if log_delta is not None:
+        tilt, epsilon = _saddle(parts, log_delta)
+        cap = epsilon - min(0.0, _edge(parts, tilt, -1.0)[0]) + _DECISIVE
+        kept = [(losses <= cap, losses, logs, times) for losses, logs, times in parts]
+        parts = [(losses[k], logs[k], times) for k, losses, logs, times in kept if k.any()] or parts
+        tilt, epsilon = _saddle(parts, log_delta) if near is None else (_tilt_at(parts, near, log_delta), near)
+    deviation = _moments(parts, tilt)[1]
+    scale = max(epsilon, deviation / 30) if log_delta is not None else deviation
+    width = min(math.sqrt(6 * precision * scale / (steps * (1 + tilt))), deviation / 20)
+    width = max(width, precision * scale / steps)  # no step's loss moves by more than the interval
+    (low, pull), (high, push) = (_edge(parts, tilt, sign, 100 / deviation) for sign in (-1.0, 1.0))
+    low, high = low - 8 * width, high + 8 * width
+    count = next_fast_len(math.ceil((high - low) / width) + 16, real=True)
+    if count > LARGEST_GRID:
+        width, count = width * count / LARGEST_GRID * 1.001, LARGEST_GRID
+    return Grid(width=width, first=math.floor(low / width) - 4, count=count, tilt=tilt, cap=cap,
+                pushes=(push, pull))  # fmt: skip
+
+
+_Parts = Sequence[tuple[Floats, Floats, int]]
+
+
+def _cumulant(parts: _Parts, tilt: float) -> float:
+    return sum(times * _logsum(logs + tilt * losses) for losses, logs, times in parts)
+
+
+def _moments(parts: _Parts, tilt: float) -> tuple[float, float]:
+    """Mean and standard deviation of the sum under the tilted law."""
+    mean = variance = 0.0
+    for losses, logs, times in parts:
+        share = np.exp(logs + tilt * losses - _logsum(logs + tilt * losses))
+        middle = float(share @ losses)
+        mean += times * middle
+        variance += times * float(share @ (losses - middle) ** 2)
+    return mean, max(math.sqrt(variance), 1e-9)
+
+
+def _saddle(parts: _Parts, log_delta: float) -> tuple[float, float]:
+    """The tilt at which Chernoff's bound on the tail meets delta, and the epsilon there."""
+    best = (math.inf, 0.0)
+    for tilt in np.geomspace(1e-2, 1e5, 85):
+        bound = (_cumulant(parts, tilt) - log_delta) / tilt
+        best = min(best, (bound, float(tilt)))
+    return best[1], max(best[0], 0.0)
+
+
+def _tilt_at(parts: _Parts, epsilon: float, log_delta: float) -> float:
+    """The tilt at which Chernoff's bound on the tail above ``epsilon`` is least, or far below what is asked."""
+    best = (math.inf, 0.0)
+    for tilt in np.geomspace(1e-2, 1e5, 85):
+        best = min(best, (_cumulant(parts, tilt) - tilt * epsilon, float(tilt)))
+        if best[0] < log_delta - _FAR_BELOW:
+            break
+    return best[1]
+
+
+def _edge(parts: _Parts, tilt: float, sign: float, most: float = 1e6) -> tuple[float, float]:
+    """How far the tilted sum reaches, by Chernoff's bound, and the bound's exponent, ``most`` at most."""
+    here, best = _cumulant(parts, tilt), (math.inf, 1.0)
+    for push in most * np.geomspace(1e-10, 1, 101):
+        best = min(best, ((_cumulant(parts, tilt + sign * push) - here - _WRAPPED) / push, float(push)))
+    return sign * best[0], best[1]

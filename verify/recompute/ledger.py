@@ -1,0 +1,277 @@
+"""A ledger of events: between which epsilons the truth lies at a delta, and what an attacker can make of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from privctl.domain.events import (
+    Batches,
+    Event,
+    LaplaceNoise,
+    Ledger,
+    RandomizedResponse,
+    SampledGaussian,
+    SecretMixture,
+)
+from verify.recompute import gaussian
+from verify.recompute.compose import Grid, Lower, Upper, bound_above, bound_below, make_grid
+from verify.recompute.enclosure import Enclosure
+from verify.recompute.pairs import (
+    Cells,
+    Reach,
+    TooFineError,
+    between,
+    laplace,
+    plain_gaussian,
+    randomized_response,
+    sampled_gaussian,
+    secret_mixture,
+    symmetrized,
+)
+
+#: What the grid may add to epsilon, relatively: as finely as claims ask for.
+PRECISIONS = (1e-3, 6e-6, 1e-6)
+#: For whole trade-off curves.
+_BULK = 6e-6
+_SKETCH = 2000
+
+
+class NoBound(ValueError):
+    """Nothing here bounds this ledger; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bounds:
+    """Both orders of the neighbours from above and from below, sharpest near one delta."""
+
+    above: tuple[Upper, ...]
+    below: tuple[Lower, ...]
+
+    def delta(self, epsilon: float) -> Enclosure:
+        """At ``epsilon``, the worse order."""
+        upper = max(bound.delta(epsilon) for bound in self.above)
+        return Enclosure(min(upper, max((bound.delta(epsilon) for bound in self.below), default=0.0)), upper)
+
+    def epsilon(self, delta: float) -> Enclosure:
+        """At ``delta``, the worse order."""
+        top = max(bound.law.grid.losses[-1] for bound in self.above)
+        upper = _first(lambda epsilon: max(b.delta(epsilon) for b in self.above) <= delta, top)
+        lower = _first(lambda epsilon: max((b.delta(epsilon) for b in self.below), default=0.0) <= delta, top)
+        return Enclosure(min(lower, upper), upper)
+
+    def witness(self, epsilon: float) -> str:
+        """The event that shows that delta at ``epsilon`` is at least what it is said to be."""
+        found = [bound.event(epsilon) for bound in self.below]
+        gain, threshold, present, absent = max(found)
+        order = "present" if found.index((gain, threshold, present, absent)) == 0 else "absent"
+        return (
+            f"rounding each step's privacy loss to multiples of {self.below[0].grid.width:.3g}, the event "
+            f"'their sum exceeds {threshold:.6g}' has probability {present:.6g} or more with the record {order} and "
+            f"{absent:.6g} or less otherwise, so delta is at least {gain:.6g} at epsilon {epsilon:.6g}"
+        )
+
+
+def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = ()) -> Enclosure:
+    """The smallest epsilon at ``delta``, as sharply as it takes to decide whether it is at most each of ``claimed``.
+
+    Raises NoBound where nothing bounds the ledger.
+    """
+    mu = exact_shift(ledger)
+    if mu is not None:
+        found = gaussian.epsilon_at(delta, mu)
+        return found if attained(ledger) else Enclosure(0.0, found.upper)
+    found, near = Enclosure(0.0, math.inf), None
+    for precision in PRECISIONS:
+        here = bounds(ledger, math.log(delta), precision, near).epsilon(delta)
+        found = Enclosure(max(found.lower, here.lower), min(found.upper, here.upper))
+        near = found.upper if 0 < found.upper < math.inf else None
+        if claimed and all(found.at_most(value) is not None for value in claimed):
+            break
+    return found
+
+
+def pure_epsilon(ledger: Ledger) -> Enclosure:
+    """The smallest epsilon at delta 0: the largest losses added up; inf where noise is Gaussian."""
+    total = 0.0
+    for event in ledger.events:
+        if _rate(event) == 0:
+            continue
+        if isinstance(event, LaplaceNoise):
+            most = 1 / event.scale
+        elif isinstance(event, RandomizedResponse):
+            most = event.bits * event.epsilon
+        else:
+            return Enclosure(math.inf, math.inf)
+        total += event.steps * (math.log1p(event.sample_rate * math.expm1(most)) if most < 700 else most)
+    return Enclosure(total * (1 - 1e-12), total * (1 + 1e-12))
+
+
+@lru_cache(maxsize=6)
+def bounds(ledger: Ledger, log_delta: float | None, precision: float, near: float | None = None) -> Bounds:
+    """Both orders, sharpest near the delta whose log is given (None: in the bulk), where epsilon is about ``near``.
+
+    Raises NoBound.
+    """
+    tail = (-40.0 if log_delta is None else log_delta - 25.0) - math.log(sum(event.steps for event in ledger.events))
+    try:
+        upper = _orders(ledger, tail, (log_delta, precision, near), attained_only=False)
+        lower = upper
+        if any(isinstance(e, SampledGaussian) and e.batches is Batches.FIXED_SIZE for e in ledger.events):
+            lower = _orders(ledger, tail, (log_delta, precision, near), attained_only=True)[:1]
+    except (ValueError, OverflowError, MemoryError) as error:
+        raise NoBound(str(error)) from None
+    return Bounds(
+        above=tuple(bound_above(kinds, grid) for kinds, grid in upper),
+        below=tuple(bound_below(kinds, grid) for kinds, grid in lower),
+    )
+
+
+_Made = list[tuple[list[tuple[Cells, int]], Grid]]
+
+
+def _orders(
+    ledger: Ledger, tail: float, where: tuple[float | None, float, float | None], *, attained_only: bool
+) -> _Made:
+    """The steps' cells in each order, with the grid for it; ``where`` is what ``make_grid`` is told."""
+    makers = [(_cells_of(event, attained_only), times) for event, times in _kinds(ledger)]
+    rough = [(make(1e9, Reach(tail)), times) for make, times in makers]
+    span = max(float(cells.high[-1] - cells.low[0]) for cells, _ in rough)
+    rough = [(make(span / _SKETCH, Reach(tail)), times) for make, times in makers]
+    both = [rough, [(cells.reversed(), times) for cells, times in rough]]
+    found: _Made = []
+    for position, sketch in enumerate(both):
+        grid = make_grid(sketch, *where)
+        try:
+            fine = [(make(grid.width, Reach(tail, grid.cap)), times) for make, times in makers]
+        except TooFineError as error:
+            grid = grid.wider(1.2 * error.factor)
+            fine = [(make(grid.width, Reach(tail, grid.cap)), times) for make, times in makers]
+        found.append(([(c.reversed() if position else c, times) for c, times in fine], grid))
+    return found
+
+
+def _kinds(ledger: Ledger) -> list[tuple[Event, int]]:
+    """Each kind of step once, with the number of times; what is never drawn left out."""
+    counts: dict[Event, int] = {}
+    for event in ledger.events:
+        if _rate(event) > 0:
+            one = replace(event, steps=1)
+            counts[one] = counts.get(one, 0) + event.steps
+    return list(counts.items())
+
+
+def _rate(event: Event) -> float:
+    return max(event.probabilities) if isinstance(event, SecretMixture) else event.sample_rate
+
+
+def _cells_of(event: Event, attained_only: bool) -> Callable[[float, Reach], Cells]:
+    """What makes the cells of one step, of a loss at most as wide as it is told."""
+    if isinstance(event, LaplaceNoise):
+        return lambda width, _: laplace(event, width)
+    if isinstance(event, RandomizedResponse):
+        return lambda width, _: randomized_response(event)
+    if isinstance(event, SecretMixture):
+        return lambda width, reach: secret_mixture(event, width, reach)
+    if event.batches is Batches.FIXED_SIZE and attained_only:
+        return lambda width, reach: between(event.noise_multiplier, event.sample_rate, width, reach)
+    if event.batches is Batches.FIXED_SIZE:
+        twice = replace(event, noise_multiplier=event.noise_multiplier / 2, batches=Batches.POISSON)
+        return lambda width, reach: symmetrized(sampled_gaussian(twice, width, reach))
+    if event.batches is Batches.SHUFFLED:
+        raise NoBound("passes that take records in turn compose here only with Gaussians that take all")
+    if event.sample_rate == 1:
+        return lambda width, reach: plain_gaussian(1 / event.noise_multiplier, width, reach)
+    return lambda width, reach: sampled_gaussian(event, width, reach)
+
+
+def exact_shift(ledger: Ledger) -> float | None:
+    """The shift of the one Gaussian that a ledger is worth; None where it is not one."""
+    total = 0.0
+    for event in ledger.events:
+        if _rate(event) == 0:
+            continue
+        if not isinstance(event, SampledGaussian):
+            return None
+        if event.batches is Batches.SHUFFLED:
+            visits = math.ceil(round(event.steps * event.sample_rate, 9))
+            total += visits / event.noise_multiplier**2
+        elif event.sample_rate == 1:
+            reach = 2 if event.batches is Batches.FIXED_SIZE else 1
+            total += event.steps * (reach / event.noise_multiplier) ** 2
+        else:
+            return None
+    return math.sqrt(total)
+
+
+def attained(ledger: Ledger) -> bool:
+    """Whether some data set and an observer who knows the order of the records meet the exact Gaussian."""
+    return exact_shift(ledger) is not None
+
+
+def power(ledger: Ledger, rate: float, *, present_only: bool = False) -> Enclosure:
+    """The largest true positive rate at false positive ``rate``, in the worse order (or with the record as P alone)."""
+    mu = exact_shift(ledger)
+    if mu is not None:
+        return gaussian.power(rate, mu)
+    found = bounds(ledger, None, _BULK)
+    orders = slice(0, 1) if present_only else slice(None)
+    upper = max(_power_above(bound, rate) for bound in found.above[orders])
+    lower = max((_power_below(bound, rate) for bound in found.below[orders]), default=0.0)
+    return Enclosure(min(lower, upper), upper)
+
+
+def advantage(ledger: Ledger) -> Enclosure:
+    """The largest true minus false positive rate; delta at epsilon 0."""
+    mu = exact_shift(ledger)
+    if mu is not None:
+        return gaussian.advantage(mu)
+    found = bounds(ledger, None, _BULK).delta(0.0)
+    return Enclosure(found.lower, min(found.upper, max(found.lower, taking_part(ledger))))
+
+
+def taking_part(ledger: Ledger) -> float:
+    """The chance that the record ever takes part, which bounds every advantage; 1 where batches are not Poisson."""
+    absent = 0.0
+    for event in ledger.events:
+        if isinstance(event, SampledGaussian) and event.batches is not Batches.POISSON:
+            return 1.0
+        rates = event.probabilities if isinstance(event, SecretMixture) else (event.sample_rate,)
+        if max(rates) >= 1:
+            return 1.0
+        absent += event.steps * math.fsum(math.log1p(-rate) for rate in rates)
+    return -math.expm1(absent)
+
+
+def _power_above(bound: Upper, rate: float) -> float:
+    """Min over epsilon of e^epsilon rate + delta(epsilon): convex in e^epsilon, so its turn is searched."""
+    losses = bound.law.grid.losses
+    marks = losses[:: max(1, len(losses) // 400)]
+    values = [math.exp(min(e, 700.0)) * rate + bound.delta(float(e)) for e in marks]
+    best = int(np.argmin(values))
+    around = np.linspace(marks[max(best - 1, 0)], marks[min(best + 1, len(marks) - 1)], 400)
+    return min(1.0, *values, *(math.exp(min(e, 700.0)) * rate + bound.delta(float(e)) for e in around))
+
+
+def _power_below(bound: Lower, rate: float) -> float:
+    """The power of the sum of rounded losses as a test at level ``rate``, randomized between two thresholds."""
+    present, absent = bound.present, bound.absent
+    order = np.argsort(absent)
+    return float(np.interp(rate, np.concatenate([[0.0], absent[order]]), np.concatenate([[0.0], present[order]])))
+
+
+def _first(holds: Callable[[float], bool], top: float) -> float:
+    """The least epsilon >= 0 at which ``holds``, from above, to about 1e-12; inf where it does not even at ``top``."""
+    if holds(0.0):
+        return 0.0
+    low, high = 0.0, float(top)
+    if not holds(high):
+        return math.inf
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high

@@ -1,0 +1,298 @@
+"""One step's two laws, cut into cells of the output: with the record (P) and without it (Q).
+
+Each cell holds its masses under both laws and the losses log(p / q) at its two ends, which rise along the output. This
+is all that a bound from either side needs. Masses are integrals of the densities by Gauss-Legendre (4 nodes, cells so
+narrow that the error is far below ``MASS_ERROR``), and come from the normal cdf where a cell is wide.
+
+Sampling at rate q turns the laws into (1 - q) Q + q P against Q, and a loss l into log(1 - q + q e^l): the order of
+outputs stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr, logsumexp, xlogy
+
+from privctl.domain.events import LaplaceNoise, RandomizedResponse, SampledGaussian, SecretMixture
+
+Floats = NDArray[np.float64]
+
+#: Relative error of any cell's mass, many times what rounding and quadrature cause.
+MASS_ERROR = 1e-12
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
+_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
+_MOST_CELLS = 3_000_000
+#: Mass of a count that is too rare to look at.
+_CUT = 1e-30
+#: Losses closer than this are one.
+_FLAT = 1e-14
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """Cells of one step, by rising loss; all arrays have shape (cells,).
+
+    ``low`` and ``high`` are the losses at a cell's ends, equal for atoms; ``p`` and ``q`` its masses; ``up`` the part
+    of ``p`` that goes to the upper end when all of it is put on the ends so that P and Q keep their masses.
+    ``p_infinite`` is P-mass of unbounded loss, ``q_infinite`` the Q-mass where it is unbounded below.
+    """
+
+    low: Floats
+    high: Floats
+    p: Floats
+    q: Floats
+    up: Floats
+    p_infinite: float = 0.0
+    q_infinite: float = 0.0
+
+    def reversed(self) -> Cells:
+        """The same step with P and Q exchanged."""
+        # The part of Q at what is now the upper end, -low: Q-masses of the ends are e^-loss times their P-masses.
+        with np.errstate(over="ignore", invalid="ignore"):
+            up = np.where(self.p > self.up, (self.p - self.up) * np.exp(-self.low), 0.0)
+            up = np.where(self.high - self.low < _FLAT, self.q, up)
+        return Cells(
+            low=-self.high[::-1], high=-self.low[::-1], p=self.q[::-1], q=self.p[::-1],
+            up=np.minimum(up, self.q)[::-1], p_infinite=self.q_infinite, q_infinite=self.p_infinite,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far cells need to go: to tails of exp(``log_tail``), and to losses of +-``loss``; the rest is one cell."""
+
+    log_tail: float
+    loss: float = math.inf
+
+
+class TooFineError(ValueError):
+    """More cells would be needed than fit; ``factor`` is how many times more."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(f"{factor:.3g} times as many cells would be needed as fit")
+        self.factor = factor
+
+
+def atoms(losses: Floats, log_p: Floats) -> Cells:
+    """Cells of a law on points; the Q-mass at each is e^-loss times its P-mass."""
+    order = np.argsort(losses)
+    losses, p = losses[order], np.exp(log_p[order])
+    return Cells(low=losses, high=losses, p=p, q=np.exp(log_p[order] - losses), up=np.zeros_like(p))
+
+
+def sampled_gaussian(event: SampledGaussian, width: float, reach: Reach) -> Cells:
+    """A clipped sum of a Poisson batch with noise; cells of loss ``width`` or less."""
+    mixture = np.array([0.0, 1.0]), np.array([1 - event.sample_rate, event.sample_rate])
+    return gaussian_mixture(*mixture, event.noise_multiplier, width, reach)
+
+
+def plain_gaussian(mu: float, width: float, reach: Reach) -> Cells:
+    """N(mu, 1) against N(0, 1)."""
+    return gaussian_mixture(np.array([1.0]), np.array([1.0]), 1 / mu, width, reach)
+
+
+def gaussian_mixture(shifts: Floats, weights: Floats, stddev: float, width: float, reach: Reach) -> Cells:
+    """sum_k weights[k] N(shifts[k], stddev^2) against N(0, stddev^2); ``shifts`` (k,) are 0 or more.
+
+    Raises TooFineError where it would take more cells than fit.
+    """
+    keep = weights > 0
+    steps, logs = shifts[keep] / stddev, np.log(weights[keep])
+    most, side = float(steps.max()), math.sqrt(-2 * reach.log_tail)
+    low, high = (
+        _within(lambda x: float(_loss(np.array([x]), steps, logs)[0]), -side, most + side, sign * reach.loss)
+        for sign in (-1, 1)
+    )
+    edges = _edges(lambda x: _slope(x, steps, logs), low, high, width, most)
+    losses = _loss(edges, steps, logs)
+    p, q, up = _masses(edges, losses, steps, logs)
+    # What lies beyond the last edges is a cell of its own; its P-mass counts as lost where the loss has no bound.
+    rest = np.exp(logs[steps > 0])
+    bounded = bool((steps == 0).any())
+    beyond = np.exp(log_ndtr(edges[0] - steps[steps > 0])) @ rest
+    outside = math.exp(log_ndtr(edges[0])), math.exp(log_ndtr(-edges[-1]))
+    bottom = float(logs[steps == 0].max()) if bounded else float(losses[0])
+    below = float(beyond) + math.exp(bottom) * outside[0] if bounded else float(beyond)
+    # Below, P = e^bottom Q + what the record adds, which all has the larger loss.
+    moved = float(beyond) / -math.expm1(bottom - losses[0]) if losses[0] - bottom > _FLAT else below
+    return Cells(
+        low=np.concatenate([[bottom], losses]),
+        high=np.concatenate([losses[:1], losses[1:], losses[-1:]]),
+        p=np.concatenate([[below], p, [0.0]]),
+        q=np.concatenate([[outside[0] if bounded else 0.0], q, [outside[1]]]),
+        up=np.concatenate([[min(moved, below)], up, [0.0]]),
+        p_infinite=float(np.exp(log_ndtr(steps - edges[-1]) + logs).sum()),
+        q_infinite=0.0 if bounded else outside[0],
+    )
+
+
+def _within(loss: Callable[[float], float], low: float, high: float, target: float) -> float:
+    """Where the loss is about ``target``, kept between ``low`` and ``high``."""
+    if loss(low) >= target:
+        return low
+    if loss(high) <= target:
+        return high
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if loss(middle) < target else (low, middle)
+    return high
+
+
+def _edges(slope: Callable[[Floats], Floats], low: float, high: float, width: float, rate: float) -> Floats:
+    """Outputs from ``low`` to ``high``, so close that a cell's loss is ``width`` at most and its density is smooth.
+
+    ``rate`` is the largest rate at which likelihoods may grow.
+    """
+    marks = np.linspace(low, high, 4001)
+    density = np.maximum(slope(marks) * 1.02 / width, (1 + rate + np.abs(marks)) / 0.25)
+    total = np.concatenate([[0.0], np.cumsum((np.maximum(density[1:], density[:-1])) * np.diff(marks))])
+    count = math.ceil(total[-1])
+    if count > _MOST_CELLS:
+        raise TooFineError(count / _MOST_CELLS)
+    return np.interp(np.linspace(0, total[-1], count + 1), total, marks)
+
+
+def _loss(x: Floats, steps: Floats, logs: Floats) -> Floats:
+    """Log sum_k w_k exp(a_k x - a_k^2 / 2), accurate also where it is near 0."""
+    if len(steps) == 1:
+        return np.asarray(steps[0] * (x - steps[0] / 2) + logs[0])
+    change, top = np.zeros_like(x), np.full_like(x, -np.inf)
+    grown = [step * (x - step / 2) for step in steps]
+    for growth, log in zip(grown, logs, strict=True):
+        change += math.exp(log) * np.expm1(np.minimum(growth, 1.0))
+        np.maximum(top, growth + log, out=top)
+    total = np.zeros_like(x)
+    for growth, log in zip(grown, logs, strict=True):
+        total += np.exp(growth + log - top)
+    small = (np.maximum.reduce(grown) <= 1) & (change > -0.5)
+    return np.asarray(np.where(small, np.log1p(np.where(small, change, 0.0)), top + np.log(total)))
+
+
+def _slope(x: Floats, steps: Floats, logs: Floats) -> Floats:
+    """The derivative of the loss."""
+    grown = x[:, None] * steps - steps * steps / 2 + logs
+    share = np.exp(grown - logsumexp(grown, axis=1, keepdims=True))
+    return np.asarray(share @ steps)
+
+
+def _masses(edges: Floats, losses: Floats, steps: Floats, logs: Floats) -> tuple[Floats, Floats, Floats]:
+    """Masses of the cells under P and Q, and the part of P that goes to the upper ends."""
+    p, q, up = np.zeros((3, len(edges) - 1))
+    gap, span = np.diff(edges), np.diff(losses)
+    flat = span < _FLAT
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+            x = edges[:-1] + node * gap
+            loss = np.clip(_loss(x, steps, logs), losses[:-1], losses[1:])
+            mass = weight * gap * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+            with_record = mass * np.exp(loss)
+            q += mass
+            p += with_record
+            # Of an atom between both ends, the part that keeps the masses: (1 - e^-(l - low)) / (1 - e^-(high - low)).
+            up += with_record * np.where(flat, 1.0, np.expm1(losses[:-1] - loss) / np.expm1(-span))
+    return p, q, np.minimum(up, p)
+
+
+def laplace(event: LaplaceNoise, width: float) -> Cells:
+    """Laplace noise on a number that the record moves by 1, on a Poisson batch."""
+    most = 1 / event.scale
+    # Without sampling: losses -most and most have masses of their own; between them P has density e^((l - most)/2)/4.
+    count = min(_MOST_CELLS, max(1, math.ceil(2 * most / width)))
+    base = np.linspace(-most, most, count + 1)
+    between = np.exp((base[:-1] - most) / 2) * np.expm1(np.diff(base) / 2) / 2
+    without = np.exp((-base[1:] - most) / 2) * np.expm1(np.diff(base) / 2) / 2
+    p0 = np.concatenate([[math.exp(-most) / 2], between, [0.5]])
+    q0 = np.concatenate([[0.5], without, [math.exp(-most) / 2]])
+    low, high = np.concatenate([base[:1], base[:-1], base[-1:]]), np.concatenate([base[:1], base[1:], base[-1:]])
+    rate = event.sample_rate
+    p, (low, high) = (1 - rate) * q0 + rate * p0, (np.log1p(rate * np.expm1(ends)) for ends in (low, high))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(high > low, (p - np.exp(low) * q0) / -np.expm1(low - high), p)
+    return Cells(low=low, high=high, p=p, q=q0, up=np.clip(share, 0.0, p))
+
+
+def randomized_response(event: RandomizedResponse) -> Cells:
+    """Bits that the record turns, all at once, each then kept with log-odds epsilon; on a Poisson batch."""
+    kept = np.arange(event.bits + 1.0)
+    chance = 1 / (1 + math.exp(-event.epsilon))
+    log_choose = np.array([math.lgamma(event.bits + 1) - math.lgamma(k + 1) - math.lgamma(event.bits - k + 1)
+                           for k in kept])  # fmt: skip
+    log_p = log_choose + xlogy(kept, chance) + (event.bits - kept) * math.log1p(-chance)
+    losses = (2 * kept - event.bits) * event.epsilon
+    with np.errstate(over="ignore"):
+        if event.sample_rate < 1:
+            log_q = log_p - losses
+            log_p = np.logaddexp(math.log1p(-event.sample_rate) + log_q, math.log(event.sample_rate) + log_p)
+            losses = log_p - log_q
+    return atoms(losses, log_p)
+
+
+def symmetrized(cells: Cells) -> Cells:
+    """Cells of a pair that is at least as telling as ``cells`` in either order, at every loss above 0.
+
+    For batches of fixed size the two orders bound each other's replacement (Balle, Barthe and Gaboardi 2018, theorem
+    9): delta at epsilon >= 0 is that of the first order, and for epsilon < 0 follows from exchanging the data sets.
+    """
+    kept = np.maximum(cells.high, 0.0) > 0
+    low, high, p, q, up = (part[kept] for part in (cells.low, cells.high, cells.p, cells.q, cells.up))
+    # A cell across 0 is cut there: what is above counts, rounded up.
+    across = low < 0
+    up = np.where(across, p, up)
+    low = np.where(across, 0.0, low)
+    q = np.where(across, np.minimum(q, p * np.exp(-high)), q)
+    above = Cells(low=low, high=high, p=p, q=q, up=up, p_infinite=cells.p_infinite, q_infinite=0.0)
+    below = above.reversed()
+    rest = max(0.0, 1 - float(p.sum() + q.sum()) - cells.p_infinite)
+    middle = np.zeros(1)
+    return Cells(
+        low=np.concatenate([below.low, middle, low]), high=np.concatenate([below.high, middle, high]),
+        p=np.concatenate([below.p, [rest], p]), q=np.concatenate([below.q, [rest], q]),
+        up=np.concatenate([below.up, [0.0], up]), p_infinite=cells.p_infinite, q_infinite=cells.p_infinite,
+    )  # fmt: skip
+
+
+def between(noise_multiplier: float, sample_rate: float, width: float, reach: Reach) -> Cells:
+    """(1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1): a record replaced by its opposite, a real case.
+
+    By x -> -x its two orders are one.
+    """
+    side, a = math.sqrt(-2 * reach.log_tail), 1 / noise_multiplier
+    steps, logs = np.array([0.0, a]), np.array([math.log1p(-sample_rate), math.log(sample_rate)])
+    edges = _edges(lambda x: _slope(x, steps, logs) + _slope(-x, steps, logs), -a - side, a + side, width, a)
+    losses = _loss(edges, steps, logs) - _loss(-edges, steps, logs)
+    p, q = (
+        sum(np.exp(log) * _normal(edges - sign * step) for step, log in zip(steps, logs, strict=True))
+        for sign in (1, -1)
+    )
+    ends = np.concatenate([losses[:1], losses]), np.concatenate([losses, losses[-1:]])
+    return Cells(low=ends[0], high=ends[1], p=np.asarray(p), q=np.asarray(q), up=np.asarray(p))
+
+
+def _normal(edges: Floats) -> Floats:
+    """Masses of N(0, 1) below, between and above ``edges``, each from the smaller tail."""
+    left, right = np.exp(log_ndtr(edges)), np.exp(log_ndtr(-edges))
+    inner = np.where(edges[1:] < 0, np.diff(left), -np.diff(right))
+    return np.concatenate([left[:1], inner, right[-1:]])
+
+
+def secret_mixture(event: SecretMixture, width: float, reach: Reach) -> Cells:
+    """The number of a secret's records in a batch, seen through the noise, against none."""
+    law, lost = binomial_law(event.probabilities)
+    cells = gaussian_mixture(np.arange(len(law), dtype=np.float64), law, event.noise_multiplier, width, reach)
+    return replace(cells, p_infinite=cells.p_infinite + lost)
+
+
+def binomial_law(probabilities: Sequence[float]) -> tuple[Floats, float]:
+    """The probabilities of 0, 1, 2, ... successes, one record after another, and the mass that was cut off."""
+    law, lost = np.ones(1), 0.0
+    for chance in probabilities:
+        law = np.concatenate([law * (1 - chance), [0.0]]) + np.concatenate([[0.0], law * chance])
+        while len(law) > 2 and law[-1] < _CUT:
+            lost += float(law[-1])
+            law = law[:-1]
+    return law, lost

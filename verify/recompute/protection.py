@@ -1,0 +1,88 @@
+"""A plan of protection as it lies on disk: does its noise keep every secret's posterior below what is allowed?
+
+The file ties the records' sampling probabilities to the secrets they hold; see ``privctl secrets plan``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privctl.codec import parse_json
+from privctl.domain.errors import InputFault
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.storage.arrays import read_arrays
+from privctl.storage.reader import SafetensorsFile
+from verify.recompute import secret
+
+KEY = "privctl.secrets"
+_LAYOUT = {
+    "weights": "F64", "probabilities": "F64", "starts": "I64", "records": "I64", "priors": "F64", "posteriors": "F64",
+    "budgets": "F64", "information": "F64", "posterior_bounds": "F64", "curve_bounds": "F64",
+}  # fmt: skip
+_ROUNDING = 1e-7
+#: Secrets computed again, those with the largest share of their budget first.
+_MOST = 3000
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def check_plan(file: SafetensorsFile) -> Iterator[Verdict]:
+    """Verdicts on the plan in ``file``, whose metadata has ``KEY``; raises InputFault where it is malformed."""
+    facts = parse_json(file.metadata[KEY], str(file.path))
+    arrays = read_arrays(file, _LAYOUT, "a plan of protection")
+    name = file.path.name
+    wrong = list(_faults(facts, arrays))
+    if wrong:
+        yield from (Verdict(subject=name, outcome=Outcome.REFUTED, reason=reason) for reason in wrong)
+    elif facts.get("form") != "reference":
+        reason = "plans in the pairwise form are not computed again"
+        yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason=reason)
+    else:
+        yield _information(facts, arrays, name)
+
+
+def _faults(facts: Any, arrays: Arrays) -> Iterator[str]:
+    """What contradicts itself in the plan: probabilities, budgets, and bounds beyond them."""
+    if not isinstance(facts, dict) or not all(
+        isinstance(facts.get(name), (int, float)) and facts[name] > 0
+        for name in ("steps", "batch_size", "noise_multiplier")
+    ):
+        raise InputFault("the plan of protection does not say its steps, batch_size and noise_multiplier")
+    weights, chances = arrays["weights"], arrays["probabilities"]
+    if not np.allclose(chances * weights.sum(), facts["batch_size"] * weights, rtol=_ROUNDING, atol=1e-15):
+        yield "its probabilities are not batch_size times the weights' shares"
+    for j, (prior, allowed, budget, nats) in enumerate(
+        zip(arrays["priors"], arrays["posteriors"], arrays["budgets"], arrays["information"], strict=True)
+    ):
+        wanted = secret.relative_entropy(float(allowed), float(prior))
+        if not math.isclose(budget, wanted, rel_tol=_ROUNDING):
+            yield f"secret {j}: its budget is {budget:.9g} nats, but its prior and posterior allow {wanted:.9g}"
+        if nats > budget * (1 + _ROUNDING):
+            yield f"secret {j}: it may lose {nats:.9g} nats, more than its budget of {budget:.9g}"
+        least = secret.posterior(float(nats), float(prior))
+        if arrays["posterior_bounds"][j] < least * (1 - _ROUNDING):
+            bound = arrays["posterior_bounds"][j]
+            yield f"secret {j}: its posterior is said to be {bound:.9g} at most, but {least:.9g} follows from its nats"
+
+
+def _information(facts: dict[str, Any], arrays: Arrays, name: str) -> Verdict:
+    """Each secret's nats again, those nearest to their budgets first."""
+    starts, records = arrays["starts"], arrays["records"]
+    order = np.argsort(-arrays["information"] / np.maximum(arrays["budgets"], 1e-300))[:_MOST]
+    for j in order:
+        chances = arrays["probabilities"][records[starts[j] : starts[j + 1]]]
+        found = secret.of_records(chances.tolist(), float(facts["noise_multiplier"]), int(facts["steps"]))
+        told = float(arrays["information"][j])
+        if told < found.lower * (1 - _ROUNDING):
+            reason = f"secret {j}: {found.lower:.9g} nats are given away, and the plan says {told:.9g}"
+            return Verdict(subject=name, outcome=Outcome.REFUTED, reason=reason)
+    checked = f"{len(order)} of {len(arrays['information'])} secrets"
+    outcome = Outcome.PROVED if len(order) == len(arrays["information"]) else Outcome.CONSISTENT
+    return Verdict(
+        subject=name, outcome=outcome, reason=f"the nats of {checked} are within their budgets, computed again"
+    )

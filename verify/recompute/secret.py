@@ -1,0 +1,81 @@
+"""What all steps give away of a secret, and the best guess that leaves.
+
+KL(mixture || N(0, sigma^2)) by the trapezoidal rule, which converges geometrically for such integrands, where the
+claims come from Gauss-Legendre panels; the posterior from kl(p, r) = nats by a root-finder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import rel_entr
+
+from privctl.domain.events import SecretMixture
+from verify.recompute.enclosure import Enclosure
+from verify.recompute.pairs import binomial_law
+
+#: Relative error of the integral, many times what is found when the spacing is halved.
+_ERROR = 1e-9
+_SPACING = 1 / 16
+
+
+def information(event: SecretMixture) -> Enclosure:
+    """Nats of all steps about the secret, against the run without its records.
+
+    Example: one record of probability 0.01, sigma 1, one step: 8.38122076508e-05.
+    """
+    return of_records(event.probabilities, event.noise_multiplier, event.steps)
+
+
+def of_records(probabilities: Sequence[float], sigma: float, steps: int) -> Enclosure:
+    """As ``information``, for records drawn with ``probabilities``."""
+    law, lost = binomial_law(probabilities)
+    counts = np.arange(len(law))
+    if len(law) == 1 or law[0] == 1:
+        return Enclosure(0.0, 0.0)
+    side = 13.0
+    x = np.arange(-side, counts[-1] / sigma + side, min(_SPACING, _SPACING / (1 + 1 / sigma)) * 4)
+    total = 0.0
+    for part in np.array_split(x, max(1, len(x) * len(law) // 4_000_000)):
+        grown = part[:, None] * (counts / sigma) - (counts / sigma) ** 2 / 2
+        top = np.maximum(grown.max(1), 0.0)
+        with np.errstate(under="ignore", over="ignore", invalid="ignore"):
+            ratio = np.exp(grown - top[:, None]) @ law
+            log_ratio = np.log(ratio) + top
+            change = np.where(top < 0.5, np.expm1(np.minimum(grown, 0.5)) @ law, 0.0)
+            small = (top < 0.5) & (np.abs(change) < 0.5)
+            log_ratio = np.where(small, np.log1p(change), log_ratio)
+            # q (r ln r - r + 1), never negative, so that nothing cancels in the sum.
+            density = np.exp(-part * part / 2)
+            raised = np.exp(-part * part / 2 + log_ratio)
+            value = np.where(small, density * _convex(change, log_ratio), raised * (log_ratio - 1) + density)
+        total += float(np.maximum(value, 0.0).sum())
+    found = steps * total * float(x[1] - x[0]) / math.sqrt(2 * math.pi)
+    # Counts cut off: at their largest, n^2 / (2 sigma^2) with what mass they have.
+    cut = steps * lost * len(probabilities) ** 2 / (2 * sigma * sigma)
+    return Enclosure(found * (1 - _ERROR), found * (1 + _ERROR) + cut)
+
+
+def _convex(change: np.ndarray[tuple[int], np.dtype[np.float64]], logs: np.ndarray[tuple[int], np.dtype[np.float64]]
+            ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:  # fmt: skip
+    """R ln r - r + 1 for r = 1 + change, by its series where it cancels."""
+    d = change
+    series = d * d * (1 / 2 - d * (1 / 6 - d * (1 / 12 - d * (1 / 20 - d * (1 / 30 - d * (1 / 42 - d / 56))))))
+    return np.asarray(np.where(np.abs(d) < 0.02, series, (1 + d) * logs - d))
+
+
+def relative_entropy(p: float, r: float) -> float:
+    """kl(p, r) of coins, in nats. Example: (0.1, 0.001) is 0.366593004807."""
+    return float(rel_entr(p, r) + rel_entr(1 - p, 1 - r))
+
+
+def posterior(nats: float, prior: float) -> float:
+    """The largest p with kl(p, prior) at most ``nats`` (Fano). Example: 1 nat, prior 0.1: 0.689217226545."""
+    if nats >= -math.log(prior):
+        return 1.0
+    if nats <= 0:
+        return prior
+    return float(brentq(lambda p: relative_entropy(p, prior) - nats, prior, 1.0, xtol=1e-16, rtol=1e-13))

@@ -1,0 +1,264 @@
+"""Verifying a report: its chain and bytes, its own consistency, the noise that was added, and every guarantee."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from privctl.codec import decode
+from privctl.domain.errors import ExitCode, InputFault
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.guarantee import Guarantee, Status
+from privctl.domain.mechanism import WeightNoise
+from privctl.domain.report import Artifact, Omission, PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.storage.digest import Advance, TensorHasher, file_digest, hash_tensors, silent
+from privctl.storage.reader import SafetensorsFile, read_text
+from verify.guarantees import Answer, titles, verifier_of
+from verify.integrity import Link, check_chain
+from verify.measured.noise import LEVEL, Measured, complaints, measure
+from verify.parameters import contradictions
+from verify.premises import faults
+from verify.recompute.protection import KEY, check_plan
+
+_MODEL = "model"
+_STANDING = (Status.PROVED, Status.CONDITIONAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One guarantee with its verdict. A guarantee that is only claimed, refuted or void promises nothing."""
+
+    guarantee: Guarantee
+    verdict: Verdict
+
+    @property
+    def stands(self) -> bool:
+        """Whether the report lets its readers rely on it."""
+        return self.guarantee.status in _STANDING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """Everything found. ``integrity`` are the verdicts on bytes and on the report's agreement with itself."""
+
+    path: Path
+    report: PrivacyReport
+    links: tuple[Link, ...]
+    integrity: tuple[Verdict, ...]
+    guarantees: tuple[Judged, ...]
+    simulated: tuple[Judged, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    omissions: tuple[Omission, ...] = ()
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """All of them."""
+        return (*self.integrity, *(judged.verdict for judged in (*self.guarantees, *self.simulated)))
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """1 where bytes, parameters or a guarantee that stands are refuted; 3 where one of them stays open."""
+        decisive = [
+            *self.integrity,
+            *(judged.verdict for judged in (*self.guarantees, *self.simulated) if judged.stands),
+        ]
+        if any(verdict.outcome is Outcome.REFUTED for verdict in decisive):
+            return ExitCode.REFUTED
+        if any(verdict.outcome is Outcome.INCONCLUSIVE for verdict in decisive):
+            return ExitCode.BAD_INPUT
+        return ExitCode.OK
+
+
+#: Told which guarantee comes next.
+Note = Callable[[str], None]
+
+
+def bytes_of(path: Path, report: PrivacyReport) -> int:
+    """How much there is to read, for a progress bar."""
+    files = [*_at_hand(path, report.outputs), *_at_hand(path, report.inputs)]
+    return sum(file.stat().st_size for _, file in files)
+
+
+def read(path: Path) -> PrivacyReport:
+    """The report at ``path``; raises InputFault where it is none."""
+    return decode(read_text(path), str(path))
+
+
+def verify(
+    path: Path, report: PrivacyReport, *, advance: Advance = silent, note: Note = lambda text: None
+) -> Verification:
+    """Verify the report that lies at ``path``, with whatever of its files and parents is at hand."""
+    hashed, measured, digests = _read_files(path, report, advance)
+    links = check_chain(path, hashed)
+    parents = [link.report for link in links[1:] if link.report is not None]
+    found = [verdict for link in links for verdict in link.verdicts]
+    found += _outputs_missing(path, report, hashed)
+    inputs, omissions = _inputs(path, report, digests, advance)
+    found += inputs
+    found += [
+        Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=sentence) for sentence in contradictions(report)
+    ]
+    found += _plans(path, report)
+    noise, evidence = _noise(report, measured)
+    found += noise
+    if isinstance(report.mechanism, WeightNoise) and not measured:
+        omissions.append(Omission(what="measuring the noise", reason="the model before noise is not at hand"))
+    return Verification(
+        path=path, report=report, links=links, integrity=tuple(found),
+        guarantees=tuple(_guarantees(report, parents, note)), evidence=tuple(evidence), omissions=tuple(omissions),
+    )  # fmt: skip
+
+
+def _located(path: Path, artifact: Artifact) -> Path:
+    return Path(os.path.normpath(path.parent.absolute() / artifact.path))
+
+
+def _at_hand(path: Path, artifacts: Sequence[Artifact]) -> list[tuple[Artifact, Path]]:
+    return [(a, place) for a in artifacts if (place := _located(path, a)).is_file()]
+
+
+def _read_files(
+    path: Path, report: PrivacyReport, advance: Advance
+) -> tuple[dict[Path, TensorHasher], list[Measured], dict[Path, str]]:
+    """Every model file at hand once: outputs hashed, beside what they were made from where that is there.
+
+    Third, the digests of the inputs that were read on the way.
+    """
+    outputs = [place for a, place in _at_hand(path, report.outputs) if a.role == _MODEL]
+    before = [place for a, place in _at_hand(path, report.inputs) if a.role == _MODEL]
+    hashed: dict[Path, TensorHasher] = {}
+    measured: list[Measured] = []
+    digests: dict[Path, str] = {}
+    mechanism = report.mechanism
+    for i, output in enumerate(outputs):
+        with ExitStack() as stack:
+            try:
+                after = stack.enter_context(SafetensorsFile(output))
+                old = None
+                if isinstance(mechanism, WeightNoise) and len(before) == len(outputs):
+                    old = stack.enter_context(SafetensorsFile(before[i]))
+            except InputFault:
+                continue  # the chain's verdict will say that it is not what was recorded
+            if old is None or not isinstance(mechanism, WeightNoise):
+                hashed[output] = hash_tensors(after, advance)
+                continue
+            found = measure(old, after, mechanism.noise_stddev, _untouched(report), advance)
+            hashed[output] = found.after
+            measured.append(found)
+            if found.before is not None:
+                digests[before[i]] = found.before.file_digest
+    return hashed, measured, digests
+
+
+def _untouched(report: PrivacyReport) -> tuple[str, ...]:
+    names = report.parameters.get("tensors_untouched")
+    return tuple(names) if isinstance(names, dict) else ()
+
+
+def _outputs_missing(path: Path, report: PrivacyReport, hashed: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
+    """Models that the chain's check could not look at, and sizes that are not as recorded."""
+    for artifact in report.outputs:
+        place = _located(path, artifact)
+        if artifact.role == _MODEL and place not in hashed:
+            readable = place.is_file()
+            yield Verdict(
+                subject=artifact.path,
+                outcome=Outcome.REFUTED if readable else Outcome.INCONCLUSIVE,
+                reason="it is no safetensors file any more" if readable else "the model is not at hand",
+            )
+        elif place.is_file() and place.stat().st_size != artifact.bytes:
+            yield Verdict(
+                subject=artifact.path,
+                outcome=Outcome.REFUTED,
+                reason=f"it has {place.stat().st_size} bytes, and {artifact.bytes} were recorded",
+            )
+
+
+def _inputs(
+    path: Path, report: PrivacyReport, digests: Mapping[Path, str], advance: Advance
+) -> tuple[list[Verdict], list[Omission]]:
+    """What the step read, where it is still there; that it is not is no fault."""
+    found, omitted = [], []
+    for artifact in report.inputs:
+        place = _located(path, artifact)
+        if not place.is_file():
+            omitted.append(Omission(what=f"digest of the input {artifact.path}", reason="it is not at hand"))
+            continue
+        digest = digests.get(place) or file_digest(place, advance)
+        same = digest == artifact.digest and place.stat().st_size == artifact.bytes
+        reason = "it is the input recorded" if same else "it is not the input recorded: its digest or size differs"
+        found.append(Verdict(subject=artifact.path, outcome=Outcome.PROVED if same else Outcome.REFUTED, reason=reason))
+    return found, omitted
+
+
+def _plans(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
+    """Plans of protection that the step wrote or read."""
+    for artifact, place in _at_hand(path, (*report.outputs, *report.inputs)):
+        if artifact.role == _MODEL or place.suffix != ".safetensors":
+            continue
+        try:
+            with SafetensorsFile(place) as file:
+                if KEY in file.metadata:
+                    yield from check_plan(file)
+        except InputFault as fault:
+            yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=str(fault))
+
+
+def _noise(report: PrivacyReport, measured: Sequence[Measured]) -> tuple[list[Verdict], list[Evidence]]:
+    """The noise between input and output against what the mechanism says."""
+    mechanism = report.mechanism
+    if not measured or not isinstance(mechanism, WeightNoise):
+        return [], []
+    tied = report.parameters.get("tensors_tied")
+    wrong = complaints(measured, mechanism.noise_stddev, tied if isinstance(tied, list) else ())
+    tensors = [tensor for part in measured for tensor in part.noised]
+    weights = sum(tensor.elements for tensor in tensors)
+    evidence = Evidence(
+        method=f"difference from the input, tests at a level of {LEVEL:g} together",
+        quantity="root mean square of the noise, in the weights' units",
+        estimate=(sum(t.squares for t in tensors) / weights) ** 0.5 if weights else None,
+        bound=Bound.NONE,
+        samples={"weights": weights, "tensors": len(tensors)},
+        details={"reported": mechanism.noise_stddev, **{t.name: t.stddev for t in tensors}},
+        reason="" if weights else "no tensor got noise",
+    )
+    if wrong:
+        return [Verdict(subject="noise", outcome=Outcome.REFUTED, reason=sentence) for sentence in wrong], [evidence]
+    reason = (
+        f"the noise of {len(tensors)} tensors is as reported, so far as tests at a level of {LEVEL:g} can see: mean, "
+        "deviation, shape, and none used twice"
+    )
+    return [Verdict(subject="noise", outcome=Outcome.CONSISTENT, reason=reason)], [evidence]
+
+
+def _guarantees(report: PrivacyReport, parents: Sequence[PrivacyReport], note: Note) -> Iterator[Judged]:
+    for guarantee, title in zip(report.guarantees, titles(report), strict=True):
+        note(title)
+        outcome, reason = _answer(report, guarantee, parents)
+        yield Judged(guarantee=guarantee, verdict=Verdict(subject=title, outcome=outcome, reason=reason))
+
+
+def _answer(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Answer:
+    wrong = list(faults(report, guarantee, parents))
+    if wrong:
+        return Outcome.REFUTED, "; ".join(wrong)
+    if guarantee.status is Status.VOID:
+        return Outcome.CONSISTENT, "it is void, as the report says, and promises nothing"
+    check = verifier_of(report, guarantee)
+    if check is None:
+        what = "no mechanism" if report.mechanism is None else type(report.mechanism).__name__
+        return Outcome.INCONCLUSIVE, f"no verifier for {guarantee.notion} of {what}"
+    outcome, reason = check(report, guarantee)
+    if guarantee.status is Status.CLAIMED and outcome is Outcome.REFUTED:
+        reason = f"only claimed, as the report says, and false: {reason}"
+    elif guarantee.status is Status.REFUTED and outcome is Outcome.REFUTED:
+        reason = f"refuted, as the report says: {reason}"
+    elif guarantee.status is Status.REFUTED and outcome is Outcome.PROVED:
+        outcome, reason = Outcome.CONSISTENT, f"the report calls it refuted, but it holds: {reason}"
+    elif outcome is Outcome.PROVED and guarantee.status is Status.CONDITIONAL:
+        reason = f"{reason}, given its assumptions"
+    return outcome, reason

@@ -1,0 +1,67 @@
+"""What a sample of privacy losses shows of delta at an epsilon, with its confidence.
+
+The published test counts how often the loss exceeds epsilon. That number is no bound on delta: a mechanism may exceed
+epsilon often and be private, and where the test draws from an assumed shift it never looks at the mechanism at all.
+The two below are sound. Neither can prove privacy: they speak of one pair of data sets.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import beta
+
+from verify.simulate.losses import Floats, Sample
+
+_EVENTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """delta lies between ``lower`` and ``upper`` with the confidence asked for; ``threshold`` makes the event."""
+
+    estimate: float
+    lower: float
+    upper: float
+    threshold: float = math.nan
+
+
+def violation_rate(losses: Floats, epsilon: float) -> float:
+    """The published test: the share of losses above ``epsilon``."""
+    return float(np.mean(losses > epsilon))
+
+
+def black_box(sample: Sample, epsilon: float, level: float) -> Found:
+    """P(loss > c) - e^epsilon Q(loss > c), for the c that looks best on one half, bounded on the other half.
+
+    Clopper and Pearson's bounds, ``level`` / 2 each. ``upper`` is 1: other events may show more.
+    """
+    half = len(sample.present) // 2
+    marks = np.unique(np.quantile(sample.present[:half], np.linspace(0, 1 - 1 / max(half, 2), _EVENTS)))
+    marks = np.append(marks, epsilon)
+    factor = math.exp(min(epsilon, 700.0))
+    present, absent = (_above(side[:half], marks) / half for side in (sample.present, sample.absent))
+    # The bound that the other half would give, were it like this one.
+    room = 3 * (np.sqrt(present / half) + factor * np.sqrt((absent + 1 / half) / half))
+    threshold = float(marks[int(np.argmax(present - factor * absent - room))])
+    count = len(sample.present) - half
+    hits, misses = (int(_above(side[half:], np.array([threshold]))[0]) for side in (sample.present, sample.absent))
+    low = float(beta.ppf(level / 2, hits, count - hits + 1)) if hits else 0.0
+    high = float(beta.ppf(1 - level / 2, misses + 1, count - misses)) if misses < count else 1.0
+    estimate = max(0.0, (hits - factor * misses) / count)
+    return Found(estimate, max(0.0, low - factor * high), 1.0, threshold)
+
+
+def _above(losses: Floats, marks: Floats) -> Floats:
+    return np.asarray(len(losses) - np.searchsorted(np.sort(losses), marks, side="right"), dtype=np.float64)
+
+
+def white_box(losses: Floats, epsilon: float, level: float) -> Found:
+    """E_P max(0, 1 - e^(epsilon - loss)), which is delta, by the empirical Bernstein bound (Maurer and Pontil 2009)."""
+    shares = -np.expm1(np.minimum(epsilon - losses, 0.0))
+    count, mean = len(shares), float(shares.mean())
+    log_term = math.log(4 / level)
+    room = math.sqrt(2 * float(shares.var(ddof=1)) * log_term / count) + 7 * log_term / (3 * (count - 1))
+    return Found(mean, max(0.0, mean - room), min(1.0, mean + room), epsilon)

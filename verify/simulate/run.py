@@ -1,0 +1,148 @@
+"""The simulation of a report: the published test, the two sound ones, and a toy training, for one guarantee."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.guarantee import Guarantee, Notion, Status
+from privctl.domain.mechanism import WeightNoise
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from verify.recompute.sensitivity import least_nonconvex
+from verify.run import Judged
+from verify.simulate.bounds import Found, black_box, violation_rate, white_box
+from verify.simulate.losses import Draw, Sample, gaussian, of_ledger, sample
+from verify.simulate.training import trained
+
+#: Chance that a sound guarantee is called violated, all tests of one guarantee together.
+LEVEL = 1e-3
+_TRAINING_STEPS = 100
+_STANDING = (Status.PROVED, Status.CONDITIONAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What was tried and found."""
+
+    evidence: tuple[Evidence, ...]
+    judged: tuple[Judged, ...]
+
+
+def simulate(report: PrivacyReport, *, seed: int, seconds: float) -> Simulation | None:
+    """Simulate the report's guarantees for ``seconds`` in all, about; None where nothing of it can be simulated."""
+    chosen = [(g, draw) for g in _chosen(report) if (draw := _draw(report, g)) is not None]
+    if not chosen:
+        return None
+    share = seconds / len(chosen) / (2 if _toy(report) is not None else 1)
+    evidence: list[Evidence] = []
+    judged: list[Judged] = []
+    for guarantee, draw in chosen:
+        found = sample(draw, seed, share)
+        assumed = sample(_assumed(report, guarantee) or draw, seed, 0.0)
+        evidence.append(_published(guarantee, violation_rate(assumed.present, guarantee.epsilon or 0.0), assumed))
+        rows, verdict = _sound(guarantee, found, f"{guarantee.name}, simulated")
+        evidence += rows
+        judged.append(Judged(guarantee=guarantee, verdict=verdict))
+    toy = _toy(report)
+    if toy is not None:
+        steps = min(toy.steps, _TRAINING_STEPS)
+        rows, verdict = _sound(
+            chosen[0][0], sample(trained(toy, steps), seed, share), f"a toy training of {steps} steps"
+        )
+        evidence += rows
+        judged.append(Judged(guarantee=chosen[0][0], verdict=verdict))
+    return Simulation(evidence=tuple(evidence), judged=tuple(judged))
+
+
+def _chosen(report: PrivacyReport) -> Iterator[Guarantee]:
+    """Weight noise: every row, each has a shift of its own. Ledgers: the row to rely on, the claim most in doubt."""
+    known = [g for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP and g.epsilon is not None]
+    if isinstance(report.mechanism, WeightNoise):
+        yield from known
+    elif isinstance(report.mechanism, Ledger):
+        yield from sorted((g for g in known if g.status in _STANDING), key=lambda g: g.epsilon or 0.0)[:1]
+
+
+def _draw(report: PrivacyReport, guarantee: Guarantee) -> Draw | None:
+    mechanism = report.mechanism
+    if isinstance(mechanism, WeightNoise):
+        if guarantee.name == "published":
+            least = least_nonconvex(mechanism.training)
+            return None if least is None else gaussian(least / mechanism.noise_stddev)
+        return gaussian(1 / guarantee.noise_multiplier) if guarantee.noise_multiplier else None
+    return of_ledger(mechanism) if isinstance(mechanism, Ledger) else None
+
+
+def _assumed(report: PrivacyReport, guarantee: Guarantee) -> Draw | None:
+    """What the published test draws from: the shift that the paper assumes, whatever the training did."""
+    mechanism = report.mechanism
+    if isinstance(mechanism, WeightNoise) and guarantee.name == "published" and guarantee.sensitivity:
+        return gaussian(guarantee.sensitivity / mechanism.noise_stddev)
+    return None
+
+
+def _toy(report: PrivacyReport) -> SampledGaussian | None:
+    mechanism = report.mechanism
+    event = mechanism.events[0] if isinstance(mechanism, Ledger) and len(mechanism.events) == 1 else None
+    return event if isinstance(event, SampledGaussian) and event.batches is Batches.POISSON else None
+
+
+def _published(guarantee: Guarantee, rate: float, found: Sample) -> Evidence:
+    return Evidence(
+        method="algorithm 1 of the DP-Weights paper: how often the loss exceeds epsilon",
+        quantity=f"violation rate of {guarantee.name}",
+        estimate=rate,
+        bound=Bound.NONE,
+        samples={"losses": len(found.present)},
+        details={"epsilon": guarantee.epsilon or 0.0},
+        reason="it says nothing of delta: losses may exceed epsilon often in a private mechanism, and where the shift "
+        "is assumed they are not the training's",
+    )
+
+
+def _sound(guarantee: Guarantee, found: Sample, subject: str) -> tuple[list[Evidence], Verdict]:
+    """Both sound tests in both orders, sharing the level."""
+    epsilon, delta = guarantee.epsilon or 0.0, guarantee.delta
+    rows: list[Evidence] = []
+    worst: tuple[float, str] = (0.0, "")
+    for order, side in (("present", found), ("absent", found.reversed())):
+        tests: tuple[tuple[str, Found], ...] = (
+            ("black box: an event chosen on one half, tried on the other", black_box(side, epsilon, LEVEL / 4)),
+            ("white box: the mean of 1 - e^(epsilon - loss)", white_box(side.present, epsilon, LEVEL / 4)),
+        )
+        for method, test in tests:
+            rows.append(_row(f"{method}; with the record {order}", subject, epsilon, test, len(side.present)))
+            worst = max(worst, (test.lower, method))
+    if worst[0] > delta:
+        reason = (
+            f"violated with confidence {1 - LEVEL:g}: delta at epsilon {epsilon:.6g} is at least {worst[0]:.4g}, not "
+            f"{delta:g} ({worst[1]})"
+        )
+        return rows, Verdict(subject=subject, outcome=Outcome.REFUTED, reason=reason)
+    most = max(row.upper for row in rows if row.upper is not None and math.isfinite(row.upper))
+    reason = (
+        f"no violation seen in {len(found.present)} outputs of each kind; they could not have seen a delta below "
+        + (f"{max(0.0, most):.2g}")
+    )
+    return rows, Verdict(subject=subject, outcome=Outcome.CONSISTENT, reason=reason)
+
+
+def _row(method: str, subject: str, epsilon: float, test: Found, count: int) -> Evidence:
+    box = test.upper < 1
+    blind = test.lower == 0 and epsilon > math.log(count) and not method.startswith("white")
+    return Evidence(
+        method=method,
+        quantity=f"delta at epsilon {epsilon:.6g} of {subject}",
+        estimate=None if blind else test.estimate,
+        lower=test.lower,
+        upper=test.upper if box else None,
+        confidence=1 - LEVEL,
+        bound=Bound.TWO_SIDED if box else Bound.LOWER,
+        interval="empirical Bernstein" if method.startswith("white") else "Clopper-Pearson",
+        samples={"outputs": count},
+        reason="too few outputs to see an event so rare" if blind else "",
+    )
