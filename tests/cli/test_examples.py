@@ -117,13 +117,13 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def free(folder: Path, words: list[str]) -> None:
-    """Take away what a call is about to write, and the audits of what it audits."""
+    """Take away what a call is about to write."""
     stems = [value.rstrip("/").split(".")[0] for flag, value in pairwise(words) if flag in ("-o", "--output")]
-    for path in (
-        *folder.glob("*.audit.*"),
-        *(p for stem in stems for p in (*folder.glob(stem), *folder.glob(f"{stem}.*"))),
-    ):
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    patterns = [pattern for stem in stems if stem != "-" for pattern in (stem, f"{stem}.*")]
+    if words[0] == "audit":
+        patterns.append("*.audit.*")
+    for path in {found for pattern in patterns for found in folder.glob(pattern)}:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def smaller(words: list[str]) -> list[str]:
