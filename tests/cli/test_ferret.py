@@ -8,7 +8,6 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +23,9 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports import read_report
 from privctl.training.directional import Derivatives, Method
 from privctl.training.ferret.stream import read_stream
-from tests.training.tasks.small import architecture, words
+from tests.training.tasks.small import words
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Path:
-    """A GPT-2 without weights, with a tokenizer."""
-    folder = architecture(tmp_path / "start", "gpt2")
-    words().tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture

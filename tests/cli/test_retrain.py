@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -27,25 +27,9 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports import read_report
 from privctl.storage.reader import open_checkpoint
 from privctl.training.tasks.language import CausalLanguage
-from tests.training.tasks.small import architecture, words
+from tests.training.tasks.small import architecture
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Path:
-    """A GPT-2 without weights, with a tokenizer."""
-    folder = architecture(tmp_path / "start", "gpt2")
-    words().tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from privctl.accounting.ledger import epsilon_bound
 from privctl.accounting.secrets import information
@@ -31,7 +30,6 @@ from privctl.storage.digest import file_digest
 from privctl.training.recipe import Method
 from privctl.training.tasks.language import CausalLanguage
 from tests.retrain.planned import planned, written
-from tests.training.tasks.small import architecture, words
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 #: Forty records: two drawn in every step, the last ten never.
@@ -39,22 +37,6 @@ RATES = (1.0, 1.0, *(0.05 * (1 + i % 4) for i in range(28)), *(0.0,) * 10)
 #: Which hold which secret; the last one lies in no record.
 SECRETS: tuple[Sequence[int], ...] = ((2, 3, 4), (5, 30, 31), (39,), ())
 STEPS = 8
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Path:
-    """A GPT-2 without weights, with a tokenizer."""
-    folder = architecture(tmp_path / "start", "gpt2")
-    words().tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture
