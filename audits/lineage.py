@@ -23,13 +23,15 @@ _GENERATIONS = 16
 class Lineage:
     """What a model's own report says, checked against the weights by their digests.
 
-    ``trained_on`` are the digests of what the last training read; None where no report tells.
+    ``trained_on`` are the digests of what the last training read, ``planned_by`` those of the plan of protection it
+    followed, if any; None where no report tells.
     """
 
     parents: tuple[ParentReport, ...] = ()
     doubts: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
     trained_on: tuple[str, ...] | None = None
+    planned_by: tuple[str, ...] | None = None
 
 
 def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage:
@@ -47,18 +49,24 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
     if not weights <= {item.digest for item in found.report.outputs}:
         doubt = f"the model names {found.path.name} as its report, but that report is about other weights"
         return Lineage(parents=parents, doubts=(doubt,))
+    training = _training(found)
     return Lineage(
         parents=parents,
         claims=claims_of(found.report.guarantees, found.path.name),
-        trained_on=_trained_on(found),
+        trained_on=_read(training, "data"),
+        planned_by=_read(training, "plan"),
     )
 
 
-def _trained_on(found: FoundReport) -> tuple[str, ...] | None:
+def _read(training: PrivacyReport | None, role: str) -> tuple[str, ...] | None:
+    return None if training is None else tuple(item.digest for item in training.inputs if item.role == role)
+
+
+def _training(found: FoundReport) -> PrivacyReport | None:
     path, report = found.path, found.report
     for _ in range(_GENERATIONS):
         if report.step == _TRAINING:
-            return tuple(item.digest for item in report.inputs if item.role == "data")
+            return report
         above = _parent(path, report)
         if above is None:
             return None

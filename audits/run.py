@@ -158,7 +158,7 @@ def _parts(
         _require_causal(subject, "--train")
         parts.append(ExtractionPart(subject.model, request.extraction, progress))
     if request.secrets is not None:
-        secrets = replace(request.secrets, trained_on=lineage.trained_on)
+        secrets = replace(request.secrets, trained_on=lineage.trained_on, planned_by=lineage.planned_by)
         parts.append(SecretPart(subject, secrets, base, progress))
     if not parts:
         raise UsageFault(

@@ -45,7 +45,8 @@ class SecretRequest:
     ``secrets`` is the book, ``data`` what it was made of, ``plan`` what the model was trained by. ``manifest`` names
     secrets whose values were drawn at random, with the ``commitment`` to it. ``candidates`` counts the true value.
     ``most`` secrets are drawn from each side, those trained on and those never drawn, under ``seed``. ``trained_on``
-    are digests of the training data that the model's own report names, None where there is no such report.
+    are digests of the training data that the model's own report names, ``planned_by`` of the plan that it names, if
+    any; None where there is no such report.
     """
 
     secrets: Path
@@ -54,6 +55,7 @@ class SecretRequest:
     manifest: Path | None = None
     commitment: str | None = None
     trained_on: tuple[str, ...] | None = None
+    planned_by: tuple[str, ...] | None = None
     candidates: int = 100
     most: int = 1000
     queries: Queries = field(default_factory=Queries)
@@ -215,6 +217,9 @@ def _plan(request: SecretRequest, digest: str) -> Protection:
             f"{request.plan} plans for other data ({plan.facts.data_name}) than --data {request.data}; give those, or "
             "plan again with privctl secrets plan"
         )
+    if request.planned_by is not None and file_digest(request.plan) not in request.planned_by:
+        by = "another plan; give that one" if request.planned_by else "no plan; leave --plan out"
+        raise InputFault(f"{request.plan} is not what the model was trained by: its training report names {by}")
     return plan
 
 

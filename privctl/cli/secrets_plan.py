@@ -67,7 +67,7 @@ def plan(
     targets: tuple[str, ...],
     form: str,
     solver: str,
-    gap: float,
+    gap: float | None,
     delta: float | None,
     output: Path | None,
     force: bool,

@@ -10,9 +10,10 @@ from privctl.render.text import notes, number, paragraph, table
 def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False) -> str:
     """Every cap that was tried; then, of the plan that was written, each guarantee with what it rests on."""
     facts = report.parameters
+    secrets = "1 secret" if facts["secrets"] == 1 else f"{facts['secrets']} secrets"
     lines = [
         paragraph(
-            f"{facts['secrets']} secrets in {facts['records_with_a_secret']} of {facts['dataset_size']} records; "
+            f"{secrets} in {facts['records_with_a_secret']} of {facts['dataset_size']} records; "
             f"{facts['steps']} steps of {facts['batch_size']} expected records"
         )
         + "\n"

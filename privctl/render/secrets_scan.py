@@ -25,7 +25,8 @@ def scan_text(report: PrivacyReport, examples: Mapping[str, str]) -> str:
     ]
     secrets = sum(counts["secrets"] for counts in found.values())
     records = report.parameters["dataset_size"]
-    summary = f"{secrets} secrets in {records} records." if secrets else f"No secret was found in {records} records."
+    said = {0: "No secret was found", 1: "1 secret"}.get(secrets, f"{secrets} secrets")
+    summary = f"{said} in {records} records."
     return f"{table(('kind', 'secrets', 'records', 'most records of one', 'example'), rows)}\n{summary}\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from privctl.training.recipe import Method
 from privctl.training.tasks.base import TaskName
 
 _AGAIN = "plan again with privctl secrets plan"
+#: Relative difference of two sums that are the same.
+_CLOSE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,12 @@ def plan_of(request: RetrainRequest) -> SecretPlan | None:
     protection = read_protection(path)
     if not protection.ids:
         raise InputFault(f"{path} protects no secret; leave --secrets out, or {_AGAIN}")
+    drawn, size = math.fsum(protection.probabilities), protection.facts.batch_size
+    if not math.isclose(drawn, size, rel_tol=_CLOSE):
+        raise InputFault(
+            f"{path} contradicts itself: it is for {size:g} records a batch, and its probabilities make {drawn:.6g}; "
+            f"{_AGAIN}"
+        )
     found = file_digest(data)
     if found != protection.facts.data:
         raise InputFault(

@@ -194,6 +194,7 @@ def test_the_lineage_is_followed_up_to_the_training(place: Path, tmp_path: Path)
     found = lineage_of(place / "model", inputs, tmp_path / "r.json")
     assert found.trained_on is not None
     assert file_digest(place / "planted.jsonl") in found.trained_on
+    assert found.planned_by == ()
     assert found.doubts == ()
     trained = place / "model.report.json"
     text = trained.read_text()
@@ -201,7 +202,7 @@ def test_the_lineage_is_followed_up_to_the_training(place: Path, tmp_path: Path)
         other = decode(text, "x")
         trained.write_text(encode(other).replace(inputs[0].digest, "blake3:" + 64 * "0"))
         doubted = lineage_of(place / "model", inputs, tmp_path / "r.json")
-        assert doubted.trained_on is None
+        assert doubted.trained_on is doubted.planned_by is None
         assert "about other weights" in doubted.doubts[0]
     finally:
         trained.write_text(text)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audits.lineage import lineage_of
 from privctl.accounting.ledger import epsilon_bound
 from privctl.accounting.secrets import information
 from privctl.cli import run
@@ -110,6 +111,8 @@ def test_a_plan_is_followed_and_both_guarantees_are_stated(
 
     facts = report.parameters["plan"]
     assert facts["digest"] == file_digest(plan)
+    weights = file_artifact("model", tmp_path / "private" / "model.safetensors", place)
+    assert lineage_of(tmp_path / "private", [weights], place).planned_by == (file_digest(plan),)
     assert (facts["form"], facts["cap"], facts["secrets"], facts["secrets_checked"]) == ("reference", 5.0, 4, 4)
     assert facts["kept_fraction"] == pytest.approx(sum(RATES) / 40)
     assert facts["expected_epochs"] == pytest.approx(STEPS * sum(RATES) / 40)
@@ -189,6 +192,8 @@ def test_plans_that_do_not_fit_get_one_sentence(
     fewer = written(tmp_path / "fewer.safetensors", planned(RATES[:39], SECRETS[:2], data=data, steps=STEPS))
     none = written(tmp_path / "none.safetensors", planned(RATES, [], data=data, steps=STEPS, noise=1.0))
     lying = written(tmp_path / "lying.safetensors", replace(protection, information=np.full(4, 1e-6)))
+    facts = replace(protection.facts, batch_size=1.0)
+    fuller = written(tmp_path / "fuller.safetensors", replace(protection, facts=facts))
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(plan.read_bytes())
     before = sorted(p.name for p in tmp_path.iterdir())
@@ -197,6 +202,7 @@ def test_plans_that_do_not_fit_get_one_sentence(
         (data, fewer, ["is a plan for 39 records, and the data was read as 40"]),
         (data, none, ["protects no secret"]),
         (data, lying, ["it says that its run gives away 1e-06 nats"]),
+        (data, fuller, ["it is for 1 records a batch, and its probabilities make 5.5;"]),
         (data, start / "tokenizer.json", ["tokenizer.json"]),
         (data, start, ["start"]),
     ]

@@ -38,7 +38,7 @@ _SWEEP_SPAN = 1000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What a user asks of ``privctl secrets plan``; ``delta`` None follows from the number of records."""
+    """What a user asks of ``privctl secrets plan``; ``delta`` and ``gap`` None follow from sizes."""
 
     data: Path
     secrets: Path
@@ -48,7 +48,7 @@ class PlanRequest:
     delta: float | None = None
     form: Form = Form.REFERENCE
     solver: Solver = Solver.AUTO
-    gap: float = 1e-4
+    gap: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -129,7 +129,7 @@ def _check(request: PlanRequest) -> None:
         raise UsageFault(f"--steps is {request.steps}; it must be at least 1")
     if request.batch_size < 1:
         raise UsageFault(f"--batch-size is {request.batch_size}; it must be at least 1")
-    if not 0 < request.gap < 1:
+    if request.gap is not None and not 0 < request.gap < 1:
         raise UsageFault(f"--gap is {request.gap:g}; it must be above 0 and below 1")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 #: Memberships up to which the interior-point method takes seconds.
 _INTERIOR = 300_000
+_MANY = 1_000_000
 _SECONDS = 600.0
 
 
@@ -49,35 +51,47 @@ def weights_for(
     limits: NDArray[np.float64],
     *,
     solver: Solver = Solver.AUTO,
-    gap: float = 1e-4,
+    gap: float | None = None,
     advance: Callable[[float], None] = lambda _: None,
 ) -> Weighted:
     """The most weight for ``examples`` records when secret j's records may have ``limits[j]`` (> 0) in all.
 
     Secret j lies in ``records[starts[j]:starts[j + 1]]``. ``gap`` is the relative gap at which the first-order method
-    stops; the gap that is returned was certified in whole numbers, whatever the method.
+    stops: where None, 1e-4, or 1e-3 for more than a million memberships, of which it is minutes less. The gap that is
+    returned was certified in whole numbers, whatever the method.
     """
     problem = packing(starts, records, examples, limits)
     if not len(problem.open):
         return Weighted(weights=np.ones(examples), gap=0.0, solver="none: no secret can bind")
+    # Where every open record has a limit below 1, no weight can reach 1, and all of them scale with the limits. Without
+    # this, a tiny cap would ask for weights below the certificate's unit.
+    scale = max(1.0, 2.0 ** -math.ceil(math.log2(problem.limits.max())))
+    problem = replace(problem, limits=problem.limits * scale)
     if solver is Solver.AUTO:
         solver = Solver.INTERIOR if problem.matrix.nnz <= _INTERIOR else Solver.FIRST_ORDER
     if solver is Solver.INTERIOR:
         found = _interior(problem)
         if found is not None:
-            return _weighted(certify(problem, found.weights, found.multipliers), "HiGHS interior point")
+            return _weighted(problem, certify(problem, found.weights, found.multipliers), scale, "HiGHS interior point")
+    if gap is None:
+        gap = 1e-3 if problem.matrix.nnz > _MANY else 1e-4
     best = first_order(problem, gap, advance=advance)
-    return _weighted(
-        certify(problem, best.weights, best.multipliers), f"first-order method, {best.iterations} iterations"
-    )
+    found_by = f"first-order method, {best.iterations} iterations"
+    return _weighted(problem, certify(problem, best.weights, best.multipliers), scale, found_by)
 
 
-def _weighted(found: Certified, solver: str) -> Weighted:
-    return Weighted(weights=found.weights, gap=found.gap, solver=solver)
+def _weighted(problem: Packing, found: Certified, scale: float, solver: str) -> Weighted:
+    """The weights before ``scale``, a power of 2, made the program larger; dividing by it is exact."""
+    weights = problem.expand(found.weights[problem.open] / scale)
+    total, bound = (problem.settled + (value - problem.settled) / scale for value in (found.total, found.bound))
+    return Weighted(weights=weights, gap=replace(found, total=total, bound=bound).gap, solver=solver)
 
 
 def _interior(problem: Packing) -> Solution | None:
-    """HiGHS' interior point without crossover, whose solution shares weight out evenly; None where it fails."""
+    """HiGHS' interior point, whose solution shares weight out evenly; None where it fails.
+
+    Without crossover and presolve, either of which may give all weight to some of many records that are alike.
+    """
     import highspy
 
     program = highspy.HighsLp()
@@ -92,8 +106,10 @@ def _interior(problem: Packing) -> Solution | None:
     program.a_matrix_.value_ = problem.matrix.data
     highs = highspy.Highs()  # type: ignore[no-untyped-call]
     highs.silent()
-    for name, value in (("solver", "ipm"), ("run_crossover", "off"), ("threads", 1), ("time_limit", _SECONDS)):
+    for name, value in (("solver", "ipm"), ("presolve", "off"), ("run_crossover", "off")):
         highs.setOptionValue(name, value)
+    highs.setOptionValue("threads", 1)
+    highs.setOptionValue("time_limit", _SECONDS)
     highs.passModel(program)
     highs.run()
     if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:

@@ -15,6 +15,7 @@ from privctl.accounting.secrets import posterior
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.secrets.protection import read_protection
+from privctl.storage.digest import file_digest
 from tests.audits.canaries.small import WORDS, new_model, train
 from tests.audits.secrets.small import book, judged, of, pins, prefixes, protect, records
 
@@ -193,6 +194,16 @@ def test_faults_are_one_sentence(place: Path, tmp_path: Path) -> None:
     for settings in ({"candidates": 1}, {"most": 0}):
         with pytest.raises(UsageFault):
             request(place, **settings)
+
+
+def test_only_the_plan_that_the_model_was_trained_by(place: Path) -> None:
+    """Who was never drawn, and what is allowed, would else be another training's."""
+    plan = place / "plan.safetensors"
+    held = judged(place / "before", request(place, plan=plan, planned_by=(file_digest(plan),)))
+    assert held.evidence
+    for named, told in (("blake3:00",), "another plan; give that one"), ((), "no plan; leave --plan out"):
+        with pytest.raises(InputFault, match=told):
+            judged(place / "before", request(place, plan=plan, planned_by=named))
 
 
 def test_few_of_many_are_drawn_from_each_side(place: Path) -> None:

@@ -59,6 +59,27 @@ def test_known_optimum() -> None:
     np.testing.assert_allclose(found.weights, [1, 0, 1], atol=1e-7)
 
 
+@pytest.mark.parametrize("solver", [Solver.INTERIOR, Solver.FIRST_ORDER])
+def test_records_that_are_alike_weigh_alike(solver: Solver) -> None:
+    """A secret in every record: all ways to share its limit out are as good, and a corner would drop most records."""
+    found = weights_for(np.array([0, 50]), np.arange(50), 50, np.array([1.5]), solver=solver)
+    np.testing.assert_allclose(found.weights, 1.5 / 50, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [2.0**-5, 1e-9, 1e-200])
+def test_weights_scale_with_limits_too_small_to_reach_one(scale: float) -> None:
+    starts, records = instance(50, 200, 4)
+    limits = np.random.default_rng(5).uniform(0.3, 1, 50)
+    free = np.setdiff1d(np.arange(200), records)
+    whole, small = (weights_for(starts, records, 200, each) for each in (limits, limits * scale))
+    assert small.gap <= 1e-6
+    held = np.setdiff1d(np.arange(200), free)
+    assert small.weights[held].sum() == pytest.approx(scale * whole.weights[held].sum(), rel=1e-6)
+    assert (small.weights[free] == 1).all()
+    for load, limit in zip(exact_loads(starts, records, small.weights), (limits * scale).tolist(), strict=True):
+        assert load <= Fraction(limit)
+
+
 def test_bad_multipliers_only_widen_the_gap() -> None:
     starts, records = instance(50, 200, 1)
     limits = np.full(50, 1.5)

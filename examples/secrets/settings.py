@@ -1,0 +1,76 @@
+"""Sizes of both experiments, and what is run in which order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+#: Trained on without noise, and with ordinary Poisson batches; any other key of a training is a cap.
+PLAIN, UNIFORM = "plain", "uniform"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """The first experiment: rare words of abstracts as secrets, a small masked language model from nothing.
+
+    ``words`` of a text are kept. A rare word is in ``least`` to ``most`` records. ``caps`` counts those of the sweep
+    that are trained with, no cap among them.
+    """
+
+    private: int = 9000
+    test: int = 800
+    words: int = 24
+    vocabulary: int = 4000
+    least: int = 10
+    most: int = 50
+    prior: float = 0.001
+    posterior: float = 0.5
+    steps: int = 150
+    batch_size: int = 64
+    max_length: int = 32
+    hidden: int = 128
+    layers: int = 2
+    caps: int = 7
+    rates: tuple[float, float] = (3e-3, 3e-3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extraction:
+    """The second: numbers planted in beginnings of abstracts, a small pretrained model that reads on.
+
+    ``canaries`` are thrown a coin for; those that fall in are ``copies`` records each. ``noises`` are noise
+    multipliers, 0 for plain training.
+    """
+
+    records: int = 400
+    words: int = 8
+    canaries: int = 80
+    copies: int = 8
+    digits: int = 5
+    candidates: int = 100
+    steps: int = 150
+    batch_size: int = 48
+    max_length: int = 48
+    noises: tuple[float, ...] = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+    rates: tuple[float, float] = (3e-3, 3e-3)
+
+
+QUICK_WEIGHTS = Weights(private=1500, test=200, vocabulary=1500, least=5, most=20, steps=30, hidden=32, caps=2)
+QUICK_EXTRACTION = Extraction(records=100, canaries=40, steps=40, noises=(0.0, 0.3))
+
+
+def plain(settings: Weights | Extraction) -> dict[str, Any]:
+    """Settings as results hold them."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()}
+
+
+def shuffled(keys: Sequence[str], seeds: int) -> list[tuple[str, int]]:
+    """Each of ``keys`` with each seed, one seed after the other, in an order of its own."""
+    found = []
+    for seed in range(seeds):
+        block = [(key, seed) for key in keys]
+        random.Random(seed).shuffle(block)  # noqa: S311 - an order, not a secret
+        found += block
+    return found
