@@ -128,6 +128,8 @@ def events(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     wanted = _adjacency(whole)
     if guarantee.adjacency not in (wanted, *((Adjacency.UNSTATED,) if guarantee.status not in _STANDING else ())):
         return Outcome.REFUTED, f"its neighbours are {guarantee.adjacency}, but bounds on these events are for {wanted}"
+    if _of_several_notions(whole):
+        return Outcome.INCONCLUSIVE, "no one notion of neighbours fits all its events"
     if sum(event.steps for event in whole.events) > _MANY_STEPS:
         return Outcome.INCONCLUSIVE, f"more than {_MANY_STEPS} steps are not recomputed here"
     try:
@@ -204,6 +206,17 @@ def _adjacency(whole: Ledger) -> Adjacency:
     if Batches.FIXED_SIZE in kinds:
         return Adjacency.REPLACE_ONE
     return Adjacency.ZERO_OUT if Batches.SHUFFLED in kinds else Adjacency.ADD_OR_REMOVE
+
+
+def _of_several_notions(whole: Ledger) -> bool:
+    """A secret's records beside one record, or a record replaced beside one left out: each step bounds another pair."""
+    kinds = {
+        Batches.FIXED_SIZE
+        if isinstance(event, SampledGaussian) and event.batches is Batches.FIXED_SIZE
+        else isinstance(event, SecretMixture)
+        for event in whole.events
+    }
+    return len(kinds) > 1
 
 
 def _shuffled(whole: Ledger) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from privctl.domain.events import Batches, Event, Ledger, SampledGaussian, SecretMixture
-from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, Status, status_of
+from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, Status, status_of
 from privctl.domain.mechanism import ClippedTraining, Mechanism, Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
 
@@ -34,6 +34,8 @@ _SECRET_SOURCE = "under a key from the operating system"  # noqa: S105 - what a 
 
 def faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:
     """What is wrong with the status and the assumptions of one guarantee; nothing where all is borne out."""
+    if guarantee.unit is not (wanted := _unit(report, guarantee)):
+        yield f"it protects one {guarantee.unit}, but what was recorded bounds one {wanted}"
     states = {a.name: a.state for a in guarantee.assumptions}
     earned = status_of(guarantee.assumptions)
     if guarantee.status in (Status.PROVED, Status.CONDITIONAL):
@@ -50,6 +52,14 @@ def faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Privac
             yield f"it rests on the assumption {name!r}, which it does not name"
     for name, state in states.items():
         yield from _unborne(report, name, state, parents)
+
+
+def _unit(report: PrivacyReport, guarantee: Guarantee) -> PrivacyUnit:
+    """Whom the mechanism speaks of; a secret may lie in many records, so neither bound is the other's."""
+    events = report.mechanism.events if isinstance(report.mechanism, Ledger) else ()
+    if guarantee.notion is Notion.SECRET_PROTECTION or any(isinstance(event, SecretMixture) for event in events):
+        return PrivacyUnit.SECRET
+    return PrivacyUnit.EXAMPLE
 
 
 def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:

@@ -17,7 +17,7 @@ _ENOUGH = 100
 _GROSS = 0.5
 _ALTERNATIVE = {
     DESIGNED: "",
-    CONTROLLED: "",
+    CONTROLLED: "; which ones the plan left out is taken for chance within their kind",
     PAIRED: "; whether from their own records or from others of their kind, only secrets never trained on could tell",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from privctl.retrain.secret_plan import SecretPlan
 from privctl.secrets.protection import Form, Protection
 from privctl.training.recipe import Recipe
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 KEEP_THE_PLAN = (
     "the plan of protection tells which records hold secrets and how they are called; keep it to yourself like the data"
 )
@@ -53,7 +56,7 @@ def secret_guarantee(
     parts = shares(nats, held.budgets)
     nearest = int(np.argmax(parts))
     within = int((parts <= 1 + CLOSE).sum())
-    prior, lost = float(held.priors[nearest]), float(nats[nearest])
+    lost = float(nats[nearest])
     assumptions = (*_enforced(held, recipe), *premises, *_of_secrets(held), _numbers(found))
     curve = _curve_bound(held, nearest, recipe.noise_multiplier, spent)
     return Guarantee(
@@ -70,7 +73,7 @@ def secret_guarantee(
         note=f"{_overall(len(parts), within)}; nearest to its bound is {shown(held.ids[nearest])}: it gave away at "
         f"most {lost:.6g} of the {held.budgets[nearest]:.6g} nats that a posterior of {held.posteriors[nearest]:.6g} "
         f"allows{curve}; for real arithmetic, floating-point rounding is not modelled",
-        risks=(Risk(measure=RiskMeasure.POSTERIOR, bound=_posterior(lost, prior), at=prior),),
+        risks=tuple(_risks(nats, held.priors, nearest)),
     )
 
 
@@ -180,6 +183,23 @@ def _overall(secrets: int, within: int) -> str:
     if secrets == 1:
         return "the one secret stays within its posterior"
     return f"every one of {secrets} secrets stays within its posterior"
+
+
+def _risks(nats: NDArray[np.float64], priors: NDArray[np.float64], nearest: int) -> Iterator[Risk]:
+    """The posterior of the secret nearest to its bound; then the largest of all, where another secret has it."""
+
+    def risk_of(secret: int) -> Risk:
+        prior = float(priors[secret])
+        return Risk(measure=RiskMeasure.POSTERIOR, bound=_posterior(float(nats[secret]), prior), at=prior)
+
+    first = risk_of(nearest)
+    yield first
+    # A posterior rises with nats and prior: only a secret with more nats than all of larger priors can have the most.
+    order = np.lexsort((-nats, -priors))
+    before = np.maximum.accumulate(np.concatenate([[-1.0], nats[order][:-1]]))
+    most = max((risk_of(int(j)) for j in order[nats[order] > before]), key=lambda found: found.bound)
+    if most.bound > first.bound:
+        yield most
 
 
 def _posterior(nats: float, prior: float) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from privctl.accounting.ledger import epsilon_bound
+from privctl.accounting.secrets import binary_kl
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.events import SampledGaussian
 from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Notion, PrivacyUnit, Status
@@ -254,3 +255,15 @@ def test_the_record_s_guarantee_takes_the_plan_as_known() -> None:
     assert premise.state is ASSERTED
     assert "probability 0.5 at most" in premise.statement
     assert "1 of 5 records are not used at all" in premise.statement
+
+
+def test_the_largest_posterior_is_said_where_another_secret_has_it() -> None:
+    """One secret of a large prior may be told far better than the one that is nearest to its bound."""
+    plan = planned((0.05, 0.05, 0.05), [(0, 1), (2,)], prior=0.001, posterior=0.1)
+    priors, posteriors = np.array([0.001, 0.4]), np.array([0.1, 0.99])
+    budgets = np.array([binary_kl(p, r) for p, r in zip(posteriors, priors, strict=True)])
+    plan = replace(plan, priors=priors, posteriors=posteriors, budgets=budgets)
+    nearest, largest = said(plan, checked(plan), 10).risks
+    assert nearest.at == 0.001
+    assert largest.at == 0.4
+    assert largest.bound > 0.4 > nearest.bound

@@ -131,6 +131,16 @@ def test_tensors_that_were_to_stay_and_tensors_that_are_new(compare: Callable[..
     assert any("'other' is not in the parent" in sentence for sentence in compare(before, after))
 
 
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_noise_that_rounding_swallows_whole_is_no_fault(kind: str, compare: Callable[..., list[str]]) -> None:
+    """Weights of 256 have neighbours a tenth or more away: noise of 0.01 changes none of them."""
+    large = np.full(SHAPE, 256.0)
+    before = {"norm": half(large) if kind == "bfloat16" else large.astype(kind)}
+    after = noised(before, genuine(before))
+    assert np.array_equal(before["norm"], after["norm"])
+    assert compare(before, after) == []
+
+
 def test_rounding_is_undone_exactly() -> None:
     """Where rounding hides most of the noise, deviates are still N(0, 1)."""
     before = half(RNG.standard_normal(20_000))

@@ -106,6 +106,7 @@ ANY: dict[str, Change] = {
     "epsilon lowered": put(first, "epsilon", times(0.98)),
     "status upgraded": put(first, "status", "proved"),
     "conditions left out": bare,
+    "unit swapped": put(first, "unit", lambda was: "secret" if was == "example" else "example"),
     "adjacency swapped": put(
         first, "adjacency", lambda was: "add-or-remove" if was != "add-or-remove" else "replace-one"
     ),

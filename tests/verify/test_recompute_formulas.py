@@ -156,3 +156,14 @@ def test_enclosures_decide_only_what_they_know() -> None:
     assert [found.at_most(value) for value in (0.9, 1.05, 1.2)] == [False, None, True]
     with pytest.raises(ValueError, match="not at most"):
         Enclosure(2.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("chance", "records", "sigma", "nats"),
+    # p^2 (e^(1/sigma^2) - 1) / 2 less its third moment's part, and mpmath.
+    [(1e-9, 1, 5.0, 2.0405387095350e-20), (1e-6, 3, 0.5, 2.4055420879521e-10)],
+)
+def test_records_that_are_hardly_ever_drawn(chance: float, records: int, sigma: float, nats: float) -> None:
+    found = secret.of_records((chance,) * records, sigma, 1)
+    assert found.lower <= nats <= found.upper
+    assert found.upper - found.lower < 1e-8 * nats

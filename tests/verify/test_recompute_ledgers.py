@@ -186,3 +186,35 @@ def test_what_is_not_bounded_says_so() -> None:
     passes = SampledGaussian(noise_multiplier=1, sample_rate=0.1, steps=10, batches=Batches.SHUFFLED)
     with pytest.raises(NoBound, match="records in turn"):
         epsilon_of(Ledger(events=(passes, *poisson(1, 0.1, 5).events)), 1e-5)
+
+
+def test_a_delta_near_1_counts_the_losses_that_are_left_out() -> None:
+    """A record that is nearly always drawn, under next to no noise: almost all losses are of thousands."""
+    found = epsilon_of(poisson(0.01, 0.99999, 1), 0.9995, [12.0])
+    assert found.at_most(12.0) is not True
+
+
+def test_epsilons_beyond_the_floats_exponents_are_not_refuted() -> None:
+    """e^epsilon is no float from 710 on. Four releases whose losses are 300 at most, each with probability 1/2."""
+    found = bounds(Ledger(events=(LaplaceNoise(scale=1 / 300, steps=4),)), math.log(1e-6), 1e-3)
+    assert found.delta(1200.001).lower == 0
+    assert found.epsilon(1e-6).lower <= 1200 < found.epsilon(1e-6).upper < 1200.01
+    # A record drawn once in a hundred times, under next to no noise: 1398.943 by privctl's accountant.
+    rare_batch = bounds(poisson(0.02, 0.01, 1), math.log(1e-5), 1e-3).epsilon(1e-5)
+    assert rare_batch.lower <= 1398.944 <= rare_batch.upper
+    rare = ledger.pure_epsilon(Ledger(events=(LaplaceNoise(scale=1 / 800, sample_rate=0.01),)))
+    assert rare.near(800 + math.log(0.01))
+
+
+def test_a_pass_that_has_hardly_begun_counts() -> None:
+    event = SampledGaussian(noise_multiplier=2, sample_rate=1e-10, steps=3, batches=Batches.SHUFFLED)
+    assert ledger.exact_shift(Ledger(events=(event,))) == 0.5
+
+
+def test_a_large_tilt_is_rounded_in_the_safe_direction() -> None:
+    """Delta far below the largest loss's mass: masses are tilted by e^90000, which costs eleven digits."""
+    event = RandomizedResponse(epsilon=0.11284259754382552, bits=8, sample_rate=0.999999980804947)
+    # By mpmath at 40 digits, the worse order.
+    assert bounds(Ledger(events=(event,)), math.log(1e-5), 1e-3).epsilon(1e-5).lower <= 0.90108843361401194
+    found = epsilon_of(Ledger(events=(event,)), 1e-5, [0.9010884336])
+    assert found.lower <= 0.90108843361401194 <= found.upper

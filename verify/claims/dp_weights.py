@@ -41,7 +41,7 @@ def published_stddev(epochs: int, batch: int, epsilon: Fraction) -> Enclosure:
 
 
 def convex_shift(epochs: int, batch: int) -> Fraction:
-    """2 E eta C / B: how far apart convex losses can put the weights when one example is replaced."""
+    """2 E eta C / B: how far apart convex, smooth losses can put the weights when one example is replaced."""
     return 2 * epochs * RATE * CLIP / batch
 
 
@@ -119,7 +119,8 @@ def _own_condition(prover: Prover) -> Judgement:
 _CLAIMS = (
     PublishedClaim(
         key="dpw-convex-1",
-        statement="Its noise for epsilon 1 gives (1, 1e-6)-DP (E=10, B=5; plain SGD, convex losses, clipping idle).",
+        statement="Its noise for epsilon 1 gives (1, 1e-6)-DP (E=10, B=5; plain SGD, convex losses of smoothness up to "
+        "2 / eta, clipping idle).",
         expected=Outcome.PROVED,
         judge=_release(
             "weights-convex-1", "weights at most 2 E eta C / B = 2e-4 apart", convex_shift(10, 5), 10, 5, Fraction(1)

@@ -21,6 +21,8 @@ from verify.measured.values import VIEWS, Floats, deviates, numbers
 
 #: Chance that noise as claimed is called wrong, all tests of one checkpoint together.
 LEVEL = 1e-6
+#: Which they share: of each tensor whether it changed, mean, deviation and shape; of all, deviation and reuse.
+_TESTS = 6
 #: Bytes read of each file at a time; deviates kept of each chunk, and how many of them are compared with others'.
 _CHUNK = 4 << 20
 _SAMPLE, _HEAD = 8192, 512
@@ -28,6 +30,8 @@ _MOST_HEADS = 4096
 _LEAST_COMPARED = 64
 #: Distance of neighbouring weights, relative to them, at most.
 _GRAIN = {"F64": 2.0**-52, "F32": 2.0**-23, "F16": 2.0**-10, "BF16": 2.0**-7}
+#: And of those next to 0, where that matters.
+_LEAST_GRAIN = {"F16": 2.0**-24}
 
 
 @dataclass(slots=True)
@@ -198,9 +202,9 @@ def complaints(parts: Sequence[Measured], stddev: float, tied: Sequence[Sequence
     tensors = [tensor for part in parts for tensor in part.noised if tensor.elements]
     found = [f"tensor {name!r} was to stay as it was, but changed" for part in parts for name in part.touched]
     found += [f"tensor {name!r} is not in the parent in this shape" for part in parts for name in part.missing]
-    forgotten = [t for t in tensors if not t.changed and _would_show(t, stddev)]
+    level = LEVEL / _TESTS / max(len(tensors), 1)
+    forgotten = [t for t in tensors if not t.changed and _would_show(t, stddev, level)]
     found += [f"tensor {t.name!r} got no noise: it equals its parent's" for t in forgotten]
-    level = LEVEL / 5 / max(len(tensors), 1)
     for tensor in tensors:
         if tensor not in forgotten:
             found += _of_tensor(tensor, stddev, level)
@@ -210,10 +214,13 @@ def complaints(parts: Sequence[Measured], stddev: float, tied: Sequence[Sequence
     return [*found, *_reused(heads, tied, {t.name for t in forgotten})]
 
 
-def _would_show(tensor: TensorNoise, stddev: float) -> bool:
-    """Whether noise would have changed at least one weight, rounding or not (but for a chance below ``LEVEL``)."""
-    hidden = min(0.7, tensor.largest * _GRAIN[tensor.dtype] / stddev)
-    return hidden**tensor.elements < LEVEL
+def _would_show(tensor: TensorNoise, stddev: float, level: float) -> bool:
+    """Whether noise would have changed at least one weight, rounding or not (but for a chance below ``level``).
+
+    A weight stays where the noise is less than half the way to its neighbours.
+    """
+    apart = max(tensor.largest * _GRAIN[tensor.dtype], _LEAST_GRAIN.get(tensor.dtype, 0.0))
+    return math.erf(apart / stddev / math.sqrt(8)) ** tensor.elements < level
 
 
 def _of_tensor(tensor: TensorNoise, stddev: float, level: float) -> Iterator[str]:
@@ -255,7 +262,7 @@ def _pooled(tensors: Sequence[TensorNoise]) -> Iterator[str]:
         return
     sample = np.concatenate([tensor.sample for tensor in tensors])
     squares = float(np.dot(sample, sample))
-    if 2 * min(chi2.cdf(squares, len(sample)), chi2.sf(squares, len(sample))) < LEVEL / 5:
+    if 2 * min(chi2.cdf(squares, len(sample)), chi2.sf(squares, len(sample))) < LEVEL / _TESTS:
         yield f"all tensors together: the noise is {math.sqrt(squares / len(sample)):.6g} times what is reported"
 
 
@@ -269,7 +276,7 @@ def _reused(heads: Sequence[tuple[str, Floats]], tied: Sequence[Sequence[str]], 
     for row, (_, head) in zip(table, heads, strict=True):
         row[: len(head)] = np.clip(head, -6, 6)
     pairs = len(heads) * (len(heads) - 1) / 2
-    limit = float(norm.isf(LEVEL / 10 / pairs)) * 1.5  # products are not quite normal
+    limit = float(norm.isf(LEVEL / 2 / _TESTS / pairs)) * 1.5  # products are not quite normal
     groups: Mapping[str, int] = {name: i for i, group in enumerate(tied) for name in group}
     shown = 0
     for i in range(len(heads)):

@@ -31,6 +31,8 @@ _DECISIVE = 18.0
 _FAR_BELOW = 15.0
 #: Of a sum of so many terms, relative, a term.
 _SUM_ERROR = 2.0**-53
+#: More than all masses together that underflow, and with e^700 still far above 1.
+_UNDERFLOW = 1e-300
 LARGEST_GRID = 1 << 22
 
 
@@ -74,6 +76,12 @@ class Law:
     tilt: float
     error: float
     wrapped: float
+
+    @property
+    def rounding(self) -> float:
+        """Relative error of a mass times its weight: tilting adds exponents that may be large, and takes them off."""
+        ends = max(abs(self.grid.first), abs(self.grid.first + self.grid.count)) * self.grid.width
+        return 4 * _SUM_ERROR * (abs(self.log_scale) + (self.tilt + 1) * ends)
 
 
 def composed(weights: Sequence[tuple[Floats, Floats, int]], grid: Grid, tilt: float) -> Law:
@@ -160,7 +168,7 @@ class Upper:
         # Rounding of the transform, at every point above; then what lies above the grid.
         scale = math.exp(min(law.log_scale - law.tilt * epsilon, 700.0))
         points = min(float(grid.count), 1 / -math.expm1(-law.tilt * grid.width)) if law.tilt else float(grid.count)
-        cancelled = _SUM_ERROR * grid.count * float(self.sums[0][start])
+        cancelled = (_SUM_ERROR * grid.count + law.rounding) * float(self.sums[0][start])
         return min(1.0, (found + cancelled + scale * (law.error * points + law.wrapped)) * self.growth + self.infinite)
 
 
@@ -197,13 +205,15 @@ def _event_probabilities(law: Law, sign: float, growth: float) -> Floats:
         mass = np.cumsum((law.masses + sign * law.error)[::-1] * weight[::-1])[::-1]
         # Tilted mass from beyond the grid may sit anywhere on it, at the largest weight of the event.
         mass = mass + sign * law.wrapped * weight
-        slack = 2 * _SUM_ERROR * law.grid.count
-    return np.clip(mass * (2 - growth - slack if sign < 0 else growth + slack), 0.0, 1.0)
+        slack = 2 * _SUM_ERROR * law.grid.count + law.rounding
+    if sign < 0:
+        return np.clip(mass * (2 - growth - slack), 0.0, 1.0)
+    return np.clip(mass * (growth + slack), _UNDERFLOW, 1.0)
 
 
 def _untilted(law: Law, losses: Floats, more: float = 0.0) -> Floats:
     with np.errstate(over="ignore", under="ignore"):
-        return np.asarray(np.exp(np.clip(law.log_scale - (law.tilt + more) * losses, -745.0, 690.0)))
+        return np.asarray(np.exp(np.minimum(law.log_scale - (law.tilt + more) * losses, 690.0)))
 
 
 Kinds = Sequence[tuple[Cells, int]]
@@ -213,7 +223,7 @@ def bound_above(kinds: Kinds, grid: Grid) -> Upper:
     """Compose cells, each kind so many times, from above."""
     steps = sum(times for _, times in kinds)
     placed = [(*_placed_above(cells, grid), times) for cells, times in kinds]
-    alive = sum(times * math.log1p(-min(infinite, 0.999)) for _, _, infinite, times in placed)
+    alive = sum(times * (math.log1p(-infinite) if infinite < 1 else -math.inf) for _, _, infinite, times in placed)
     law = composed([(at, logs, times) for at, logs, _, times in placed], grid, grid.tilt)
     losses = grid.losses
     with np.errstate(under="ignore"):

@@ -61,7 +61,8 @@ class Bounds:
         """At ``delta``, the worse order."""
         top = max(bound.law.grid.losses[-1] for bound in self.above)
         upper = _first(lambda epsilon: max(b.delta(epsilon) for b in self.above) <= delta, top)
-        lower = _first(lambda epsilon: max((b.delta(epsilon) for b in self.below), default=0.0) <= delta, top)
+        # Beyond the top nothing is known from below.
+        lower = min(top, _first(lambda epsilon: max((b.delta(epsilon) for b in self.below), default=0.0) <= delta, top))
         return Enclosure(min(lower, upper), upper)
 
     def witness(self, epsilon: float) -> str:
@@ -88,7 +89,8 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = ()) -> E
     found, near = Enclosure(0.0, math.inf), None
     for precision in PRECISIONS:
         here = bounds(ledger, math.log(delta), precision, near).epsilon(delta)
-        found = Enclosure(max(found.lower, here.lower), min(found.upper, here.upper))
+        upper = min(found.upper, here.upper)
+        found = Enclosure(min(max(found.lower, here.lower), upper), upper)
         near = found.upper if 0 < found.upper < math.inf else None
         if claimed and all(found.at_most(value) is not None for value in claimed):
             break
@@ -107,7 +109,11 @@ def pure_epsilon(ledger: Ledger) -> Enclosure:
             most = event.bits * event.epsilon
         else:
             return Enclosure(math.inf, math.inf)
-        total += event.steps * (math.log1p(event.sample_rate * math.expm1(most)) if most < 700 else most)
+        rate = event.sample_rate
+        large = most > 500  # e^most may leave the floats
+        total += event.steps * (
+            most + math.log(rate + (1 - rate) * math.exp(-most)) if large else math.log1p(rate * math.expm1(most))
+        )
     return Enclosure(total * (1 - 1e-12), total * (1 + 1e-12))
 
 
@@ -198,7 +204,8 @@ def exact_shift(ledger: Ledger) -> float | None:
         if not isinstance(event, SampledGaussian):
             return None
         if event.batches is Batches.SHUFFLED:
-            visits = math.ceil(round(event.steps * event.sample_rate, 9))
+            # A pass begun counts whole; the factor forgives the rate's rounding alone.
+            visits = math.ceil(event.steps * event.sample_rate * (1 - 1e-12))
             total += visits / event.noise_multiplier**2
         elif event.sample_rate == 1:
             reach = 2 if event.batches is Batches.FIXED_SIZE else 1

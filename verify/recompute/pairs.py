@@ -210,10 +210,18 @@ def laplace(event: LaplaceNoise, width: float) -> Cells:
     q0 = np.concatenate([[0.5], without, [math.exp(-most) / 2]])
     low, high = np.concatenate([base[:1], base[:-1], base[-1:]]), np.concatenate([base[:1], base[1:], base[-1:]])
     rate = event.sample_rate
-    p, (low, high) = (1 - rate) * q0 + rate * p0, (np.log1p(rate * np.expm1(ends)) for ends in (low, high))
+    p, (low, high) = (1 - rate) * q0 + rate * p0, (_on_batch(ends, rate) for ends in (low, high))
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(high > low, (p - np.exp(low) * q0) / -np.expm1(low - high), p)
     return Cells(low=low, high=high, p=p, q=q0, up=np.clip(share, 0.0, p))
+
+
+def _on_batch(losses: Floats, rate: float) -> Floats:
+    """Losses without sampling as they are at ``rate``: accurate near 0, and where e^loss is no float."""
+    if rate == 1:
+        return losses
+    near = np.log1p(rate * np.expm1(np.clip(losses, -30, 30)))
+    return np.where(np.abs(losses) < 30, near, np.logaddexp(math.log1p(-rate), math.log(rate) + losses))
 
 
 def randomized_response(event: RandomizedResponse) -> Cells:

@@ -53,6 +53,7 @@ def _faults(facts: Any, arrays: Arrays) -> Iterator[str]:
         for name in ("steps", "batch_size", "noise_multiplier")
     ):
         raise InputFault("the plan of protection does not say its steps, batch_size and noise_multiplier")
+    _check_shapes(arrays)
     weights, chances = arrays["weights"], arrays["probabilities"]
     if not np.allclose(chances * weights.sum(), facts["batch_size"] * weights, rtol=_ROUNDING, atol=1e-15):
         yield "its probabilities are not batch_size times the weights' shares"
@@ -62,12 +63,30 @@ def _faults(facts: Any, arrays: Arrays) -> Iterator[str]:
         wanted = secret.relative_entropy(float(allowed), float(prior))
         if not math.isclose(budget, wanted, rel_tol=_ROUNDING):
             yield f"secret {j}: its budget is {budget:.9g} nats, but its prior and posterior allow {wanted:.9g}"
-        if nats > budget * (1 + _ROUNDING):
+        if not nats <= budget * (1 + _ROUNDING):
             yield f"secret {j}: it may lose {nats:.9g} nats, more than its budget of {budget:.9g}"
+            continue
         least = secret.posterior(float(nats), float(prior))
-        if arrays["posterior_bounds"][j] < least * (1 - _ROUNDING):
+        if not arrays["posterior_bounds"][j] >= least * (1 - _ROUNDING):
             bound = arrays["posterior_bounds"][j]
             yield f"secret {j}: its posterior is said to be {bound:.9g} at most, but {least:.9g} follows from its nats"
+
+
+def _check_shapes(arrays: Arrays) -> None:
+    """Raises InputFault unless every secret has its numbers, its records are there, and probabilities are such."""
+    starts, records, chances = arrays["starts"], arrays["records"], arrays["probabilities"]
+    by_secret = ("priors", "posteriors", "budgets", "information", "posterior_bounds", "curve_bounds")
+    if not (
+        len(arrays["weights"]) == len(chances)
+        and all(len(arrays[name]) == len(starts) - 1 for name in by_secret)
+        and starts[0] == 0
+        and starts[-1] == len(records)
+        and (np.diff(starts) >= 0).all()
+        and ((records >= 0) & (records < len(chances))).all()
+        and ((chances >= 0) & (chances <= 1)).all()
+        and ((arrays["priors"] > 0) & (arrays["priors"] <= arrays["posteriors"]) & (arrays["posteriors"] <= 1)).all()
+    ):
+        raise InputFault("the plan of protection contradicts itself: lengths, positions or probabilities do not fit")
 
 
 def _information(facts: dict[str, Any], arrays: Arrays, name: str) -> Verdict:

@@ -20,6 +20,8 @@ from verify.recompute.pairs import binomial_law
 #: Relative error of the integral, many times what is found when the spacing is halved.
 _ERROR = 1e-9
 _SPACING = 1 / 16
+#: Above e to this, ratios are told by their logarithms.
+_LARGE = 300.0
 
 
 def information(event: SecretMixture) -> Enclosure:
@@ -43,15 +45,14 @@ def of_records(probabilities: Sequence[float], sigma: float, steps: int) -> Encl
         grown = part[:, None] * (counts / sigma) - (counts / sigma) ** 2 / 2
         top = np.maximum(grown.max(1), 0.0)
         with np.errstate(under="ignore", over="ignore", invalid="ignore"):
-            ratio = np.exp(grown - top[:, None]) @ law
-            log_ratio = np.log(ratio) + top
-            change = np.where(top < 0.5, np.expm1(np.minimum(grown, 0.5)) @ law, 0.0)
-            small = (top < 0.5) & (np.abs(change) < 0.5)
-            log_ratio = np.where(small, np.log1p(change), log_ratio)
+            # r - 1 is accurate relative to itself, however rarely a record is drawn; r itself is not.
+            change = np.maximum(np.expm1(np.minimum(grown, _LARGE)) @ law, 2.0**-53 - 1)
+            log_ratio = np.log(np.exp(grown - top[:, None]) @ law) + top
             # q (r ln r - r + 1), never negative, so that nothing cancels in the sum.
             density = np.exp(-part * part / 2)
             raised = np.exp(-part * part / 2 + log_ratio)
-            value = np.where(small, density * _convex(change, log_ratio), raised * (log_ratio - 1) + density)
+            near = density * _convex(change, np.log1p(change))
+            value = np.where(top < _LARGE, near, raised * (log_ratio - 1) + density)
         total += float(np.maximum(value, 0.0).sum())
     found = steps * total * float(x[1] - x[0]) / math.sqrt(2 * math.pi)
     # Counts cut off: at their largest, n^2 / (2 sigma^2) with what mass they have.

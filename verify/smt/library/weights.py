@@ -13,7 +13,8 @@ _TRAINING = ("(>= E 1.0)", "(>= N 1.0)", "(>= B 1.0)", "(<= B N)", "(> C 0.0)", 
 def convex_visit(own: int = 2) -> Theorem:
     """One step that visits the replaced example, under convex losses: the distance grows by at most 2 eta C / B.
 
-    The other examples' updates do not expand distances (Hardt, Recht and Singer 2016, lemma 3.7, cited). ``own`` is
+    The other examples' updates do not expand distances where the losses' smoothness is at most 2 / eta (Hardt, Recht
+    and Singer 2016, lemma 3.7, cited). ``own`` is
     what the two contents' gradients may differ by, in units of C; less than 2 makes the claim false.
     """
     return Theorem(

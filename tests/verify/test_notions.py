@@ -1,0 +1,36 @@
+"""Ledgers whose events protect against different changes of the data: no one number is proved for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from privctl.domain.events import Batches, Event, LaplaceNoise, Ledger, SampledGaussian, SecretMixture
+from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Status
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome
+from verify.guarantees import events
+
+FIXED = SampledGaussian(noise_multiplier=100, sample_rate=0.01, batches=Batches.FIXED_SIZE)
+POISSON = SampledGaussian(noise_multiplier=1, sample_rate=0.5)
+SECRET = SecretMixture(probabilities=(0.01, 0.02), noise_multiplier=5)
+
+
+@pytest.mark.parametrize(
+    ("steps", "adjacency"),
+    [
+        # A Poisson step is bounded for a record more or less, and costs more where one is replaced.
+        ((FIXED, POISSON), Adjacency.REPLACE_ONE),
+        ((FIXED, LaplaceNoise(scale=1)), Adjacency.REPLACE_ONE),
+        # A secret lies in two records, and the other step speaks of one.
+        ((SECRET, POISSON), Adjacency.ZERO_OUT),
+    ],
+)
+def test_events_of_different_neighbours_are_left_open(steps: tuple[Event, ...], adjacency: Adjacency) -> None:
+    claim = Guarantee(
+        name="claim", epsilon=50.0, delta=1e-5, notion=Notion.APPROXIMATE_DP, unit=PrivacyUnit.EXAMPLE,
+        adjacency=adjacency, accountant="", status=Status.CONDITIONAL,
+    )  # fmt: skip
+    report = PrivacyReport(step="account", created="", versions={}, mechanism=Ledger(events=steps), guarantees=(claim,))
+    outcome, reason = events(report, claim)
+    assert outcome is Outcome.INCONCLUSIVE
+    assert "neighbours" in reason
