@@ -76,12 +76,17 @@ def decode(text: str, source: str) -> PrivacyReport:
 
     Raises InputFault for anything but a report of a known schema version.
     """
-    data = parse_json(text, source)
+    try:
+        data = parse_json(text, source)
+    except InputFault as fault:
+        said = str(fault)
+        raise InputFault(said if ";" in said else f"{said}; give a report as privctl wrote it") from None
     if not isinstance(data, dict) or "schema_version" not in data:
         raise InputFault(f"{source} is not a privctl report: it has no schema_version; give a *.report.json file")
     if data["schema_version"] != SCHEMA_VERSION:
         raise InputFault(
-            f"{source} has schema_version {data['schema_version']!r}; this privctl reads version {SCHEMA_VERSION}"
+            f"{source} has schema_version {data['schema_version']!r}; this privctl reads version {SCHEMA_VERSION}; "
+            "use the privctl that wrote it"
         )
     report: PrivacyReport = _from_json(PrivacyReport, data, source, "report")
     return report

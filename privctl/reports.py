@@ -12,10 +12,11 @@ from pathlib import Path
 
 from privctl import __version__
 from privctl.codec import decode, encode
+from privctl.domain.errors import PrivctlError, UsageFault
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.storage.atomic import write_bytes
 from privctl.storage.digest import Advance, file_digest, silent
-from privctl.storage.reader import Checkpoint, read_text
+from privctl.storage.reader import Checkpoint, read_named_text
 
 #: Key of a safetensors header's metadata: path of the report, relative to the file that holds it.
 POINTER = "privctl.report"
@@ -39,7 +40,7 @@ class FoundReport:
 
 def read_report(path: Path) -> PrivacyReport:
     """The report at ``path``; raises InputFault where it is not one."""
-    return decode(read_text(path), str(path))
+    return decode(read_named_text(path), str(path))
 
 
 def write_report(path: Path, report: PrivacyReport) -> None:
@@ -63,6 +64,26 @@ def report_of(checkpoint: Checkpoint) -> FoundReport | None:
     """
     path = pointer_of(checkpoint)
     return FoundReport(path, read_report(path)) if path is not None and os.path.isfile(path) else None
+
+
+def require_spare(path: Path, *, but: str = "") -> None:
+    """Raise UsageFault where ``path`` is a model's weights or a report: neither is ever replaced by what others say.
+
+    A report of the step ``but`` may be replaced, by one of that step.
+    """
+    if not os.path.isfile(path):
+        return
+    if path.suffix == ".safetensors":
+        raise UsageFault(f"{path} holds tensors, which --output never replaces; name another file")
+    if path.suffix == ".json":
+        try:
+            step = read_report(path).step
+        except PrivctlError:
+            return
+        if step != but:
+            raise UsageFault(
+                f"{path} is the report of another step ({step}); no command edits it, so name another file"
+            )
 
 
 def report_beside(path: Path) -> Path:

@@ -160,7 +160,11 @@ def full() -> Any:
     return json.loads(encode(FULL))
 
 
-OTHERS = [replace(FULL, mechanism=mechanism, guarantees=(LATER,)) for mechanism in (TRAINING, LEDGER, SIGNS)]
+JUDGED = Verdict(subject="published", outcome=Outcome.REFUTED, reason="only claimed", status=Status.CLAIMED)
+OTHERS = [
+    replace(FULL, mechanism=mechanism, guarantees=(LATER,), verdicts=(JUDGED,))
+    for mechanism in (TRAINING, LEDGER, SIGNS)
+]
 
 
 @pytest.mark.parametrize("report", [FULL, MINIMAL, *OTHERS])

@@ -267,6 +267,11 @@ def _unavoidable(event: SignBits, guarantee: Guarantee) -> Answer:
     return Outcome.CONSISTENT, f"nothing refutes it: a record shows itself with probability {least:.6g} at most"
 
 
+#: What a plan calls the bound that takes the whole trade-off curve, not the nats alone.
+_CURVE = "trade-off curve"
+_AGAIN = "computed again on another grid"
+
+
 def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     """A secret's protection: nats by another quadrature, the posterior by Fano's inequality; or the whole curve."""
     whole = report.mechanism
@@ -275,7 +280,7 @@ def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
         return events(report, guarantee)
     found = [secret.information(event) for event in whole.events if isinstance(event, SecretMixture)]
     if len(found) < len(whole.events):
-        return Outcome.INCONCLUSIVE, "the ledger holds events that are not of one secret"
+        return Outcome.INCONCLUSIVE, "the records of its secrets are not at hand: they stand in the plan"
     nats = Enclosure(sum(f.lower for f in found), sum(f.upper for f in found))
     if guarantee.adjacency is not Adjacency.ZERO_OUT:
         return (
@@ -293,6 +298,8 @@ def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
         if risk.measure is not RiskMeasure.POSTERIOR or risk.at is None:
             return Outcome.INCONCLUSIVE, f"no verifier knows the risk {risk.measure} of a secret"
         least = secret.posterior(nats.lower, risk.at)
+        if guarantee.name.endswith(_CURVE):
+            return _with_risks(whole, guarantee, (Outcome.PROVED, f"{nats.upper:.9g} nats and the curve, {_AGAIN}"))
         if risk.bound < least * (1 - 1e-8):
             return Outcome.REFUTED, f"a prior of {risk.at:g} and {nats.upper:.6g} nats allow {least:.9g}, by Fano"
     return (

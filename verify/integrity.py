@@ -12,7 +12,7 @@ from privctl.domain.errors import InputFault, PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import TensorHasher, changed_tensors, file_digest
-from privctl.storage.reader import read_text
+from privctl.storage.reader import read_named_text
 
 _MODEL_ROLE = "model"
 _COMPANION_ROLE = "companion"
@@ -52,13 +52,13 @@ def _follow(
     if path in followed and recorded is not None and not _changed(path, recorded):
         return  # two steps share a parent
     followed.add(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         verdict = Verdict(subject=str(path), outcome=Outcome.INCONCLUSIVE, reason="the report is not where it was")
         yield Link(path=path, depth=depth, report=None, verdicts=(verdict,))
         return
     verdicts = [] if recorded is None else [_compare(path.name, file_digest(path), recorded)]
     try:
-        report = decode(read_text(path), str(path))
+        report = decode(read_named_text(path), str(path))
     except InputFault as fault:
         verdicts.append(Verdict(subject=path.name, outcome=Outcome.REFUTED, reason=str(fault)))
         yield Link(path=path, depth=depth, report=None, verdicts=tuple(verdicts))
@@ -72,7 +72,7 @@ def _follow(
 
 
 def _changed(path: Path, recorded: str) -> bool:
-    return not path.is_file() or file_digest(path) != recorded
+    return not os.path.isfile(path) or file_digest(path) != recorded
 
 
 def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
@@ -107,7 +107,7 @@ def _check_lineage(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
     written: set[str] = set()
     for parent in report.parents:
         try:
-            outputs = decode(read_text(path.parent / parent.path), parent.path).outputs
+            outputs = decode(read_named_text(path.parent / parent.path), parent.path).outputs
         except PrivctlError:
             return
         written |= {a.digest for a in outputs}
@@ -129,7 +129,7 @@ def _check_others(path: Path, report: PrivacyReport, weights: Mapping[Path, Tens
         located = _located(path, artifact)
         if artifact.role == _COMPANION_ROLE and beside is not None:
             located = beside / located.name
-        if located.is_file():
+        if os.path.isfile(located):
             yield _compare(located.name, file_digest(located), artifact.digest)
         else:
             yield Verdict(subject=located.name, outcome=Outcome.INCONCLUSIVE, reason="the file is not where it was")

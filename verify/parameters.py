@@ -127,7 +127,9 @@ def _sampled(ledger: Ledger, said: Mapping[str, Any]) -> Iterator[str]:
     total = sum(e.steps for e in events)
     yield from _compare("number of steps in the ledger", total, said.get("steps_begun"), "steps_begun says")
     for event in events:
-        yield from _compare("rate in the ledger", event.sample_rate, said.get("sample_rate"), "the parameters say")
+        plan = said.get("plan")  # of a plan's records, the one drawn most often is accounted for
+        rate = plan.get("largest_probability") if isinstance(plan, dict) else said.get("sample_rate")
+        yield from _compare("rate in the ledger", event.sample_rate, rate, "the parameters say")
         noise = said.get("noise_multiplier")
         yield from _compare("noise multiplier in the ledger", event.noise_multiplier, noise, "the parameters say")
         yield from _compare("kind of batches in the ledger", event.batches, Batches.POISSON, "this method draws")

@@ -18,14 +18,16 @@ _BELIEVED = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
 _NEVER_ENFORCED = frozenset({
     "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity",
     "tied-tensors", "separate-tensors", "unrounded-weights", "integer-tensors", "excluded-tensors", "frozen-tensors",
-    "vocabulary", "labels",
+    "vocabulary", "labels", "plan", "book of secrets", "priors", "pairwise form",
 })  # fmt: skip
 _OF_REGIME = {
     str(Regime.CONVEX): ("convex-loss", "clipping-keeps-convexity", "step-size"),
     str(Regime.STRONGLY_CONVEX): ("strongly-convex-loss", "clipping-inactive", "step-size"),
     str(Regime.SMOOTH): ("smooth-loss",),
 }
-_OF_TRAINING = ("starting weights", "unit of privacy", "number of examples")
+_OF_TRAINING = ("starting weights", "unit of privacy")
+#: Of secrets that a plan protects: any guarantee for one record takes the plan itself as known.
+_OF_PLAN = ("starting weights", "book of secrets", "priors")
 #: Why a tensor got no noise (by a word of the reason) -> the condition that brings.
 _UNTOUCHED = {"integer": "integer-tensors", "left out": "excluded-tensors", "public base": "frozen-tensors"}
 _HALF = frozenset({"F16", "BF16"})
@@ -70,7 +72,9 @@ def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
         yield from _of_tensors(report)
         return
     if report.step == "retrain":
-        yield from _OF_TRAINING
+        of_secret = guarantee.notion is Notion.SECRET_PROTECTION
+        planned = "plan" in report.parameters
+        yield from _OF_PLAN if of_secret else (*_OF_TRAINING, "plan" if planned else "number of examples")
     if guarantee.notion is Notion.MUTUAL_INFORMATION:
         yield "public masks"
         return

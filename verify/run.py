@@ -11,34 +11,30 @@ from pathlib import Path
 from privctl.codec import decode
 from privctl.domain.errors import ExitCode, InputFault
 from privctl.domain.evidence import Bound, Evidence
-from privctl.domain.guarantee import Guarantee, Status
+from privctl.domain.guarantee import Guarantee, Notion, Status
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import Advance, TensorHasher, file_digest, hash_tensors, silent
-from privctl.storage.reader import SafetensorsFile, read_text
+from privctl.storage.reader import SafetensorsFile, read_named_text
 from verify.guarantees import Answer, titles, verifier_of
 from verify.integrity import Link, check_chain
 from verify.measured.noise import LEVEL, Measured, complaints, measure
 from verify.parameters import contradictions
+from verify.planned import with_nearest_secret
 from verify.premises import faults
 from verify.recompute.protection import KEY, check_plan
 
 _MODEL = "model"
-_STANDING = (Status.PROVED, Status.CONDITIONAL)
+_MAKERS = ("retrain", "noise", "replay")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """One guarantee with its verdict. A guarantee that is only claimed, refuted or void promises nothing."""
+    """One guarantee with its verdict, which holds the guarantee's status."""
 
     guarantee: Guarantee
     verdict: Verdict
-
-    @property
-    def stands(self) -> bool:
-        """Whether the report lets its readers rely on it."""
-        return self.guarantee.status in _STANDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +58,7 @@ class Verification:
     @property
     def exit_code(self) -> ExitCode:
         """1 where bytes, parameters or a guarantee that stands are refuted; 3 where one of them stays open."""
-        decisive = [
-            *self.integrity,
-            *(judged.verdict for judged in (*self.guarantees, *self.simulated) if judged.stands),
-        ]
+        decisive = [verdict for verdict in self.verdicts if verdict.decisive]
         if any(verdict.outcome is Outcome.REFUTED for verdict in decisive):
             return ExitCode.REFUTED
         if any(verdict.outcome is Outcome.INCONCLUSIVE for verdict in decisive):
@@ -85,7 +78,7 @@ def bytes_of(path: Path, report: PrivacyReport) -> int:
 
 def read(path: Path) -> PrivacyReport:
     """The report at ``path``; raises InputFault where it is none."""
-    return decode(read_text(path), str(path))
+    return decode(read_named_text(path), str(path))
 
 
 def verify(
@@ -107,9 +100,10 @@ def verify(
     found += noise
     if isinstance(report.mechanism, WeightNoise) and not measured:
         omissions.append(Omission(what="measuring the noise", reason="the model before noise is not at hand"))
+    judged = tuple(_guarantees(path, report, parents, note))
     return Verification(
-        path=path, report=report, links=links, integrity=tuple(found),
-        guarantees=tuple(_guarantees(report, parents, note)), evidence=tuple(evidence), omissions=tuple(omissions),
+        path=path, report=report, links=links, integrity=tuple(found), guarantees=judged,
+        evidence=tuple(evidence), omissions=tuple(omissions),
     )  # fmt: skip
 
 
@@ -118,7 +112,7 @@ def _located(path: Path, artifact: Artifact) -> Path:
 
 
 def _at_hand(path: Path, artifacts: Sequence[Artifact]) -> list[tuple[Artifact, Path]]:
-    return [(a, place) for a in artifacts if (place := _located(path, a)).is_file()]
+    return [(a, place) for a in artifacts if os.path.isfile(place := _located(path, a))]
 
 
 def _read_files(
@@ -161,16 +155,19 @@ def _untouched(report: PrivacyReport) -> tuple[str, ...]:
 
 def _outputs_missing(path: Path, report: PrivacyReport, hashed: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
     """Models that the chain's check could not look at, and sizes that are not as recorded."""
+    if report.step in _MAKERS and not any(artifact.role == _MODEL for artifact in report.outputs):
+        reason = f"the report of a {report.step} step names no model that was written, so its bounds are of none"
+        yield Verdict(subject="model", outcome=Outcome.INCONCLUSIVE, reason=reason)
     for artifact in report.outputs:
         place = _located(path, artifact)
         if artifact.role == _MODEL and place not in hashed:
-            readable = place.is_file()
+            readable = os.path.isfile(place)
             yield Verdict(
                 subject=artifact.path,
                 outcome=Outcome.REFUTED if readable else Outcome.INCONCLUSIVE,
                 reason="it is no safetensors file any more" if readable else "the model is not at hand",
             )
-        elif place.is_file() and place.stat().st_size != artifact.bytes:
+        elif os.path.isfile(place) and place.stat().st_size != artifact.bytes:
             yield Verdict(
                 subject=artifact.path,
                 outcome=Outcome.REFUTED,
@@ -185,7 +182,7 @@ def _inputs(
     found, omitted = [], []
     for artifact in report.inputs:
         place = _located(path, artifact)
-        if not place.is_file():
+        if not os.path.isfile(place):
             omitted.append(Omission(what=f"digest of the input {artifact.path}", reason="it is not at hand"))
             continue
         digest = digests.get(place) or file_digest(place, advance)
@@ -235,14 +232,21 @@ def _noise(report: PrivacyReport, measured: Sequence[Measured]) -> tuple[list[Ve
     return [Verdict(subject="noise", outcome=Outcome.CONSISTENT, reason=reason)], [evidence]
 
 
-def _guarantees(report: PrivacyReport, parents: Sequence[PrivacyReport], note: Note) -> Iterator[Judged]:
+def _guarantees(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport], note: Note) -> Iterator[Judged]:
+    secrets = report
+    if any(guarantee.notion is Notion.SECRET_PROTECTION for guarantee in report.guarantees):
+        secrets = with_nearest_secret(report, _at_hand(path, (*report.outputs, *report.inputs)))
     for guarantee, title in zip(report.guarantees, titles(report), strict=True):
         note(title)
-        outcome, reason = _answer(report, guarantee, parents)
-        yield Judged(guarantee=guarantee, verdict=Verdict(subject=title, outcome=outcome, reason=reason))
+        outcome, reason = _answer(report, guarantee, parents, secrets)
+        verdict = Verdict(subject=title, outcome=outcome, reason=reason, status=guarantee.status)
+        yield Judged(guarantee=guarantee, verdict=verdict)
 
 
-def _answer(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Answer:
+def _answer(
+    report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport], secrets: PrivacyReport
+) -> Answer:
+    """``secrets`` is the report as guarantees of secrets see it, with the ledger of one of them."""
     wrong = list(faults(report, guarantee, parents))
     if wrong:
         return Outcome.REFUTED, "; ".join(wrong)
@@ -252,7 +256,8 @@ def _answer(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Priva
     if check is None:
         what = "no mechanism" if report.mechanism is None else type(report.mechanism).__name__
         return Outcome.INCONCLUSIVE, f"no verifier for {guarantee.notion} of {what}"
-    outcome, reason = check(report, guarantee)
+    of_secret = guarantee.notion is Notion.SECRET_PROTECTION
+    outcome, reason = check(secrets if of_secret else report, guarantee)
     if guarantee.status is Status.CLAIMED and outcome is Outcome.REFUTED:
         reason = f"only claimed, as the report says, and false: {reason}"
     elif guarantee.status is Status.REFUTED and outcome is Outcome.REFUTED:

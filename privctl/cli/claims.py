@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privctl.cli.options import common, force
+from privctl.cli.options import common, force, verbose
 from privctl.domain.errors import ExitCode, UsageFault
 from privctl.domain.verdict import Outcome
 
@@ -256,7 +256,7 @@ def _finish(
     """Print, write and export what was found."""
     from privctl.codec import encode
     from privctl.progress import note
-    from privctl.render.claims import book_text, claim_lines
+    from privctl.render.claims import book_text, claim_text
     from privctl.storage.atomic import write_bytes
     from verify.smt.smtlib import export
 
@@ -264,9 +264,9 @@ def _finish(
     if options["as_json"]:
         click.echo(text, nl=False)
     elif rows[0].paper:
-        click.echo(book_text(rows, unchecked), nl=False)
+        click.echo(book_text(rows, unchecked, verbose=verbose()), nl=False)
     else:
-        click.echo("\n".join(list(claim_lines(rows[0]))[1:]))
+        click.echo(claim_text(rows[0]), nl=False)
     if options["output"] is not None:
         write_bytes(options["output"], text.encode(), replace=options["force"])
         note(f"wrote {options['output']}", quiet=options["quiet"])
@@ -309,10 +309,12 @@ def _shown(row: Row) -> ClaimRow:
 
 def _check_output(options: Mapping[str, Any]) -> None:
     """What cannot be written is said before anything is proved."""
+    from privctl.reports import require_spare
     from privctl.storage.atomic import require_absent
 
     if options["output"] is not None:
         require_absent(options["output"], options["force"])
+        require_spare(options["output"], but="claims")
     if options["export"] is not None and options["export"].is_file():
         raise UsageFault(f"--export {options['export']} is a file; name a folder for the proofs")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from privctl.cli.options import MODEL, common
+from privctl.cli.options import MODEL, common, verbose
 from privctl.domain.errors import ExitCode, IoFault, UsageFault
 from privctl.domain.gate import GateJudgement, GateOutcome
 from privctl.gate.settings import KEYS
@@ -92,6 +92,7 @@ def gate(
     from datetime import UTC, datetime
 
     from privctl.gate.judge import judge
+    from privctl.render.text import plain
     from privctl.storage.atomic import write_bytes
 
     if init:
@@ -107,11 +108,12 @@ def gate(
     asked = _policy(policy, settings)
     _check_distinct(output, (*reports, *(() if policy is None else (policy,))))
     judgement = judge(reports, asked, None if model is None else _model(model, quiet), datetime.now(UTC))
-    text = importlib.import_module(FORMATS[form]).render(judgement)
+    how = {"quiet": quiet, "verbose": verbose()} if form == "text" else {}
+    text = importlib.import_module(FORMATS[form]).render(judgement, **how)
     if output is None:
         click.echo(text, nl=False)
     else:
-        write_bytes(output, text.encode())
+        write_bytes(output, plain(text).encode())
     if form == "github":
         _summarize(judgement)
     if output is not None:
@@ -143,9 +145,14 @@ def _check_distinct(output: Path | None, inputs: tuple[Path, ...]) -> None:
     """A result is never written over what was judged."""
     if output is None:
         return
+    from privctl.reports import require_spare
+    from privctl.storage.atomic import require_absent
+
     for path in (*inputs, Path("privctl-policy.toml"), Path("pyproject.toml")):
         if os.path.realpath(path) == os.path.realpath(output):
             raise UsageFault(f"{output} is read here; choose another --output")
+    require_absent(output, force=True)
+    require_spare(output)
 
 
 def _summarize(judgement: GateJudgement) -> None:

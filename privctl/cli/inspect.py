@@ -43,6 +43,7 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
     from privctl.storage.reader import open_checkpoint
     from verify.integrity import check_chain
 
+    _no_report(Path(model))
     with open_checkpoint(Path(model)) as checkpoint:
         with progress("digests", sum(file.size for file in checkpoint.files), quiet=quiet) as advance:
             hashed = {file.path: hash_tensors(file, advance) for file in checkpoint.files}
@@ -66,6 +67,20 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
         ctx.exit(ExitCode.REFUTED)
     if any(v.outcome is Outcome.INCONCLUSIVE for link in chain[:1] for v in link.verdicts):
         ctx.exit(ExitCode.BAD_INPUT)
+
+
+def _no_report(path: Path) -> None:
+    """Raise where ``path`` is JSON: a report is looked at by other commands."""
+    from privctl.domain.errors import InputFault
+    from privctl.reports import read_report
+
+    if path.suffix != ".json" or path.is_dir():
+        return
+    read_report(path)  # says what it is where it is none
+    raise InputFault(
+        f"{path} is a report, not a model; privctl verify {path} checks it, privctl report {path} makes a page of it, "
+        "and privctl inspect takes the model that it describes"
+    )
 
 
 def _file_row(file: SafetensorsFile, hasher: TensorHasher) -> FileRow:

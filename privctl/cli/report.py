@@ -51,6 +51,7 @@ def report(
     """
     from privctl.pages.load import load
     from privctl.progress import note
+    from privctl.reports import require_spare
     from privctl.storage.atomic import require_absent, write_bytes
 
     if title is not None and not 0 < len(title) <= _LONGEST:
@@ -59,6 +60,8 @@ def report(
     standard = str(place) == "-"
     if not standard and place.resolve() in {path.resolve() for path in reports}:
         raise UsageFault(f"{place} is one of the reports; choose another --output")
+    if not standard:
+        require_spare(place)
     if not standard and not (kind == "model-card" and place.is_file()):
         require_absent(place, force)
     dossier = load(reports, title, drawn=kind == "html")

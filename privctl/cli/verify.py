@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privctl.cli.options import common, force
+from privctl.cli.options import common, force, verbose
 from privctl.domain.errors import UsageFault
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def verify(
     """
     from privctl.codec import encode
     from privctl.progress import note, progress
+    from privctl.reports import require_spare
     from privctl.storage.atomic import require_absent, write_bytes
     from verify.run import bytes_of, read
     from verify.run import verify as run
@@ -72,6 +73,7 @@ def verify(
     for path in (output, plot):
         if path is not None:
             require_absent(path, force)
+            require_spare(path, but="verify" if path == output else "")
     claimed = read(report)
     with progress("files", bytes_of(report, claimed), quiet=quiet) as advance:
         found = run(report, claimed, advance=advance)
@@ -134,6 +136,7 @@ def _rendered(found: Verification) -> str:
         [judged.verdict for judged in found.simulated],
         [e for e in found.evidence if e.quantity.startswith("violation")][:1],
         found.omissions,
+        verbose=verbose(),
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from privctl.domain.guarantee import Status
+
 
 class Outcome(StrEnum):
     """An attack can refute or fail to refute; it never proves."""
@@ -17,8 +19,17 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The outcome of one check on one subject, with the reason a reader can follow."""
+    """The outcome of one check on one subject, with the reason a reader can follow.
+
+    ``status`` is what a report calls the guarantee that was judged; None where the subject is anything else.
+    """
 
     subject: str
     outcome: Outcome
     reason: str
+    status: Status | None = None
+
+    @property
+    def decisive(self) -> bool:
+        """Whether anybody may rely on its subject: what a report itself only calls claimed promises nothing."""
+        return self.status in (None, Status.PROVED, Status.CONDITIONAL)

@@ -52,6 +52,11 @@ class Case:
         """The audits of this model."""
         return tuple(each for each in self.looks if each.report.step == "audit")
 
+    def verifies(self, report: Loaded) -> bool:
+        """Whether ``report`` looked at how this very model was made, and not at an audit or an earlier model alone."""
+        made = {each.digest for each in self.makers}
+        return report.looks_at == self.digests or any(parent.digest in made for parent in report.report.parents)
+
 
 def cases_of(docket: Docket, model: ModelAtHand | None, now: datetime) -> tuple[Case, ...]:
     """The model at hand where there is one; else every model that was made last, or audited without its own report."""
@@ -65,9 +70,10 @@ def cases_of(docket: Docket, model: ModelAtHand | None, now: datetime) -> tuple[
         if report.makes and not any(_consumes(other, report) for other in docket.given if other.makes):
             wanted.setdefault(report.makes, report)
     known = {digest for report in everything for digest in report.makes}
+    made = bool(wanted)
     for report in docket.given:
         about = report.looks_at
-        if not report.makes and about and not about <= known:
+        if not report.makes and about and not (made and about <= known):
             wanted.setdefault(about, report)
     return tuple(_case(_name(report), digests, everything, now, report.place()) for digests, report in wanted.items())
 
@@ -139,7 +145,7 @@ def _case(name: str, digests: frozenset[str], everything: tuple[Loaded, ...], no
     makers = tuple(each for each in everything if each.makes == digests)
     inherited = _closure(makers, everything, _released_by)
     history = (*makers, *_closure(makers, everything, _before))
-    past = {each.digest for each in history}
+    past = {each.digest for each in (*history, *everything) if each in history or each.looks_at == digests}
     looks = tuple(
         each
         for each in everything

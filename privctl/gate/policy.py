@@ -110,6 +110,8 @@ def _table(path: Path | None) -> tuple[Path | None, Mapping[str, Any], str]:
     """The file, its table of settings, and its text; nothing of each where there is no file."""
     if path is not None:
         text, data = _toml(path)
+        if path.name != PROJECT and _TABLE[0] in data:
+            raise UsageFault(f"{path} has [{'.'.join(_TABLE)}], which only {PROJECT} needs; put its keys at the top")
         table = _inside(path, data) if path.name == PROJECT else data
         if table is None:
             raise UsageFault(f"{path} has no table [{'.'.join(_TABLE)}]; add one, or name another --policy")

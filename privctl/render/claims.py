@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privctl.domain.report import Omission
 from privctl.domain.verdict import Outcome
-from privctl.render.text import table
+from privctl.render.text import Colour, coloured, outcome_word, paragraph, table
 
-_WIDTH = 100
-_HOLDS_WIDTH = 44
+_HOLDS_WIDTH = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,33 +29,38 @@ class ClaimRow:
     seconds: float
 
 
-def book_text(rows: Sequence[ClaimRow], unchecked: Sequence[Omission]) -> str:
-    """All of it: the table, the claims with their reasons by paper, what was not checked, and the count."""
-    body = [[row.key, str(row.outcome), _cut(row.holds), f"{row.seconds:.2f}"] for row in rows]
+def book_text(rows: Sequence[ClaimRow], unchecked: Sequence[Omission], *, verbose: bool = False) -> str:
+    """All of it: the table, the claims with their reasons by paper, what was not checked, and the count.
+
+    What holds is cut in the table unless ``verbose``; it stands whole below.
+    """
+    holds = [row.holds if verbose else _cut(row.holds) for row in rows]
+    body = [[r.key, outcome_word(r.outcome), h, f"{r.seconds:.2f}"] for r, h in zip(rows, holds, strict=True)]
     lines = [table(["claim", "verdict", "what holds", "seconds"], body)]
     paper = ""
     for row in rows:
         if row.paper != paper:
             paper = row.paper
             lines.append(f"{paper}\n")
-        lines += [f"{line}\n" for line in claim_lines(row)]
+        lines.append("\n" + claim_text(row))
     if unchecked:
         lines.append("\nNot checked:\n")
         for each in unchecked:
-            lines += [f"{line}\n" for line in _wrapped("  - ", f"{each.what}: {each.reason}")]
-    lines.append(f"\n{_count(rows)}\n")
+            lines.append(paragraph(f"- {each.what}: {each.reason}", indent=2))
+    lines.append("\n" + paragraph(_count(rows)))
     return "".join(lines)
 
 
-def claim_lines(row: ClaimRow) -> Iterator[str]:
+def claim_text(row: ClaimRow) -> str:
     """One claim with everything found about it."""
-    yield ""
-    yield from _wrapped(f"  {row.outcome}: ", f"{row.key}: {row.statement}" if row.key else row.statement)
+    said = f"{row.key}: {row.statement}" if row.key else row.statement
+    text = paragraph(f"{outcome_word(row.outcome)}: {said}", indent=2, hanging=6)
     if row.expected is not None and row.expected is not row.outcome:
-        yield f"    THE BOOK EXPECTS {row.expected}"
-    for label, text in (("why", row.reason), ("holds", row.holds), ("check", row.witness)):
-        if text:
-            yield from _wrapped(f"    {label:<6} ", text)
+        text += f"    {coloured(f'THE BOOK EXPECTS {row.expected}', Colour.BAD)}\n"
+    for label, more in (("why", row.reason), ("holds", row.holds), ("check", row.witness)):
+        if more:
+            text += paragraph(f"{label:<6} {more}", indent=4, hanging=11)
+    return text
 
 
 def _count(rows: Sequence[ClaimRow]) -> str:
@@ -71,9 +74,3 @@ def _count(rows: Sequence[ClaimRow]) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _HOLDS_WIDTH else f"{text[: _HOLDS_WIDTH - 4].rstrip(' ,;')} ..."
-
-
-def _wrapped(label: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=label, subsequent_indent=" " * (len(label) if len(label) < 12 else 6)
-    )

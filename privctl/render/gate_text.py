@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from privctl.domain.gate import Finding, GateJudgement, GateOutcome
-from privctl.render.plain import plain
+from privctl.render import plain as harmless
+from privctl.render.text import Colour, coloured, notes, paragraph
 
 _TITLES = {
     GateOutcome.FAIL: "FAILED",
     GateOutcome.INCONCLUSIVE: "INCONCLUSIVE",
     GateOutcome.PASS: "passed",
 }
+_COLOURS = {
+    GateOutcome.FAIL: Colour.BAD,
+    GateOutcome.INCONCLUSIVE: Colour.CARE,
+    GateOutcome.PASS: Colour.GOOD,
+}
 
 
-def render(judgement: GateJudgement) -> str:
-    """The whole judgement, the worst first."""
-    return "\n".join(_lines(judgement)) + "\n"
+def render(judgement: GateJudgement, *, quiet: bool = False, verbose: bool = False) -> str:
+    """The whole judgement, the worst first; ``quiet`` without notes and policy, ``verbose`` with every place."""
+    return "".join(_parts(judgement, quiet=quiet, verbose=verbose))
 
 
 def summary(judgement: GateJudgement) -> str:
@@ -27,33 +33,40 @@ def summary(judgement: GateJudgement) -> str:
     return f"gate: {judgement.outcome.value.upper()} ({told or 'nothing was looked at'})"
 
 
-def _lines(judgement: GateJudgement) -> Iterator[str]:
-    yield summary(judgement)
+def _parts(judgement: GateJudgement, *, quiet: bool, verbose: bool) -> Iterator[str]:
+    word = judgement.outcome.value.upper()
+    yield summary(judgement).replace(word, coloured(word, _COLOURS[judgement.outcome]), 1) + "\n"
     for name in judgement.models:
-        yield f"model: {plain(name)}"
+        yield f"model: {plain(name)}\n"
     for outcome in (GateOutcome.FAIL, GateOutcome.INCONCLUSIVE):
-        yield from _section(judgement, _TITLES[outcome], judgement.of(outcome), place=True)
-    yield from _section(judgement, "waived", judgement.waived, place=True)
-    yield from _section(judgement, _TITLES[GateOutcome.PASS], judgement.of(GateOutcome.PASS), place=False)
-    if judgement.notes:
-        yield ""
-        yield from (f"note: {plain(note)}" for note in judgement.notes)
-    if judgement.settings:
-        yield ""
-        yield "policy"
-        yield from (f"  {s.key} = {plain(s.value)}  ({plain(s.source)})" for s in judgement.settings)
+        title = coloured(_TITLES[outcome], _COLOURS[outcome])
+        yield from _section(judgement, title, judgement.of(outcome), place=True)
+    yield from _section(judgement, coloured("waived", Colour.CARE), judgement.waived, place=True)
+    title = coloured(_TITLES[GateOutcome.PASS], Colour.GOOD)
+    yield from _section(judgement, title, judgement.of(GateOutcome.PASS), place=verbose)
+    if judgement.notes and not quiet:
+        yield "\n" + notes(map(plain, judgement.notes))
+    if judgement.settings and not quiet:
+        yield "\npolicy\n"
+        for each in judgement.settings:
+            yield paragraph(f"{each.key} = {plain(each.value)}  ({plain(each.source)})", indent=2)
 
 
 def _section(judgement: GateJudgement, title: str, findings: Sequence[Finding], *, place: bool) -> Iterator[str]:
     if not findings:
         return
-    yield ""
-    yield title
+    yield f"\n{title}\n"
     for each in findings:
-        yield f"  {each.rule}: {plain(judgement.subject(each))}: {plain(each.message)}"
+        yield paragraph(f"{each.rule}: {plain(judgement.subject(each))}: {plain(each.message)}", indent=2)
         if each.waiver:
-            yield f"    waived by {plain(each.waiver)}: {plain(each.waived_because)}"
+            yield paragraph(f"waived by {plain(each.waiver)}: {plain(each.waived_because)}", indent=4)
         elif each.fix:
-            yield f"    to fix: {plain(each.fix)}"
+            yield paragraph(f"to fix: {plain(each.fix)}", indent=4)
         if place:
-            yield f"    at {plain(each.place.path)}:{each.place.line}"
+            yield f"    at {plain(each.place.path)}:{each.place.line}\n"
+
+
+def plain(text: str) -> str:
+    """``text`` made harmless also where a line is folded: a CI command is obeyed at the start of any line."""
+    words = harmless.plain(text).split(" ")
+    return " ".join(f": :{word[2:]}" if word.startswith("::") else word for word in words)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from privctl.render.dossier import Dossier, Source
 from privctl.render.page.markup import clean
-from privctl.render.standing import MEANING, WORDS, Standing, amount, protects, standing_of, verdicts_of
+from privctl.render.standing import MEANING, Standing, amount, protects, standing_of, verdicts_of, word_of
 from privctl.render.text import number, short
 
 #: What Markdown or the HTML within it would take for markup.
@@ -45,7 +45,9 @@ def markdown(dossier: Dossier) -> str:
     lines += ["## From model to model", "", *_chain(dossier), ""]
     for source in dossier.sources:
         lines += _guarantees(source)
-    found = [(v.subject, WORDS[v.outcome], v.reason, source.name) for source, v in verdicts_of(dossier.sources)]
+    found = [
+        (v.subject, word_of(v, source.report.step), v.reason, source.name) for source, v in verdicts_of(dossier.sources)
+    ]
     if found:
         lines += ["## Verdicts", "", *rows(("claim or question", "outcome", "why", "report"), found), ""]
     limits = dict.fromkeys(line for source in dossier.sources for line in source.report.warnings)

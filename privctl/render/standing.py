@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -12,7 +12,7 @@ from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, Privacy
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.render.dossier import PLANS, Source, Subject
+from privctl.render.dossier import AUDIT_STEP, PLANS, Source, Subject
 from privctl.render.text import raised
 
 #: What each status means, for readers who meet the word for the first time.
@@ -70,10 +70,21 @@ def standing_of(subject: Subject) -> Standing:
         attacked=_attacked(subject, audited),
         verified=_verified(subject, checked, broken),
         attack=worst_of(audited),
-        check=worst_of([*checked, *broken]),
-        worst=worst_of([*audited, *checked, *broken]),
+        check=worst_of([*relied_on(checked), *broken]),
+        worst=worst_of([*audited, *relied_on(checked), *broken]),
         unchecked=tuple(_unchecked(subject)),
     )
+
+
+def relied_on(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """The verdicts but those on guarantees that their report itself calls no more than claimed."""
+    return [verdict for verdict in verdicts if verdict.decisive]
+
+
+def word_of(verdict: Verdict, step: str) -> str:
+    """What the outcome is called: an audit finds violations, everything else refutes, and says whose claim it was."""
+    word = (WORDS if step == AUDIT_STEP else _CHECKED)[verdict.outcome]
+    return word if verdict.decisive else f"{word}, only {verdict.status}"
 
 
 def worst_first(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -177,8 +188,13 @@ def _verified(subject: Subject, verdicts: Sequence[Verdict], broken: Sequence[Ve
         return f"Do not rely on this: not what the reports recorded is {names}."
     if not subject.checks:
         return "Not verified: the numbers stand as the report says them."
-    counts = [(word, sum(v.outcome is outcome for v in verdicts)) for outcome, word in _CHECKED.items()]
-    return "Verified: " + (", ".join(f"{count} {word}" for word, count in counts if count) or "nothing decided") + "."
+    decisive = relied_on(verdicts)
+    counts = [(word, sum(v.outcome is outcome for v in decisive)) for outcome, word in _CHECKED.items()]
+    said = "Verified: " + (", ".join(f"{count} {word}" for word, count in counts if count) or "nothing decided") + "."
+    false = sum(v.outcome is Outcome.REFUTED for v in verdicts) - sum(v.outcome is Outcome.REFUTED for v in decisive)
+    return said + (
+        f" Also refuted: {_plural(false, 'bound')} that a report itself calls no more than claimed." if false else ""
+    )
 
 
 _CHECKED = {
@@ -219,7 +235,7 @@ def verdicts_of(sources: Sequence[Source]) -> Iterator[tuple[Source, Verdict]]:
     """Every verdict with the report that it stands in, worst first."""
     pairs = [(source, verdict) for source in sources for verdict in source.report.verdicts]
     order = list(WORDS)
-    yield from sorted(pairs, key=lambda pair: order.index(pair[1].outcome))
+    yield from sorted(pairs, key=lambda pair: (not pair[1].decisive, order.index(pair[1].outcome)))
 
 
 def _plural(count: int, word: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from privctl.domain.guarantee import Assumption, AssumptionState, Status
+from privctl.domain.verdict import Outcome
 
 WIDTH = 80
 #: Columns between two cells.
@@ -34,6 +35,12 @@ _OF_STATUS = {
     Status.REFUTED: Colour.BAD,
     Status.VOID: Colour.BAD,
 }
+_OF_OUTCOME = {
+    Outcome.PROVED: Colour.GOOD,
+    Outcome.CONSISTENT: Colour.GOOD,
+    Outcome.INCONCLUSIVE: Colour.CARE,
+    Outcome.REFUTED: Colour.BAD,
+}
 
 
 def coloured(text: str, colour: Colour) -> str:
@@ -44,6 +51,11 @@ def coloured(text: str, colour: Colour) -> str:
 def status_word(status: Status) -> str:
     """A guarantee's status, coloured."""
     return coloured(str(status), _OF_STATUS[status])
+
+
+def outcome_word(outcome: Outcome) -> str:
+    """A verdict's outcome, coloured."""
+    return coloured(str(outcome), _OF_OUTCOME[outcome])
 
 
 def plain(text: str) -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Guarantee, Status
 from privctl.domain.report import Omission
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.render.text import number, table
-
-_WIDTH = 100
+from privctl.render.plain import plain
+from privctl.render.text import number, outcome_word, paragraph, status_word, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,40 +27,47 @@ def verification(
     simulated: Sequence[Verdict] = (),
     evidence: Sequence[Evidence] = (),
     omissions: Sequence[Omission] = (),
+    *,
+    verbose: bool = False,
 ) -> str:
-    """The whole answer to ``privctl verify``."""
-    lines = [_bytes(integrity)]
-    rows = [
-        [row.verdict.subject, number(row.guarantee.epsilon), f"{row.guarantee.delta:g}", row.guarantee.status,
-         row.verdict.outcome]
-        for row in guarantees
-    ]  # fmt: skip
-    if rows:
-        lines += ["", table(["guarantee", "epsilon", "delta", "the report says", "verdict"], rows).rstrip("\n"), ""]
-        lines += [line for row in guarantees for line in _wrapped(f"{row.verdict.subject}: {row.verdict.reason}")]
-        if any(r.guarantee.status is Status.CLAIMED and r.verdict.outcome is Outcome.REFUTED for r in guarantees):
-            lines += _wrapped("What the report itself calls only claimed promises nothing, and fails nothing here.")
-    else:
-        lines += ["", "The report holds no guarantee."]
+    """The whole answer to ``privctl verify``; ``verbose`` with the checks that passed."""
+    parts = [*_bytes(integrity, verbose), "\n", *_guarantees(guarantees)]
     if simulated:
-        lines += ["", "Simulated:"]
-        for verdict in simulated:
-            lines += _wrapped(f"{verdict.subject}: {verdict.outcome}: {verdict.reason}")
-        for found in evidence:
-            lines += _wrapped(f"{found.quantity}: {number(found.estimate, 4)} ({found.method}); {found.reason}")
-    lines += [f"not looked at: {omission.what}: {omission.reason}" for omission in omissions]
-    return "\n".join(lines) + "\n"
+        parts.append("\nSimulated:\n")
+        parts += [_said(f"{plain(v.subject)}: {outcome_word(v.outcome)}: {plain(v.reason)}") for v in simulated]
+        parts += [
+            _said(f"{plain(e.quantity)}: {number(e.estimate, 4)} ({plain(e.method)}); {plain(e.reason)}")
+            for e in evidence
+        ]
+    parts += [paragraph(f"not looked at: {plain(o.what)}: {plain(o.reason)}") for o in omissions]
+    return "".join(parts)
 
 
-def _bytes(integrity: Sequence[Verdict]) -> str:
+def _bytes(integrity: Sequence[Verdict], verbose: bool) -> Iterator[str]:
     """How much of the chain is intact, and each fault."""
     good = [v for v in integrity if v.outcome in (Outcome.PROVED, Outcome.CONSISTENT)]
-    lines = [f"{len(good)} of {len(integrity)} checks of files, reports, parameters and noise passed"]
+    yield paragraph(f"{len(good)} of {len(integrity)} checks of files, reports, parameters and noise passed")
     for verdict in integrity:
-        if verdict.outcome is not Outcome.PROVED:
-            lines += _wrapped(f"{verdict.outcome}: {verdict.subject}: {verdict.reason}")
-    return "\n".join(lines)
+        if verbose or verdict.outcome is not Outcome.PROVED:
+            yield _said(f"{outcome_word(verdict.outcome)}: {plain(verdict.subject)}: {plain(verdict.reason)}")
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+def _guarantees(guarantees: Sequence[VerifiedRow]) -> Iterator[str]:
+    """Their table, and why each verdict is what it is."""
+    if not guarantees:
+        yield "The report holds no guarantee.\n"
+        return
+    rows = [
+        [plain(row.verdict.subject), number(row.guarantee.epsilon), f"{row.guarantee.delta:g}",
+         status_word(row.guarantee.status), outcome_word(row.verdict.outcome)]
+        for row in guarantees
+    ]  # fmt: skip
+    yield table(["guarantee", "epsilon", "delta", "the report says", "verdict"], rows) + "\n"
+    for row in guarantees:
+        yield _said(f"{plain(row.verdict.subject)}: {plain(row.verdict.reason)}")
+    if any(r.guarantee.status is Status.CLAIMED and r.verdict.outcome is Outcome.REFUTED for r in guarantees):
+        yield _said("What the report itself calls only claimed promises nothing, and fails nothing here.")
+
+
+def _said(text: str) -> str:
+    return paragraph(text, indent=2)

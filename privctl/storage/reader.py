@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from privctl.storage.header import Header, TensorInfo, header_length, parse_head
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
+#: A report of a million tensors is smaller.
+LARGEST_TEXT = 256 << 20
 
 
 class SafetensorsFile:
@@ -186,6 +189,24 @@ def read_text(path: Path) -> str:
         raise unreadable(path, error) from None
     except UnicodeDecodeError:
         raise InputFault(f"{path} is not UTF-8 text") from None
+
+
+def read_named_text(path: Path) -> str:
+    """As ``read_text``, for a file that another one may have named: devices, pipes and the endless are refused."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise InputFault(f"{path} is a device or a pipe; give a regular file")
+            data = stream.read(LARGEST_TEXT + 1)
+        if len(data) <= LARGEST_TEXT:
+            return data.decode("utf-8")
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except UnicodeDecodeError:
+        raise InputFault(f"{path} is not UTF-8 text") from None
+    except ValueError:
+        raise InputFault(f"{str(path)!r} is not a file's name") from None
+    raise InputFault(f"{path} has more than {LARGEST_TEXT >> 20} MiB, which no report has; give a smaller file")
 
 
 def unreadable(path: Path, error: OSError) -> InputFault | IoFault:

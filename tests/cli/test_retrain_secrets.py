@@ -126,6 +126,7 @@ def test_a_plan_is_followed_and_both_guarantees_are_stated(
     assert f"epsilon {record.epsilon:.6g} at delta 1e-05" in said
     assert "a secret's value named right with probability 0.2, where a blind guess has 0.01" in said
     assert run(["inspect", str(tmp_path / "private"), "-q"]) == 0
+    assert run(["verify", str(tmp_path / "private.report.json"), "-q"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "nats about a secret at most" in shown
     assert "secrets plan at" in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,3 +93,47 @@ def test_mistakes_are_one_sentence(tmp_path: Path, noisy: Path, capsys: pytest.C
         capsys.readouterr()
         assert run(["verify", *call]) == code
         assert says in capsys.readouterr().err
+
+
+def test_lines_fit_the_terminal_and_verbose_shows_what_passed(noisy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run(["verify", str(noisy), "-q"]) == 0
+    short = capsys.readouterr().out
+    assert run(["verify", str(noisy), "-q", "-v"]) == 0
+    long = capsys.readouterr().out
+    assert max(map(len, (short + long).splitlines())) <= 80
+    assert len(long.splitlines()) > len(short.splitlines())
+    assert "its digest is the one recorded" in " ".join(long.split())
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda report: report["parents"].append({"path": "/dev/zero", "digest": "blake3:00"}), 3),
+        (lambda report: report["outputs"][0].update(path="x" * 5000), 3),
+        (lambda report: report.update(outputs=[]), 3),
+        (lambda report: report["guarantees"][1].update(name="\x1b[31mred"), 3),
+    ],
+)
+def test_hostile_reports_neither_hang_nor_paint(
+    noisy: Path, capsys: pytest.CaptureFixture[str], change: Callable[[dict[str, object]], object], code: int
+) -> None:
+    report = json.loads(noisy.read_text())
+    change(report)
+    noisy.write_text(json.dumps(report))
+    capsys.readouterr()
+    assert run(["verify", str(noisy), "-q"]) == code
+    said = capsys.readouterr()
+    assert "\x1b[31mred" not in said.out
+    assert "internal" not in said.err
+
+
+def test_a_pipe_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe.report.json")
+    assert run(["verify", str(tmp_path / "pipe.report.json")]) == 3
+    assert "is a device or a pipe" in capsys.readouterr().err
+
+
+def test_inspecting_a_report_says_what_to_do_instead(noisy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(noisy)]) == 3
+    assert f"privctl verify {noisy} checks it" in capsys.readouterr().err

@@ -20,13 +20,13 @@ from privctl.storage.reader import SafetensorsFile
 from verify.recompute import secret
 
 KEY = "privctl.secrets"
-_LAYOUT = {
+LAYOUT = {
     "weights": "F64", "probabilities": "F64", "starts": "I64", "records": "I64", "priors": "F64", "posteriors": "F64",
     "budgets": "F64", "information": "F64", "posterior_bounds": "F64", "curve_bounds": "F64",
 }  # fmt: skip
 _ROUNDING = 1e-7
 #: Secrets computed again, those with the largest share of their budget first.
-_MOST = 3000
+MOST = 3000
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -34,7 +34,7 @@ Arrays = dict[str, NDArray[Any]]
 def check_plan(file: SafetensorsFile) -> Iterator[Verdict]:
     """Verdicts on the plan in ``file``, whose metadata has ``KEY``; raises InputFault where it is malformed."""
     facts = parse_json(file.metadata[KEY], str(file.path))
-    arrays = read_arrays(file, _LAYOUT, "a plan of protection")
+    arrays = arrays_of(file)
     name = file.path.name
     wrong = list(_faults(facts, arrays))
     if wrong:
@@ -44,6 +44,27 @@ def check_plan(file: SafetensorsFile) -> Iterator[Verdict]:
         yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason=reason)
     else:
         yield _information(facts, arrays, name)
+
+
+def arrays_of(file: SafetensorsFile) -> Arrays:
+    """The plan's arrays; raises InputFault where they do not fit together, so that no later look-up can miss."""
+    arrays = read_arrays(file, LAYOUT, "a plan of protection")
+    starts, records = arrays["starts"], arrays["records"]
+    secrets, examples = len(arrays["budgets"]), len(arrays["probabilities"])
+    fits = (
+        all(values.ndim == 1 for values in arrays.values())
+        and len(starts) == secrets + 1
+        and starts[0] == 0
+        and starts[-1] == len(records)
+        and bool((np.diff(starts) >= 0).all())
+        and bool(((records >= 0) & (records < examples)).all())
+        and len(arrays["weights"]) == examples
+        and bool(((arrays["probabilities"] >= 0) & (arrays["probabilities"] <= 1)).all())
+        and all(len(arrays[name]) == secrets for name in ("priors", "posteriors", "information", "posterior_bounds"))
+    )
+    if not fits:
+        raise InputFault(f"{file.path} is no plan of protection: its arrays do not fit together; make the plan again")
+    return arrays
 
 
 def _faults(facts: Any, arrays: Arrays) -> Iterator[str]:
@@ -92,7 +113,7 @@ def _check_shapes(arrays: Arrays) -> None:
 def _information(facts: dict[str, Any], arrays: Arrays, name: str) -> Verdict:
     """Each secret's nats again, those nearest to their budgets first."""
     starts, records = arrays["starts"], arrays["records"]
-    order = np.argsort(-arrays["information"] / np.maximum(arrays["budgets"], 1e-300))[:_MOST]
+    order = np.argsort(-arrays["information"] / np.maximum(arrays["budgets"], 1e-300))[:MOST]
     for j in order:
         chances = arrays["probabilities"][records[starts[j] : starts[j + 1]]]
         found = secret.of_records(chances.tolist(), float(facts["noise_multiplier"]), int(facts["steps"]))

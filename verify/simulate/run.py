@@ -122,13 +122,13 @@ def _sound(guarantee: Guarantee, found: Sample, subject: str) -> tuple[list[Evid
             f"violated with confidence {1 - LEVEL:g}: delta at epsilon {epsilon:.6g} is at least {worst[0]:.4g}, not "
             f"{delta:g} ({worst[1]})"
         )
-        return rows, Verdict(subject=subject, outcome=Outcome.REFUTED, reason=reason)
+        return rows, Verdict(subject=subject, outcome=Outcome.REFUTED, reason=reason, status=guarantee.status)
     most = max(row.upper for row in rows if row.upper is not None and math.isfinite(row.upper))
     reason = (
         f"no violation seen in {len(found.present)} outputs of each kind; they could not have seen a delta below "
         + (f"{max(0.0, most):.2g}")
     )
-    return rows, Verdict(subject=subject, outcome=Outcome.CONSISTENT, reason=reason)
+    return rows, Verdict(subject=subject, outcome=Outcome.CONSISTENT, reason=reason, status=guarantee.status)
 
 
 def _row(method: str, subject: str, epsilon: float, test: Found, count: int) -> Evidence:

@@ -114,6 +114,17 @@ def _judged(
             others.append(f"{guarantee.name} {unfit}")
         else:
             counted.append((report, i, guarantee, size))
+    replayed = next((each for each in case.makers if each.report.step == "replay"), None)
+    if not counted and not others and replayed is not None:
+        yield Finding(
+            rule=rule,
+            outcome=GateOutcome.INCONCLUSIVE,
+            subject=case.name,
+            message="these weights were made again from published updates, and no report given says what was published",
+            fix="give the report of the training that published them too",
+            place=replayed.place("inputs"),
+        )
+        return
     if not counted:
         reasons = "; ".join(dict.fromkeys(others)) or "the reports state none"
         yield Finding(

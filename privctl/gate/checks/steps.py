@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.report import PrivacyReport
-from privctl.domain.verdict import Outcome
+from privctl.domain.verdict import Outcome, Verdict
 from privctl.gate.case import Case
 from privctl.gate.files import Loaded
 from privctl.gate.policy import Policy
@@ -24,11 +24,16 @@ _COMMANDS = {
     "inspect": "privctl inspect",
 }
 
+_ON = {"verify": "this model's own report"}
+_GIVE = {"verify": "what it writes with -o", "inspect": "what it prints with --json"}
+
 
 def required(case: Case, policy: Policy) -> Iterator[Finding]:
     """Whether every step asked for is in the model's history or looked at it, and has something to show."""
     for step in policy.required_steps:
         done = [each for each in (*case.history, *case.looks) if each.report.step == step]
+        if step == "verify":
+            done = [each for each in done if case.verifies(each)]
         shown = [each for each in done if not _hollow(each.report)]
         if shown:
             yield Finding(
@@ -45,7 +50,8 @@ def required(case: Case, policy: Policy) -> Iterator[Finding]:
             outcome=GateOutcome.INCONCLUSIVE,
             subject=step,
             message=missing,
-            fix=f"run {_COMMANDS.get(step, step)} on this model and give its report",
+            fix=f"run {_COMMANDS.get(step, step)} on {_ON.get(step, 'this model')} and give "
+            + _GIVE.get(step, "its report"),
             place=done[0].place("step") if done else policy.places.get(STEPS, case.anchor),
         )
 
@@ -65,14 +71,17 @@ def verdicts(case: Case, policy: Policy) -> Iterator[Finding]:
     reports = (*case.makers, *case.looks)
     found = [each for report in reports for each in stopping(report, policy)]
     yield from found
-    count = sum(len(report.report.verdicts) for report in reports)
+    every = [verdict for report in reports for verdict in report.report.verdicts]
+    count = sum(_counts(verdict, policy) for verdict in every)
+    left = len(every) - count
     if count and not found:
         yield Finding(
             rule=VERDICTS,
             outcome=GateOutcome.PASS,
             subject=case.name,
             message=f"{'the one verdict' if count == 1 else f'each of {count} verdicts'} is other than "
-            + " or ".join(policy.forbid_outcomes),
+            + " or ".join(policy.forbid_outcomes)
+            + (f"; {left} more on what a report itself calls no more than claimed" if left else ""),
             place=next(report for report in reports if report.report.verdicts).place("verdicts"),
         )
 
@@ -80,7 +89,7 @@ def verdicts(case: Case, policy: Policy) -> Iterator[Finding]:
 def stopping(report: Loaded, policy: Policy) -> Iterator[Finding]:
     """The verdicts of ``report`` that stop a build."""
     for i, verdict in enumerate(report.report.verdicts):
-        if verdict.outcome.value not in policy.forbid_outcomes:
+        if verdict.outcome.value not in policy.forbid_outcomes or not _counts(verdict, policy):
             continue
         refuted = verdict.outcome is Outcome.REFUTED
         yield Finding(
@@ -93,6 +102,11 @@ def stopping(report: Loaded, policy: Policy) -> Iterator[Finding]:
             else "remove the reason named, and audit again",
             place=report.place("verdicts", i, "outcome"),
         )
+
+
+def _counts(verdict: Verdict, policy: Policy) -> bool:
+    """Whether a verdict matters: one on a guarantee that promises nothing, and that the policy does not count, not."""
+    return verdict.decisive or (verdict.status is not None and verdict.status.value in policy.require)
 
 
 def age(case: Case, policy: Policy) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from privctl.domain.verdict import Outcome
 from privctl.render.dossier import PLANS, Dossier, Source
 from privctl.render.page.figure import colour, pill
 from privctl.render.page.markup import Node, el
-from privctl.render.standing import MEANING, Standing, amount, protects
+from privctl.render.standing import MEANING, Standing, amount, protects, relied_on, worst_of
 from privctl.render.text import short, size
 
 #: Width of one lane of the chain's rail, and the lanes that are drawn.
@@ -91,7 +91,7 @@ def chain(dossier: Dossier) -> Node:
 def _step(source: Source, rail: Node) -> Node:
     report = source.report
     marks = [pill(guarantee.status) for guarantee in _distinct(report.guarantees)]
-    marks += [pill(outcome) for outcome in sorted({verdict.outcome for verdict in report.verdicts})]
+    marks += [pill(outcome) for outcome in sorted({verdict.outcome for verdict in relied_on(report.verdicts)})]
     broken = [verdict for verdict in source.digests if verdict.outcome is Outcome.REFUTED]
     return el(
         "li",
@@ -142,7 +142,7 @@ def _rails(sources: Sequence[Source]) -> Iterator[Node]:
             lanes.append(None)
         lanes[free] = source.key if source.key in waiting else None
         joined = [i for i, key in enumerate(before) if key in source.parents]
-        yield _rail(before, lanes, free, joined, bad=any(v.outcome is Outcome.REFUTED for v in source.report.verdicts))
+        yield _rail(before, lanes, free, joined, bad=worst_of(relied_on(source.report.verdicts)) is Outcome.REFUTED)
 
 
 def _waiting(sources: Sequence[Source]) -> dict[str, str]:

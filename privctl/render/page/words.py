@@ -12,7 +12,7 @@ from privctl.domain.verdict import Verdict
 from privctl.render.dossier import Dossier, Source
 from privctl.render.page.figure import MOST_ROWS, colour, pill, table
 from privctl.render.page.markup import Node, clean, el
-from privctl.render.standing import amount, protects, verdicts_of, weak
+from privctl.render.standing import amount, protects, verdicts_of, weak, word_of
 from privctl.render.text import number, short
 
 _MOST = 60
@@ -75,11 +75,17 @@ def verdict_table(dossier: Dossier) -> Node | None:
     """Every verdict of every report, violations on top."""
     found = list(verdicts_of(dossier.sources))
     rows = [
-        (verdict.subject, pill(verdict.outcome), verdict.reason, source.name, source.report.step)
+        (verdict.subject, _outcome(verdict, source), verdict.reason, source.name, source.report.step)
         for source, verdict in found[:MOST_ROWS]
     ]
     heads = ("claim or question", "outcome", "why", "report", "step")
     return table("Verdicts", heads, rows, len(found)) if rows else None
+
+
+def _outcome(verdict: Verdict, source: Source) -> Node:
+    if verdict.decisive or verdict.status is None:
+        return pill(verdict.outcome, word_of(verdict, source.report.step))
+    return pill(verdict.status, word_of(verdict, source.report.step))
 
 
 def digest_table(dossier: Dossier) -> Node | None:

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# From a model to a release, every step: canaries are planted, the model is retrained with differential privacy, and on
+# a second branch with clipped gradients and then noise; both are attacked, verified, held against a policy that this
+# script writes, and reported. What a step finds is shown by its exit code: 0 passes, 1 a claim or the policy failed,
+# 3 nobody can tell (an audit of few records is too small to be sure). Any other code stops the script.
+#
+#   examples/whole-story.sh MODEL TRAIN.jsonl HELD-OUT.jsonl FOLDER [options of privctl retrain]
+#
+# FOLDER is made: its policy, a page of both models, and a section in each model's README.md. CANARIES (300) are
+# planted, EPSILON (8) is the budget, NOISE (8) the epsilon asked of the noise, AUDIT holds more options of privctl
+# audit. Without a policy that asks for it, nothing here says that a model may go out.
+set -euo pipefail
+
+model=${1:?give a model} train=${2:?give records to train on} held_out=${3:?give held-out records}
+folder=${4:?give a folder to make}
+shift 4
+privctl=${PRIVCTL:-privctl}
+epsilon=${EPSILON:-8}
+mkdir "$folder"
+
+found() { # FILE COMMAND...: runs it, its words into FILE, and says how it ended
+    local file=$1 code=0
+    shift
+    "$@" >"$file" || code=$?
+    case $code in
+    0) printf '%-28s %s\n' "$(basename "$file" .txt)" "pass" ;;
+    1) printf '%-28s %s\n' "$(basename "$file" .txt)" "FAILED, see $file" ;;
+    3) printf '%-28s %s\n' "$(basename "$file" .txt)" "inconclusive, see $file" ;;
+    *) exit "$code" ;;
+    esac
+}
+
+$privctl canary plant "$train" -o "$folder/planted.jsonl" --count "${CANARIES:-300}" --prefix-from "$train" \
+    >"$folder/planting.txt"
+commitment=$(sed -n 's/.*\(blake3:[0-9a-f]*\).*/\1/p' "$folder/planting.txt" | head -1)
+
+$privctl retrain dp-sgd "$model" --data "$folder/planted.jsonl" --epsilon "$epsilon" -o "$folder/private" "$@" \
+    >"$folder/private.training.txt"
+$privctl retrain clipped "$model" --data "$folder/planted.jsonl" -o "$folder/clipped" "$@" \
+    >"$folder/clipped.training.txt"
+$privctl noise "$folder/clipped" --epsilon "${NOISE:-8}" --calibration gaussian --regime nonconvex \
+    --delta 1e-5 -o "$folder/noised" >"$folder/noised.noise.txt"
+
+cat >"$folder/privctl-policy.toml" <<EOF
+# What both models must meet: a bound on epsilon that follows, whatever the loss, and steps that were really done.
+max_epsilon = $epsilon
+at_delta = 1e-5
+require = ["proved", "conditional"]
+accepted_assumptions = ["starting weights", "vocabulary", "training-facts"]
+require_model = true
+required_steps = ["retrain", "audit", "verify"]
+max_age_days = 90
+EOF
+{
+    sed 's/^require = .*/require = ["proved"]/' "$folder/privctl-policy.toml"
+    echo 'max_auc = 0.6'
+    echo 'forbid_outcomes = ["REFUTED", "INCONCLUSIVE"]'
+} >"$folder/strict-policy.toml"
+
+for name in private noised; do
+    reports=("$folder/$name.report.json" "$folder/$name.audit.report.json" "$folder/$name.verify.report.json")
+    # shellcheck disable=SC2086
+    found "$folder/$name.audit.txt" $privctl audit "$folder/$name" --members "$train" --nonmembers "$held_out" \
+        --canaries "$folder/planted.canaries.json" --canary-data "$folder/planted.jsonl" --commitment "$commitment" \
+        ${AUDIT:-}
+    found "$folder/$name.verify.txt" $privctl verify "${reports[0]}" -o "${reports[2]}"
+    found "$folder/$name.gate.txt" $privctl gate "${reports[@]}" --model "$folder/$name" \
+        --policy "$folder/privctl-policy.toml"
+    found "$folder/$name.strict-gate.txt" $privctl gate "${reports[@]}" --model "$folder/$name" \
+        --policy "$folder/strict-policy.toml"
+    $privctl report "${reports[@]}" --format model-card -o "$folder/$name/README.md"
+done
+$privctl report "$folder"/{private,noised}{,.audit,.verify}.report.json -o "$folder/page.html"
