@@ -19,7 +19,7 @@ HEAVY = {"torch", "numpy", "scipy", "rich", "transformers", "cryptography", "bla
 HEAVY |= {"z3", "flint"}
 #: Commands of commands.
 NESTED = [
-    *(["retrain", name] for name in ("dp-sgd", "ferret", "clipped", "plain")),
+    *(["retrain", name] for name in ("dp-sgd", "dpquant", "ferret", "clipped", "plain")),
     *(["canary", name] for name in ("plant", "check")),
     *(["secrets", name] for name in ("scan", "plan")),
     *(["claims", name] for name in ("papers", "check")),

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from privctl.cli.dpquant import dpquant
 from privctl.cli.ferret import ferret
 from privctl.cli.options import common, force
-from privctl.cli.running import STOPPING, heard, rendered, request_of
+from privctl.cli.running import STOPPING, heard, rendered, request_of, secrets_of
 from privctl.cli.training_options import clipping, data, schedule, training
 
 if TYPE_CHECKING:
     from privctl.retrain.prepare import Job
-    from privctl.retrain.request import SecretsRequest
 
 
 @click.group()
@@ -26,6 +25,7 @@ def retrain() -> None:
     Example:
       privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 --epochs 3 -o private/
       privctl retrain dp-sgd model/ --data train.jsonl --secrets plan.safetensors -o private/
+      privctl retrain dpquant model/ --data train.jsonl --format luq-fp4 --epsilon 8 -o private/
       privctl retrain ferret model/ --data train.jsonl --release gaussian --epsilon 8 -o private/
       privctl retrain clipped model/ --data train.jsonl --epochs 1 -o clipped/
       privctl retrain plain model/ --data train.jsonl --epochs 3 -o plain/
@@ -68,7 +68,7 @@ def dp_sgd(**options: Any) -> None:
           -o plan.safetensors
       privctl retrain dp-sgd model/ --data train.jsonl --secrets plan.safetensors -o private/
     """
-    _run("dp-sgd", options, secrets=_secrets(options))
+    _run("dp-sgd", options, secrets=secrets_of(options))
 
 
 @retrain.command("clipped")
@@ -105,16 +105,6 @@ def plain(**options: Any) -> None:
       privctl retrain plain model/ --data train.jsonl --held-out test.jsonl -o plain/
     """
     _run("plain", options)
-
-
-def _secrets(options: dict[str, Any]) -> SecretsRequest | None:
-    from privctl.retrain.request import SecretsRequest
-
-    if options["secrets"] is None:
-        return None
-    source = click.get_current_context().get_parameter_source("batch_size")
-    asked = None if source is click.core.ParameterSource.DEFAULT else options["batch_size"]
-    return SecretsRequest(plan=Path(options["secrets"]), batch_size=asked)
 
 
 def _run(method: str, options: dict[str, Any], **more: Any) -> None:
@@ -157,3 +147,4 @@ def _announced(job: Job) -> str:
 
 
 retrain.command("ferret")(ferret)
+retrain.command("dpquant")(dpquant)

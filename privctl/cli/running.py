@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from privctl.cli.options import verbose
 from privctl.domain.errors import UsageFault
 from privctl.domain.mechanism import Optimizer
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
-    from privctl.retrain.request import DataRequest, ModelRequest, RetrainRequest
+    from privctl.retrain.request import DataRequest, ModelRequest, RetrainRequest, SecretsRequest
 
 STOPPING = "stopping after this step, to save it; interrupt again to stop at once, and lose what was not saved"
 
@@ -53,6 +55,17 @@ def request_of(method: str, options: dict[str, Any], **more: Any) -> RetrainRequ
         )
     except ValueError as error:
         raise UsageFault(str(error)) from None
+
+
+def secrets_of(options: Mapping[str, Any]) -> SecretsRequest | None:
+    """The plan that ``--secrets`` names, with the batch size where it was given."""
+    from privctl.retrain.request import SecretsRequest
+
+    if options["secrets"] is None:
+        return None
+    source = click.get_current_context().get_parameter_source("batch_size")
+    asked = None if source is click.core.ParameterSource.DEFAULT else options["batch_size"]
+    return SecretsRequest(plan=Path(options["secrets"]), batch_size=asked)
 
 
 #: Options that go into the request under their own names.

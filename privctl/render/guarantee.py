@@ -23,7 +23,7 @@ def guarantee_text(guarantee: Guarantee, *, named: bool, verbose: bool) -> str:
     """All of it, a paragraph a part; ``named`` begins with its name."""
     name = f"{guarantee.name}: " if named and guarantee.status is not Status.REFUTED else ""
     text = paragraph(f"{name}{amount(guarantee)} ({status_word(guarantee.status)})")
-    if guarantee.status is Status.REFUTED:
+    if guarantee.status in (Status.REFUTED, Status.CLAIMED):
         return text + paragraph(f"{guarantee.accountant}: {guarantee.note}", indent=2)
     if named or verbose:
         text += paragraph(guarantee.accountant, indent=2)

@@ -12,6 +12,7 @@ from privctl.domain.errors import UsageFault
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.mechanism import Optimizer
 from privctl.models import choose_device
+from privctl.retrain.dpquant.measurements import check_alone, measurements_of
 from privctl.retrain.request import RetrainRequest
 from privctl.secrets.protection import Protection
 from privctl.training.ferret.publish import Release
@@ -31,11 +32,11 @@ def recipe_for(request: RetrainRequest, examples: int, plan: Protection | None =
     size = float(request.batch_size) if plan is None else _planned_size(request, plan)
     rate = size / examples
     steps = _steps(request, examples, rate) if plan is None else _planned_steps(request, plan)
-    private = request.method is Method.DP_SGD
+    private = request.method.noised
     stated = private or request.method is Method.FERRET
     delta = (request.budget.delta or default_delta(examples)) if stated else None
     try:
-        noise = _noise(request, rate, steps, delta, plan) if private and delta is not None else 0.0
+        noise = _noise(request, examples, rate, steps, delta, plan) if private and delta is not None else 0.0
         return Recipe(
             method=request.method,
             steps=steps,
@@ -66,25 +67,28 @@ def _tokens_at_once(request: RetrainRequest) -> int:
     return _TOKENS_CPU if choose_device(request.device).type == "cpu" else _TOKENS
 
 
-def ledger_of(recipe: Recipe, spent: int, plan: Protection | None = None) -> Ledger:
-    """What ``spent`` steps of a private recipe gave away at most of one record.
+def ledger_of(
+    recipe: Recipe, spent: int, plan: Protection | None = None, measured: SampledGaussian | None = None
+) -> Ledger:
+    """What ``spent`` steps of a private recipe, and what was ``measured`` beside them, gave away of one record at most.
 
     Where each record has a probability of its own, that is as if it had the largest: what a step gives away of a record
     never falls when the record is drawn more often.
     """
-    return _gaussians(recipe.noise_multiplier, recipe.sample_rate if plan is None else plan.largest_probability, spent)
+    rate = recipe.sample_rate if plan is None else plan.largest_probability
+    return _gaussians(recipe.noise_multiplier, rate, spent, measured)
 
 
-def _gaussians(noise: float, rate: float, steps: int) -> Ledger:
+def _gaussians(noise: float, rate: float, steps: int, measured: SampledGaussian | None = None) -> Ledger:
     event = SampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=steps, batches=Batches.POISSON)
-    return Ledger(events=(event,))
+    return Ledger(events=(event,) if measured is None else (event, measured))
 
 
 def sampled(request: RetrainRequest) -> bool:
     """Whether batches are Poisson samples, as an (epsilon, delta) guarantee needs them; else they are whole passes."""
     if request.method is Method.FERRET:
         return request.ferret.release is not Release.PUBLISHED
-    return request.method is Method.DP_SGD
+    return request.method.noised
 
 
 def require_one(who: str, given: Mapping[str, float | None]) -> None:
@@ -100,15 +104,23 @@ def require_positive(given: Mapping[str, float | None]) -> None:
             raise UsageFault(f"{flag} is {value:g}; it must be a finite number above 0")
 
 
-def _noise(request: RetrainRequest, rate: float, steps: int, delta: float, plan: Protection | None) -> float:
+def _noise(
+    request: RetrainRequest, examples: int, rate: float, steps: int, delta: float, plan: Protection | None
+) -> float:
     budget = request.budget
     if plan is not None:
         return _planned_noise(request, steps, delta, plan)
-    require_one("dp-sgd", {"--epsilon": budget.epsilon, "--noise-multiplier": budget.noise_multiplier})
+    require_one(str(request.method), {"--epsilon": budget.epsilon, "--noise-multiplier": budget.noise_multiplier})
     if budget.noise_multiplier is not None:
         return budget.noise_multiplier
     assert budget.epsilon is not None
-    return noise_multiplier_for(budget.epsilon, delta, lambda noise: _gaussians(noise, rate, steps))
+    measured = measurements_of(request, examples, steps, rate)
+    if measured is None:
+        return noise_multiplier_for(budget.epsilon, delta, lambda noise: _gaussians(noise, rate, steps))
+    check_alone(measured, budget.epsilon, delta)
+    return noise_multiplier_for(
+        budget.epsilon, delta, lambda noise: _gaussians(noise, rate, steps, measured.event(noise))
+    )
 
 
 def _planned_noise(request: RetrainRequest, steps: int, delta: float, plan: Protection) -> float:

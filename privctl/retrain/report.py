@@ -15,6 +15,7 @@ from privctl.domain.mechanism import ClippedTraining, Mechanism
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.reports import file_artifact, now, versions
 from privctl.retrain.budget import ledger_of
+from privctl.retrain.dpquant.measurements import measurements_of
 from privctl.retrain.prepare import Job
 from privctl.retrain.secret_check import CheckedSecrets
 from privctl.retrain.secret_report import KEEP_THE_PLAN, plan_premise, secret_guarantee, secret_parameters
@@ -37,7 +38,7 @@ TUNING = (
     "same data cost more"
 )
 
-_FIRST_LINE = {Method.DP_SGD: TUNING, Method.CLIPPED: _CLIPPED, Method.PLAIN: _UNPROTECTED}
+_FIRST_LINE = {Method.DP_SGD: TUNING, Method.DPQUANT: TUNING, Method.CLIPPED: _CLIPPED, Method.PLAIN: _UNPROTECTED}
 
 #: Quantities of the history, as evidence names them.
 _QUANTITIES = {
@@ -121,7 +122,7 @@ def start_files(job: Job) -> dict[str, Path]:
 def _mechanism(job: Job, finished: Finished) -> Mechanism | None:
     """What was really done: for a private run the ledger of all steps begun, for a clipped one the facts."""
     recipe = job.recipe
-    if recipe.method is Method.DP_SGD:
+    if recipe.method.noised:
         return _ledger(job, finished)
     if recipe.method is Method.PLAIN:
         return None
@@ -140,14 +141,17 @@ def _mechanism(job: Job, finished: Finished) -> Mechanism | None:
 
 
 def _ledger(job: Job, finished: Finished) -> Ledger:
-    return ledger_of(job.recipe, finished.spent, None if job.plan is None else job.plan.protection)
+    recipe = job.recipe
+    planned = measurements_of(job.request, len(job.task), recipe.steps, recipe.sample_rate)
+    measured = None if planned is None else planned.event(recipe.noise_multiplier, finished.measured)
+    return ledger_of(recipe, finished.spent, None if job.plan is None else job.plan.protection, measured)
 
 
 def _guarantees(
     job: Job, finished: Finished, noise: GradientNoise | None, secrets: CheckedSecrets | None
 ) -> Iterator[Guarantee]:
     """For one record where the run is private, and for the secrets where it followed a plan."""
-    if job.request.method is not Method.DP_SGD:
+    if not job.request.method.noised:
         return
     yield _for_records(job, finished, noise)
     if job.plan is not None and secrets is not None:
@@ -160,7 +164,7 @@ def _for_records(job: Job, finished: Finished, noise: GradientNoise | None) -> G
     return guarantee_of(
         _ledger(job, finished),
         job.delta,
-        name="dp-sgd",
+        name=str(job.request.method),
         state=AssumptionState.ENFORCED,
         assumptions=(*premises(job), *secret_noise(noise)),
         note="for real arithmetic; floating-point rounding is not modelled",

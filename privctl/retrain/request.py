@@ -7,9 +7,11 @@ from pathlib import Path
 
 from privctl.domain.mechanism import Optimizer
 from privctl.training.directional import Method as Derivative
+from privctl.training.dpquant.schedule import LayerMode
 from privctl.training.ferret.publish import Publish, Release
 from privctl.training.ferret.update import Silent, UpdateScale
 from privctl.training.perexample.clipping import ClippingStyle
+from privctl.training.quantized import FormatName
 from privctl.training.recipe import Method, Schedule
 from privctl.training.tasks.base import TaskName
 from privctl.training.tasks.encoding import Long
@@ -90,6 +92,35 @@ class FerretRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DpquantRequest:
+    """What ``privctl retrain dpquant`` is told beside the rest.
+
+    ``levels`` are those of luq-fp4 beside zero, None its usual number. ``fraction`` of the layers, or the
+    ``compute_target`` share of their multiply-adds, is quantized; with neither it is ``DEFAULT_FRACTION``. ``static``
+    names layers of mode static, ``full_precision`` those that are never quantized, both by globs. ``beta`` is by how
+    much scores, in clip norms of the measurements, decide; ``smoothing`` how much of the old ones stays. A measurement
+    is made every ``every`` epochs, ``repetitions`` times, at sampling rate ``rate`` with noise multiplier ``noise``
+    and clip norm ``clip`` (nats); None follows from the training's. ``public_seed`` None is drawn afresh.
+    """
+
+    format: FormatName
+    levels: int | None = None
+    layers: LayerMode = LayerMode.DPQUANT
+    fraction: float | None = None
+    compute_target: float | None = None
+    static: tuple[str, ...] = ()
+    full_precision: tuple[str, ...] = ()
+    beta: float = 10.0
+    smoothing: float = 0.5
+    every: int = 2
+    repetitions: int = 2
+    rate: float | None = None
+    noise: float | None = None
+    clip: float = 0.01
+    public_seed: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
     """What ``privctl retrain ferret --replay`` is told; all else is in the stream."""
 
@@ -105,7 +136,8 @@ class ReplayRequest:
 class RetrainRequest:
     """Everything ``privctl retrain METHOD`` was told. ``epochs`` or ``steps``; ``batch_size`` is the expected one.
 
-    With ``secrets`` the plan has the batch size, and ``batch_size`` says nothing. Raises ValueError for a seed that a
+    ``dpquant`` says how layers are quantized, where they are. With ``secrets`` the plan has the batch size, and
+    ``batch_size`` says nothing. Raises ValueError for a seed that a
     generator of random numbers does not take.
     """
 
@@ -116,6 +148,7 @@ class RetrainRequest:
     budget: BudgetRequest = BudgetRequest()
     secrets: SecretsRequest | None = None
     ferret: FerretRequest = FerretRequest()
+    dpquant: DpquantRequest | None = None
     output: Path
     epochs: float | None = None
     steps: int | None = None

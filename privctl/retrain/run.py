@@ -6,6 +6,7 @@ import importlib
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,12 +23,13 @@ from privctl.retrain.adapt import adapted, merged
 from privctl.retrain.prepare import Job
 from privctl.retrain.report import report_for
 from privctl.retrain.secret_check import CheckedSecrets, check_secrets
-from privctl.storage.atomic import require_absent
+from privctl.storage.atomic import require_absent, write_bytes
 from privctl.storage.digest import file_digest
 from privctl.training.batches import BatchSource, Passes, PoissonBatches, WeightedBatches
 from privctl.training.loop import Finished, Trainer
 from privctl.training.noise import GradientNoise, noise_for
 from privctl.training.perexample.clipping import Clipping
+from privctl.training.precision import FullPrecision, Precision
 from privctl.training.recipe import Method
 from privctl.training.release import report_path, save_network
 from privctl.training.state import RunFolder, Saved
@@ -42,8 +44,32 @@ Interrupts = AbstractContextManager[Callable[[], bool]]
 AT_ONCE: Interrupts = nullcontext(lambda: False)
 
 
+#: Makes a training's precision of its network, once it is on its device.
+PrecisionOf = Callable[[nn.Module, torch.device], Precision]
+#: From what the report of any training says to what it says of one method's.
+Amend = Callable[[PrivacyReport, Finished], PrivacyReport]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """What a method has of its own: facts that must not change within a run, files beside them, precision, report."""
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    precision: PrecisionOf = lambda network, device: FullPrecision()
+    amend: Amend = lambda report, finished: report
+
+
+_USUAL = Way()
+
+
 def carry_out(
-    job: Job, crew: Crew, progress: Progress, heard: Listener = lambda _: None, interrupts: Interrupts = AT_ONCE
+    job: Job,
+    crew: Crew,
+    progress: Progress,
+    heard: Listener = lambda _: None,
+    interrupts: Interrupts = AT_ONCE,
+    way: Way = _USUAL,
 ) -> PrivacyReport | None:
     """Train, save the model and its report at the output, and return the report (None but in the leading process).
 
@@ -58,10 +84,15 @@ def carry_out(
     secrets = _checked(job, crew, progress)
     device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model).to(device)
-    folder, start = open_folder(job, crew)
-    noise = noise_for(device) if request.method is Method.DP_SGD else None
+    network = prepared(network, job)
+    precision = way.precision(network, device)  # before the folder, for it may refuse what was asked
+    folder, start = open_folder(job, crew, way.facts)
+    if folder is not None:
+        for name, content in way.files.items():
+            write_bytes(folder.path / name, content)
+    noise = noise_for(device) if request.method.noised else None
     trainer = Trainer(
-        network=prepared(network, job),
+        network=network,
         task=job.task,
         recipe=recipe,
         clipping=None if request.method is Method.PLAIN else Clipping(norm=recipe.clip_norm, style=request.clipping),
@@ -69,6 +100,7 @@ def carry_out(
         noise=noise,
         crew=crew,
         device=device,
+        precision=precision,
         folder=folder,
         evaluate=lambda trained: measured(job, trained, device, heard),
     )
@@ -79,7 +111,7 @@ def carry_out(
             finished = trainer.run(start, stop)
         if not crew.leads:
             return None
-        report = _save(job, network, finished, noise, secrets)
+        report = _save(job, network, finished, noise, secrets, way.amend)
     if folder is not None:
         folder.remove()
     return report
@@ -93,13 +125,18 @@ def _checked(job: Job, crew: Crew, progress: Progress) -> CheckedSecrets | None:
 
 
 def _save(
-    job: Job, network: nn.Module, finished: Finished, noise: GradientNoise | None, secrets: CheckedSecrets | None
+    job: Job,
+    network: nn.Module,
+    finished: Finished,
+    noise: GradientNoise | None,
+    secrets: CheckedSecrets | None,
+    amend: Amend,
 ) -> PrivacyReport:
     return save_network(
         merged(network, job.request.model),
         job.model.companion,
         job.request.output,
-        lambda place, outputs: report_for(job, finished, noise, place, outputs, secrets),
+        lambda place, outputs: amend(report_for(job, finished, noise, place, outputs, secrets), finished),
         force=job.request.force,
     )
 
@@ -159,7 +196,7 @@ def _fingerprint(job: Job) -> dict[str, Any]:
 def _batches(job: Job, crew: Crew) -> BatchSource:
     if job.plan is not None:
         return WeightedBatches(job.plan.protection.probabilities, shared_source(crew))
-    if job.request.method is Method.DP_SGD:
+    if job.request.method.noised:
         return PoissonBatches(len(job.task), job.recipe.sample_rate, shared_source(crew))
     return Passes(len(job.task), job.request.batch_size, job.request.seed)
 

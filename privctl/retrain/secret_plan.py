@@ -12,7 +12,7 @@ from privctl.retrain.request import RetrainRequest
 from privctl.secrets.protection import Protection, read_protection
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import open_checkpoint
-from privctl.training.recipe import Method
+from privctl.training.dpquant.schedule import LayerMode
 from privctl.training.tasks.base import TaskName
 
 _AGAIN = "plan again with privctl secrets plan"
@@ -69,8 +69,13 @@ def plan_of(request: RetrainRequest) -> SecretPlan | None:
 
 
 def _check_settings(request: RetrainRequest) -> None:
-    if request.method is not Method.DP_SGD:
-        raise UsageFault(f"--secrets goes with dp-sgd, not with {request.method}; leave it out")
+    if not request.method.noised:
+        raise UsageFault(f"--secrets goes with dp-sgd and dpquant, not with {request.method}; leave it out")
+    if request.dpquant is not None and request.dpquant.layers is LayerMode.DPQUANT:
+        raise UsageFault(
+            "--secrets does not go with --layers dpquant, whose measurements are releases that the plan does not count;"
+            " give --layers random, or leave --secrets out"
+        )
     if request.task is TaskName.IMAGE_CLASSIFICATION:
         raise UsageFault("--secrets is for texts in one file, as privctl secrets plan reads them; leave it out")
     if request.data.unit is not None:

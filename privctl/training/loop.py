@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from privctl.training.batches import BatchSource
 from privctl.training.noise import GradientNoise
 from privctl.training.perexample.clipping import Clipping
 from privctl.training.perexample.engine import ClippedBatch, NotFinite, PerExample
+from privctl.training.precision import FullPrecision, Precision
 from privctl.training.recipe import Recipe
 from privctl.training.state import RunFolder, Saved
 from privctl.training.tally import Tally
@@ -35,11 +36,15 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A run that came to its end: ``step`` updates, ``spent`` steps begun, one entry of ``history`` an epoch."""
+    """A run that came to its end: ``step`` updates, ``spent`` steps begun, one entry of ``history`` an epoch.
+
+    ``measured`` releases were begun beside the steps'.
+    """
 
     step: int
     spent: int
     history: tuple[Mapping[str, float], ...]
+    measured: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +52,7 @@ class Trainer:
     """One run of ``recipe`` on ``network``, whose parameters that require a gradient are trained; call ``run`` once.
 
     ``noise`` is None where the recipe has none. ``evaluate`` measures the network on held-out data after each epoch.
-    ``folder`` None keeps no state. ``save_every`` is in seconds.
+    ``precision`` says how the network computes. ``folder`` None keeps no state. ``save_every`` is in seconds.
     """
 
     network: nn.Module
@@ -58,6 +63,7 @@ class Trainer:
     noise: GradientNoise | None
     crew: Crew
     device: torch.device
+    precision: Precision = field(default_factory=FullPrecision)
     folder: RunFolder | None = None
     evaluate: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
     advance: Advance = lambda _: None
@@ -75,12 +81,14 @@ class Trainer:
         optimizer = _optimizer(self._trainable(), self.recipe)
         if start is not None:
             step, spent = start.step, start.spent
+            self.precision.restore(start.tensors, start.measured)
             if start.tensors:
                 _restore(self.network, optimizer, start.tensors)
         tally = Tally.restored(start.tensors if start is not None and self.crew.leads else {})
         last_save = self.clock()
         with self._gradients() as engine:
-            while self._counted(step, spent) < self.recipe.steps:
+            while (place := self._counted(step, spent)) < self.recipe.steps:
+                self.precision.begin(step, place, self._mark_measured)
                 if self.folder is not None and self.crew.leads:
                     self.folder.mark(spent + 1)
                 self._step(engine, optimizer, step, spent, tally)
@@ -92,12 +100,19 @@ class Trainer:
                 due = self.crew.leads and self.clock() - last_save > self.save_every
                 stopping, due = self.crew.anyone(stop(), due)
                 if ended or stopping or due:
-                    self._save(optimizer, tally, Saved(step=step, spent=spent, tensors={}, history=tuple(history)))
+                    self._save(optimizer, tally, self._reached(step, spent, history))
                     last_save = self.clock()
                 if stopping:
                     raise Interrupted(self._parting(step))
                 self.advance(1)
-        return Finished(step=step, spent=spent, history=tuple(history))
+        return Finished(step=step, spent=spent, history=tuple(history), measured=self.precision.measured)
+
+    def _reached(self, step: int, spent: int, history: Sequence[Mapping[str, float]]) -> Saved:
+        return Saved(step=step, spent=spent, tensors={}, history=tuple(history), measured=self.precision.measured)
+
+    def _mark_measured(self, begun: int) -> None:
+        if self.folder is not None and self.crew.leads:
+            self.folder.mark_measured(begun)
 
     def _counted(self, step: int, spent: int) -> int:
         """What is limited: the updates, or where there is noise the steps that were begun."""
@@ -137,7 +152,7 @@ class Trainer:
         """Add the examples' part of the step's gradient: their sum by the expected batch size."""
         losses = partial(self._losses, self.task.batch(examples, self.device, place))
         if engine is not None:
-            found = self._clipped(engine, losses)
+            found = self._clipped(engine, losses, examples)
             if isinstance(found, ClippedBatch):
                 tally.losses.append(found.losses)
                 tally.norms.append(found.norms)
@@ -151,20 +166,28 @@ class Trainer:
                     if group:
                         self._accumulate(engine, group, place, tally)
             return
-        each = losses()
-        if not torch.isfinite(each).all():
-            raise InputFault("the loss is not finite; the training diverged: lower --learning-rate, or check the model")
-        torch.autograd.backward(each.sum() / self.recipe.batch_size)
+        with self.precision.on(examples):
+            each = losses()
+            if not torch.isfinite(each).all():
+                raise InputFault(
+                    "the loss is not finite; the training diverged: lower --learning-rate, or check the model"
+                )
+            torch.autograd.backward(each.sum() / self.recipe.batch_size)
         tally.losses.append(each.detach())
 
     def _losses(self, inputs: Mapping[str, Tensor]) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
             return self.task.losses(self.network, inputs)
 
-    def _clipped(self, engine: PerExample, losses: Callable[[], Tensor]) -> ClippedBatch | frozenset[int]:
+    def _clipped(
+        self, engine: PerExample, losses: Callable[[], Tensor], examples: Sequence[int]
+    ) -> ClippedBatch | frozenset[int]:
         """Add a batch's clipped gradients; or, with noise, nothing, and give the rows that are in the way."""
         try:
-            return engine.accumulate(losses, weight=1 / self.recipe.batch_size)
+            if self.precision.rounds:
+                engine.verify(losses)
+            with self.precision.on(examples):
+                return engine.accumulate(losses, weight=1 / self.recipe.batch_size)
         except NotFinite as fault:
             if self.noise is None:
                 raise
@@ -182,7 +205,8 @@ class Trainer:
         """Write the state that was ``reached``, whose tensors are yet to be collected."""
         tally.gather(self.crew)
         if self.folder is not None and self.crew.leads:
-            self.folder.save(replace(reached, tensors=_state_tensors(self.network, optimizer) | tally.tensors()))
+            tensors = _state_tensors(self.network, optimizer) | tally.tensors() | dict(self.precision.tensors())
+            self.folder.save(replace(reached, tensors=tensors))
         self.crew.wait()  # torchrun ends the others as soon as one has left
 
     def _parting(self, step: int) -> str:

@@ -14,13 +14,19 @@ class Method(StrEnum):
     """How gradients are treated.
 
     ``DP_SGD`` clips each example's and adds noise; ``CLIPPED`` clips and adds none; ``PLAIN`` does neither. ``FERRET``
-    never has them: it asks for derivatives along random directions.
+    never has them: it asks for derivatives along random directions. ``DPQUANT`` is DP-SGD with layers in few bits.
     """
 
     DP_SGD = "dp-sgd"
     CLIPPED = "clipped"
     PLAIN = "plain"
     FERRET = "ferret"
+    DPQUANT = "dpquant"
+
+    @property
+    def noised(self) -> bool:
+        """Whether each step adds noise to a sum of clipped gradients of a Poisson batch."""
+        return self in (Method.DP_SGD, Method.DPQUANT)
 
 
 class Schedule(StrEnum):
@@ -69,7 +75,7 @@ class Recipe:
         for name in ("momentum", "beta1", "beta2"):
             fraction(name, getattr(self, name), zero=True)
         probability("sample_rate", self.sample_rate)
-        if (self.noise_multiplier > 0) != (self.method is Method.DP_SGD):
+        if (self.noise_multiplier > 0) != self.method.noised:
             raise ValueError(f"noise_multiplier {self.noise_multiplier} contradicts method {self.method}")
 
     @property

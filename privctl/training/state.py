@@ -1,17 +1,15 @@
 """A run's state on disk: enough to go on after a kill, and a count of everything that may have been released.
 
 The folder holds ``settings.json``, ``state.json``, the tensors it names, and ``begun``: how many steps were ever begun,
-written before each of them. Random numbers are not kept: a resumed run draws fresh ones, and whatever was begun after
-the state was saved stays in the ledger as spent, because nobody can tell whether something of it got out.
+written before each of them. Where there are releases beside the steps', ``measured`` counts those. Random numbers are
+not kept: a resumed run draws fresh ones, and whatever was begun after the state was saved stays in the ledger as spent,
+because nobody can tell whether something of it got out.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,26 +18,29 @@ from typing import TYPE_CHECKING, Any, Self
 
 from privctl.codec import parse_json
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.storage.atomic import new_folder, write_bytes, writing
+from privctl.storage.atomic import new_folder, write_bytes
 from privctl.storage.reader import read_text
+from privctl.training.begun import Begun
 from privctl.training.tensors import read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_STATE, _SETTINGS, _BEGUN = "state.json", "settings.json", "begun"
-#: ``begun`` reaches the disk at least this often, in seconds; a killed process loses nothing, a power cut this much.
-_SYNC_EVERY = 1.0
+_STATE, _SETTINGS, _BEGUN, _MEASURED = "state.json", "settings.json", "begun", "measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What a run goes on from: ``step`` updates are in ``tensors``, ``spent`` steps were begun in all."""
+    """What a run goes on from: ``step`` updates are in ``tensors``, ``spent`` steps were begun in all.
+
+    ``measured`` counts releases that were begun beside the steps'.
+    """
 
     step: int
     spent: int
     tensors: Mapping[str, Tensor]
     history: tuple[Mapping[str, float], ...] = ()
+    measured: int = 0
 
 
 class RunFolder:
@@ -48,8 +49,7 @@ class RunFolder:
     def __init__(self, path: Path, fingerprint: Mapping[str, Any]) -> None:
         self.path = path
         self._fingerprint = dict(fingerprint)
-        self._fd = -1
-        self._synced = 0.0
+        self._begun, self._measured = Begun(path / _BEGUN), Begun(path / _MEASURED)
 
     @classmethod
     def begin(cls, path: Path, fingerprint: Mapping[str, Any]) -> Self:
@@ -70,17 +70,24 @@ class RunFolder:
             raise UsageFault(f"{path} is not there, so there is no run to resume; leave --resume out")
         found = cls(path, fingerprint)
         found._compare(parse_json(read_text(path / _SETTINGS), str(path / _SETTINGS)))
-        begun = found._read_begun()
+        begun, counted = found._begun.read(), found._measured.read()
         if not (path / _STATE).is_file():
-            return found, Saved(step=0, spent=begun, tensors={}) if begun else None
+            nothing = not begun and not counted
+            return found, None if nothing else Saved(step=0, spent=begun, tensors={}, measured=counted)
         data = parse_json(read_text(path / _STATE), str(path / _STATE))
         try:
             step, spent, name = int(data["step"]), int(data["spent"]), data["tensors"]
-            history = tuple(data["history"])
+            history, measured = tuple(data["history"]), int(data.get("measured", 0))
         except (KeyError, TypeError, ValueError):
             raise InputFault(f"{path / _STATE} is not the state of a run; remove {path} and start again") from None
         tensors = read_tensors(path / name)
-        return found, Saved(step=step, spent=max(spent, begun), tensors=tensors, history=history)
+        return found, Saved(
+            step=step,
+            spent=max(spent, begun),
+            tensors=tensors,
+            history=history,
+            measured=max(measured, counted),
+        )
 
     def _compare(self, kept: Any) -> None:
         """Raises UsageFault where the run was begun with other settings."""
@@ -93,22 +100,11 @@ class RunFolder:
 
     def mark(self, begun: int) -> None:
         """Note that ``begun`` steps have been begun, before anything of the last one is computed."""
-        with writing(self.path):
-            if self._fd < 0:
-                self._fd = os.open(self.path / _BEGUN, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                self._lock()
-            os.pwrite(self._fd, b"%020d\n" % begun, 0)
-            if time.monotonic() - self._synced > _SYNC_EVERY:
-                os.fdatasync(self._fd)
-                self._synced = time.monotonic()
+        self._begun.mark(begun)
 
-    def _lock(self) -> None:
-        """Keep the run to this process: two that went on with it would each know the half of what was begun."""
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._close()
-            raise UsageFault(f"another process goes on with the run in {self.path}; wait for it, or stop it") from None
+    def mark_measured(self, begun: int) -> None:
+        """The same of the releases beside the steps'."""
+        self._measured.mark(begun)
 
     def save(self, saved: Saved) -> None:
         """Write the state; a kill at any moment leaves the old one or this one."""
@@ -119,6 +115,7 @@ class RunFolder:
             "spent": saved.spent,
             "tensors": name,
             "history": list(saved.history),
+            "measured": saved.measured,
         }
         write_bytes(self.path / _STATE, json.dumps(state, indent=1).encode())
         for old in self.path.glob("state-*.safetensors"):
@@ -130,20 +127,9 @@ class RunFolder:
         self._close()
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def _read_begun(self) -> int:
-        try:
-            return int((self.path / _BEGUN).read_bytes() or b"0")
-        except FileNotFoundError:
-            return 0
-        except (OSError, ValueError):
-            raise InputFault(
-                f"{self.path / _BEGUN} does not say how many steps were begun, so no ledger can be right; begin anew"
-            ) from None
-
     def _close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._begun.close()
+        self._measured.close()
 
     def __enter__(self) -> Self:
         return self

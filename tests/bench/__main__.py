@@ -10,6 +10,7 @@ BENCHES = {
     "account": ("tests.bench.account", "epsilon and calibration, against dp-accounting and Opacus"),
     "audit": ("tests.bench.audit", "scoring and extraction, against one text at a time and generate()"),
     "dp-sgd": ("tests.bench.dp_sgd", "private training steps, against non-private ones, Opacus and FastDP"),
+    "dpquant": ("tests.bench.dpquant", "what rounding layers costs, and a measurement of them, against private steps"),
     "ferret": ("tests.bench.ferret", "directional derivatives by every method and whole FERRET runs, against steps"),
     "noise": ("tests.bench.noise", "privctl noise on a large file, against cp and the naive way"),
     "secrets": ("tests.bench.secrets", "plans of protection at scale, against HiGHS and dp-accounting"),

@@ -249,3 +249,17 @@ def test_only_dp_sgd_takes_a_plan(start: Path, data: Path, plan: Path, tmp_path:
     for method in ("clipped", "plain", "ferret"):
         call = ["retrain", method, str(start), "--data", str(data), "-o", str(tmp_path / "a"), "--secrets", str(plan)]
         assert run(call) == 2
+
+
+def test_dpquant_takes_a_plan_where_it_measures_nothing(
+    start: Path, data: Path, plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["retrain", "dpquant", str(start), "--data", str(data), "--secrets", str(plan), "--format", "luq-fp4"]
+    usual = ["--device", "cpu", "-q", "-o", str(tmp_path / "a")]
+    assert run([*call, *usual]) == 2
+    assert "--secrets does not go with --layers dpquant" in capsys.readouterr().err
+    assert run([*call, *usual, "--layers", "random"]) == 0
+    record, secret = report_of(tmp_path / "a").guarantees
+    assert (record.notion, secret.notion) == (Notion.APPROXIMATE_DP, Notion.SECRET_PROTECTION)
+    for guarantee in (record, secret):
+        assert "rounding by example" in {a.name for a in guarantee.assumptions}

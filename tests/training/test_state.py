@@ -95,3 +95,21 @@ def test_only_one_process_goes_on_with_a_run(tmp_path: Path) -> None:
             other.mark(2)
         assert (tmp_path / "run" / "begun").read_text() == f"{1:020d}\n"
     other.mark(2)
+
+
+def test_releases_beside_the_steps_are_counted_too(tmp_path: Path) -> None:
+    with RunFolder.begin(tmp_path / "run", FACTS) as folder:
+        folder.mark_measured(1)  # killed here
+    _, found = RunFolder.resume(tmp_path / "run", FACTS)
+    assert found is not None
+    assert (found.step, found.spent, found.measured) == (0, 0, 1)
+    with RunFolder.resume(tmp_path / "run", FACTS)[0] as folder:
+        folder.mark(2)
+        folder.save(Saved(step=2, spent=2, tensors={}, measured=1))
+        folder.mark_measured(3)  # and here
+    _, found = RunFolder.resume(tmp_path / "run", FACTS)
+    assert found is not None
+    assert (found.step, found.spent, found.measured) == (2, 2, 3)
+    (tmp_path / "run" / "measured").write_text("many")
+    with pytest.raises(InputFault, match="measured does not say how much"):
+        RunFolder.resume(tmp_path / "run", FACTS)

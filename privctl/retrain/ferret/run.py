@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from privctl.codec import encode_value
-from privctl.domain.errors import InputFault
 from privctl.models import choose_device
 from privctl.parallel import Crew, own_device
 from privctl.randomness import NoiseSource
@@ -19,6 +17,7 @@ from privctl.retrain.adapt import adapted, merged
 from privctl.retrain.budget import sampled
 from privctl.retrain.ferret.plan import FerretPlan, methods_used, plan_for
 from privctl.retrain.ferret.report import Done, report_for
+from privctl.retrain.public_seed import SEED_FILE, public_seed
 from privctl.retrain.run import (
     AT_ONCE,
     Interrupts,
@@ -27,17 +26,14 @@ from privctl.retrain.run import (
     measured,
     open_folder,
     prepared,
-    run_folder,
     shared_source,
 )
 from privctl.storage.atomic import require_absent, write_bytes
-from privctl.storage.reader import read_text
 from privctl.training.batches import BatchSource, Passes, PoissonBatches
 from privctl.training.directional import Derivatives
 from privctl.training.ferret.ask import Data
 from privctl.training.ferret.compare import Comparison
 from privctl.training.ferret.groups import trainable
-from privctl.training.ferret.masks import SEED_BYTES
 from privctl.training.ferret.publish import Publish
 from privctl.training.ferret.stream import Origin, Stream, StreamRecipe, base_of, layout_of, write_stream
 from privctl.training.ferret.trainer import FerretTrainer, Walked
@@ -54,8 +50,6 @@ if TYPE_CHECKING:
     from privctl.retrain.prepare import Job
     from privctl.retrain.request import ModelRequest
 
-_SEED = "public-seed"
-
 
 def carry_out(
     job: Job,
@@ -71,13 +65,13 @@ def carry_out(
         for path in (request.output, report_path(request.output), stream_path(request.output)):
             require_absent(path, request.force and path != request.output)
     device = own_device(choose_device(request.device))
-    seed = _public_seed(job, crew)
+    seed = public_seed(job.request, crew, request.ferret.public_seed)
     network = _network(job).to(device)
     plan = plan_for(job, network, seed)
     planned(plan)
     folder, start = open_folder(job, crew, _settings(job))
     if folder is not None:
-        write_bytes(folder.path / _SEED, seed.hex().encode())
+        write_bytes(folder.path / SEED_FILE, seed.hex().encode())
     base = base_of(named_tensors(network))
     noise = KeyedNoise(source := NoiseSource())
     engine = Derivatives(network, request.ferret.derivatives)
@@ -142,22 +136,6 @@ def seeded_adapters(network: nn.Module, request: ModelRequest, seed: int) -> nn.
 
 def _network(job: Job) -> nn.Module:
     return seeded_adapters(job.model.network, job.request.model, job.request.seed)
-
-
-def _public_seed(job: Job, crew: Crew) -> bytes:
-    """The seed that was given, that the run began with, or a fresh one; the same in all processes."""
-    place = run_folder(job.request.output) / _SEED
-    seed = job.request.ferret.public_seed
-    if seed is None and job.request.resume and place.is_file():
-        try:
-            seed = bytes.fromhex(read_text(place))
-        except ValueError:
-            raise InputFault(
-                f"{place} is damaged, so that masks cannot be told; remove the folder, start anew"
-            ) from None
-    if seed is None:
-        seed = bytes(crew.same(torch.tensor(list(os.urandom(SEED_BYTES)))).tolist())
-    return seed
 
 
 def _settings(job: Job) -> dict[str, Any]:

@@ -55,6 +55,10 @@ class Task(Protocol):
         """The inputs of ``examples`` on ``device``; row i of every tensor is that of ``examples[i]``."""
         ...
 
+    def keys(self, examples: Sequence[int]) -> list[int]:
+        """A number of 64 bits for each of ``examples``, made from its content alone."""
+        ...
+
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Each example's loss (n,) in nats, float32; row i depends on row i of ``batch`` only, whatever its padding."""
         ...

@@ -14,6 +14,7 @@ from privctl.datasets.pixels import ImageFacts
 from privctl.training.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, TaskName, grouped, measuring
 from privctl.training.tasks.corpus_task import CorpusTask
 from privctl.training.tasks.language import padded
+from privctl.training.tasks.units import content_key
 
 
 def _losses(logits: Tensor, labels: Tensor) -> Tensor:
@@ -97,6 +98,10 @@ class ImageClassification:
         pixels = torch.from_numpy(self.images.pixels[list(examples)]).to(device)
         labels = torch.tensor([self.labels[e] for e in examples], dtype=torch.int64, device=device)
         return {"pixel_values": self.facts.scaled(pixels), "labels": labels}
+
+    def keys(self, examples: Sequence[int]) -> list[int]:
+        """See ``Task``."""
+        return [content_key(self.images.pixels[e].tobytes(), str(self.labels[e]).encode()) for e in examples]
 
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """See ``Task``."""

@@ -31,3 +31,7 @@ class CorpusTask:
     def rows(self, examples: Sequence[int]) -> list[Encoded]:
         """The examples themselves."""
         return [self.corpus.examples[e] for e in examples]
+
+    def keys(self, examples: Sequence[int]) -> list[int]:
+        """See ``Task``."""
+        return [row.key for row in self.rows(examples)]

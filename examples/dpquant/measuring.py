@@ -1,0 +1,139 @@
+"""Training one cell by what ``privctl retrain dpquant`` calls, and what its report says."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from settings import DELTA, EPSILON, FORMAT, TRAININGS, Cell
+
+from privctl.domain.guarantee import Status
+from privctl.domain.report import PrivacyReport
+from privctl.parallel import Crew
+from privctl.progress import progress
+from privctl.retrain.dpquant.run import carry_out
+from privctl.retrain.prepare import prepare
+from privctl.retrain.request import BudgetRequest, DataRequest, DpquantRequest, ModelRequest, RetrainRequest
+from privctl.retrain.run import carry_out as retrain
+from privctl.training.dpquant.schedule import LayerMode
+from privctl.training.quantized import FormatName
+from privctl.training.recipe import Method
+from privctl.training.tasks.base import TaskName
+from privctl.training.tasks.encoding import Long
+
+if TYPE_CHECKING:
+    from records import Task
+
+Row = dict[str, Any]
+
+
+def measured(task: Task, cell: Cell, folder: Path) -> Row:
+    """One row of the results. The model is removed afterwards; its report stays."""
+    output = folder / cell.key
+    for left in (output, output.with_name(output.name + ".run")):  # by a run that was stopped
+        shutil.rmtree(left, ignore_errors=True)
+    began = time.process_time()
+    report = carry_out(prepare(_request(task, cell, output)), Crew(), partial(progress, quiet=True))
+    assert report is not None
+    shutil.rmtree(output)
+    found: Row = {
+        "key": cell.key,
+        "task": cell.task,
+        "private": cell.private,
+        "layers": cell.layers,
+        "fraction": cell.fraction,
+        "seed": cell.seed,
+        "seconds": time.process_time() - began,
+        "accuracy": estimate(report, "held-out accuracy"),
+        "loss": estimate(report, "held-out loss, nats"),
+        "low_precision_share": estimate(report, "share of multiply-adds in low precision, mean over epochs"),
+        "faster_by_model": estimate(report, "times as fast, on hardware that has the format"),
+        "held_out": next(e.samples["examples"] for e in report.evidence if e.quantity == "held-out accuracy"),
+    }
+    return found | _privacy(report)
+
+
+def pretrained(task: Task, folder: Path) -> Task:
+    """The task with a model that was trained on its public data; as it is where there is none."""
+    if task.public is None:
+        return task
+    output, settings = folder / f"{task.name}-public", TRAININGS[task.name]
+    if not output.exists():
+        shutil.rmtree(output.with_name(output.name + ".run"), ignore_errors=True)
+        request = RetrainRequest(
+            method=Method.PLAIN,
+            model=_model(task),
+            data=_data(task, task.public),
+            task=TaskName.TEXT_CLASSIFICATION,
+            output=output,
+            epochs=settings.public_epochs,
+            batch_size=settings.plain_batch_size,
+            learning_rate=settings.plain_learning_rate,
+            device="cpu",
+            force=True,
+        )
+        retrain(prepare(request), Crew(), partial(progress, quiet=True))
+    return replace(task, model=output, vocabulary=None, public=None)
+
+
+def estimate(report: PrivacyReport, quantity: str) -> float | None:
+    """A quantity of the report's evidence."""
+    return next((e.estimate for e in report.evidence if e.quantity == quantity), None)
+
+
+def _privacy(report: PrivacyReport) -> Row:
+    if not report.guarantees:
+        return {"epsilon": None}
+    claimed = next((g for g in report.guarantees if g.status is Status.CLAIMED), None)
+    return {
+        "epsilon": report.guarantees[0].epsilon,
+        "noise_multiplier": report.parameters["noise_multiplier"],
+        "share_of_measurements": report.parameters.get("epsilon_share_of_measurements"),
+        "claimed": None if claimed is None else {"epsilon": claimed.epsilon, "follows": claimed.follows},
+        "last_chances": report.parameters.get("last_chances"),
+        "layer_names": report.parameters["layer_names"],
+    }
+
+
+def _request(task: Task, cell: Cell, output: Path) -> RetrainRequest:
+    """Seeds decide on weights at the start, orders, draws of layers and rounding; noise and batches are secret."""
+    settings = TRAININGS[cell.task]
+    return RetrainRequest(
+        method=Method.DPQUANT if cell.private else Method.PLAIN,
+        model=_model(task),
+        data=_data(task, task.train),
+        task=TaskName.TEXT_CLASSIFICATION if _is_text(task) else TaskName.IMAGE_CLASSIFICATION,
+        budget=BudgetRequest(epsilon=EPSILON, delta=DELTA) if cell.private else BudgetRequest(),
+        dpquant=DpquantRequest(
+            format=FormatName(FORMAT),
+            layers=LayerMode(cell.layers),
+            fraction=cell.fraction,
+            public_seed=cell.seed.to_bytes(16, "big"),
+        ),
+        output=output,
+        epochs=settings.epochs if cell.private else settings.plain_epochs,
+        batch_size=settings.batch_size if cell.private else settings.plain_batch_size,
+        learning_rate=settings.learning_rate if cell.private else settings.plain_learning_rate,
+        seed=cell.seed,
+        device="cpu",
+        force=True,
+    )
+
+
+def _is_text(task: Task) -> bool:
+    return task.train.suffix == ".jsonl"
+
+
+def _model(task: Task) -> ModelRequest:
+    vocabulary = None if task.vocabulary is None else str(task.vocabulary)
+    return ModelRequest(path=task.model, norm=None if _is_text(task) else "group", vocabulary=vocabulary)
+
+
+def _data(task: Task, train: Path) -> DataRequest:
+    if not _is_text(task):
+        return DataRequest(train=train, held_out=task.held_out)
+    return DataRequest(train=train, held_out=task.held_out, long=Long.TRUNCATE, max_length=24)

@@ -1,0 +1,83 @@
+"""What is compared: ways to choose layers, how many of them, and the order in which it is run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from records import Task
+
+FRACTIONS = (0.5, 0.75, 0.9)
+#: Ways that take a fraction of the layers, and those that leave no choice.
+CHOOSING, FIXED = ("dpquant", "random", "static"), ("none", "all")
+EPSILON, DELTA, FORMAT = 8.0, 1e-5, "luq-fp4"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A task's settings, the same for all ways of choosing layers.
+
+    They were found by a few trials in full precision, which no guarantee counts. ``public_epochs`` go before.
+    """
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    plain_epochs: int
+    plain_batch_size: int = 64
+    plain_learning_rate: float = 3e-3
+    public_epochs: int = 0
+
+
+TRAININGS = {
+    "signs": Training(epochs=20, batch_size=256, learning_rate=1e-2, plain_epochs=10),
+    "sentences": Training(
+        epochs=4, batch_size=256, learning_rate=1e-3, plain_epochs=4, plain_learning_rate=1e-3, public_epochs=2
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One training: ``layers`` as ``--layers`` has it; ``fraction`` None where it leaves no choice."""
+
+    task: str
+    private: bool
+    layers: str
+    fraction: float | None
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """A name that files can have."""
+        amount = "" if self.fraction is None else f"-{self.fraction:g}"
+        return f"{self.task}-{'private' if self.private else 'plain'}-{self.layers}{amount}-seed{self.seed}"
+
+
+def grid(tasks: Sequence[Task], fractions: Sequence[float], seeds: int, statics: int) -> list[Cell]:
+    """Every cell; static choices are drawn ``statics`` times, each its own draw.
+
+    The order is shuffled within a seed, so that a run that is stopped early has some of everything.
+    """
+    cells: list[Cell] = []
+    for seed in range(max(seeds, statics)):
+        block = []
+        for task in (task.name for task in tasks):
+            if seed < seeds:
+                block += [
+                    Cell(task=task, private=private, layers=layers, fraction=None, seed=seed)
+                    for private in (True, False)
+                    for layers in FIXED
+                ]
+            block += [
+                Cell(task=task, private=True, layers=layers, fraction=fraction, seed=seed)
+                for layers in CHOOSING
+                for fraction in fractions
+                if seed < (statics if layers == "static" else seeds)
+            ]
+        random.Random(seed).shuffle(block)  # noqa: S311 - an order, not a secret
+        cells += block
+    return cells

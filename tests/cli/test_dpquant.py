@@ -1,0 +1,228 @@
+"""``privctl retrain dpquant``: texts and images, what its report says, resume, secrets, mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from privctl.accounting.ledger import epsilon_bound
+from privctl.accounting.published_measurements import aggregate_ledger, claimed_ledger
+from privctl.cli import run
+from privctl.domain.events import Ledger, SampledGaussian
+from privctl.domain.guarantee import Status
+from privctl.domain.report import PrivacyReport
+from privctl.reports import read_report
+from tests.training.tasks.small import architecture, words
+
+WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Path:
+    """A GPT-2 without weights, with a tokenizer: 9 layers that can be quantized."""
+    folder = architecture(tmp_path / "start", "gpt2")
+    words().tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path, drawn = tmp_path / "train.jsonl", random.Random(0)
+    lines = [{"text": " ".join(drawn.choices(WORDS, k=drawn.randint(2, 9)))} for _ in range(60)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def call(model: Path, data: Path, output: Path, *more: str) -> list[str]:
+    usual = ["--batch-size", "12", "--epochs", "2", "--device", "cpu", "-q", "--format", "luq-fp4"]
+    return ["retrain", "dpquant", str(model), "--data", str(data), "-o", str(output), *usual, *more]
+
+
+def report_of(output: Path) -> PrivacyReport:
+    return read_report(output.with_name(output.name + ".report.json"))
+
+
+def test_steps_and_measurements_meet_one_budget(
+    start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "private"
+    asked = ("--epsilon", "3", "--epochs", "3", "--held-out", str(data))
+    assert run(call(start, data, output, *asked)) == 0
+    shown = capsys.readouterr().out
+    report = report_of(output)
+    assert isinstance(report.mechanism, Ledger)
+    training, measured = report.mechanism.events
+    assert isinstance(training, SampledGaussian)
+    assert isinstance(measured, SampledGaussian)
+    assert (training.sample_rate, training.steps) == (0.2, 15)
+    assert (measured.sample_rate, measured.steps) == (0.2, 4)  # epochs 1 and 3, twice each
+    guarantee, claimed = report.guarantees
+    assert guarantee.epsilon is not None
+    assert 2.99 < guarantee.epsilon <= 3
+    assert guarantee.epsilon == epsilon_bound(report.mechanism, guarantee.delta)
+    without = epsilon_bound(Ledger(events=(training,)), guarantee.delta)
+    assert report.parameters["epsilon_without_measurements"] == without < guarantee.epsilon
+    assert {a.name for a in guarantee.assumptions} >= {"public rounding", "rounding by example", "measurements"}
+    assert guarantee.status is Status.CONDITIONAL  # nobody here saw how the tokenizer was made
+    # And what the paper would have said: for two measurements, or four.
+    assert claimed.status is Status.CLAIMED
+    assert claimed.epsilon == epsilon_bound(claimed_ledger(training, 60, 2), guarantee.delta)
+    assert claimed.follows == epsilon_bound(aggregate_ledger(training, 60, 4), guarantee.delta)
+    assert claimed.epsilon is not None
+    assert claimed.follows is not None
+    assert claimed.epsilon < claimed.follows
+    assert "(claimed)" in shown
+    assert "noise multiplier 0.5 at rate 1 / 60" in shown
+    assert "share of epsilon that measurements take" in shown
+    history = report.parameters["layer_schedule"]
+    names = report.parameters["layer_names"]
+    assert len(names) == 9
+    assert [len(each["quantized"]) for each in history] == [7, 7, 7]
+    assert history[0]["scores"] == history[1]["scores"] != history[2]["scores"]
+    speed = next(e for e in report.evidence if "hardware" in e.quantity)
+    share = float(np.mean(report.parameters["low_precision_share"]))
+    assert speed.estimate == pytest.approx(1 / (1 - share + share / 4))
+    assert "not a measurement" in speed.method
+    network = AutoModelForCausalLM.from_pretrained(output)
+    tokens = AutoTokenizer.from_pretrained(output)("the cat", return_tensors="pt")
+    assert torch.isfinite(network(**tokens).logits).all()
+    assert run(["inspect", str(output), "-q"]) == 0
+    assert not output.with_name("private.run").exists()
+
+
+def test_baselines_measure_nothing_and_a_public_seed_repeats_the_layers(
+    start: Path, data: Path, tmp_path: Path
+) -> None:
+    seed = ("--noise-multiplier", "1", "--public-seed", "00ff")
+    chosen = []
+    for name, more in {
+        "random": ("--layers", "random"),
+        "again": ("--layers", "random", "--format", "fp8"),
+        "static": ("--layers", "static", "--compute-target", "0.5", "--format", "int4"),
+        "named": ("--layers", "static", "--static-layers", "*mlp*", "--format", "uniform4"),
+        "all": ("--layers", "all", "--full-precision", "lm_head", "--luq-levels", "5"),
+        "none": ("--layers", "none"),
+    }.items():
+        assert run(call(start, data, tmp_path / name, *seed, *more)) == 0
+        report = report_of(tmp_path / name)
+        (guarantee,) = report.guarantees
+        assert isinstance(report.mechanism, Ledger)
+        assert len(report.mechanism.events) == 1
+        assert any(a.name == "public rounding" and a.state == "asserted" for a in guarantee.assumptions)
+        chosen.append([each["quantized"] for each in report.parameters["layer_schedule"]])
+    assert chosen[0] == chosen[1]
+    assert chosen[0][0] != chosen[0][1]
+    assert chosen[2][0] == chosen[2][1]
+    assert chosen[3][0] == [f"transformer.h.{i}.mlp.{part}" for i in (0, 1) for part in ("c_fc", "c_proj")]
+    assert len(chosen[4][0]) == 8
+    assert "lm_head" not in chosen[4][0]
+    assert chosen[5] == [[], []]
+
+
+def test_images_adam_and_lower_precision(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 2, 40)
+    images = (draw.integers(0, 100, (40, 16, 16, 3)) + 150 * labels[:, None, None, None]).astype(np.uint8)
+    np.savez(tmp_path / "images.npz", images=images, labels=labels)
+    net = architecture(tmp_path / "resnet", "resnet")
+    more = ("--epsilon", "8", "--task", "image-classification", "--labels", "0,1", "--optimizer", "adam", "--bf16")
+    assert (
+        run(call(net, tmp_path / "images.npz", tmp_path / "a", *more, "--held-out", str(tmp_path / "images.npz"))) == 0
+    )
+    report = report_of(tmp_path / "a")
+    assert report.guarantees[0].status is Status.PROVED
+    assert all(cost > 0 for cost in report.parameters["multiply_adds"])
+
+
+def test_checkpointing_and_units(start: Path, data: Path, tmp_path: Path) -> None:
+    more = ("--noise-multiplier", "1", "--checkpointing", "--layers", "random")
+    assert run(call(start, data, tmp_path / "a", *more)) == 0
+    lines = [json.loads(line) | {"who": str(i % 20)} for i, line in enumerate(data.open())]
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run(call(start, data, tmp_path / "b", "--noise-multiplier", "1", "--unit", "who")) == 0
+    assert report_of(tmp_path / "b").parameters["examples"] == 20
+
+
+def test_a_killed_run_goes_on_with_its_layers_and_its_ledger(start: Path, data: Path, tmp_path: Path) -> None:
+    output = tmp_path / "private"
+    more = ("--epochs", "60", "--noise-multiplier", "4", "--measure-every", "1", "--measure-repetitions", "1")
+    arguments = call(start, data, output, *more)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "privctl", *arguments], env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    state, deadline = tmp_path / "private.run", time.monotonic() + 120
+    while not ((state / "begun").exists() and int((state / "begun").read_text() or 0) > 12):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    seed, counted = (state / "public-seed").read_text(), int((state / "measured").read_text())
+    assert counted >= 2
+    assert run([*arguments, "--resume", "--beta", "3"]) == 2
+    assert run([*arguments, "--resume", "--measure-clip", "1"]) == 2
+    # The rest of 300 steps would take long: pretend that most were begun, and one measurement more.
+    (state / "begun").write_text(f"{295:020d}\n")
+    (state / "measured").write_text(f"{counted + 1:020d}\n")
+    assert run([*arguments, "--resume"]) == 0
+    report = report_of(output)
+    assert isinstance(report.mechanism, Ledger)
+    training, measured = report.mechanism.events
+    assert training.steps == 300
+    assert measured.steps == report.parameters["measurements_begun"] > counted
+    assert report.parameters["public_seed"] == seed
+    epochs = [each["epoch"] for each in report.parameters["layer_schedule"]]
+    assert epochs == list(range(len(epochs)))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--quantized-fraction", "0.5", "--compute-target", "0.5"), "both say how much"),
+        (("--quantized-fraction", "1.5"), "--quantized-fraction is 1.5"),
+        (("--compute-target", "0"), "--compute-target is 0"),
+        (("--quantized-fraction", "0.95"), "give --layers all"),
+        (("--layers", "all", "--quantized-fraction", "0.5"), "says nothing to --layers all"),
+        (("--static-layers", "*mlp*"), "goes with --layers static"),
+        (("--layers", "static", "--static-layers", "*mlp*", "--compute-target", "0.5"), "both say how much"),
+        (("--layers", "static", "--static-layers", "nothing"), "matches no layer"),
+        (("--full-precision", "nothing"), "matches no layer"),
+        (("--format", "fp8", "--luq-levels", "5"), "--luq-levels says nothing"),
+        (("--luq-levels", "0"), "choose 1 to 64"),
+        (("--compile",), "--compile does not go"),
+        (("--beta", "-1"), "--beta is -1"),
+        (("--smoothing", "1"), "--smoothing is 1"),
+        (("--public-seed", "xyz"), "must be hexadecimal"),
+        (("--measure-noise", "0.2", "--measure-rate", "1"), "by themselves"),
+        (("--noise-multiplier", "1"), "one of them"),
+    ],
+)
+def test_mistakes(
+    more: tuple[str, ...], said: str, start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(call(start, data, tmp_path / "a", "--epsilon", "3", *more)) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "a").exists()
+    assert not (tmp_path / "a.run").exists()
