@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from privctl.domain.events import Batches, Event, Ledger, RandomizedResponse, SampledGaussian, SignBits
@@ -124,6 +124,9 @@ def _sampled(ledger: Ledger, said: Mapping[str, Any]) -> Iterator[str]:
     events = [e for e in ledger.events if isinstance(e, SampledGaussian)]
     if len(events) < len(ledger.events):
         return
+    if said.get("method") == "dpquant":
+        yield from _measurements(events[1:], said)
+        events = events[:1]
     total = sum(e.steps for e in events)
     yield from _compare("number of steps in the ledger", total, said.get("steps_begun"), "steps_begun says")
     for event in events:
@@ -136,6 +139,17 @@ def _sampled(ledger: Ledger, said: Mapping[str, Any]) -> Iterator[str]:
     updates = said.get("updates")
     if isinstance(updates, int) and updates > total:
         yield f"{updates} updates were made, but the ledger holds {total} steps"
+
+
+def _measurements(events: Sequence[SampledGaussian], said: Mapping[str, Any]) -> Iterator[str]:
+    """DPQuant: every measurement begun, at its own rate and noise, is the ledger's second event."""
+    begun = said.get("measurements_begun") or 0
+    yield from _compare("number of measurements in the ledger", sum(e.steps for e in events), begun, "the run began")
+    for event in events:
+        rate, noise = said.get("measure_rate"), said.get("measure_noise")
+        yield from _compare("rate of measurements in the ledger", event.sample_rate, rate, "measure_rate says")
+        yield from _compare("noise of measurements in the ledger", event.noise_multiplier, noise, "measure_noise says")
+        yield from _compare("kind of batches in the ledger", event.batches, Batches.POISSON, "this method draws")
 
 
 def _ferret(ledger: Ledger, said: Mapping[str, Any]) -> Iterator[str]:

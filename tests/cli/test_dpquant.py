@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,25 +23,9 @@ from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.guarantee import Status
 from privctl.domain.report import PrivacyReport
 from privctl.reports import read_report
-from tests.training.tasks.small import architecture, words
+from tests.training.tasks.small import architecture
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Path:
-    """A GPT-2 without weights, with a tokenizer: 9 layers that can be quantized."""
-    folder = architecture(tmp_path / "start", "gpt2")
-    words().tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture
@@ -68,7 +51,7 @@ def test_steps_and_measurements_meet_one_budget(
     output = tmp_path / "private"
     asked = ("--epsilon", "3", "--epochs", "3", "--held-out", str(data))
     assert run(call(start, data, output, *asked)) == 0
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     report = report_of(output)
     assert isinstance(report.mechanism, Ledger)
     training, measured = report.mechanism.events
@@ -108,6 +91,26 @@ def test_steps_and_measurements_meet_one_budget(
     assert torch.isfinite(network(**tokens).logits).all()
     assert run(["inspect", str(output), "-q"]) == 0
     assert not output.with_name("private.run").exists()
+
+
+def test_a_report_is_verified_and_forgotten_measurements_are_noticed(
+    start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "private"
+    assert run(call(start, data, output, "--epsilon", "3")) == 0
+    place = output.with_name("private.report.json")
+    assert run(["verify", str(place)]) == 0, capsys.readouterr().out
+    honest = json.loads(place.read_text())
+    for edit in (
+        lambda report: report["mechanism"]["events"].pop(),
+        lambda report: report["mechanism"]["events"][1].update(steps=1),
+        lambda report: report["mechanism"]["events"][1].update(sample_rate=0.001),
+        lambda report: report["mechanism"]["events"][1].update(noise_multiplier=9.0),
+    ):
+        edited = json.loads(json.dumps(honest))
+        edit(edited)
+        place.write_text(json.dumps(edited))
+        assert run(["verify", str(place)]) == 1
 
 
 def test_baselines_measure_nothing_and_a_public_seed_repeats_the_layers(
