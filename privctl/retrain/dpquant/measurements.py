@@ -12,7 +12,8 @@ from privctl.retrain.request import RetrainRequest
 from privctl.training.dpquant.schedule import LayerMode
 from privctl.training.recipe import Method
 
-#: A measurement sees so many examples, or this part of a batch where that is more: about as much work as a step.
+#: A measurement sees so many examples, or this part of a batch where that is more. With n layers it takes n + 1 forward
+#: passes of them, and a step about three of the whole batch.
 _LEAST_EXAMPLES, _PART_OF_BATCH = 16, 1 / 16
 
 
