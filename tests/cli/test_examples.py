@@ -15,18 +15,20 @@ from pathlib import Path
 import click
 import pytest
 import torch
+from PIL import Image
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from audits.canaries.manifest import read_manifest
 from privctl.cli import root, run
+from tests.training.tasks.small import architecture
 
 NAMES = ["anna", "ben", "carla", "dmitri", "eva", "farid", "gita", "hugo", "ines", "jan"]
 #: An audit may find something, a verification or a gate may want more than these small files can show.
 MAY_END = {"audit": (0, 1), "gate": (0, 1, 3), "verify": (0, 3), "claims": (0, 3)}
 #: Runs that other tests make, several processes or minutes long.
 ELSEWHERE = {"demo", "torchrun"}
-SMALLER = {("--steps", "1000"): "20", ("--count", "32"): "4", ("--batch-size", "512"): "64"}
+SMALLER = {("--steps", "1000"): "20", ("--count", "32"): "4", ("--batch-size", "512"): "64", ("--epochs", "20"): "1"}
 
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -93,6 +95,11 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy("model/model.safetensors", "model.safetensors")
         for name, seed in (("train", 1), ("test", 2), ("held-out", 3), ("abstracts", 4), ("posts", 5)):
             records(folder / f"{name}.jsonl", 520, seed)
+        architecture(folder / "resnet", "resnet")
+        for name, shade in (("dark", 40), ("light", 200)):
+            (folder / "images" / name).mkdir(parents=True)
+            for i in range(40):
+                Image.new("RGB", (16, 16), (shade, i, shade)).save(folder / "images" / name / f"{i}.png")
         (folder / "privctl-policy.toml").write_text("max_epsilon = 8\n")
         (folder / "names.txt").write_text("anna\nhugo\n")
         rows = [f"{random.Random(i).gauss(i % 2, 1)},{i % 2}" for i in range(200)]
