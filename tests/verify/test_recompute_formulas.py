@@ -167,3 +167,14 @@ def test_records_that_are_hardly_ever_drawn(chance: float, records: int, sigma: 
     found = secret.of_records((chance,) * records, sigma, 1)
     assert found.lower <= nats <= found.upper
     assert found.upper - found.lower < 1e-8 * nats
+
+
+def test_next_to_no_noise_takes_no_memory() -> None:
+    """The grid would have 10^11 points; far apart components have E[K^2] / (2 sigma^2) less the entropy of K."""
+    sigma, chance = 1e-5, 0.3
+    weights = [math.comb(3, k) * chance**k * (1 - chance) ** (3 - k) for k in range(4)]
+    squares = sum(w * k * k for k, w in enumerate(weights))
+    truth = squares / (2 * sigma**2) + sum(w * math.log(w) for w in weights)
+    found = secret.of_records((chance,) * 3, sigma, 1)
+    assert found.lower <= truth <= found.upper
+    assert found.upper < truth * (1 + 1e-8)

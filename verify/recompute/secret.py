@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import rel_entr
+from scipy.special import entr, rel_entr
 
 from privctl.domain.events import SecretMixture
 from verify.recompute.enclosure import Enclosure
@@ -20,6 +20,8 @@ from verify.recompute.pairs import binomial_law
 #: Relative error of the integral, many times what is found when the spacing is halved.
 _ERROR = 1e-9
 _SPACING = 1 / 16
+#: Points of the sum, beyond which a report could ask for all there is; the noise is then so little that ends are near.
+_MOST_POINTS = 2_000_000
 #: Above e to this, ratios are told by their logarithms.
 _LARGE = 300.0
 
@@ -38,8 +40,15 @@ def of_records(probabilities: Sequence[float], sigma: float, steps: int) -> Encl
     counts = np.arange(len(law))
     if len(law) == 1 or law[0] == 1:
         return Enclosure(0.0, 0.0)
-    side = 13.0
-    x = np.arange(-side, counts[-1] / sigma + side, min(_SPACING, _SPACING / (1 + 1 / sigma)) * 4)
+    # Counts cut off: at their largest, n^2 / (2 sigma^2) with what mass they have.
+    cut = steps * lost * len(probabilities) ** 2 / (2 * sigma * sigma)
+    side, width = 13.0, min(_SPACING, _SPACING / (1 + 1 / sigma)) * 4
+    if (counts[-1] / sigma + 2 * side) / width > _MOST_POINTS:
+        # p >= w_k N(k) for every k, and p is a mixture of them: E[K^2] / (2 sigma^2) less at most the entropy of K.
+        most = steps * float(law @ counts**2) / (2 * sigma * sigma)
+        least = most - steps * float(entr(law).sum())
+        return Enclosure(max(0.0, least * (1 - _ERROR)), most * (1 + _ERROR) + cut)
+    x = np.arange(-side, counts[-1] / sigma + side, width)
     total = 0.0
     for part in np.array_split(x, max(1, len(x) * len(law) // 4_000_000)):
         grown = part[:, None] * (counts / sigma) - (counts / sigma) ** 2 / 2
@@ -55,8 +64,6 @@ def of_records(probabilities: Sequence[float], sigma: float, steps: int) -> Encl
             value = np.where(top < _LARGE, near, raised * (log_ratio - 1) + density)
         total += float(np.maximum(value, 0.0).sum())
     found = steps * total * float(x[1] - x[0]) / math.sqrt(2 * math.pi)
-    # Counts cut off: at their largest, n^2 / (2 sigma^2) with what mass they have.
-    cut = steps * lost * len(probabilities) ** 2 / (2 * sigma * sigma)
     return Enclosure(found * (1 - _ERROR), found * (1 + _ERROR) + cut)
 
 
