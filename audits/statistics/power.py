@@ -141,16 +141,6 @@ def detectable_auc(members: int, nonmembers: int, alpha: float = 0.05, power: fl
     return high
 
 
-def nonmembers_needed(fpr: float, alpha: float = 0.05) -> int:
-    """How many non-members, none of them called a member, certify a false positive rate of ``fpr``: 299 for 1 %."""
-    return math.ceil(math.log(alpha) / math.log1p(-fpr))
-
-
-def resolvable_fpr(nonmembers: int, alpha: float = 0.05) -> float:
-    """The smallest false positive rate that so many non-members can certify, with no false positive among them."""
-    return float(rate_above(0, nonmembers, alpha))
-
-
 def _hanley_mcneil(area: float, members: int, nonmembers: int) -> float:
     square = area * area
     q1, q2 = area / (2 - area), 2 * square / (1 + area)

@@ -14,19 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
-
-from privctl.accounting import gaussian
 from privctl.domain.checks import at_least, positive, probability
 from privctl.domain.events import SignBits
 
 LN2 = math.log(2)
-
-#: A shift beyond which a yes-or-no secret is known for certain, to rounding.
-_CERTAIN_SHIFT = 20.0
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
-#: Panels on which the normal density is integrated: 0.25 wide up to 13 deviations, 1e-38 of the mass being left out.
-_PANELS = np.arange(-13.0, 13.0, 0.25)
 
 
 def nats(event: SignBits) -> float:
@@ -117,29 +108,6 @@ def worst_case_delta_shuffled(event: SignBits, angle: float = math.pi) -> float:
     """As ``worst_case_delta_poisson`` for shuffled batches: 1 - (1 - p)^(G E) after E = T s visits, rounded up."""
     visits = math.ceil(event.steps * event.sample_rate * (1 - 1e-12))
     return -math.expm1(_log_silent(event, angle, event.groups * visits))
-
-
-def gaussian_nats(shift: float) -> float:
-    """Nats of a uniform yes-or-no secret in one Gaussian of mean 0 or ``shift`` and variance 1.
-
-    E over x ~ N(shift / 2, 1) of u tanh u - ln cosh u, u = x shift / 2.
-    """
-    at_least("shift", shift, 0)
-    if shift > _CERTAIN_SHIFT:
-        return LN2
-    z = _PANELS[:, None] + 0.125 * (1 + _NODES)
-    u = np.abs(z + shift / 2) * (shift / 2)
-    log_cosh = np.where(u < 1, np.log1p(2 * np.sinh(np.minimum(u, 1.0) / 2) ** 2), u + np.log1p(np.exp(-2 * u)) - LN2)
-    density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    return min(LN2, float(np.sum(0.125 * _WEIGHTS * density * (u * np.tanh(u) - log_cosh))))
-
-
-def gaussian_nats_at(epsilon: float, delta: float) -> float:
-    """Nats of a uniform yes-or-no secret in the Gaussian mechanism that is just (``epsilon``, ``delta``)-DP.
-
-    Example: (0.5, 1e-5) gives 0.0025216111, two hundred times less than 0.5 nats of MI-DP.
-    """
-    return gaussian_nats(gaussian.shift_at(epsilon, delta))
 
 
 def _binary_information(tau: float) -> float:

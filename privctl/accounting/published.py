@@ -20,7 +20,7 @@ _LOG_MOST_SHIFT = math.log(_MOST_SHIFT)
 def classical_noise_multiplier(epsilon: float, delta: float) -> float:
     """sqrt(2 ln(1.25 / delta)) / epsilon (Dwork and Roth 2014, theorem 3.22).
 
-    A theorem for epsilon below 1 only, and wasteful there; far above 1 it falls short: see ``classical_delta``.
+    A theorem for epsilon below 1 only, and wasteful there; far above 1 it falls short.
     """
     positive("epsilon", epsilon)
     return _classical_scale(delta) / epsilon
@@ -30,15 +30,6 @@ def classical_epsilon(noise_multiplier: float, delta: float) -> float:
     """The epsilon that ``classical_noise_multiplier`` claims for a noise multiplier."""
     positive("noise_multiplier", noise_multiplier)
     return _classical_scale(delta) / noise_multiplier
-
-
-def classical_delta(epsilon: float, delta: float) -> float:
-    """The delta that the Gaussian mechanism with the classical noise has in truth at ``epsilon``.
-
-    Example: epsilon 10 and a claimed delta of 1e-6 have 1.902e-6.
-    """
-    shift = 1 / classical_noise_multiplier(epsilon, delta)
-    return gaussian.delta_at(epsilon, shift) if shift <= _MOST_SHIFT else 1.0
 
 
 def poster_naive_noise_multiplier(epsilon: float, sample_rate: float, steps: int, delta: float) -> float:

@@ -6,14 +6,11 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from privctl.accounting import gaussian
 from privctl.accounting.mutual_information import (
     auc,
     catastrophic_delta,
     ceiling,
     fire_probability_for,
-    gaussian_nats,
-    gaussian_nats_at,
     nats,
     pinsker_total_variation,
     total_variation,
@@ -140,47 +137,6 @@ def test_worst_cases_at_the_edges() -> None:
         assert (f(silent), f(loud), f(unseen), f(loud, 0.0)) == (0, 1, 0, 0)
         with pytest.raises(ValueError, match="angle"):
             f(loud, 4.0)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "expected"),
-    [(0.1, 0.0001321827), (0.5, 0.0025216111), (1, 0.0089017047), (2, 0.0304940780), (8, 0.2599002646)],
-)
-def test_nats_of_a_gaussian(epsilon: float, expected: float) -> None:
-    assert gaussian_nats_at(epsilon, 1e-5) == pytest.approx(expected, abs=6e-11)
-    assert gaussian_nats_at(epsilon, 1e-6) < expected
-
-
-def test_a_gaussian_leaks_far_less_than_the_same_number_of_nats() -> None:
-    shift = gaussian.shift_at(0.5, 1e-5)
-    assert gaussian.delta_at(0, gaussian.shift_at(0.1, 1e-5)) == pytest.approx(0.01297334, abs=6e-9)
-    assert gaussian.delta_at(0, shift) == pytest.approx(0.05668603, abs=6e-9)
-    assert math.erfc(-shift / 2) / 2 == pytest.approx(0.54004935, abs=6e-9)  # AUC: Phi(shift / sqrt 2)
-    assert 0.5 / gaussian_nats_at(0.5, 1e-5) == pytest.approx(198, abs=1)
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("shift", [1e-3, 0.5, 3.0, 12.0])
-def test_nats_of_a_shift_at_50_digits(shift: float) -> None:
-    with mp.workdps(30):
-        mu = mp.mpf(shift)
-
-        def integrand(z: mp.mpf) -> mp.mpf:
-            u = abs(z + mu / 2) * mu / 2
-            return mp.npdf(z) * (u * mp.tanh(u) - mp.log(mp.cosh(u)))
-
-        expected = mp.quad(
-            integrand, [-16, -mu / 2 - 1, -mu / 2, -mu / 2 + 1, 2, 5, 16] if mu < 4 else [-16, -7, -6, -5, 0, 16]
-        )
-    assert gaussian_nats(shift) == pytest.approx(float(expected), rel=1e-12)
-
-
-@pytest.mark.filterwarnings("error")
-def test_nats_of_extreme_shifts() -> None:
-    assert gaussian_nats(0) == 0
-    assert gaussian_nats(1e-8) == pytest.approx(1e-16 / 8, rel=1e-9)
-    assert gaussian_nats(1e200) == math.log(2)
-    assert gaussian_nats(19.9) == pytest.approx(math.log(2), rel=1e-15)
 
 
 def test_implications_out_of_range() -> None:

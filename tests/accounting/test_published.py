@@ -7,7 +7,6 @@ import pytest
 
 from privctl.accounting import composition, gaussian, published
 from privctl.accounting.published import (
-    classical_delta,
     classical_epsilon,
     classical_noise_multiplier,
     clt_epsilon,
@@ -49,15 +48,6 @@ PAIRS = [
     (poster_advanced_noise_multiplier_as_printed, poster_advanced_epsilon_as_printed),
     (clt_noise_multiplier, clt_epsilon),
 ]
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "delta"),
-    [(1, 3.1999e-9), (4, 5.387e-8), (8, 6.510e-7), (10, 1.902e-6), (20, 1.611e-4), (50, 0.2474), (100, 0.99998)],
-)
-def test_true_delta_of_the_classical_noise(epsilon: float, delta: float) -> None:
-    assert classical_delta(epsilon, 1e-6) == pytest.approx(delta, rel=2e-4)
-    assert (classical_delta(epsilon, 1e-6) > 1e-6) == (epsilon >= 10)
 
 
 def test_classical_noise_and_back() -> None:
