@@ -68,11 +68,11 @@ class Place:
         """Make the temporary for ``path``; ``stack`` removes it if it is not committed."""
         self.path = path
         self._files: list[PendingFile] = []
-        self._folder = stack.enter_context(PendingFolder(self.path)) if checkpoint.is_directory else None
+        self._folder = stack.enter_context(PendingFolder(self.path, public=True)) if checkpoint.is_directory else None
         if self._folder is not None:
             for name in COMPANIONS:
                 if (checkpoint.root / name).is_file():
-                    write_bytes(self._folder.temporary / name, (checkpoint.root / name).read_bytes())
+                    write_bytes(self._folder.temporary / name, (checkpoint.root / name).read_bytes(), public=True)
 
     @property
     def weights(self) -> Path:
@@ -88,7 +88,7 @@ class Place:
     def open_file(self, stack: ExitStack, name: str, size: int) -> PendingFile:
         """A pending file for the shard ``name``."""
         path = self.path if self._folder is None else self._folder.temporary / name
-        pending = stack.enter_context(PendingFile(path, size))
+        pending = stack.enter_context(PendingFile(path, size, public=True))
         self._files.append(pending)
         return pending
 
@@ -98,12 +98,10 @@ class Place:
             for pending in self._files:
                 pending.commit()
 
-    def commit(self, *, replace: bool) -> None:
-        """Make the candidate appear under its final name; a folder is never replaced, a file only with ``replace``."""
-        if self._folder is not None:
-            self._folder.commit()
-        else:
-            self._files[0].commit(replace=replace)
+    @property
+    def pending(self) -> PendingFile | PendingFolder:
+        """What is yet to get the candidate's name."""
+        return self._files[0] if self._folder is None else self._folder
 
 
 def left_behind(checkpoint: Checkpoint) -> Iterator[Omission]:

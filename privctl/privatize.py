@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from privctl.codec import encode
-from privctl.domain.errors import InputFault, PrivctlError, UsageFault
+from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.mechanism import Calibration, ClippedTraining, WeightNoise
@@ -27,7 +27,8 @@ from privctl.reports import (
     versions,
 )
 from privctl.selection import ROUNDING, Selection
-from privctl.storage.atomic import require_absent, write_bytes
+from privctl.storage.atomic import PendingFile, PendingFolder, require_absent
+from privctl.storage.commit import commit_together
 from privctl.storage.digest import Advance, silent
 from privctl.storage.header import serialize_header
 from privctl.storage.reader import Checkpoint, SafetensorsFile
@@ -117,8 +118,8 @@ def privatize(
 ) -> tuple[PrivacyReport, ...]:
     """Write every candidate and its report; returns the reports in the candidates' order.
 
-    Each report gets its name just before its model does, so that no model ever stands without one. A folder is never
-    replaced; a file only with ``force``. Raises InputFault where the input's bytes are not those its report names.
+    All of them appear together. A folder is never replaced; a file only with ``force``. Raises InputFault where the
+    input's bytes are not those its report names.
     """
     for candidate in candidates:
         require_absent(candidate.path, force and not release.checkpoint.is_directory)
@@ -130,23 +131,20 @@ def privatize(
         places = [Place(stack, release.checkpoint, candidate.path) for candidate in quietest_first]
         streamed = [(file, _stream(stack, file, places, noiser, threads, advance)) for file in release.checkpoint.files]
         _check_input(release, streamed)
-        reports = {}
+        reports: dict[Path, PrivacyReport] = {}
+        outputs: list[PendingFile | PendingFolder] = []
         for i, (candidate, place) in enumerate(zip(quietest_first, places, strict=True)):
             place.close_files()
             perplexity = None if evaluate is None else evaluate(place.weights)
             written = [(file.path.name, done.outputs[i]) for file, done in streamed]
             stddevs = [c.stddev for c in quietest_first]
             report = _report(release, candidate, source, streamed, written, perplexity, stddevs)
-            reports[candidate.path] = (place, report)
-        for candidate in quietest_first:
-            place, report = reports[candidate.path]
-            write_bytes(candidate.report_path, encode(report).encode(), replace=force)
-            try:
-                place.commit(replace=force)
-            except PrivctlError:
-                candidate.report_path.unlink(missing_ok=True)  # it would describe a model that is not there
-                raise
-    return tuple(reports[candidate.path][1] for candidate in candidates)
+            reports[candidate.path] = report
+            described = stack.enter_context(PendingFile(candidate.report_path))
+            described.write_at(0, encode(report).encode())
+            outputs += [described, place.pending]
+        commit_together(outputs, replace=force)
+    return tuple(reports[candidate.path] for candidate in candidates)
 
 
 def _stream(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +14,8 @@ from privctl import __version__
 from privctl.codec import decode, encode
 from privctl.domain.errors import PrivctlError, UsageFault
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
-from privctl.storage.atomic import write_bytes
+from privctl.storage.atomic import PendingFile, PendingFolder, write_bytes
+from privctl.storage.commit import commit_together
 from privctl.storage.digest import Advance, file_digest, silent
 from privctl.storage.reader import Checkpoint, read_named_text
 
@@ -46,6 +47,15 @@ def read_report(path: Path) -> PrivacyReport:
 def write_report(path: Path, report: PrivacyReport) -> None:
     """Write ``report``, whole or not at all."""
     write_bytes(path, encode(report).encode())
+
+
+def commit_with_report(
+    outputs: Sequence[PendingFile | PendingFolder], place: Path, report: PrivacyReport, *, replace: bool
+) -> None:
+    """Give ``outputs`` their names together with their ``report``, at ``place``; see ``commit_together``."""
+    with PendingFile(place) as pending:
+        pending.write_at(0, encode(report).encode())
+        commit_together([*outputs, pending], replace=replace)
 
 
 def pointer_of(checkpoint: Checkpoint) -> Path | None:
@@ -106,6 +116,16 @@ def file_artifact(role: str, path: Path, report: Path, advance: Advance = silent
         path=relative(path, report),
         digest=file_digest(path, advance),
         bytes=path.stat().st_size,
+    )
+
+
+def pending_artifact(role: str, pending: PendingFile, report: Path) -> Artifact:
+    """The artifact entry of a file that is written but does not have its name yet."""
+    return Artifact(
+        role=role,
+        path=relative(pending.path, report),
+        digest=file_digest(pending.temporary),
+        bytes=pending.temporary.stat().st_size,
     )
 
 

@@ -17,7 +17,8 @@ from audits.canaries.manifest import VERSION, Coins, DataFile, Manifest, committ
 from privctl.data import byte_lines
 from privctl.domain.errors import UsageFault
 from privctl.reports import now
-from privctl.storage.atomic import PendingFile, require_absent, write_bytes
+from privctl.storage.atomic import PendingFile, require_absent
+from privctl.storage.commit import commit_together
 from privctl.storage.digest import file_digest, tag
 
 _GZIP = 31  # zlib's window bits for a gzip file; it leaves the time in the header at 0
@@ -51,11 +52,12 @@ def plant(request: PlantRequest, *, force: bool = False) -> Manifest:
         canaries=tuple(canaries),
     )
     lines = [manifest.line(canary) for canary in canaries if canary.included for _ in range(canary.copies)]
-    planted = _write(request, lines, manifest.source.records, source)
-    manifest = replace(manifest, planted=planted)
-    manifest = replace(manifest, commitment=committed(manifest))
-    write_bytes(request.manifest, encode_manifest(manifest), replace=force)
-    request.manifest.chmod(0o600)  # whoever trains must not know the coins
+    with PendingFile(request.output) as data, PendingFile(request.manifest) as coins:
+        planted = _write(request, data, lines, manifest.source.records, source)
+        manifest = replace(manifest, planted=planted)
+        manifest = replace(manifest, commitment=committed(manifest))
+        coins.write_at(0, encode_manifest(manifest))
+        commit_together([data, coins], replace=force)  # planted data without its coins would be of no use
     return manifest
 
 
@@ -84,25 +86,25 @@ def _source_file(path: Path) -> DataFile:
     return DataFile(name=path.name, digest=file_digest(path), content=tag(digest), records=records)
 
 
-def _write(request: PlantRequest, lines: list[bytes], records: int, source: random.Random) -> DataFile:
-    """Merge ``lines`` into the data; the file is whole or absent."""
+def _write(
+    request: PlantRequest, pending: PendingFile, lines: list[bytes], records: int, source: random.Random
+) -> DataFile:
+    """Merge ``lines`` into the data, in ``pending``."""
     source.shuffle(lines)
     places = sorted(source.randrange(records) for _ in lines)
     pack = zlib.compressobj(wbits=_GZIP) if request.output.suffix == ".gz" else None
     content, digest = blake3(), blake3()
-    with PendingFile(request.output) as pending:
-        position = 0
-        for block in _batched(_merged(request.data, lines, places)):
-            content.update(block)
-            packed = pack.compress(block) if pack else block
-            digest.update(packed)
-            pending.write_at(position, packed)
-            position += len(packed)
-        if pack:
-            rest = pack.flush()
-            digest.update(rest)
-            pending.write_at(position, rest)
-        pending.commit()
+    position = 0
+    for block in _batched(_merged(request.data, lines, places)):
+        content.update(block)
+        packed = pack.compress(block) if pack else block
+        digest.update(packed)
+        pending.write_at(position, packed)
+        position += len(packed)
+    if pack:
+        rest = pack.flush()
+        digest.update(rest)
+        pending.write_at(position, rest)
     return DataFile(name=request.output.name, digest=tag(digest), content=tag(content), records=records + len(lines))
 
 

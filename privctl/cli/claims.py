@@ -268,7 +268,7 @@ def _finish(
     else:
         click.echo(claim_text(rows[0]), nl=False)
     if options["output"] is not None:
-        write_bytes(options["output"], text.encode(), replace=options["force"])
+        write_bytes(options["output"], text.encode(), replace=options["force"], public=True)
         note(f"wrote {options['output']}", quiet=options["quiet"])
     if options["export"] is not None:
         files = export(prover.proofs, options["export"])

@@ -113,7 +113,7 @@ def gate(
     if output is None:
         click.echo(text, nl=False)
     else:
-        write_bytes(output, plain(text).encode())
+        write_bytes(output, plain(text).encode(), public=True)
     if form == "github":
         _summarize(judgement)
     if output is not None:

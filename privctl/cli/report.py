@@ -69,7 +69,7 @@ def report(
     if standard:
         click.echo(text, nl=False)
         return
-    write_bytes(place, text, replace=force or kind == "model-card")
+    write_bytes(place, text, replace=force or kind == "model-card", public=True)
     note(f"wrote {place}", quiet=quiet)
 
 

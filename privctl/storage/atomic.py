@@ -1,6 +1,8 @@
 """Writes that are whole or absent: a temporary name in the same folder, fsync, rename.
 
-A killed process leaves at most a hidden ``.NAME.*.partial``; the next write of the same name sweeps it away.
+A killed process leaves at most a hidden ``.NAME.*.partial``; the next write of the same name sweeps it away. What is
+written is readable by its owner alone unless it is meant for release. A symbolic link is followed and stays; a device
+or a pipe is written to, never replaced.
 """
 
 from __future__ import annotations
@@ -10,16 +12,21 @@ import fcntl
 import glob
 import itertools
 import os
+import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from privctl.domain.errors import IoFault, UsageFault
+from privctl.storage.journal import recover, sync_folder
 
+#: Names of the process's own output, which may be a redirected file: it is written on, not replaced.
+_OWN_DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/([0-9]{1,4}))")
 #: How much may lie in the page cache before the kernel is asked to start writing it out.
 _WRITEBACK_STRIDE = 64 << 20
 
@@ -41,13 +48,21 @@ class PendingFile:
     Writes go by position, so threads may share it.
     """
 
-    def __init__(self, path: Path, size: int = 0) -> None:
-        """Create the temporary beside ``path`` with room for ``size`` bytes, so that a full disk shows at once."""
+    def __init__(self, path: Path, size: int = 0, *, public: bool = False) -> None:
+        """Create the temporary beside ``path`` with room for ``size`` bytes, so that a full disk shows at once.
+
+        The file is its owner's alone (mode 0600); one that is ``public`` gets the mode that the umask gives, but none
+        wider than that of the file it replaces. Raises UsageFault where ``path`` is a device, a pipe or a socket.
+        """
         self.path = path
+        self.place = _followed(path)
+        self._public = public
         self._hinted = 0
+        if _kind(self.place) not in (None, stat.S_IFREG, stat.S_IFDIR):
+            raise UsageFault(f"{path} is not a regular file, so it cannot be replaced; choose another --output")
         with writing(path):
-            _sweep(path)
-            self.temporary, self._fd = _claim(path, _new_file)
+            _sweep(self.place)
+            self.temporary, self._fd = _claim(self.place, _new_file)
             try:
                 if size:
                     os.posix_fallocate(self._fd, 0, size)
@@ -76,15 +91,29 @@ class PendingFile:
 
         Without ``replace`` a file that has come to exist there since is kept, and UsageFault raised.
         """
+        self.flush()
+        self.rename(replace=replace)
         with writing(self.path):
+            sync_folder(self.place.parent)
+
+    def flush(self) -> None:
+        """Make the bytes durable, under the temporary name and with the final mode."""
+        with writing(self.path):
+            if self._public:
+                os.fchmod(self._fd, _public_mode(self.place))
             os.fsync(self._fd)
+
+    def rename(self, *, replace: bool) -> None:
+        """Give the flushed file its final name; the folder is yet to be synced."""
+        if _kind(self.place) not in (None, stat.S_IFREG, stat.S_IFDIR):
+            raise UsageFault(f"{self.path} has become something other than a regular file and was kept")
+        with writing(self.path):
             if replace:
-                os.replace(self.temporary, self.path)
+                os.replace(self.temporary, self.place)
             else:
-                _link(self.temporary, self.path)
+                _link(self.temporary, self.place)
             os.close(self._fd)
             self._fd = -1
-            sync_folder(self.path.parent)
 
     def _discard(self) -> None:
         if self._fd >= 0:
@@ -102,18 +131,32 @@ class PendingFile:
 class PendingFolder:
     """A folder being filled under a temporary name; ``commit`` renames it. The final name must not exist yet."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, public: bool = False) -> None:
+        """Create the temporary beside ``path``: its owner's alone, or with the mode of the umask where ``public``."""
+        self.path = self.place = path
+        self._public = public
         with writing(path):
             _sweep(path)
             self.temporary, self._fd = _claim(path, _new_folder)
 
     def commit(self) -> None:
         """Give the filled folder its final name; its files must have been committed before."""
+        self.flush()
+        self.rename()
         with writing(self.path):
+            sync_folder(self.place.parent)
+
+    def flush(self) -> None:
+        """Make its list of files durable, under the temporary name and with the final mode."""
+        with writing(self.path):
+            if self._public:
+                os.fchmod(self._fd, 0o777 & ~_umask())
             os.fsync(self._fd)
-            os.rename(self.temporary, self.path)
-            sync_folder(self.path.parent)
+
+    def rename(self, *, replace: bool = False) -> None:
+        """Give the flushed folder its final name; the parent is yet to be synced. Nothing is ever replaced."""
+        with writing(self.path):
+            os.rename(self.temporary, self.place)
 
     def __enter__(self) -> Self:
         return self
@@ -123,11 +166,56 @@ class PendingFolder:
         shutil.rmtree(self.temporary, ignore_errors=True)
 
 
-def write_bytes(path: Path, data: bytes, *, replace: bool = True) -> None:
-    """Write ``data`` to ``path``, whole or not at all; raises IoFault, or UsageFault as ``PendingFile.commit`` does."""
-    with PendingFile(path) as pending:
+def write_bytes(path: Path, data: bytes, *, replace: bool = True, public: bool = False) -> None:
+    """Write ``data`` to ``path``, whole or not at all; into a pipe or a character device, as it stands.
+
+    Raises IoFault, or UsageFault as ``PendingFile`` does.
+    """
+    if (stream := _stream(path)) is not None:
+        with writing(path), stream:
+            stream.write(data)
+        return
+    with PendingFile(path, public=public) as pending:
         pending.write_at(0, data)
         pending.commit(replace=replace)
+
+
+def _stream(path: Path) -> BinaryIO | None:
+    """Where ``path`` is a pipe, a character device or one of the process's own descriptors: what writes to it."""
+    if own := _OWN_DESCRIPTOR.fullmatch(str(path.absolute())):
+        number = {"stdout": 1, "stderr": 2}.get(own[1]) or int(own[2])
+        return open(number, "wb", closefd=False)
+    if _kind(path) in (stat.S_IFIFO, stat.S_IFCHR):
+        return open(os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC), "wb")
+    return None
+
+
+def _kind(path: Path) -> int | None:
+    """The file type behind ``path``, links followed; None where there is nothing."""
+    try:
+        return stat.S_IFMT(path.stat().st_mode)
+    except OSError:
+        return None
+
+
+def _followed(path: Path) -> Path:
+    """Where a write to ``path`` goes, which a symbolic link leads elsewhere."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _public_mode(place: Path) -> int:
+    """What the umask gives, but nothing that the file to be replaced did not allow."""
+    try:
+        before = stat.S_IMODE(place.stat().st_mode)
+    except OSError:
+        before = 0o666
+    return 0o666 & ~_umask() & before
 
 
 def _link(temporary: Path, path: Path) -> None:
@@ -163,17 +251,8 @@ def require_absent(path: Path, force: bool) -> None:
         raise UsageFault(
             f"{path} exists and is a folder, which --force does not replace; remove it or choose another --output"
         )
-    if path.exists() and not force:
+    if _kind(path) == stat.S_IFREG and not force and not _OWN_DESCRIPTOR.fullmatch(str(path.absolute())):
         raise UsageFault(f"{path} exists; give --force to replace it, or choose another --output")
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename inside ``folder`` durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _claim(path: Path, create: Callable[[Path], int]) -> tuple[Path, int]:
@@ -187,11 +266,11 @@ def _claim(path: Path, create: Callable[[Path], int]) -> tuple[Path, int]:
 
 
 def _new_file(temporary: Path) -> int:
-    return os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    return os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
 def _new_folder(temporary: Path) -> int:
-    temporary.mkdir()
+    temporary.mkdir(mode=0o700)
     return os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
 
 
@@ -206,6 +285,7 @@ def _lock(fd: int) -> bool:
 
 def _sweep(path: Path) -> None:
     """Remove what a killed writer of ``path`` left: a temporary whose lock nobody holds any more."""
+    recover(path.parent)
     for stale in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
         try:
             fd = os.open(stale, os.O_RDONLY | os.O_CLOEXEC)

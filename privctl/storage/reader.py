@@ -13,6 +13,7 @@ from typing import Self
 from privctl.codec import parse_json
 from privctl.domain.errors import InputFault, IoFault
 from privctl.storage.header import Header, TensorInfo, header_length, parse_header
+from privctl.storage.journal import recover
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -26,6 +27,7 @@ class SafetensorsFile:
     def __init__(self, path: Path) -> None:
         """Open ``path``; raises InputFault where it is not a well-formed safetensors file, IoFault where unreadable."""
         self.path = path
+        recover(path.parent)
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -193,6 +195,7 @@ def read_text(path: Path) -> str:
 
 def read_named_text(path: Path) -> str:
     """As ``read_text``, for a file that another one may have named: devices, pipes and the endless are refused."""
+    recover(path.parent)
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privctl.codec import encode
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.reports import POINTER, REPORT_SUFFIX
+from privctl.reports import POINTER, REPORT_SUFFIX, commit_with_report
 from privctl.storage.atomic import PendingFolder, require_absent, write_bytes, writing
 from privctl.storage.digest import file_digest, hash_tensors
 from privctl.storage.reader import SINGLE_NAME, SafetensorsFile
@@ -33,22 +32,20 @@ def save_network(
 ) -> PrivacyReport:
     """Write the directory ``output`` and its report; returns the report.
 
-    ``companion`` is a tokenizer or an image scaling, saved by its ``save_pretrained``. The report gets its name just
-    before the directory does, so that no model stands without one. A directory is never replaced, a stray report only
-    with ``force``. Raises UsageFault where something is in the way, InputFault for weights that are not finite or the
-    format cannot hold, IoFault where the system refuses.
+    ``companion`` is a tokenizer or an image scaling, saved by its ``save_pretrained``. Directory and report appear
+    together; the first is never replaced, a stray report only with ``force``. Raises UsageFault where something is in
+    the way, InputFault for weights that are not finite or the format cannot hold, IoFault where the system refuses.
     """
     place = report_path(output)
     require_absent(output, force=False)
     require_absent(place, force)
-    with PendingFolder(output) as pending:
+    with PendingFolder(output, public=True) as pending:
         for name, content in _companions(network, companion):
-            write_bytes(pending.temporary / name, content)
+            write_bytes(pending.temporary / name, content, public=True)
         pointer = {"format": "pt", POINTER: f"../{place.name}"}
-        write_tensors(pending.temporary / SINGLE_NAME, named_tensors(network), pointer)
+        write_tensors(pending.temporary / SINGLE_NAME, named_tensors(network), pointer, public=True)
         report = describe(place, tuple(_outputs(pending.temporary, output.name)))
-        write_bytes(place, encode(report).encode(), replace=force)
-        pending.commit()
+        commit_with_report([pending], place, report, replace=force)
     return report
 
 

@@ -1,7 +1,8 @@
 """A run's state on disk: enough to go on after a kill, and a count of everything that may have been released.
 
-The folder holds ``settings.json``, ``state.json``, the tensors it names, and ``begun``: how many steps were ever begun,
-written before each of them. Where there are releases beside the steps', ``measured`` counts those. Random numbers are
+The folder holds ``settings.json``, ``state.json``, the tensors it names, and ``begun``: a log of all steps that were
+ever begun, written before each of them. Where there are releases beside the steps', ``measured`` logs those. The state
+names the end of both logs, so that one that was removed or cut short afterwards is noticed. Random numbers are
 not kept: a resumed run draws fresh ones, and whatever was begun after the state was saved stays in the ledger as spent,
 because nobody can tell whether something of it got out.
 """
@@ -18,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from privctl.codec import parse_json
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.storage.atomic import new_folder, write_bytes
+from privctl.storage.atomic import PendingFolder, write_bytes
 from privctl.storage.reader import read_text
-from privctl.training.begun import Begun
+from privctl.training.begun import BegunLog
 from privctl.training.tensors import read_tensors, write_tensors
 
 if TYPE_CHECKING:
@@ -49,15 +50,19 @@ class RunFolder:
     def __init__(self, path: Path, fingerprint: Mapping[str, Any]) -> None:
         self.path = path
         self._fingerprint = dict(fingerprint)
-        self._begun, self._measured = Begun(path / _BEGUN), Begun(path / _MEASURED)
+        settings = json.dumps(self._fingerprint, sort_keys=True).encode()
+        self._begun, self._measured = BegunLog(path / _BEGUN, settings), BegunLog(path / _MEASURED, settings)
 
     @classmethod
     def begin(cls, path: Path, fingerprint: Mapping[str, Any]) -> Self:
         """Make the folder; raises UsageFault where it exists."""
         if path.exists():
             raise UsageFault(f"{path} holds the state of an unfinished run; go on with --resume, or remove it")
-        new_folder(path)
-        write_bytes(path / _SETTINGS, json.dumps(dict(fingerprint), indent=1).encode())
+        with PendingFolder(path) as pending:
+            write_bytes(pending.temporary / _SETTINGS, json.dumps(dict(fingerprint), indent=1).encode())
+            for name in (_BEGUN, _MEASURED):
+                write_bytes(pending.temporary / name, b"")
+            pending.commit()
         return cls(path, fingerprint)
 
     @classmethod
@@ -70,16 +75,18 @@ class RunFolder:
             raise UsageFault(f"{path} is not there, so there is no run to resume; leave --resume out")
         found = cls(path, fingerprint)
         found._compare(parse_json(read_text(path / _SETTINGS), str(path / _SETTINGS)))
-        begun, counted = found._begun.read(), found._measured.read()
         if not (path / _STATE).is_file():
+            begun, counted = found._begun.read(), found._measured.read()
             nothing = not begun and not counted
             return found, None if nothing else Saved(step=0, spent=begun, tensors={}, measured=counted)
         data = parse_json(read_text(path / _STATE), str(path / _STATE))
         try:
             step, spent, name = int(data["step"]), int(data["spent"]), data["tensors"]
-            history, measured = tuple(data["history"]), int(data.get("measured", 0))
+            history, measured = tuple(data["history"]), int(data["measured"])
+            heads = str(data["begun_log"]), str(data["measured_log"])
         except (KeyError, TypeError, ValueError):
             raise InputFault(f"{path / _STATE} is not the state of a run; remove {path} and start again") from None
+        begun, counted = found._begun.read(heads[0]), found._measured.read(heads[1])
         tensors = read_tensors(path / name)
         return found, Saved(
             step=step,
@@ -116,6 +123,8 @@ class RunFolder:
             "tensors": name,
             "history": list(saved.history),
             "measured": saved.measured,
+            "begun_log": self._begun.head,
+            "measured_log": self._measured.head,
         }
         write_bytes(self.path / _STATE, json.dumps(state, indent=1).encode())
         for old in self.path.glob("state-*.safetensors"):

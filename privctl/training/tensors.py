@@ -28,8 +28,10 @@ _DTYPES = {
 _TORCH = {name: dtype for dtype, name in _DTYPES.items()}
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write ``tensors`` to ``path``, in order of their names.
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, public: bool = False
+) -> None:
+    """Write ``tensors`` to ``path``, in order of their names; ``public`` where they are meant for release.
 
     Raises InputFault for a tensor that is not finite or of a kind the format cannot hold, IoFault where the system
     refuses.
@@ -41,7 +43,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         infos.append(TensorInfo(name, _DTYPES[tensor.dtype], tuple(tensor.shape), position, position + size))
         position += size
     header = serialize_header(infos, dict(metadata))
-    with PendingFile(path, len(header) + position) as pending:
+    with PendingFile(path, len(header) + position, public=public) as pending:
         pending.write_at(0, header)
         for info in infos:
             flat = tensors[info.name].detach().cpu().contiguous().reshape(-1)

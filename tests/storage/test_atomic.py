@@ -89,6 +89,7 @@ def test_leaving_without_commit_writes_nothing(tmp_path: Path) -> None:
 
 REWRITER = """
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from privctl.storage.atomic import PendingFile
 path = Path(sys.argv[1])
@@ -128,6 +129,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_file(tmp_path: Path, root: Path) ->
 
 HOLDER = """
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from privctl.storage.atomic import PendingFile, PendingFolder
 kind = {"file": PendingFile, "folder": PendingFolder}[sys.argv[2]]
@@ -210,6 +212,7 @@ def test_writers_of_one_name_do_not_disturb_each_other(tmp_path: Path) -> None:
 
 LIMITED = """
 import resource, sys
+from collections.abc import Callable
 from pathlib import Path
 from privctl.domain.errors import IoFault
 from privctl.storage.atomic import PendingFile

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import InputFault, IoFault, UsageFault
 from privctl.training.state import RunFolder, Saved
 
 FACTS = {"steps": 10, "clip_norm": 1.0, "task": "causal-lm"}
@@ -87,13 +89,87 @@ def test_a_damaged_count_is_not_guessed(tmp_path: Path) -> None:
         RunFolder.resume(tmp_path / "run", FACTS)
 
 
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    """The log of a run whose state was saved after 3 of 5 steps begun."""
+    with RunFolder.begin(tmp_path / "run", FACTS) as folder:
+        for step in range(1, 6):
+            folder.mark(step)
+            if step == 3:
+                folder.save(saved(3, 3))
+    return tmp_path / "run" / "begun"
+
+
+def _drop_line(number: int) -> Callable[[Path], object]:
+    def drop(path: Path) -> None:
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(lines[:number] + lines[number + 1 :]))
+
+    return drop
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (Path.unlink, "is missing"),
+        (lambda path: path.write_bytes(b""), "cut short"),
+        (lambda path: os.truncate(path, 2 * 54), "cut short"),
+        (_drop_line(0), "was edited"),
+        (_drop_line(3), "was edited"),
+        (lambda path: path.write_bytes(path.read_bytes().replace(b"%020d" % 5, b"%020d" % 4)), "was edited"),
+    ],
+)
+def test_a_log_that_was_tampered_with_is_refused(begun: Path, change: Callable[[Path], object], what: str) -> None:
+    """It would make the ledger too small."""
+    change(begun)
+    with pytest.raises(InputFault, match=what):
+        RunFolder.resume(begun.parent, FACTS)
+
+
+def test_a_log_of_another_run_is_refused(begun: Path, tmp_path: Path) -> None:
+    with RunFolder.begin(tmp_path / "other", {**FACTS, "steps": 11}) as folder:
+        for step in range(1, 6):
+            folder.mark(step)
+    begun.write_bytes((tmp_path / "other" / "begun").read_bytes())
+    with pytest.raises(InputFault, match="was edited"):
+        RunFolder.resume(begun.parent, FACTS)
+
+
+@pytest.mark.parametrize("kept", [1, 19, 20, 53])
+def test_a_line_cut_short_by_a_kill_counts_and_the_run_goes_on(begun: Path, kept: int) -> None:
+    os.truncate(begun, 4 * 54 + kept)
+    folder, found = RunFolder.resume(begun.parent, FACTS)
+    assert found is not None
+    assert found.spent == 5
+    with folder:
+        folder.mark(6)
+        folder.save(saved(4, 6))
+    _, found = RunFolder.resume(begun.parent, FACTS)
+    assert found is not None
+    assert found.spent == 6
+
+
+def test_a_full_disk_at_the_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwrite
+
+    def full(fd: int, data: bytes, position: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(IoFault, match="does not fit"):
+        RunFolder.begin(tmp_path / "run", FACTS)
+    monkeypatch.setattr(os, "pwrite", real)
+    assert not list(tmp_path.iterdir())
+    RunFolder.begin(tmp_path / "run", FACTS)
+
+
 def test_only_one_process_goes_on_with_a_run(tmp_path: Path) -> None:
     with RunFolder.begin(tmp_path / "run", FACTS) as folder:
         folder.mark(1)
         other, _ = RunFolder.resume(tmp_path / "run", FACTS)
         with pytest.raises(UsageFault, match="another process"):
             other.mark(2)
-        assert (tmp_path / "run" / "begun").read_text() == f"{1:020d}\n"
+        assert (tmp_path / "run" / "begun").read_text().splitlines()[-1].startswith(f"{1:020d} ")
     other.mark(2)
 
 
@@ -111,5 +187,5 @@ def test_releases_beside_the_steps_are_counted_too(tmp_path: Path) -> None:
     assert found is not None
     assert (found.step, found.spent, found.measured) == (2, 2, 3)
     (tmp_path / "run" / "measured").write_text("many")
-    with pytest.raises(InputFault, match="measured does not say how much"):
+    with pytest.raises(InputFault, match="measured is damaged"):
         RunFolder.resume(tmp_path / "run", FACTS)

@@ -47,7 +47,7 @@ def export(proofs: Iterable[Proof], folder: Path) -> list[Path]:
         )
         for part, text, status, meaning in parts:
             path = folder / f"{theorem.name}.{part}.smt2"
-            write_bytes(path, _file(theorem, text, status, meaning).encode(), replace=True)
+            write_bytes(path, _file(theorem, text, status, meaning).encode(), replace=True, public=True)
             written.append(path)
     return written
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from privctl.domain.report import PrivacyReport
+from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports import file_artifact, now, versions
 from privctl.secrets.scan.finds import Group
 from privctl.secrets.scan.request import ScanRequest
@@ -20,9 +20,15 @@ _LIMITS = (
 
 
 def report_of(
-    request: ScanRequest, patterns: Mapping[str, str], groups: Sequence[Group], *, records: int, unseen: int
+    request: ScanRequest,
+    patterns: Mapping[str, str],
+    groups: Sequence[Group],
+    *,
+    records: int,
+    unseen: int,
+    book: Artifact | None,
 ) -> PrivacyReport:
-    """The report of a scan of ``records`` records; the book lies there if anything was found.
+    """The report of a scan of ``records`` records; ``book`` is None where nothing was found.
 
     ``unseen`` is how many listed texts are in no record.
     """
@@ -56,7 +62,7 @@ def report_of(
         created=now(),
         versions=versions(("numpy", "regex", "blake3")),
         inputs=tuple(file_artifact(role, path, place) for role, path in inputs.items() if path is not None),
-        outputs=(file_artifact("secrets", request.output, place),) if any(map(len, groups)) else (),
+        outputs=() if book is None else (book,),
         parameters=parameters,
         warnings=tuple(warnings),
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from privctl.data import byte_lines
 from privctl.datasets.texts import TextRecord, iter_texts
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.report import PrivacyReport
 from privctl.progress import progress
-from privctl.reports import write_report
+from privctl.reports import commit_with_report, pending_artifact, write_report
 from privctl.secrets.scan.finds import Finds, Group
 from privctl.secrets.scan.kinds import KINDS, LITERAL, NONE, RARE, Kind, chosen
 from privctl.secrets.scan.literals import Literals, read_literals
@@ -20,7 +21,7 @@ from privctl.secrets.scan.report import report_of
 from privctl.secrets.scan.request import ScanRequest
 from privctl.secrets.scan.standing import Claim, claims, outside
 from privctl.secrets.scan.write import remove_old, write_book
-from privctl.storage.atomic import require_absent
+from privctl.storage.atomic import PendingFile, require_absent
 
 _STRIDE = 1 << 12
 #: Memberships that are kept at most for each secret that may be found.
@@ -57,14 +58,18 @@ def scan(request: ScanRequest, *, force: bool = False, quiet: bool = False) -> S
     search = _prepared(request)
     lines = 0 if quiet else sum(1 for _ in byte_lines(request.data))
     records, groups = _searched(request, search, lines, quiet=quiet)
+    unseen = search.listed - sum(len(group) for group in groups if group.kind == LITERAL)
+    describe = partial(report_of, request, search.patterns, groups, records=records, unseen=unseen)
     written = any(map(len, groups))
     if written:
-        write_book(request.output, (secret for group in groups for secret in group.secrets()), replace=force)
+        with PendingFile(request.output) as book:
+            write_book(book, (secret for group in groups for secret in group.secrets()))
+            report = describe(book=pending_artifact("secrets", book, request.report))
+            commit_with_report([book], request.report, report, replace=force)
     else:
+        report = describe(book=None)
+        write_report(request.report, report)
         remove_old(request.output)
-    unseen = search.listed - sum(len(group) for group in groups if group.kind == LITERAL)
-    report = report_of(request, search.patterns, groups, records=records, unseen=unseen)
-    write_report(request.report, report)
     return Scanned(report=report, groups=groups, written=written)
 
 

@@ -34,22 +34,16 @@ class _Appending(io.RawIOBase):
         return view.nbytes
 
 
-def write_book(path: Path, secrets: Iterable[Secret], *, replace: bool) -> int:
-    """Write ``secrets`` to ``path``, packed where it ends in ``.gz``, readable by its owner only; returns how many.
+def write_book(pending: PendingFile, secrets: Iterable[Secret]) -> int:
+    """Write ``secrets``, packed where the file's name ends in ``.gz``; returns how many.
 
-    Raises IoFault where the system refuses, UsageFault as ``PendingFile.commit`` does.
+    Raises IoFault where the system refuses.
     """
-    with PendingFile(path) as pending:
-        with writing(path):
-            pending.temporary.chmod(0o600)  # before anything is in it
-        with io.BufferedWriter(_Appending(pending), _BUFFER) as stream:
-            if path.suffix == ".gz":
-                with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
-                    count = write_secrets(cast("IO[bytes]", packed), secrets)
-            else:
-                count = write_secrets(stream, secrets)
-        pending.commit(replace=replace)
-    return count
+    with io.BufferedWriter(_Appending(pending), _BUFFER) as stream:
+        if pending.path.suffix == ".gz":
+            with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
+                return write_secrets(cast("IO[bytes]", packed), secrets)
+        return write_secrets(stream, secrets)
 
 
 def remove_old(path: Path) -> None:
