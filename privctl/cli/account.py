@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privctl.cli.options import common, force, verbose
+from privctl.cli.options import common, force, to_standard_output, verbose
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.events import Batches
 
@@ -79,6 +79,8 @@ def account(**options: Any) -> None:
     from privctl.progress import note
     from privctl.storage.atomic import require_absent, write_bytes
 
+    if to_standard_output(options["output"]):
+        options.update(output=None, as_json=True)
     given = _given(options)
     _check_accepted(options, given)
     plot, output = (Path(options[name]) if options[name] else None for name in ("plot", "output"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privctl.cli.options import common, force, verbose
+from privctl.cli.options import common, force, to_standard_output, verbose
 from privctl.domain.errors import ExitCode, UsageFault
 from privctl.domain.verdict import Outcome
 
@@ -261,13 +261,14 @@ def _finish(
     from verify.smt.smtlib import export
 
     text = encode(_report(verdicts, said, unchecked))
-    if options["as_json"]:
+    standard = to_standard_output(options["output"])
+    if options["as_json"] or standard:
         click.echo(text, nl=False)
     elif rows[0].paper:
         click.echo(book_text(rows, unchecked, verbose=verbose()), nl=False)
     else:
         click.echo(claim_text(rows[0]), nl=False)
-    if options["output"] is not None:
+    if options["output"] is not None and not standard:
         write_bytes(options["output"], text.encode(), replace=options["force"], public=True)
         note(f"wrote {options['output']}", quiet=options["quiet"])
     if options["export"] is not None:

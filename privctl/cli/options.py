@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -27,6 +28,11 @@ def _verbose(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 def verbose() -> bool:
     """Whether the command in progress was asked for everything."""
     return bool(click.get_current_context().meta.get(_VERBOSE))
+
+
+def to_standard_output(output: str | Path | None) -> bool:
+    """Whether ``--output`` asks for the JSON report on standard output, as ``--json`` does."""
+    return output is not None and str(output) in ("-", "/dev/stdout")
 
 
 def common(command: Command) -> Command:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privctl.cli.options import common, force, verbose
+from privctl.cli.options import common, force, to_standard_output, verbose
 from privctl.domain.errors import UsageFault
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ def verify(
     from verify.run import bytes_of, read
     from verify.run import verify as run
 
+    if to_standard_output(output):
+        output, as_json = None, True
     _check(report, output, plot)
     for path in (output, plot):
         if path is not None:

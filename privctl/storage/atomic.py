@@ -25,8 +25,8 @@ from typing import BinaryIO, Self
 from privctl.domain.errors import IoFault, UsageFault
 from privctl.storage.journal import recover, sync_folder
 
-#: Names of the process's own output, which may be a redirected file: it is written on, not replaced.
-_OWN_DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/([0-9]{1,4}))")
+#: Names of the process's own output, which may be a redirected file: written to where it stands, not replaced.
+_OWN_DESCRIPTOR = re.compile(r"-|/dev/(stdout|stderr|(fd)/([0-9]{1,4}))")
 #: How much may lie in the page cache before the kernel is asked to start writing it out.
 _WRITEBACK_STRIDE = 64 << 20
 
@@ -182,8 +182,8 @@ def write_bytes(path: Path, data: bytes, *, replace: bool = True, public: bool =
 
 def _stream(path: Path) -> BinaryIO | None:
     """Where ``path`` is a pipe, a character device or one of the process's own descriptors: what writes to it."""
-    if own := _OWN_DESCRIPTOR.fullmatch(str(path.absolute())):
-        number = {"stdout": 1, "stderr": 2}.get(own[1]) or int(own[2])
+    if own := _OWN_DESCRIPTOR.fullmatch(str(path)):
+        number = int(own[3] or {"/dev/stderr": 2}.get(own[0], 1))
         return open(number, "wb", closefd=False)
     if _kind(path) in (stat.S_IFIFO, stat.S_IFCHR):
         return open(os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC), "wb")
@@ -251,7 +251,7 @@ def require_absent(path: Path, force: bool) -> None:
         raise UsageFault(
             f"{path} exists and is a folder, which --force does not replace; remove it or choose another --output"
         )
-    if _kind(path) == stat.S_IFREG and not force and not _OWN_DESCRIPTOR.fullmatch(str(path.absolute())):
+    if _kind(path) == stat.S_IFREG and not force and not _OWN_DESCRIPTOR.fullmatch(str(path)):
         raise UsageFault(f"{path} exists; give --force to replace it, or choose another --output")
 
 

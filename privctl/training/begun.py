@@ -26,7 +26,7 @@ _LINE = 20 + 1 + 32 + 1
 class BegunLog:
     """The counts in the file ``path``, kept to one process from its first ``mark`` on.
 
-    ``root`` is what the chain starts from. The file is made empty when the run is made, so that one that is missing is a fault.
+    ``root`` is what the chain starts from. The file is made empty together with the run, so a missing one is a fault.
     """
 
     def __init__(self, path: Path, root: bytes) -> None:
