@@ -65,7 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "retrain",
         "audits",
     },
-    "gate": {"domain", "codec", "storage", "reports"},
+    "gate": {"domain", "codec", "storage", "reports", "verify"},
     "verify": {"domain", "codec", "storage"},
     "__main__": {"cli"},
 }

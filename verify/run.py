@@ -107,6 +107,18 @@ def verify(
     )  # fmt: skip
 
 
+def recompute(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> tuple[Verdict, ...]:
+    """What needs no model: whether the parameters agree, and every guarantee of the report at ``path``.
+
+    ``parents`` are the reports it builds on, as far as they are at hand. Only plans of protection are read from disk.
+    """
+    wrong = [
+        Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=sentence) for sentence in contradictions(report)
+    ]
+    judged = _guarantees(path, report, parents, lambda text: None)
+    return (*wrong, *(each.verdict for each in judged))
+
+
 def _located(path: Path, artifact: Artifact) -> Path:
     return Path(os.path.normpath(path.parent.absolute() / artifact.path))
 

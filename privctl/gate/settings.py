@@ -165,7 +165,7 @@ KEYS: dict[str, Key] = {
         ),
         Key(
             name="accepted_assumptions",
-            about="The only assumptions nobody checked that a guarantee may rest on; any by default.",
+            about="The only unchecked assumptions a guarantee may rest on; all but those about the loss.",
             read=strings,
             text=_as_list,
             metavar="NAME,...",
@@ -206,7 +206,14 @@ KEYS: dict[str, Key] = {
             "forbid_outcomes",
             "Outcomes of verdicts that stop a build; REFUTED always does.",
             (Outcome.REFUTED.value, Outcome.INCONCLUSIVE.value),
-            demand=True,
+        ),
+        Key(
+            name="recompute",
+            about="Whether guarantees are computed again from their reports; true.",
+            read=flag,
+            text=_as_flag,
+            metavar="true|false",
+            demand=False,
         ),
         Key(
             name="require_model",

@@ -13,7 +13,11 @@ max_epsilon = 8
 at_delta = 1e-5
 require = ["proved", "conditional"]
 
-# A conditional guarantee is worth what its assumptions are. List those you stand behind, and no others count.
+# What is guaranteed is computed again from what the reports say was done.
+recompute = true
+
+# A conditional guarantee is worth what its assumptions are. Those about the loss (convex-loss, smooth-loss, ...) count
+# only where they are listed. List the ones you stand behind, and no others count.
 # accepted_assumptions = ["starting weights", "vocabulary"]
 
 # Whose presence is protected, and against which neighbours.

@@ -57,7 +57,7 @@ Capture = pytest.CaptureFixture[str]
         ([OWN, AUDIT, "--max-exposure", "10"], 3, "measured it"),
         ([OWN, AUDIT, "--required-steps", "audit,retrain"], 0, "PASS"),
         ([OWN, AUDIT, "--required-steps", "verify"], 3, "privctl verify"),
-        ([OWN, AUDIT, "--forbid-outcomes", "INCONCLUSIVE"], 3, "INCONCLUSIVE by audit"),
+        ([OWN, AUDIT, "--forbid-outcomes", "INCONCLUSIVE", "--max-auc", "0.99"], 3, "INCONCLUSIVE by audit"),
         ([OWN, AUDIT, "--max-age-days", "1"], 0, "PASS"),
         ([OWN, "--max-epsilon", "3", "--require-model", "true"], 3, "not at hand"),
         # The one that learnt by heart.
@@ -231,7 +231,7 @@ def test_every_format_to_a_file(here: Path, capsys: Capture, monkeypatch: pytest
     assert printed.err == ""
     assert run([*call, "-o", "out"]) == 1
     assert Path("out").read_text() == printed.out
-    assert capsys.readouterr() == ("", "privctl: gate: FAIL (1 failed, 3 passed); wrote out\n")
+    assert capsys.readouterr() == ("", "privctl: gate: FAIL (1 failed, 4 passed); wrote out\n")
 
 
 def test_json_by_its_short_name(here: Path, capsys: Capture) -> None:
@@ -257,11 +257,13 @@ def test_a_line_named_is_the_line_of_the_value(here: Path, capsys: Capture) -> N
     assert '"upper": 0.5' in Path(AUDIT).read_text().splitlines()[auc["line"] - 1]
 
 
-def test_a_gate_needs_no_engine(here: Path) -> None:
-    """The action installs click and blake3 alone."""
+@pytest.mark.parametrize("recompute", [True, False])
+def test_a_gate_needs_no_engine(here: Path, recompute: bool) -> None:
+    """Judging takes click and blake3; computing guarantees again numpy, scipy and python-flint as well."""
+    asked = [OWN, AUDIT, "--model", MODEL, "--max-epsilon", "3", "--format", "sarif"]
     script = (
         "import sys\nfrom privctl.cli import run\n"
-        f"code = run(['gate', {OWN!r}, {AUDIT!r}, '--model', {MODEL!r}, '--max-epsilon', '3', '--format', 'sarif'])\n"
+        f"code = run(['gate', *{asked!r}, '--recompute', '{str(recompute).lower()}'])\n"
         "print(code, sorted({m.split('.')[0] for m in sys.modules}), file=sys.stderr)"
     )
     root = Path(__file__).resolve().parents[2]
@@ -269,7 +271,8 @@ def test_a_gate_needs_no_engine(here: Path) -> None:
         [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True
     )
     assert done.stderr.startswith("0 "), done.stderr
-    heavy = ("torch", "numpy", "scipy", "rich", "transformers", "cryptography", "safetensors")
+    heavy = ["torch", "rich", "transformers", "cryptography", "safetensors", "z3", "highspy", "matplotlib"]
+    heavy += [] if recompute else ["numpy", "scipy", "flint"]
     assert not [name for name in heavy if f"'{name}'" in done.stderr]
     assert "'blake3'" in done.stderr
 

@@ -117,8 +117,9 @@ def lower_bound(value: float | None, delta: float = 1e-5, **more: Any) -> Eviden
 
 
 def judged(*paths: Path, environment: Mapping[str, str] | None = None, **flags: str) -> GateJudgement:
-    """The judgement under a policy given by flags alone."""
-    return judge(paths, read_policy(None, flags, environment or {}, RULES), None, NOW)
+    """The judgement under a policy given by flags alone; reports made by hand do not bear computing again."""
+    given = {"recompute": "false", **flags}
+    return judge(paths, read_policy(None, given, environment or {}, RULES), None, NOW)
 
 
 def of(judgement: GateJudgement, rule: str) -> list[Finding]:

@@ -9,6 +9,8 @@ import pytest
 
 from privctl.domain.guarantee import (
     Adjacency,
+    Assumption,
+    AssumptionState,
     Guarantee,
     Notion,
     PrivacyUnit,
@@ -78,6 +80,27 @@ def test_what_counts(tmp_path: Path, guarantee: Guarantee, flags: dict[str, str]
     assert (found.fix == "") == (outcome is PASS)
     line = (tmp_path / "m.report.json").read_text().splitlines()[found.place.line - 1]
     assert '"epsilon"' in line or '"guarantees"' in line
+
+
+CONVEX = Assumption(name="convex-loss", statement="convex", state=AssumptionState.ASSERTED)
+OF_CONVEX = replace(CONDITIONAL, name="convex", assumptions=(ENFORCED, CONVEX))
+
+
+def test_no_assumption_about_the_loss_counts_unless_the_policy_names_it(tmp_path: Path) -> None:
+    """The weights of a Llama with noise have a small epsilon if its loss is convex, and 306 as it is."""
+    report = making(tmp_path / "m.report.json", OF_CONVEX)
+    found = only(judged(report, max_epsilon="2"), "max_epsilon")
+    assert (found.outcome, "rests on convex-loss" in found.message) == (FAIL, True)
+    named = only(judged(report, max_epsilon="2", accepted_assumptions="convex-loss"), "max_epsilon")
+    assert named.outcome is PASS
+
+
+@pytest.mark.parametrize(("delta", "outcome"), [(0.1, FAIL), (1 / 60, FAIL), (0.016, PASS)])
+def test_no_delta_at_which_a_record_may_come_out_whole(tmp_path: Path, delta: float, outcome: object) -> None:
+    report = making(tmp_path / "m.report.json", replace(PROVED, delta=delta), parameters={"dataset_size": 60})
+    found = only(judged(report, max_epsilon="2", at_delta="0.5"), "max_epsilon")
+    assert found.outcome is outcome
+    assert outcome is PASS or "one of 60 examples may come out whole" in found.message
 
 
 def test_one_of_several_candidates(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_a_step_that_names_only_the_report_is_about_its_model(tmp_path: Path) ->
 )
 def test_verdicts(tmp_path: Path, outcome: Outcome, forbidden: str, found: object) -> None:
     looked = audit(tmp_path / "a.json", verdicts=[replace(LEAK, outcome=outcome)])
-    judgement = judged(making(tmp_path / "m.json", PROVED), looked, forbid_outcomes=forbidden)
+    judgement = judged(making(tmp_path / "m.json", PROVED), looked, forbid_outcomes=forbidden, max_epsilon="8")
     assert only(judgement, "forbid_outcomes").outcome is found
 
 
@@ -208,12 +208,23 @@ def test_ages(tmp_path: Path, created: str, outcome: object) -> None:
     assert only(judged(report, max_age_days="5"), "max_age_days").outcome is outcome
 
 
+@pytest.mark.parametrize("created", ["yesterday", "", "2099-01-01T00:00:00Z"])
+def test_an_impossible_date_fails_whatever_the_policy_asks(tmp_path: Path, created: str) -> None:
+    judgement = judged(making(tmp_path / "m.json", PROVED, created=created), max_epsilon="8")
+    assert only(judgement, "max_age_days").outcome is FAIL
+
+
+def test_a_step_that_privctl_does_not_write_fails(tmp_path: Path) -> None:
+    judgement = judged(making(tmp_path / "m.json", PROVED, step="train"), max_epsilon="8")
+    assert "'train' is none of privctl's" in only(judgement, "contradiction").message
+
+
 # Waivers.
 
 
 def waived(tmp_path: Path, *entries: str, verdict: Verdict = LEAK) -> GateJudgement:
     policy = tmp_path / "policy.toml"
-    policy.write_text("max_epsilon = 8\n" + "".join(f"[[waiver]]\n{entry}\n" for entry in entries))
+    policy.write_text("max_epsilon = 8\nrecompute = false\n" + "".join(f"[[waiver]]\n{entry}\n" for entry in entries))
     looked = audit(tmp_path / "a.json", verdicts=[verdict])
     report = making(tmp_path / "m.json", PROVED)
     return judge([report, looked], read_policy(policy, {}, {}, RULES), None, NOW)

@@ -119,7 +119,7 @@ def test_one_quantity(tmp_path: Path, rule: str, limit: str, item: Evidence, out
 
 def test_every_attack_is_judged_and_the_largest_is_named(tmp_path: Path) -> None:
     report = making(tmp_path / "m.report.json", PROVED)
-    fine = [auc(0.5, 0.45, 0.55), auc(0.52, 0.47, 0.57, "zlib"), auc(0.9, 0.8, 0.95, BLIND)]
+    fine = [auc(0.5, 0.45, 0.55), auc(0.52, 0.47, 0.57, "zlib"), auc(0.53, 0.48, 0.9, BLIND)]
     passed = only(judged(report, audit(tmp_path / "a.json", *fine), max_auc="0.6"), "max_auc")
     assert (passed.subject, passed.message) == ("zlib AUC", "the largest of 2 upper bounds 0.57 is within 0.6")
     more = [*fine, auc(0.8, 0.7, 0.9, "rmia"), auc(0.6, 0.5, 0.7, "lira")]
@@ -129,6 +129,17 @@ def test_every_attack_is_judged_and_the_largest_is_named(tmp_path: Path) -> None
         ("lira AUC", INCONCLUSIVE),
         ("zlib AUC", PASS),
     }
+
+
+@pytest.mark.parametrize("baseline", [BLIND, LENGTH])
+@pytest.mark.parametrize("interval", [(0.9, 0.8, 0.95), (0.1, 0.05, 0.2)])
+def test_a_confounded_audit_is_no_pass(tmp_path: Path, baseline: str, interval: tuple[float, float, float]) -> None:
+    """Where the records differ without the model, an attack that is blind to it may look harmless."""
+    report = making(tmp_path / "m.report.json", PROVED)
+    looked = audit(tmp_path / "a.json", auc(0.5, 0.45, 0.55), auc(*interval, baseline))
+    found = only(judged(report, looked, max_auc="0.6"), "max_auc")
+    assert found.outcome is INCONCLUSIVE
+    assert "confounded" in found.message
 
 
 def test_a_backward_auc_is_no_pass(tmp_path: Path) -> None:

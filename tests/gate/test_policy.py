@@ -42,6 +42,7 @@ VALUES: dict[str, tuple[str, str]] = {
     "max_age_days": ("30", "30"),
     "forbid_outcomes": ('["REFUTED", "INCONCLUSIVE"]', "REFUTED,INCONCLUSIVE"),
     "require_model": ("true", "true"),
+    "recompute": ("false", "false"),
 }
 WAIVER = '[[waiver]]\nid = "W"\nrule = "max_auc"\nreason = "known"\nexpires = 2030-01-31\n'
 
@@ -208,7 +209,14 @@ def test_text_of_powers(text: str) -> None:
 
 
 def test_refuted_is_forbidden_whatever_the_policy_says() -> None:
-    assert read('forbid_outcomes = "INCONCLUSIVE"\n').forbid_outcomes == ("REFUTED", "INCONCLUSIVE")
+    asked = read('max_auc = 0.6\nforbid_outcomes = "INCONCLUSIVE"\n')
+    assert asked.forbid_outcomes == ("REFUTED", "INCONCLUSIVE")
+
+
+def test_a_policy_that_only_names_outcomes_asks_nothing() -> None:
+    """A model without a single report of an audit or a guarantee would meet it."""
+    with pytest.raises(UsageFault, match="asks nothing of a model"):
+        read('forbid_outcomes = ["REFUTED", "INCONCLUSIVE"]\n')
 
 
 def test_a_name_is_counted_once() -> None:

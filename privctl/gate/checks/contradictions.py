@@ -16,6 +16,11 @@ from privctl.gate.files import Loaded
 from privctl.gate.policy import Policy
 
 RULE = "contradiction"
+#: The steps that privctl writes reports of.
+WRITTEN = frozenset({
+    "account", "audit", "claims", "inspect", "noise", "replay", "retrain", "secrets-plan", "secrets-scan", "shadow",
+    "verify",
+})  # fmt: skip
 _RANK = {Status.PROVED: 0, Status.CONDITIONAL: 1, Status.CLAIMED: 2, Status.REFUTED: 3, Status.VOID: 3}
 _SHARES = ("AUC", "TPR", "rate on", "disclosed", "training text", "held-out text", "accuracy", "precision", "recall")
 _DIFFERENCE = "AUC over "
@@ -23,7 +28,7 @@ _DIFFERENCE = "AUC over "
 
 def check(case: Case, policy: Policy) -> Iterator[Finding]:
     """Every contradiction in the reports that the other rules read."""
-    found = [*_of_guarantees(case), *_of_audits(case), *_of_training(case)]
+    found = [*_of_steps(case), *_of_guarantees(case), *_of_audits(case), *_of_training(case)]
     if not found and (case.makers or case.looks):
         yield Finding(
             rule=RULE,
@@ -33,6 +38,12 @@ def check(case: Case, policy: Policy) -> Iterator[Finding]:
             place=case.anchor,
         )
     yield from found
+
+
+def _of_steps(case: Case) -> Iterator[Finding]:
+    for report in {each.digest: each for each in (*case.history, *case.looks)}.values():
+        if report.report.step not in WRITTEN:
+            yield _finding(str(report.path), f"its step {report.report.step!r} is none of privctl's", report, "step")
 
 
 def _of_guarantees(case: Case) -> Iterator[Finding]:

@@ -17,6 +17,10 @@ from privctl.gate.files import Loaded
 from privctl.gate.policy import Policy
 
 EPSILON, POSTERIOR = "max_epsilon", "max_posterior"
+#: Assumptions about the loss that was trained. They are false of neural networks, so a policy must name them.
+OF_THE_LOSS = frozenset({
+    "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity", "step-size",
+})  # fmt: skip
 _ORDER = {Status.PROVED: 0, Status.CONDITIONAL: 1, Status.CLAIMED: 2}
 
 #: A guarantee that counts: its report, its position there, itself and the number that is judged.
@@ -160,11 +164,24 @@ def _unfit(report: Loaded, guarantee: Guarantee, policy: Policy) -> str:
         return f"has adjacency {guarantee.adjacency}"
     if policy.scope is Scope.ALL_CANDIDATES and guarantee.scope is Scope.THIS_MODEL and _candidates(report) > 1:
         return "speaks of one of several candidates alone"
-    if policy.accepted_assumptions is not None:
-        taken = [name for name in _asserted(guarantee) if name not in policy.accepted_assumptions]
-        if taken:
-            return f"rests on {', '.join(taken)}, which the policy does not accept unchecked"
+    accepted = policy.accepted_assumptions
+    taken = [
+        name for name in _asserted(guarantee) if (name in OF_THE_LOSS if accepted is None else name not in accepted)
+    ]
+    if taken:
+        return f"rests on {', '.join(taken)}, which the policy does not accept unchecked"
+    records = _records(report)
+    if records and guarantee.delta * records >= 1:
+        return f"is at delta {guarantee.delta:g}, at which one of {records} examples may come out whole"
     return ""
+
+
+def _records(report: Loaded) -> int:
+    """The number of examples behind a report; 0 where it names none."""
+    mechanism, said = report.report.mechanism, report.report.parameters.get("dataset_size")
+    if isinstance(mechanism, WeightNoise):
+        return mechanism.training.dataset_size
+    return said if isinstance(said, int) and not isinstance(said, bool) else 0
 
 
 def _candidates(report: Loaded) -> int:

@@ -19,7 +19,8 @@ from privctl.gate.policy import Policy
 AUC, TPR, EXPOSURE, DISCLOSED = "max_auc", "max_tpr", "max_exposure", "max_disclosed"
 EXTRACTED, LOWER_BOUND = "max_extracted", "max_epsilon_lower_bound"
 #: Attacks without the model, which say how the records differ by themselves.
-BASELINES = ("blind baseline", "length baseline", "reference control")
+BLIND, LENGTH, CONTROL = "blind baseline", "length baseline", "reference control"
+BASELINES = (BLIND, LENGTH, CONTROL)
 #: Beginnings and parts of quantities' names, as audits write them.
 _TPR, _FPR = "TPR at ", " % FPR"
 _MEDIAN, _DISCLOSED = "median bits, included", "disclosed, included"
@@ -136,6 +137,7 @@ def _below(case: Case, policy: Policy, rule: str, limit: float, found: list[_Mea
     passed: list[_Measured] = []
     for report, i, item in found:
         doubt = _doubt(item, policy) or ("" if item.upper is not None else "it has no upper bound")
+        doubt = doubt or (_confounded(report) if rule in (AUC, TPR) else "")
         if item.lower is not None and item.lower > limit:
             yield Finding(
                 rule=rule,
@@ -186,6 +188,20 @@ def _doubt(item: Evidence, policy: Policy) -> str:
     if item.confidence < policy.min_confidence:
         return f"it holds with {100 * item.confidence:g} % confidence, and {100 * policy.min_confidence:g} % are asked"
     return ""
+
+
+def _confounded(report: Loaded) -> str:
+    """Why an audit cannot tell what the model gives away; empty where the records are alike without it."""
+    apart = [
+        item.method
+        for item in report.report.evidence
+        if item.method in (BLIND, LENGTH)
+        and item.quantity == "AUC"
+        and item.lower is not None
+        and item.upper is not None
+        and not item.lower <= 0.5 <= item.upper
+    ]
+    return f"confounded: the records differ without the model ({' and '.join(apart)})" if apart else ""
 
 
 def _fpr_of(quantity: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -110,12 +111,11 @@ def _counts(verdict: Verdict, policy: Policy) -> bool:
 
 
 def age(case: Case, policy: Policy) -> Iterator[Finding]:
-    """Whether the reports of this model are young enough, and none is from the future."""
-    if policy.max_age_days is None:
-        return
+    """Whether every report of this model has a date that can be true, and is young enough."""
+    days = math.inf if policy.max_age_days is None else policy.max_age_days
     late = False
     for report in (*case.makers, *case.looks):
-        said = _too_old(report, case.now, policy.max_age_days)
+        said = _too_old(report, case.now, days)
         if said:
             late = True
             yield Finding(
@@ -126,7 +126,7 @@ def age(case: Case, policy: Policy) -> Iterator[Finding]:
                 fix=f"run the {report.report.step} step again",
                 place=report.place("created"),
             )
-    if not late and (case.makers or case.looks):
+    if policy.max_age_days is not None and not late and (case.makers or case.looks):
         yield Finding(
             rule=AGE,
             outcome=GateOutcome.PASS,
@@ -141,7 +141,7 @@ def _too_old(report: Loaded, now: datetime, days: float) -> str:
     try:
         made = datetime.fromisoformat(created)
     except ValueError:
-        return "its date is none"
+        return f"its date {created!r} is no date"
     made = made.replace(tzinfo=UTC) if made.tzinfo is None else made
     if made - now > _SKEW:
         return f"it says it was written at {created}, which lies ahead"

@@ -1,0 +1,87 @@
+"""What is guaranteed, computed again: a report that says more than follows from its own mechanism does not pass.
+
+This is the part of ``privctl verify`` that needs no weights. It shows that a report agrees with itself and with the
+mathematics, not that the training it speaks of took place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from privctl.domain.errors import PrivctlError
+from privctl.domain.gate import Finding, GateOutcome
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.gate.case import Case
+from privctl.gate.files import Loaded
+from privctl.gate.policy import Policy
+
+RULE = "recomputed"
+
+
+def check(case: Case, policy: Policy) -> Iterator[Finding]:
+    """Every guarantee that the policy could count, recomputed from its report."""
+    if not policy.recompute or (policy.max_epsilon is None and policy.max_posterior is None):
+        return
+    reports = [each for each in (*case.makers, *case.inherited) if each.report.guarantees]
+    try:
+        # Not at the top: this needs numpy and scipy, which a gate over audits alone does without.
+        from verify.run import recompute
+    except ImportError as missing:
+        if reports:
+            yield _finding(
+                reports[0],
+                f"what is guaranteed cannot be computed again, for {missing.name} is not installed",
+                GateOutcome.INCONCLUSIVE,
+                "install privctl with everything it needs, or set recompute = false in the policy",
+            )
+        return
+    known = {each.digest: each.report for each in case.history}
+    wrong: list[Finding] = []
+    for report in reports:
+        parents = [known[parent.digest] for parent in report.report.parents if parent.digest in known]
+        try:
+            verdicts = recompute(report.path, report.report, parents)
+        except PrivctlError as fault:
+            wrong.append(_finding(report, f"it cannot be computed again: {fault}", GateOutcome.INCONCLUSIVE, _FIX))
+            continue
+        wrong += [_stopping(report, verdict) for verdict in verdicts if _stops(verdict)]
+    if reports and not wrong:
+        count = sum(len(each.report.guarantees) for each in reports)
+        yield Finding(
+            rule=RULE,
+            outcome=GateOutcome.PASS,
+            subject=case.name,
+            message=f"{'the guarantee' if count == 1 else f'{count} guarantees'} computed again from what the "
+            f"{'report says' if len(reports) == 1 else 'reports say'} was done",
+            place=reports[0].place("guarantees"),
+        )
+    yield from wrong
+
+
+_FIX = "use the report as privctl wrote it, or run the step again; privctl verify says more"
+
+
+def _stops(verdict: Verdict) -> bool:
+    """A policy that requires no more than claims has been told that they do not follow."""
+    return verdict.decisive and verdict.outcome in (Outcome.REFUTED, Outcome.INCONCLUSIVE)
+
+
+def _stopping(report: Loaded, verdict: Verdict) -> Finding:
+    refuted = verdict.outcome is Outcome.REFUTED
+    return _finding(
+        report,
+        f"{verdict.subject}: {'does not follow' if refuted else 'cannot be decided'}: {verdict.reason}",
+        GateOutcome.FAIL if refuted else GateOutcome.INCONCLUSIVE,
+        _FIX,
+    )
+
+
+def _finding(report: Loaded, message: str, outcome: GateOutcome, fix: str) -> Finding:
+    return Finding(
+        rule=RULE,
+        outcome=outcome,
+        subject=str(report.path),
+        message=message,
+        fix=fix,
+        place=report.place("guarantees"),
+    )
