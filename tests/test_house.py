@@ -65,7 +65,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "retrain",
         "audits",
     },
-    "gate": {"domain", "codec", "storage", "reports", "verify"},
+    "signing": {"domain", "storage", "reports"},
+    "gate": {"domain", "codec", "storage", "reports", "signing", "verify"},
     "verify": {"domain", "codec", "storage"},
     "__main__": {"cli"},
 }

@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "claims": ("privctl.cli.claims:claims", "Judge published claims of privacy, by proofs that can be checked again."),
     "report": ("privctl.cli.report:report", "One page of everything known of a model; also Markdown and model cards."),
     "gate": ("privctl.cli.gate:gate", "Hold reports against a policy: pass, fail or inconclusive, for CI."),
+    "sign": ("privctl.cli.sign:sign", "Sign reports with a key of your own, or check who signed them."),
     "verify": ("privctl.cli.verify:verify", "Compute again what a report promises; check its files and its noise."),
     "inspect": ("privctl.cli.inspect:inspect", "Show what a checkpoint holds and the chain of reports behind it."),
     "completion": ("privctl.cli.completion:completion", "Print what makes a shell complete privctl's commands."),

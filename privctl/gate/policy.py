@@ -52,6 +52,7 @@ class Policy:
     max_age_days: float | None = None
     forbid_outcomes: tuple[str, ...] = (Outcome.REFUTED.value,)
     require_model: bool = False
+    require_signer: tuple[str, ...] = ()
     recompute: bool = True
     waivers: tuple[Waiver, ...] = ()
     settings: tuple[Setting, ...] = ()

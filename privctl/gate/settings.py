@@ -208,6 +208,13 @@ KEYS: dict[str, Key] = {
             (Outcome.REFUTED.value, Outcome.INCONCLUSIVE.value),
         ),
         Key(
+            name="require_signer",
+            about="Public keys (.pub files), one of which must have signed each report.",
+            read=strings,
+            text=_as_list,
+            metavar="FILE,...",
+        ),
+        Key(
             name="recompute",
             about="Whether guarantees are computed again from their reports; true.",
             read=flag,

@@ -28,6 +28,7 @@ adjacencies = ["add-or-remove", "replace-one", "zero-out"]
 
 # The model, its history and what was done with it.
 require_model = true          # --model must be given, and be the one the reports describe
+# require_signer = ["ci.pub"] # each report must be signed by one of these keys (privctl sign)
 required_steps = ["audit"]    # of retrain, noise, replay, audit, verify, inspect
 max_age_days = 90
 

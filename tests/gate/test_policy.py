@@ -43,6 +43,7 @@ VALUES: dict[str, tuple[str, str]] = {
     "forbid_outcomes": ('["REFUTED", "INCONCLUSIVE"]', "REFUTED,INCONCLUSIVE"),
     "require_model": ("true", "true"),
     "recompute": ("false", "false"),
+    "require_signer": ('["a.pub", "b.pub"]', "a.pub,b.pub"),
 }
 WAIVER = '[[waiver]]\nid = "W"\nrule = "max_auc"\nreason = "known"\nexpires = 2030-01-31\n'
 

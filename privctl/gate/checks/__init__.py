@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from privctl.domain.gate import Finding, Rule
 from privctl.gate.case import MODEL, Case
 from privctl.gate.chain import CHAIN, READABLE
-from privctl.gate.checks import contradictions, exposure, guarantees, leakage, power, recomputed, steps
+from privctl.gate.checks import contradictions, exposure, guarantees, leakage, power, recomputed, signatures, steps
 from privctl.gate.policy import Policy
 
 Check = Callable[[Case, Policy], Iterator[Finding]]
 
 #: Rules that are looked at for every model, in the order in which they are shown.
 CHECKS: dict[str, tuple[str, Check]] = {
+    signatures.RULE: ("every report is signed by whom the policy trusts", signatures.check),
     contradictions.RULE: ("reports agree with themselves", contradictions.check),
     guarantees.EPSILON: ("a guarantee that counts has a small enough epsilon", guarantees.epsilon),
     guarantees.POSTERIOR: ("secrets are protected well enough", guarantees.posterior),
@@ -37,7 +38,7 @@ _BELIEF = {
 RULES: dict[str, Rule] = {
     **{name: Rule(name=name, about=about, waivable=False) for name, about in _BELIEF.items()},
     **{
-        name: Rule(name=name, about=about, waivable=name not in (contradictions.RULE, recomputed.RULE))
+        name: Rule(name=name, about=about, waivable=name not in (contradictions.RULE, recomputed.RULE, signatures.RULE))
         for name, (about, _) in CHECKS.items()
     },
 }  # fmt: skip

@@ -1,0 +1,62 @@
+"""Who vouches for the reports: each must bear a signature by one of the policy's keys.
+
+A signature keeps others from editing or replacing a report. Its signer can still say what is not true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.gate import Finding, GateOutcome
+from privctl.gate.case import Case
+from privctl.gate.files import read_bounded
+from privctl.gate.policy import Policy
+from privctl.signing import LARGEST, envelope_path, signed_by, signer
+
+RULE = "require_signer"
+
+
+def check(case: Case, policy: Policy) -> Iterator[Finding]:
+    """The signature of every report in the model's history and of those that looked at it."""
+    if not policy.require_signer:
+        return
+    reports = list({each.digest: each for each in (*case.history, *case.looks)}.values())
+    place = policy.places.get(RULE, case.anchor)
+    try:
+        signers = [signer(Path(name), read_bounded(Path(name), LARGEST, UsageFault)) for name in policy.require_signer]
+    except ImportError as missing:
+        yield Finding(
+            rule=RULE,
+            outcome=GateOutcome.INCONCLUSIVE,
+            subject=case.name,
+            message=f"no signature can be checked, for {missing.name} is not installed",
+            fix="install cryptography beside privctl",
+            place=place,
+        )
+        return
+    unsigned = False
+    for report in reports:
+        envelope = envelope_path(report.path)
+        try:
+            signed_by(read_bounded(envelope, LARGEST), signers, report.report, report.digest)
+        except InputFault as fault:
+            unsigned = True
+            said = str(fault) if str(fault).startswith(str(envelope)) else f"{envelope} {fault}"
+            yield Finding(
+                rule=RULE,
+                outcome=GateOutcome.FAIL,
+                subject=str(report.path),
+                message=f"nobody the policy trusts vouches for it: {said}",
+                fix="have who made it sign it (privctl sign --key), and give the .dsse.json beside it",
+                place=report.place(),
+            )
+    if reports and not unsigned:
+        yield Finding(
+            rule=RULE,
+            outcome=GateOutcome.PASS,
+            subject=case.name,
+            message=f"{'the report is' if len(reports) == 1 else f'all {len(reports)} reports are'} signed",
+            place=place,
+        )
