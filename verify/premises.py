@@ -18,7 +18,7 @@ _BELIEVED = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
 _NEVER_ENFORCED = frozenset({
     "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity",
     "tied-tensors", "separate-tensors", "unrounded-weights", "integer-tensors", "excluded-tensors", "frozen-tensors",
-    "vocabulary", "labels", "plan", "book of secrets", "priors", "pairwise form",
+    "initial-statistics", "vocabulary", "labels", "plan", "book of secrets", "priors", "pairwise form",
 })  # fmt: skip
 _OF_REGIME = {
     str(Regime.CONVEX): ("convex-loss", "clipping-keeps-convexity", "step-size"),
@@ -29,7 +29,10 @@ _OF_TRAINING = ("starting weights", "unit of privacy")
 #: Of secrets that a plan protects: any guarantee for one record takes the plan itself as known.
 _OF_PLAN = ("starting weights", "book of secrets", "priors")
 #: Why a tensor got no noise (by a word of the reason) -> the condition that brings.
-_UNTOUCHED = {"integer": "integer-tensors", "left out": "excluded-tensors", "public base": "frozen-tensors"}
+_UNTOUCHED = {
+    "integer": "integer-tensors", "left out": "excluded-tensors", "public base": "frozen-tensors",
+    "initial value": "initial-statistics",
+}  # fmt: skip
 _HALF = frozenset({"F16", "BF16"})
 _SECRET_SOURCE = "under a key from the operating system"  # noqa: S105 - what a report says of its noise
 
