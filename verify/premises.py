@@ -55,6 +55,9 @@ def faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Privac
     for name in _required(report, guarantee):
         if name not in states:
             yield f"it rests on the assumption {name!r}, which it does not name"
+    for name in _collected(report):
+        if states.get(name) is not AssumptionState.VIOLATED:
+            yield f"the {name} was collected from the private data, but it does not name that as violated"
     for name, state in states.items():
         yield from _unborne(report, name, state, parents)
 
@@ -90,6 +93,12 @@ def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
             yield "secret noise"
             if report.parameters.get("method") == "ferret":
                 yield "public masks"
+
+
+def _collected(report: PrivacyReport) -> list[str]:
+    """What the training took from the private data and released with the weights."""
+    found = report.parameters.get("collected_from_data")
+    return [str(name) for name in found] if isinstance(found, list) else []
 
 
 def _batches(event: Event) -> Batches | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.options import common, force
-from privctl.cli.running import STOPPING, heard, rendered, request_of, secrets_of
+from privctl.cli.running import STOPPING, heard, rendered, request_of, secrets_of, told_before
 from privctl.cli.training_options import clipping, data, schedule, training
 from privctl.domain.errors import UsageFault
 
@@ -86,6 +86,7 @@ def dpquant(**options: Any) -> None:
     job = prepare(request)
     with crew(choose_device(request.device)) as team:
         quiet = options["quiet"] or not team.leads
+        told_before(job, quiet=quiet)
         report = carry_out(
             job,
             team,

@@ -10,7 +10,7 @@ import click
 from privctl.cli.dpquant import dpquant
 from privctl.cli.ferret import ferret
 from privctl.cli.options import common, force
-from privctl.cli.running import STOPPING, heard, rendered, request_of, secrets_of
+from privctl.cli.running import STOPPING, heard, rendered, request_of, secrets_of, told_before
 from privctl.cli.training_options import clipping, data, schedule, training
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def _run(method: str, options: dict[str, Any], **more: Any) -> None:
     with crew(choose_device(request.device)) as team:
         quiet = quiet or not team.leads
         note(_announced(job), quiet=quiet)
+        told_before(job, quiet=quiet)
         if job.delta is not None and job.delta >= 1 / len(job.task):
             note(f"delta {job.delta:g} is no less than 1 / examples: one may be published whole", quiet=quiet)
         interrupts = held(partial(note, STOPPING, quiet=quiet))

@@ -59,7 +59,7 @@ _SAME = (
 @click.option("--norm", type=click.Choice(["group"]), help="Replace batch normalisation by this.")
 @click.option("--train", multiple=True, help="Only parameters matching this glob (repeatable).")
 @click.option("--lora-rank", type=int, help="Train low-rank adapters only (needs peft).")
-@click.option("--labels", help="Class names, separated by commas, in order.")
+@click.option("--labels", help="Class names in order: a,b,c or a file with one a line.")
 @click.option(
     "--long",
     type=click.Choice(["refuse", "truncate"]),

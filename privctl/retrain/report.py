@@ -16,6 +16,7 @@ from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.reports import file_artifact, now, versions
 from privctl.retrain.budget import ledger_of
 from privctl.retrain.dpquant.measurements import measurements_of
+from privctl.retrain.names import collected, released_names
 from privctl.retrain.prepare import Job
 from privctl.retrain.secret_check import CheckedSecrets
 from privctl.retrain.secret_report import KEEP_THE_PLAN, plan_premise, secret_guarantee, secret_parameters
@@ -209,26 +210,6 @@ def starting_weights(job: Job) -> Assumption:
     )
 
 
-def released_names(job: Job) -> Iterator[Assumption]:
-    """That words and names of classes, which are released with the weights, know nothing of the examples."""
-    if job.model.text is not None and not job.model.vocabulary_from_private_data:
-        yield Assumption(
-            name="vocabulary",
-            statement="the tokenizer, which is released too, was made without these examples",
-            state=AssumptionState.ASSERTED,
-        )
-    for found, name, what in (
-        (job.model.vocabulary_from_private_data, "vocabulary", "the tokenizer's words"),
-        (job.labels_from_private_data, "labels", "the names of the classes"),
-    ):
-        if found:
-            yield Assumption(
-                name=name,
-                statement=f"{what} were known without the examples (they were collected from them)",
-                state=AssumptionState.VIOLATED if name == "vocabulary" else AssumptionState.ASSERTED,
-            )
-
-
 def secret_noise(noise: GradientNoise | None) -> Iterator[Assumption]:
     """That the noise, where there is some, cannot be foretold."""
     if noise is not None:
@@ -258,6 +239,7 @@ def parameters_of(job: Job, finished: Finished, noise: GradientNoise | None) -> 
         "lora_rank": request.model.lora_rank,
         "fresh_tensors": list(job.model.fresh),
         "regrouped_layers": len(job.model.regrouped),
+        "collected_from_data": list(collected(job)),
         "updates": finished.step,
         "steps_begun": finished.spent,
         "noise_source": None if noise is None else noise.description,

@@ -208,8 +208,7 @@ def test_text_classification_and_masked_words(data: Path, tmp_path: Path) -> Non
     assert retrain("dp-sgd", bare, labelled, output, *call, str(labelled), "--task", "text-classification") == 0
     report = report_of(output)
     assert "held-out accuracy" in {e.quantity for e in report.evidence}
-    # The classes' names come from the examples, which is said.
-    assert "labels" in {a.name for a in report.guarantees[0].assumptions}
+    assert report.guarantees[0].status is Status.VOID  # the classes' names come from the examples
     assert AutoModelForSequenceClassification.from_pretrained(output).config.id2label == {0: "no", 1: "yes"}
     assert retrain("dp-sgd", bare, data, tmp_path / "masked", *call, str(data), "--task", "masked-lm") == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,10 +49,11 @@ CLASSIFICATION = (TaskName.TEXT_CLASSIFICATION, TaskName.IMAGE_CLASSIFICATION)
 class TrainingModel:
     """A network in float32 on the CPU whose every parameter requires a gradient, and what its data must be like.
 
-    ``text`` is there for tasks on text, ``images`` for those on images, ``labels`` for classification, in the order of
-    the network's outputs. ``fresh`` names tensors that were drawn at random from ``seed`` though there is a checkpoint,
-    ``dropped`` tensors of the checkpoint that the task has no use for, ``regrouped`` layers whose batch normalisation
-    was replaced here by group normalisation.
+    ``text`` and ``tokenizer`` are there for tasks on text, ``images`` for those on images, ``labels`` for
+    classification, in the order of the network's outputs. ``tokenizer`` is what is saved, and encodes nothing: one that
+    does remembers whether it cut the last text, and would tell. ``fresh`` names tensors that were drawn at random from
+    ``seed`` though there is a checkpoint, ``dropped`` tensors of the checkpoint that the task has no use for,
+    ``regrouped`` layers whose batch normalisation was replaced here by group normalisation.
     """
 
     path: Path
@@ -60,6 +62,7 @@ class TrainingModel:
     initial_weights: Literal["checkpoint", "random"]
     seed: int
     text: TextFacts | None = None
+    tokenizer: Any = None
     images: ImageFacts | None = None
     labels: tuple[str, ...] | None = None
     fresh: tuple[str, ...] = ()
@@ -70,7 +73,7 @@ class TrainingModel:
     @property
     def companion(self) -> Any:
         """What is saved beside the weights, by its ``save_pretrained``: the tokenizer, or the scaling of images."""
-        return self.images if self.text is None else self.text.tokenizer
+        return self.images if self.text is None else self.tokenizer
 
 
 def load_for_training(
@@ -120,7 +123,8 @@ def load_for_training(
         network=network,
         initial_weights="random" if random else "checkpoint",
         seed=seed,
-        text=None if tokenizer is None else _text_facts(path, task, network, tokenizer),
+        text=None if tokenizer is None else _text_facts(path, task, network, copy.deepcopy(tokenizer)),
+        tokenizer=tokenizer,
         images=image_facts(folder, network.config) if tokenizer is None else None,
         labels=_names(network.config) if task in CLASSIFICATION else None,
         fresh=tuple(sorted({*misfits.missing, *misfits.mismatched})),
