@@ -6,7 +6,7 @@ the report bears out, a condition that is missing, and a status better than the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from privctl.domain.events import Batches, Event, Ledger, SampledGaussian, SecretMixture
 from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, Status, status_of
@@ -55,9 +55,7 @@ def faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Privac
     for name in _required(report, guarantee):
         if name not in states:
             yield f"it rests on the assumption {name!r}, which it does not name"
-    for name in _collected(report):
-        if states.get(name) is not AssumptionState.VIOLATED:
-            yield f"the {name} was collected from the private data, but it does not name that as violated"
+    yield from _of_names(report, states)
     for name, state in states.items():
         yield from _unborne(report, name, state, parents)
 
@@ -95,10 +93,12 @@ def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
                 yield "public masks"
 
 
-def _collected(report: PrivacyReport) -> list[str]:
-    """What the training took from the private data and released with the weights."""
+def _of_names(report: PrivacyReport, states: Mapping[str, AssumptionState]) -> Iterator[str]:
+    """That what the training took from the private data and released as it is leaves no guarantee."""
     found = report.parameters.get("collected_from_data")
-    return [str(name) for name in found] if isinstance(found, list) else []
+    for name in map(str, found if isinstance(found, list) else ()):
+        if states.get(name) is not AssumptionState.VIOLATED:
+            yield f"the {name} was collected from the private data, but it does not name that as violated"
 
 
 def _batches(event: Event) -> Batches | None:
