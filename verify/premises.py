@@ -25,6 +25,7 @@ _OF_REGIME = {
     str(Regime.STRONGLY_CONVEX): ("strongly-convex-loss", "clipping-inactive", "step-size"),
     str(Regime.SMOOTH): ("smooth-loss",),
 }
+_OF_START = ("starting weights", "normalisation statistics")
 _OF_TRAINING = ("starting weights", "unit of privacy")
 #: Of secrets that a plan protects: any guarantee for one record takes the plan itself as known.
 _OF_PLAN = ("starting weights", "book of secrets", "priors")
@@ -78,6 +79,8 @@ def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     if report.step == "retrain":
         of_secret = guarantee.notion is Notion.SECRET_PROTECTION
         planned = "plan" in report.parameters
+        if report.parameters.get("frozen_norm_layers"):
+            yield "normalisation statistics"
         yield from _OF_PLAN if of_secret else (*_OF_TRAINING, "plan" if planned else "number of examples")
     if guarantee.notion is Notion.MUTUAL_INFORMATION:
         yield "public masks"
@@ -138,7 +141,7 @@ def _unborne(
         yield f"{word}, but no report of a training from random weights behind these bytes records these facts"
     elif name in ("secret-noise", "secret noise") and _SECRET_SOURCE not in _source(report):
         yield f"{word}, but the noise came from {_source(report) or 'a source that is not named'}"
-    elif name == "starting weights" and report.parameters.get("initial_weights") != "random":
+    elif name in _OF_START and report.parameters.get("initial_weights") != "random":
         yield f"{word}, but the training began with weights from elsewhere"
     elif name == "step-size" and not _smoothness(report.mechanism):
         yield f"{word}, but the loss's smoothness is not known"

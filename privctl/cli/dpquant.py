@@ -69,8 +69,9 @@ def dpquant(**options: Any) -> None:
     Example:
       privctl retrain dpquant model/ --data train.jsonl --epsilon 8 --format luq-fp4 \\
           --quantized-fraction 0.75 --epochs 20 --batch-size 512 -o private/
-      privctl retrain dpquant resnet/ --data images/ --task image-classification --norm group \\
-          --epsilon 8 --format fp8 --layers random --compute-target 0.9 -o private/
+      privctl retrain dpquant resnet/ --data images/ --task image-classification \\
+          --labels dark,light --norm frozen --epsilon 8 --format fp8 --layers random \\
+          --compute-target 0.9 -o private/
     """
     from privctl.codec import encode
     from privctl.models import choose_device

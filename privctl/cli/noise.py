@@ -209,7 +209,9 @@ def _evaluation(checkpoint: Checkpoint, options: dict[str, Any]) -> Any:
     texts = [record.text for record in read_records(Path(options["evaluate"]))]
 
     def evaluate(weights: Path) -> float:
-        return perplexity(load_model(weights, folder=checkpoint.folder), texts)
+        # a folder with the files that are released with it; a lone file has only those of the original
+        folder = None if weights.is_dir() else checkpoint.folder
+        return perplexity(load_model(weights, folder=folder), texts)
 
     note(f"perplexity on {len(texts)} texts of {options['evaluate']}", quiet=options["quiet"])
     return evaluate, evaluate(checkpoint.root)

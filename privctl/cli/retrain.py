@@ -54,6 +54,11 @@ def dp_sgd(**options: Any) -> None:
     trained from scratch. Ctrl-C saves the state after the step in progress, and --resume goes on from there; the state
     lies in OUTPUT.run until the run is done.
 
+    What is written is loaded by transformers alone and compared with the network that was measured, before it gets its
+    name. Name the classes of a classifier with --labels: names collected from the private data void the guarantee.
+    Batch normalisation mixes examples and is refused; with --norm frozen it keeps its running statistics, which must be
+    public like the weights that the training begins with.
+
     With --secrets, every record is drawn with the probability that the plan gives it, and the report says what an
     attacker may still learn of each secret, beside the guarantee for one record. Steps, expected batch size and noise
     are the plan's; --noise-multiplier or --epsilon may ask for more noise.
@@ -62,6 +67,8 @@ def dp_sgd(**options: Any) -> None:
     Example:
       privctl retrain dp-sgd model/ --data train.jsonl --held-out test.jsonl --epsilon 8 \\
           --epochs 3 --batch-size 512 -o private/
+      privctl retrain dp-sgd model/ --data train.jsonl --task text-classification \\
+          --labels 0,1 --epsilon 8 -o private/
       torchrun --nproc-per-node 2 -m privctl retrain dp-sgd model/ --data train.jsonl \\
           --epsilon 8 -o private/
       privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 \\

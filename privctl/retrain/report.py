@@ -156,7 +156,7 @@ def _guarantees(
         return
     yield _for_records(job, finished, noise)
     if job.plan is not None and secrets is not None:
-        shared = (starting_weights(job), *released_names(job), *secret_noise(noise))
+        shared = (starting_weights(job), *normalisation(job), *released_names(job), *secret_noise(noise))
         yield secret_guarantee(job.plan, job.recipe, finished.spent, secrets, shared)
 
 
@@ -196,6 +196,7 @@ def premises(job: Job) -> Iterator[Assumption]:
             "sampling rate, number of steps and noise, which follow from it",
             state=AssumptionState.ENFORCED,
         )
+    yield from normalisation(job)
     yield from released_names(job)
 
 
@@ -208,6 +209,20 @@ def starting_weights(job: Job) -> Assumption:
         + (", at random" if random else ""),
         state=AssumptionState.ENFORCED if random else AssumptionState.ASSERTED,
     )
+
+
+def normalisation(job: Job) -> Iterator[Assumption]:
+    """That the statistics by which frozen batch normalisation goes, and which are released, know nothing either."""
+    if job.model.frozen_norms:
+        random = job.model.initial_weights == "random"
+        yield Assumption(
+            name="normalisation statistics",
+            statement="batch normalisation goes by its initial statistics, 0 and 1, and is released with them"
+            if random
+            else "the running statistics of batch normalisation, released as they were, were computed without these "
+            "examples",
+            state=AssumptionState.ENFORCED if random else AssumptionState.ASSERTED,
+        )
 
 
 def secret_noise(noise: GradientNoise | None) -> Iterator[Assumption]:
@@ -238,7 +253,7 @@ def parameters_of(job: Job, finished: Finished, noise: GradientNoise | None) -> 
         "trained": list(request.model.train),
         "lora_rank": request.model.lora_rank,
         "fresh_tensors": list(job.model.fresh),
-        "regrouped_layers": len(job.model.regrouped),
+        "frozen_norm_layers": len(job.model.frozen_norms),
         "collected_from_data": list(collected(job)),
         "updates": finished.step,
         "steps_begun": finished.spent,

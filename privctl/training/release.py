@@ -15,6 +15,7 @@ from privctl.storage.atomic import PendingFolder, require_absent, write_bytes, w
 from privctl.storage.digest import file_digest, hash_tensors
 from privctl.storage.reader import SINGLE_NAME, SafetensorsFile
 from privctl.training.tensors import named_tensors, write_tensors
+from privctl.training.witness import Witness
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,14 +30,15 @@ def report_path(output: Path) -> Path:
 
 
 def save_network(
-    network: nn.Module, companion: Any, output: Path, describe: Describe, *, force: bool = False
+    network: nn.Module, companion: Any, output: Path, describe: Describe, *, witness: Witness, force: bool = False
 ) -> PrivacyReport:
     """Write the directory ``output`` and its report; returns the report.
 
     ``companion`` is a tokenizer or an image scaling, saved by its ``save_pretrained``. The report gets its name just
     before the directory does, so that no model stands without one. A directory is never replaced, a stray report only
     with ``force``. Raises UsageFault where something is in the way, InputFault for weights that are not finite or the
-    format cannot hold, IoFault where the system refuses.
+    format cannot hold, and where transformers makes something else of the directory than the ``witness`` saw; IoFault
+    where the system refuses.
     """
     place = report_path(output)
     require_absent(output, force=False)
@@ -46,6 +48,7 @@ def save_network(
             write_bytes(pending.temporary / name, content)
         pointer = {"format": "pt", POINTER: f"../{place.name}"}
         write_tensors(pending.temporary / SINGLE_NAME, named_tensors(network), pointer)
+        witness.require(pending.temporary, network, output)
         report = describe(place, tuple(_outputs(pending.temporary, output.name)))
         write_bytes(place, encode(report).encode(), replace=force)
         pending.commit()

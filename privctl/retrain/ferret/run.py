@@ -23,6 +23,7 @@ from privctl.retrain.run import (
     Interrupts,
     Listener,
     Progress,
+    keeping,
     measured,
     open_folder,
     prepared,
@@ -40,6 +41,7 @@ from privctl.training.ferret.trainer import FerretTrainer, Walked
 from privctl.training.noise import KeyedNoise
 from privctl.training.release import report_path, save_network
 from privctl.training.tensors import named_tensors
+from privctl.training.witness import witness_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +118,8 @@ def carry_out(
             methods=methods_used(plan, engine),
             agreement=data.met.looked.agreement,
         )
-        report = _save(job, network, done, stream)
+        with keeping(folder):
+            report = _save(job, network, done, stream)
     if folder is not None:
         folder.remove()
     return report
@@ -183,13 +186,19 @@ def _stream(job: Job, plan: FerretPlan, walked: Walked, network: nn.Module, base
 
 
 def _save(job: Job, network: nn.Module, done: Done, stream: Stream) -> PrivacyReport:
-    """Write stream, report and model, the model last."""
+    """Write stream, report and model, the model last, and none of them where the model is not as it was measured."""
     place = stream_path(job.request.output)
-    write_stream(place, stream)
+    witness = witness_of(job.model, network)
 
     def describe(report: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
+        write_stream(place, stream)
         return report_for(job, done, report, (*outputs, file_artifact("updates", place, report)))
 
     return save_network(
-        merged(network, job.request.model), job.model.companion, job.request.output, describe, force=job.request.force
+        merged(network, job.request.model),
+        job.model.companion,
+        job.request.output,
+        describe,
+        witness=witness,
+        force=job.request.force,
     )
