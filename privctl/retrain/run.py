@@ -32,7 +32,7 @@ from privctl.training.noise import GradientNoise, noise_for
 from privctl.training.perexample.clipping import Clipping
 from privctl.training.precision import FullPrecision, Precision
 from privctl.training.recipe import Method
-from privctl.training.release import report_path, save_network
+from privctl.training.release import rehearse, report_path, save_network
 from privctl.training.state import RunFolder, Saved
 from privctl.training.witness import witness_of
 
@@ -84,6 +84,7 @@ def carry_out(
         require_absent(output, force=False)
         require_absent(report_path(output), request.force)
     secrets = _checked(job, crew, progress)
+    try_out(job, crew)
     device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model).to(device)
     network = prepared(network, job)
@@ -144,6 +145,13 @@ def _save(
         witness=witness,
         force=job.request.force,
     )
+
+
+def try_out(job: Job, crew: Crew) -> None:
+    """Write the network before it is trained, and load it as others will: what cannot be released is not begun."""
+    if crew.leads and not job.request.resume:
+        network = job.model.network
+        rehearse(network, job.model.companion, job.request.output, witness_of(job.model, network))
 
 
 @contextmanager

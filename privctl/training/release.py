@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,16 +44,29 @@ def save_network(
     place = report_path(output)
     require_absent(output, force=False)
     require_absent(place, force)
-    with PendingFolder(output) as pending:
-        for name, content in _companions(network, companion):
-            write_bytes(pending.temporary / name, content)
-        pointer = {"format": "pt", POINTER: f"../{place.name}"}
-        write_tensors(pending.temporary / SINGLE_NAME, named_tensors(network), pointer)
-        witness.require(pending.temporary, network, output)
+    with _staged(network, companion, output, witness) as pending:
         report = describe(place, tuple(_outputs(pending.temporary, output.name)))
         write_bytes(place, encode(report).encode(), replace=force)
         pending.commit()
     return report
+
+
+def rehearse(network: nn.Module, companion: Any, output: Path, witness: Witness) -> None:
+    """Raise what ``save_network`` would of a network that is yet to be trained; nothing stays."""
+    with _staged(network, companion, output, witness):
+        pass
+
+
+@contextmanager
+def _staged(network: nn.Module, companion: Any, output: Path, witness: Witness) -> Iterator[PendingFolder]:
+    """The directory under a temporary name, found to be what the ``witness`` saw; gone where it is not committed."""
+    with PendingFolder(output) as pending:
+        for name, content in _companions(network, companion):
+            write_bytes(pending.temporary / name, content)
+        pointer = {"format": "pt", POINTER: f"../{report_path(output).name}"}
+        write_tensors(pending.temporary / SINGLE_NAME, named_tensors(network), pointer)
+        witness.require(pending.temporary, network, output)
+        yield pending
 
 
 def _companions(network: Any, companion: Any) -> Iterator[tuple[str, bytes]]:

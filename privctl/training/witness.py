@@ -56,7 +56,7 @@ class Witness:
         fault = next(self._faults(folder, network), None)
         if fault is not None:
             raise InputFault(
-                f"{output} would not be the model that was trained: {fault}; nothing was written, so check that the "
+                f"{output} would not be the model that is trained: {fault}; nothing was written, so check that the "
                 "installed transformers and the model's config.json belong together"
             )
 
@@ -72,7 +72,11 @@ class Witness:
         yield from _unfit(info)
         yield from _other_network(loaded, network)
         yield from self._other_tokens(folder)
-        found = answers(loaded, self.inputs)
+        try:
+            found = answers(loaded, self.inputs)
+        except (RuntimeError, ValueError, IndexError) as error:
+            yield f"loaded by transformers it fails: {error}"
+            return
         if found.shape != self.answers.shape:
             yield f"loaded by transformers it gives {tuple(found.shape)} answers, not {tuple(self.answers.shape)}"
         elif (far := distance(found, self.answers)) > self.tolerance:
@@ -96,13 +100,19 @@ class Witness:
 
 
 def witness_of(model: TrainingModel, network: nn.Module) -> Witness:
-    """The witness of ``network``, which is ``model``'s, trained and measured, whatever it is wrapped in."""
+    """The witness of ``network``, which is ``model``'s, whatever it is wrapped in. Raises InputFault where it fails."""
     device = next(network.parameters()).device
     inputs = _texts(model.text) if model.text is not None else _images(model)
+    try:
+        found = answers(network, inputs)
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise InputFault(
+            f"{model.path} fails on made-up {' and '.join(inputs)}: {error}; check its config.json"
+        ) from None
     return Witness(
         kind=KINDS[model.task],
         inputs=inputs,
-        answers=answers(network, inputs),
+        answers=found,
         tolerance=TOLERANCE if device.type == "cpu" else TOLERANCE_ELSEWHERE,
         tokenizer=model.tokenizer,
     )

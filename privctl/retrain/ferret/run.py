@@ -28,6 +28,7 @@ from privctl.retrain.run import (
     open_folder,
     prepared,
     shared_source,
+    try_out,
 )
 from privctl.storage.atomic import require_absent, write_bytes
 from privctl.training.batches import BatchSource, Passes, PoissonBatches
@@ -66,6 +67,7 @@ def carry_out(
     if crew.leads:
         for path in (request.output, report_path(request.output), stream_path(request.output)):
             require_absent(path, request.force and path != request.output)
+    try_out(job, crew)
     device = own_device(choose_device(request.device))
     seed = public_seed(job.request, crew, request.ferret.public_seed)
     network = _network(job).to(device)
