@@ -81,6 +81,19 @@ def from_report(path: Path, report: PrivacyReport) -> FactSource | None:
     return FactSource(str(path), {k: v for k, v in values.items() if v is not None}, enforced)
 
 
+def collected_names(report: PrivacyReport) -> tuple[Assumption, ...]:
+    """What ``report`` says was collected from the private examples and is released with the weights: violated each."""
+    found = report.parameters.get("collected_from_data")
+    return tuple(
+        Assumption(
+            name=str(name),
+            statement=f"the released {name} was chosen without the examples (the training collected it from them)",
+            state=AssumptionState.VIOLATED,
+        )
+        for name in (found if isinstance(found, list) else ())
+    )
+
+
 def training_facts(sources: Sequence[FactSource]) -> tuple[ClippedTraining, Assumption]:
     """One training from all ``sources``, and the assumption that says who stands behind it.
 

@@ -32,7 +32,6 @@ from transformers.utils import logging as _logging
 
 from privctl.codec import parse_json
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.norms import RUNNING, honour
 from privctl.storage.reader import SINGLE_NAME, Checkpoint, open_checkpoint, read_text
 
 #: transformers types some of what is used here loosely.
@@ -254,11 +253,9 @@ def read_network(
         raise wrong_kind(checkpoint.root, config, kind) from None
     except (RuntimeError, OSError, KeyError) as error:
         raise InputFault(f"{checkpoint.root} cannot be loaded: {error}") from None
-    grouped = honour(network, config)
     return network, Misfits(
         mismatched=tuple(sorted(str(entry[0]) for entry in info.get("mismatched_keys", ()))),
-        # transformers looked for the statistics of the batch normalisation that was replaced just now
-        missing=tuple(sorted(n for n in info["missing_keys"] if not (grouped and n.endswith(RUNNING)))),
+        missing=tuple(sorted(info["missing_keys"])),
         unexpected=tuple(sorted(info["unexpected_keys"])),
     )
 

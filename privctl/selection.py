@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from fnmatch import fnmatchcase
 
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.guarantee import Assumption, AssumptionState
+from privctl.integers import Integers
 from privctl.mechanisms.weight_noise import FLOAT_VIEWS
 from privctl.storage.header import INTEGER_DTYPES, TensorInfo
 from privctl.storage.reader import Checkpoint, SafetensorsFile
@@ -18,6 +20,14 @@ _SAMPLE = 4096
 #: Batch normalisation's statistics are means over the data that no gradient clipping bounds.
 _BATCH_STATISTICS = ("running_mean", "running_var")
 
+#: A one, as each of the formats that take noise has it.
+_ONES = {
+    "F16": b"\x00\x3c",
+    "BF16": b"\x80\x3f",
+    "F32": struct.pack("<f", 1),
+    "F64": struct.pack("<d", 1),
+}
+
 #: Name of the assumption that half-precision weights bring.
 ROUNDING = "unrounded-weights"
 #: Formats coarser than the arithmetic a sensitivity is derived for.
@@ -26,6 +36,7 @@ _HALF = frozenset({"F16", "BF16"})
 _INTEGER = "integer type"
 _EXCLUDED = "left out by --include or --exclude"
 _BASE = "equal to the public base"
+_INITIAL = "initial value of a statistic"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,21 +74,31 @@ def select(
 ) -> Selection:
     """Decide for every tensor of ``checkpoint``; patterns are shell globs on whole names.
 
-    Raises UsageFault for a pattern that matches nothing or when nothing is left to noise, InputFault for a floating
-    type that cannot be noised and for batch statistics that noise cannot make safe.
+    Raises UsageFault for a pattern that matches nothing or when nothing is left to noise, InputFault for a type that
+    cannot be noised, quantized weights among them, and for batch statistics that noise cannot make safe.
     """
     located = {tensor.name: _Located(file, tensor) for file, tensor in checkpoint.tensors()}
     _check_patterns((*include, *exclude), located)
     public = {tensor.name: _Located(file, tensor) for file, tensor in base.tensors()} if base else {}
     untouched: dict[str, str] = {}
     chosen: dict[str, _Located] = {}
+    integers = Integers.of(checkpoint)
     for name, item in located.items():
-        if item.tensor.dtype in INTEGER_DTYPES:
+        integer = item.tensor.dtype in INTEGER_DTYPES
+        fault = integers.fault(item.file, item.tensor) if integer else None
+        if integer and fault is None:
             untouched[name] = _INTEGER
         elif not _wanted(name, include, exclude):
             untouched[name] = _EXCLUDED
         elif name in public and _equal(item, public[name]):
             untouched[name] = _BASE
+        elif _never_updated(item):
+            untouched[name] = _INITIAL
+        elif fault is not None:
+            raise InputFault(
+                f"tensor {name!r} is {item.tensor.dtype} and {fault}; noise cannot be added to integers: dequantize "
+                "the model first, or --exclude the tensor if nothing in it was learned from the data"
+            )
         else:
             _check_noisable(item.tensor)
             chosen[name] = item
@@ -119,13 +140,24 @@ def _check_noisable(tensor: TensorInfo) -> None:
     if tensor.name.rsplit(".", 1)[-1] in _BATCH_STATISTICS:
         raise InputFault(
             f"tensor {tensor.name!r} holds batch statistics, which gradient clipping does not bound; "
-            "train with group norm instead, or --exclude it and accept that no guarantee is left"
+            "train with --norm frozen and give the weights it began with as --base, or --exclude it and accept that no "
+            "guarantee is left"
         )
     if tensor.dtype not in FLOAT_VIEWS:
         raise InputFault(
             f"tensor {tensor.name!r} is {tensor.dtype}, which cannot take noise "
             f"(only {', '.join(FLOAT_VIEWS)}); convert the model or --exclude it"
         )
+
+
+def _never_updated(item: _Located) -> bool:
+    """Whether it is a statistic of batch normalisation as torch makes it, a mean of 0 or a variance of 1."""
+    last = item.tensor.name.rsplit(".", 1)[-1]
+    if last not in _BATCH_STATISTICS or item.tensor.dtype not in FLOAT_VIEWS or not _constant(item):
+        return False
+    width = item.tensor.size // max(item.tensor.elements, 1)
+    one = _ONES[item.tensor.dtype]
+    return bytes(item.file.read(item.tensor, 0, width)) == (one if last == "running_var" else bytes(len(one)))
 
 
 def _check_not_a_copy(left_out: _Located, chosen: Mapping[str, _Located]) -> None:
@@ -207,14 +239,22 @@ def _storage_assumptions(
 def _assumptions(untouched: Mapping[str, str]) -> Iterator[Assumption]:
     reasons = set(untouched.values())
     statements = {
-        _INTEGER: ("integer-tensors", "tensors of integer type hold no trained weights"),
+        _INTEGER: (
+            "integer-tensors",
+            "tensors of integer type are index tables, masks and counters; none holds trained weights",
+        ),
         _EXCLUDED: ("excluded-tensors", "tensors left out by --include or --exclude do not depend on the data"),
         _BASE: ("frozen-tensors", "tensors equal to the public base would be so whatever the data"),
+        _INITIAL: (
+            "initial-statistics",
+            "batch normalisation's statistics that are 0 and 1 were never computed, whatever the data",
+        ),
     }
     for reason, (name, statement) in statements.items():
         if reason in reasons:
             yield Assumption(name=name, statement=statement, state=AssumptionState.ASSERTED)
-    if any(name.rsplit(".", 1)[-1] in _BATCH_STATISTICS for name in untouched):
+    released = (name for name, reason in untouched.items() if reason not in (_BASE, _INITIAL))
+    if any(name.rsplit(".", 1)[-1] in _BATCH_STATISTICS for name in released):
         yield Assumption(
             name="batch-statistics",
             statement="no statistic of the data is released without noise",

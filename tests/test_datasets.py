@@ -125,8 +125,6 @@ def test_labels_get_numbers() -> None:
     assert labels_of(["10", *map(str, range(10))], "x").names == tuple(map(str, range(11)))
     assert labels_of(["-1", "1"], "x").names == ("-1", "1")
     assert labels_of(["01", "1"], "x").names == ("01", "1")
-    assert labels_of(["a", "b"], "x").from_private_data
-    assert not LabelSet(("a", "b")).from_private_data
     assert numbers_of(["b", "a"], ["line 1", "line 2"], LabelSet(("b", "a"))) == [0, 1]
 
 

@@ -112,10 +112,24 @@ def test_tensors_of_the_public_base_are_left_alone(choose: Choose) -> None:
 
 def test_batch_statistics_are_refused_and_leaving_them_out_voids(choose: Choose) -> None:
     tensors = {"bn.weight": W, "bn.running_var": V, "bn.num_batches_tracked": np.array(3)}
-    with pytest.raises(InputFault, match=r"bn\.running_var.*group norm"):
+    with pytest.raises(InputFault, match=r"bn\.running_var.*--norm frozen"):
         choose(tensors)
     found = choose(tensors, exclude=["*running_*"])
     assert {a.name: a.state for a in found.assumptions}["batch-statistics"] is AssumptionState.VIOLATED
+
+
+def test_statistics_of_the_public_base_or_never_computed_are_left_alone(choose: Choose) -> None:
+    frozen = {"bn.running_mean": V[0], "bn.running_var": V[1] ** 2}
+    found = choose({"w": W, **frozen}, base={"w": V, **frozen})
+    assert {a.name: a.state for a in found.assumptions} == {"frozen-tensors": AssumptionState.ASSERTED}
+    for half in (np.float16, np.float32, np.float64):
+        initial = {"a.running_mean": np.zeros(6, half), "a.running_var": np.ones(6, half)}
+        found = choose({"w": W, **initial})
+        assert set(found.streams) == {"w"}
+        assert {a.name: a.state for a in found.assumptions} == {"initial-statistics": AssumptionState.ASSERTED}
+        for name in initial:
+            with pytest.raises(InputFault, match="holds batch statistics"):
+                choose({"w": W, **initial, name: 1 - initial[name]})
 
 
 def test_float_types_that_cannot_be_noised_are_refused_by_name(

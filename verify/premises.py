@@ -6,7 +6,7 @@ the report bears out, a condition that is missing, and a status better than the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from privctl.domain.events import Batches, Event, Ledger, SampledGaussian, SecretMixture
 from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, Status, status_of
@@ -18,18 +18,22 @@ _BELIEVED = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
 _NEVER_ENFORCED = frozenset({
     "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity",
     "tied-tensors", "separate-tensors", "unrounded-weights", "integer-tensors", "excluded-tensors", "frozen-tensors",
-    "vocabulary", "labels", "plan", "book of secrets", "priors", "pairwise form",
+    "initial-statistics", "vocabulary", "labels", "plan", "book of secrets", "priors", "pairwise form",
 })  # fmt: skip
 _OF_REGIME = {
     str(Regime.CONVEX): ("convex-loss", "clipping-keeps-convexity", "step-size"),
     str(Regime.STRONGLY_CONVEX): ("strongly-convex-loss", "clipping-inactive", "step-size"),
     str(Regime.SMOOTH): ("smooth-loss",),
 }
+_OF_START = ("starting weights", "normalisation statistics")
 _OF_TRAINING = ("starting weights", "unit of privacy")
 #: Of secrets that a plan protects: any guarantee for one record takes the plan itself as known.
 _OF_PLAN = ("starting weights", "book of secrets", "priors")
 #: Why a tensor got no noise (by a word of the reason) -> the condition that brings.
-_UNTOUCHED = {"integer": "integer-tensors", "left out": "excluded-tensors", "public base": "frozen-tensors"}
+_UNTOUCHED = {
+    "integer": "integer-tensors", "left out": "excluded-tensors", "public base": "frozen-tensors",
+    "initial value": "initial-statistics",
+}  # fmt: skip
 _HALF = frozenset({"F16", "BF16"})
 _SECRET_SOURCE = "under a key from the operating system"  # noqa: S105 - what a report says of its noise
 
@@ -52,6 +56,7 @@ def faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Privac
     for name in _required(report, guarantee):
         if name not in states:
             yield f"it rests on the assumption {name!r}, which it does not name"
+    yield from _of_names(report, states)
     for name, state in states.items():
         yield from _unborne(report, name, state, parents)
 
@@ -74,6 +79,8 @@ def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     if report.step == "retrain":
         of_secret = guarantee.notion is Notion.SECRET_PROTECTION
         planned = "plan" in report.parameters
+        if report.parameters.get("frozen_norm_layers"):
+            yield "normalisation statistics"
         yield from _OF_PLAN if of_secret else (*_OF_TRAINING, "plan" if planned else "number of examples")
     if guarantee.notion is Notion.MUTUAL_INFORMATION:
         yield "public masks"
@@ -87,6 +94,14 @@ def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
             yield "secret noise"
             if report.parameters.get("method") == "ferret":
                 yield "public masks"
+
+
+def _of_names(report: PrivacyReport, states: Mapping[str, AssumptionState]) -> Iterator[str]:
+    """That what the training took from the private data and released as it is leaves no guarantee."""
+    found = report.parameters.get("collected_from_data")
+    for name in map(str, found if isinstance(found, list) else ()):
+        if states.get(name) is not AssumptionState.VIOLATED:
+            yield f"the {name} was collected from the private data, but it does not name that as violated"
 
 
 def _batches(event: Event) -> Batches | None:
@@ -126,7 +141,7 @@ def _unborne(
         yield f"{word}, but no report of a training from random weights behind these bytes records these facts"
     elif name in ("secret-noise", "secret noise") and _SECRET_SOURCE not in _source(report):
         yield f"{word}, but the noise came from {_source(report) or 'a source that is not named'}"
-    elif name == "starting weights" and report.parameters.get("initial_weights") != "random":
+    elif name in _OF_START and report.parameters.get("initial_weights") != "random":
         yield f"{word}, but the training began with weights from elsewhere"
     elif name == "step-size" and not _smoothness(report.mechanism):
         yield f"{word}, but the loss's smoothness is not known"

@@ -130,10 +130,10 @@ def _is_text(task: Task) -> bool:
 
 def _model(task: Task) -> ModelRequest:
     vocabulary = None if task.vocabulary is None else str(task.vocabulary)
-    return ModelRequest(path=task.model, norm=None if _is_text(task) else "group", vocabulary=vocabulary)
+    return ModelRequest(path=task.model, norm=None if _is_text(task) else "frozen", vocabulary=vocabulary)
 
 
 def _data(task: Task, train: Path) -> DataRequest:
     if not _is_text(task):
-        return DataRequest(train=train, held_out=task.held_out)
-    return DataRequest(train=train, held_out=task.held_out, long=Long.TRUNCATE, max_length=24)
+        return DataRequest(train=train, held_out=task.held_out, labels=task.labels)
+    return DataRequest(train=train, held_out=task.held_out, labels=task.labels, long=Long.TRUNCATE, max_length=24)

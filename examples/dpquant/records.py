@@ -30,7 +30,8 @@ PUBLIC = 3000
 class Task:
     """A model's folder (its config.json may be all there is), and the data it is trained and measured on.
 
-    Where there is ``public`` data, the model is trained on that before.
+    ``labels`` name the classes, which everybody knows: collected from the data they would leave no guarantee. Where
+    there is ``public`` data, the model is trained on that before.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Task:
     train: Path
     held_out: Path
     examples: int
+    labels: tuple[str, ...]
     vocabulary: Path | None = None
     public: Path | None = None
 
@@ -74,6 +76,7 @@ def signs(archive: Path, folder: Path, most: int | None = None) -> Task:
         train=folder / "train.npz",
         held_out=folder / "held-out.npz",
         examples=len(found["train"]),
+        labels=tuple(classes),
     )
 
 
@@ -103,6 +106,7 @@ def sentences(source: Path, folder: Path, most: int | None = None) -> Task:
         train=folder / "train.jsonl",
         held_out=folder / "held-out.jsonl",
         examples=len(rows["train"]),
+        labels=("0", "1"),
         vocabulary=folder / "words.txt",
         public=folder / "public.jsonl",
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.options import common, force
-from privctl.cli.running import STOPPING, heard, rendered, request_of, secrets_of
+from privctl.cli.running import STOPPING, heard, rendered, request_of, secrets_of, told_before
 from privctl.cli.training_options import clipping, data, schedule, training
 from privctl.domain.errors import UsageFault
 
@@ -69,8 +69,9 @@ def dpquant(**options: Any) -> None:
     Example:
       privctl retrain dpquant model/ --data train.jsonl --epsilon 8 --format luq-fp4 \\
           --quantized-fraction 0.75 --epochs 20 --batch-size 512 -o private/
-      privctl retrain dpquant resnet/ --data images/ --task image-classification --norm group \\
-          --epsilon 8 --format fp8 --layers random --compute-target 0.9 -o private/
+      privctl retrain dpquant resnet/ --data images/ --task image-classification \\
+          --labels dark,light --norm frozen --epsilon 8 --format fp8 --layers random \\
+          --compute-target 0.9 -o private/
     """
     from privctl.codec import encode
     from privctl.models import choose_device
@@ -86,6 +87,7 @@ def dpquant(**options: Any) -> None:
     job = prepare(request)
     with crew(choose_device(request.device)) as team:
         quiet = options["quiet"] or not team.leads
+        told_before(job, quiet=quiet)
         report = carry_out(
             job,
             team,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.options import common, force
-from privctl.cli.running import STOPPING, heard, rendered, request_of
+from privctl.cli.running import STOPPING, heard, rendered, request_of, told_before
 from privctl.cli.training_options import schedule, training
 from privctl.domain.errors import UsageFault
 
@@ -116,6 +116,7 @@ def _train(options: dict[str, Any]) -> None:
     job = prepare(request)
     with crew(choose_device(request.device)) as team:
         quiet = options["quiet"] or not team.leads
+        told_before(job, quiet=quiet)
         report = carry_out(
             job,
             team,

@@ -11,7 +11,7 @@ import click
 
 from privctl.cli.options import MODEL, common, force
 from privctl.domain.errors import UsageFault
-from privctl.domain.guarantee import Adjacency
+from privctl.domain.guarantee import Adjacency, AssumptionState
 from privctl.domain.mechanism import Calibration, Formula, Optimizer, Regime
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _opened(base: str | None) -> Iterator[Checkpoint | None]:
 
 
 def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str, Any]) -> Release:
-    from privctl.facts import from_file, from_flags, from_report, training_facts
+    from privctl.facts import collected_names, from_file, from_flags, from_report, training_facts
     from privctl.mechanisms.dp_weights import Premises, default_delta
     from privctl.privatize import Release, noise_premises
     from privctl.reports import report_of
@@ -147,16 +147,21 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
         raise UsageFault(f"{error}; give another --{str(error).split()[0]}") from None
     files = {"facts": options["facts"], "evaluation": options["evaluate"]}
     inputs = {role: Path(path) for role, path in files.items() if path}
+    collected = collected_names(found.report) if found else ()
     inputs |= {f"base-{file.path.name}": file.path for file in base.files} if base else {}
     return Release(
         checkpoint=checkpoint,
         training=training,
         selection=selection,
-        premises=Premises(assumptions=(trust, noise_premises(options["seed"]), *selection.assumptions)),
+        premises=Premises(assumptions=(trust, noise_premises(options["seed"]), *collected, *selection.assumptions)),
         targets=targets,
         found=found if told and told[0] is not None else None,
         inputs=inputs,
-        parameters={"include": list(options["include"]), "exclude": list(options["exclude"])},
+        parameters={
+            "include": list(options["include"]),
+            "exclude": list(options["exclude"]),
+            "collected_from_data": [assumption.name for assumption in collected],
+        },
         seed=options["seed"],
     )
 
@@ -204,7 +209,9 @@ def _evaluation(checkpoint: Checkpoint, options: dict[str, Any]) -> Any:
     texts = [record.text for record in read_records(Path(options["evaluate"]))]
 
     def evaluate(weights: Path) -> float:
-        return perplexity(load_model(weights, folder=checkpoint.folder), texts)
+        # a folder with the files that are released with it; a lone file has only those of the original
+        folder = None if weights.is_dir() else checkpoint.folder
+        return perplexity(load_model(weights, folder=folder), texts)
 
     note(f"perplexity on {len(texts)} texts of {options['evaluate']}", quiet=options["quiet"])
     return evaluate, evaluate(checkpoint.root)
@@ -240,6 +247,11 @@ def _show(
         for candidate, perplexity in zip(candidates, perplexities, strict=True)
     ]
     notes = [f"no {o.what}: {o.reason}" for o in candidates[0].omissions if not o.reason.endswith("was not given")]
-    notes += [f"{a.state}: {a.statement}" for a in release.selection.assumptions]
+    told = (
+        a
+        for a in release.premises.assumptions
+        if a.state is AssumptionState.VIOLATED or a in release.selection.assumptions
+    )
+    notes += [f"{a.state}: {a.statement}" for a in told]
     notes += [f"{count} tensors without noise: {why}" for why, count in untouched_counts(release.selection).items()]
     click.echo(noise_table(rows, notes=notes, original_perplexity=original, dry_run=dry_run), nl=False)

@@ -10,7 +10,7 @@ import click
 from privctl.cli.dpquant import dpquant
 from privctl.cli.ferret import ferret
 from privctl.cli.options import common, force
-from privctl.cli.running import STOPPING, heard, rendered, request_of, secrets_of
+from privctl.cli.running import STOPPING, heard, rendered, request_of, secrets_of, told_before
 from privctl.cli.training_options import clipping, data, schedule, training
 
 if TYPE_CHECKING:
@@ -54,6 +54,11 @@ def dp_sgd(**options: Any) -> None:
     trained from scratch. Ctrl-C saves the state after the step in progress, and --resume goes on from there; the state
     lies in OUTPUT.run until the run is done.
 
+    What is written is loaded by transformers alone and compared with the network that was measured, before it gets its
+    name. Name the classes of a classifier with --labels: names collected from the private data void the guarantee.
+    Batch normalisation mixes examples and is refused; with --norm frozen it keeps its running statistics, which must be
+    public like the weights that the training begins with.
+
     With --secrets, every record is drawn with the probability that the plan gives it, and the report says what an
     attacker may still learn of each secret, beside the guarantee for one record. Steps, expected batch size and noise
     are the plan's; --noise-multiplier or --epsilon may ask for more noise.
@@ -62,6 +67,8 @@ def dp_sgd(**options: Any) -> None:
     Example:
       privctl retrain dp-sgd model/ --data train.jsonl --held-out test.jsonl --epsilon 8 \\
           --epochs 3 --batch-size 512 -o private/
+      privctl retrain dp-sgd model/ --data train.jsonl --task text-classification \\
+          --labels 0,1 --epsilon 8 -o private/
       torchrun --nproc-per-node 2 -m privctl retrain dp-sgd model/ --data train.jsonl \\
           --epsilon 8 -o private/
       privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 \\
@@ -122,6 +129,7 @@ def _run(method: str, options: dict[str, Any], **more: Any) -> None:
     with crew(choose_device(request.device)) as team:
         quiet = quiet or not team.leads
         note(_announced(job), quiet=quiet)
+        told_before(job, quiet=quiet)
         if job.delta is not None and job.delta >= 1 / len(job.task):
             note(f"delta {job.delta:g} is no less than 1 / examples: one may be published whole", quiet=quiet)
         interrupts = held(partial(note, STOPPING, quiet=quiet))

@@ -14,6 +14,7 @@ from privctl.domain.mechanism import Optimizer
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
+    from privctl.retrain.prepare import Job
     from privctl.retrain.request import DataRequest, ModelRequest, RetrainRequest, SecretsRequest
 
 STOPPING = "stopping after this step, to save it; interrupt again to stop at once, and lose what was not saved"
@@ -25,6 +26,15 @@ def heard(measures: Mapping[str, float], *, quiet: bool) -> None:
 
     if measures:
         note(", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in measures.items()), quiet=quiet)
+
+
+def told_before(job: Job, *, quiet: bool) -> None:
+    """Note what voids the run's guarantee, while there is time to mend it."""
+    from privctl.progress import note
+    from privctl.retrain.names import voiding
+
+    for sentence in voiding(job):
+        note(sentence, quiet=quiet)
 
 
 def request_of(method: str, options: dict[str, Any], **more: Any) -> RetrainRequest:
@@ -100,6 +110,7 @@ def model_of(options: Mapping[str, Any]) -> ModelRequest:
 
 def data_of(options: Mapping[str, Any], train: Path) -> DataRequest:
     """What the options say of the data, the examples being at ``train``."""
+    from privctl.datasets.labels import labels_named
     from privctl.retrain.request import DataRequest
     from privctl.training.tasks.encoding import Long
 
@@ -108,7 +119,7 @@ def data_of(options: Mapping[str, Any], train: Path) -> DataRequest:
         train=train,
         held_out=Path(held_out) if held_out else None,
         unit=options.get("unit"),
-        labels=tuple(options["labels"].split(",")) if options["labels"] else (),
+        labels=labels_named(options["labels"]) if options["labels"] else (),
         long=Long(options["long"]),
         max_length=options["max_length"],
         response_only=options["response_only"],

@@ -56,10 +56,12 @@ _SAME = (
 )
 @click.option("--from-scratch", is_flag=True, help="Random weights, even where MODEL has some.")
 @click.option("--vocabulary", type=click.Path(), help="File of words to tokenize by.")
-@click.option("--norm", type=click.Choice(["group"]), help="Replace batch normalisation by this.")
+@click.option(
+    "--norm", type=click.Choice(["frozen"]), help="Keep batch normalisation's running statistics as they are."
+)
 @click.option("--train", multiple=True, help="Only parameters matching this glob (repeatable).")
 @click.option("--lora-rank", type=int, help="Train low-rank adapters only (needs peft).")
-@click.option("--labels", help="Class names, separated by commas, in order.")
+@click.option("--labels", help="Class names in order: a,b,c or a file with one a line.")
 @click.option(
     "--long",
     type=click.Choice(["refuse", "truncate"]),

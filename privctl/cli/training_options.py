@@ -44,10 +44,14 @@ def training(command: Command) -> Command:
             click.option(
                 "--vocabulary", type=click.Path(), help="Public file of words to tokenize by, or the word: private."
             ),
-            click.option("--norm", type=click.Choice(["group"]), help="Replace batch normalisation by this."),
+            click.option(
+                "--norm",
+                type=click.Choice(["frozen"]),
+                help="Keep batch normalisation's running statistics as they are.",
+            ),
             click.option("--train", multiple=True, help="Only parameters matching this glob (repeatable)."),
             click.option("--lora-rank", type=int, help="Train low-rank adapters only (needs peft)."),
-            click.option("--labels", help="Class names, separated by commas, in order."),
+            click.option("--labels", help="Class names in order: a,b,c or a file with one a line."),
             click.option(
                 "--unit", help="Field that says whom a record belongs to; all of one's records are protected."
             ),

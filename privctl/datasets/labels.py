@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from privctl.domain.errors import InputFault, UsageFault
+from privctl.storage.reader import read_text
 
 
 @dataclass(frozen=True, slots=True)
 class LabelSet:
     """The labels in the order of their numbers.
 
-    ``from_private_data`` says that they were collected from the private records: then the list itself is released
-    without a guarantee. Raises UsageFault for fewer than two labels, or one that occurs twice.
+    Raises UsageFault for fewer than two labels, or one that occurs twice.
     """
 
     names: tuple[str, ...]
-    from_private_data: bool = False
     _numbers: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -41,9 +41,29 @@ class LabelSet:
             ) from None
 
 
+def labels_named(given: str) -> tuple[str, ...]:
+    """The labels that ``given`` names: separated by commas, or one a line of the file that it is the path of.
+
+    Raises InputFault for a file that is not there or not UTF-8, UsageFault for an empty name.
+    """
+    if "," in given:
+        names = tuple(name.strip() for name in given.split(","))
+    elif not Path(given).is_file():
+        raise InputFault(
+            f"--labels {given} is neither a list such as a,b,c nor a file; name all classes, separated by commas, or "
+            "give a file with one a line"
+        )
+    else:
+        names = tuple(line.strip() for line in read_text(Path(given)).splitlines() if line.strip())
+    if not all(names):
+        raise UsageFault(f"--labels {given} holds an empty name; put one name between two commas")
+    return names
+
+
 def labels_of(names: Iterable[str], source: str) -> LabelSet:
     """The labels that occur: 0 to the greatest where all are whole numbers, else sorted.
 
+    Where the data is private, the list itself is released with the model, and no guarantee covers it.
     ``source`` names the data in errors. Raises InputFault for numbers with gaps, and for a single label.
     """
     found = set(names)
@@ -58,8 +78,8 @@ def labels_of(names: Iterable[str], source: str) -> LabelSet:
                 f"{source} has labels up to {greatest} but none is {gap}; number them from 0 without gaps, or name all "
                 "of them with --labels"
             )
-        return LabelSet(tuple(str(i) for i in range(len(found))), from_private_data=True)
-    return LabelSet(tuple(sorted(found)), from_private_data=True)
+        return LabelSet(tuple(str(i) for i in range(len(found))))
+    return LabelSet(tuple(sorted(found)))
 
 
 def numbers_of(names: Sequence[str], places: Sequence[str], labels: LabelSet) -> list[int]:

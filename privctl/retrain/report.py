@@ -16,6 +16,7 @@ from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.reports import file_artifact, now, versions
 from privctl.retrain.budget import ledger_of
 from privctl.retrain.dpquant.measurements import measurements_of
+from privctl.retrain.names import collected, released_names
 from privctl.retrain.prepare import Job
 from privctl.retrain.secret_check import CheckedSecrets
 from privctl.retrain.secret_report import KEEP_THE_PLAN, plan_premise, secret_guarantee, secret_parameters
@@ -155,7 +156,7 @@ def _guarantees(
         return
     yield _for_records(job, finished, noise)
     if job.plan is not None and secrets is not None:
-        shared = (starting_weights(job), *released_names(job), *secret_noise(noise))
+        shared = (starting_weights(job), *normalisation(job), *released_names(job), *secret_noise(noise))
         yield secret_guarantee(job.plan, job.recipe, finished.spent, secrets, shared)
 
 
@@ -195,6 +196,7 @@ def premises(job: Job) -> Iterator[Assumption]:
             "sampling rate, number of steps and noise, which follow from it",
             state=AssumptionState.ENFORCED,
         )
+    yield from normalisation(job)
     yield from released_names(job)
 
 
@@ -209,24 +211,18 @@ def starting_weights(job: Job) -> Assumption:
     )
 
 
-def released_names(job: Job) -> Iterator[Assumption]:
-    """That words and names of classes, which are released with the weights, know nothing of the examples."""
-    if job.model.text is not None and not job.model.vocabulary_from_private_data:
+def normalisation(job: Job) -> Iterator[Assumption]:
+    """That the statistics by which frozen batch normalisation goes, and which are released, know nothing either."""
+    if job.model.frozen_norms:
+        random = job.model.initial_weights == "random"
         yield Assumption(
-            name="vocabulary",
-            statement="the tokenizer, which is released too, was made without these examples",
-            state=AssumptionState.ASSERTED,
+            name="normalisation statistics",
+            statement="batch normalisation goes by its initial statistics, 0 and 1, and is released with them"
+            if random
+            else "the running statistics of batch normalisation, released as they were, were computed without these "
+            "examples",
+            state=AssumptionState.ENFORCED if random else AssumptionState.ASSERTED,
         )
-    for found, name, what in (
-        (job.model.vocabulary_from_private_data, "vocabulary", "the tokenizer's words"),
-        (job.labels_from_private_data, "labels", "the names of the classes"),
-    ):
-        if found:
-            yield Assumption(
-                name=name,
-                statement=f"{what} were known without the examples (they were collected from them)",
-                state=AssumptionState.VIOLATED if name == "vocabulary" else AssumptionState.ASSERTED,
-            )
 
 
 def secret_noise(noise: GradientNoise | None) -> Iterator[Assumption]:
@@ -257,7 +253,8 @@ def parameters_of(job: Job, finished: Finished, noise: GradientNoise | None) -> 
         "trained": list(request.model.train),
         "lora_rank": request.model.lora_rank,
         "fresh_tensors": list(job.model.fresh),
-        "regrouped_layers": len(job.model.regrouped),
+        "frozen_norm_layers": len(job.model.frozen_norms),
+        "collected_from_data": list(collected(job)),
         "updates": finished.step,
         "steps_begun": finished.spent,
         "noise_source": None if noise is None else noise.description,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from privctl.domain.errors import InputFault
 from privctl.domain.report import PrivacyReport
 from privctl.models import choose_device
 from privctl.parallel import Crew, own_device
@@ -31,8 +32,9 @@ from privctl.training.noise import GradientNoise, noise_for
 from privctl.training.perexample.clipping import Clipping
 from privctl.training.precision import FullPrecision, Precision
 from privctl.training.recipe import Method
-from privctl.training.release import report_path, save_network
+from privctl.training.release import rehearse, report_path, save_network
 from privctl.training.state import RunFolder, Saved
+from privctl.training.witness import witness_of
 
 #: (label, total, unit) -> a block that yields the function which advances it.
 Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
@@ -82,6 +84,7 @@ def carry_out(
         require_absent(output, force=False)
         require_absent(report_path(output), request.force)
     secrets = _checked(job, crew, progress)
+    try_out(job, crew)
     device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model).to(device)
     network = prepared(network, job)
@@ -111,7 +114,8 @@ def carry_out(
             finished = trainer.run(start, stop)
         if not crew.leads:
             return None
-        report = _save(job, network, finished, noise, secrets, way.amend)
+        with keeping(folder):
+            report = _save(job, network, finished, noise, secrets, way.amend)
     if folder is not None:
         folder.remove()
     return report
@@ -132,13 +136,33 @@ def _save(
     secrets: CheckedSecrets | None,
     amend: Amend,
 ) -> PrivacyReport:
+    witness = witness_of(job.model, network)  # of the network as it was measured, before anything is done to it
     return save_network(
         merged(network, job.request.model),
         job.model.companion,
         job.request.output,
         lambda place, outputs: amend(report_for(job, finished, noise, place, outputs, secrets), finished),
+        witness=witness,
         force=job.request.force,
     )
+
+
+def try_out(job: Job, crew: Crew) -> None:
+    """Write the network before it is trained, and load it as others will: what cannot be released is not begun."""
+    if crew.leads and not job.request.resume:
+        network = job.model.network
+        rehearse(network, job.model.companion, job.request.output, witness_of(job.model, network))
+
+
+@contextmanager
+def keeping(folder: RunFolder | None) -> Iterator[None]:
+    """Where a trained model cannot be written, say that the training is not lost."""
+    try:
+        yield
+    except InputFault as fault:
+        if folder is None:
+            raise
+        raise InputFault(f"{fault}; the training is kept in {folder.path}, go on with --resume") from None
 
 
 def run_folder(output: Path) -> Path:

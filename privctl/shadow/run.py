@@ -44,6 +44,7 @@ from privctl.storage.reader import open_checkpoint
 from privctl.training.release import report_path, save_network
 from privctl.training.tasks.loading import TrainingModel
 from privctl.training.tensors import named_tensors
+from privctl.training.witness import witness_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -267,7 +268,8 @@ def _save(pool: Pool, index: int, model: TrainingModel, network: nn.Module, sett
             warnings=(_PRIVATE,),
         )
 
-    save_network(network, model.companion, output, describe, force=report_path(output).exists())
+    witness = witness_of(model, network)
+    save_network(network, model.companion, output, describe, witness=witness, force=report_path(output).exists())
 
 
 def _report(pool: Pool, settings: dict[str, Any]) -> PrivacyReport:

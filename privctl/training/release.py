@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from privctl.storage.atomic import PendingFolder, require_absent, write_bytes, w
 from privctl.storage.digest import file_digest, hash_tensors
 from privctl.storage.reader import SINGLE_NAME, SafetensorsFile
 from privctl.training.tensors import named_tensors, write_tensors
+from privctl.training.witness import Witness
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,25 +30,40 @@ def report_path(output: Path) -> Path:
 
 
 def save_network(
-    network: nn.Module, companion: Any, output: Path, describe: Describe, *, force: bool = False
+    network: nn.Module, companion: Any, output: Path, describe: Describe, *, witness: Witness, force: bool = False
 ) -> PrivacyReport:
     """Write the directory ``output`` and its report; returns the report.
 
     ``companion`` is a tokenizer or an image scaling, saved by its ``save_pretrained``. Directory and report appear
     together; the first is never replaced, a stray report only with ``force``. Raises UsageFault where something is in
-    the way, InputFault for weights that are not finite or the format cannot hold, IoFault where the system refuses.
+    the way, InputFault for weights that are not finite or the format cannot hold, and where transformers makes
+    something else of the directory than the ``witness`` saw; IoFault where the system refuses.
     """
     place = report_path(output)
     require_absent(output, force=False)
     require_absent(place, force)
-    with PendingFolder(output, public=True) as pending:
-        for name, content in _companions(network, companion):
-            write_bytes(pending.temporary / name, content, public=True)
-        pointer = {"format": "pt", POINTER: f"../{place.name}"}
-        write_tensors(pending.temporary / SINGLE_NAME, named_tensors(network), pointer, public=True)
+    with _staged(network, companion, output, witness) as pending:
         report = describe(place, tuple(_outputs(pending.temporary, output.name)))
         commit_with_report([pending], place, report, replace=force)
     return report
+
+
+def rehearse(network: nn.Module, companion: Any, output: Path, witness: Witness) -> None:
+    """Raise what ``save_network`` would of a network that is yet to be trained; nothing stays."""
+    with _staged(network, companion, output, witness):
+        pass
+
+
+@contextmanager
+def _staged(network: nn.Module, companion: Any, output: Path, witness: Witness) -> Iterator[PendingFolder]:
+    """The directory under a temporary name, found to be what the ``witness`` saw; gone where it is not committed."""
+    with PendingFolder(output, public=True) as pending:
+        for name, content in _companions(network, companion):
+            write_bytes(pending.temporary / name, content, public=True)
+        pointer = {"format": "pt", POINTER: f"../{report_path(output).name}"}
+        write_tensors(pending.temporary / SINGLE_NAME, named_tensors(network), pointer, public=True)
+        witness.require(pending.temporary, network, output)
+        yield pending
 
 
 def _companions(network: Any, companion: Any) -> Iterator[tuple[str, bytes]]:

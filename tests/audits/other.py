@@ -64,7 +64,7 @@ def save(folder: Path, kind: str, *, learned: int = 0, steps: int = 80, zero: bo
     architecture(start, "bert" if kind == "masked" else kind, **changes)
     words().tokenizer.save_pretrained(start)
     named = None if TASKS[kind] == "masked-lm" else tuple(NAMES)
-    model = load_for_training(start, task_name(kind), labels=named, seed=3)
+    model = load_for_training(start, task_name(kind), labels=named, seed=3, norm="frozen" if kind == "resnet" else None)
     if learned:
         _learn(model.network, _task(model, kind, learned), learned, steps)
     if zero:

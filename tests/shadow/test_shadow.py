@@ -81,6 +81,7 @@ def call(folder: Path, output: Path, *more: str, kind: str = "gpt2") -> list[str
             else:
                 data(folder / f"{kind}{seed}.jsonl", seed)
     files = sorted(str(path) for path in folder.glob(f"{kind}[12].*"))
+    more = (*more, "--norm", "frozen") if kind == "resnet" else more
     return [
         "shadow", str(model), "--data", files[0], "--data", files[1], "--task", KINDS[kind], "--count", "4",
         "--steps", "5", "--batch-size", "8", "--learning-rate", "5e-3", "--device", "cpu", "-q", "-o", str(output),

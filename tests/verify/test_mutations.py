@@ -149,6 +149,7 @@ RUN: dict[str, Change] = {
     "risk lowered": put(risk, "bound", times(0.9)),
     "starting weights enforced": put(settings, "initial_weights", "a checkpoint"),
     "a vocabulary that was checked": assumption("vocabulary", "checked"),
+    "labels collected, and nothing void": put(settings, "collected_from_data", ["labels"]),
     "a seeded source": put(settings, "noise_source", "Philox counter generator of cuda under a given seed"),
     "examples miscounted": put(settings, "examples", lambda n: n * 2),
 }

@@ -23,6 +23,7 @@ from privctl.training.release import report_path, save_network
 from privctl.training.tasks.loading import TrainingModel, load_for_training
 from privctl.training.tasks.vocabulary import vocabulary_from_file
 from privctl.training.tensors import named_tensors
+from privctl.training.witness import witness_of
 
 _POST_PROCESSING = (
     "made from the stream and the first model alone, so it gives away what the stream does and nothing more: what is "
@@ -66,7 +67,10 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
     def describe(place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
         return _report(request, stream, model, place, outputs)
 
-    return save_network(merged(network, asked), model.companion, request.output, describe, force=request.force)
+    witness = witness_of(model, network)
+    return save_network(
+        merged(network, asked), model.companion, request.output, describe, witness=witness, force=request.force
+    )
 
 
 def _loaded(request: ReplayRequest, stream: Stream) -> tuple[TrainingModel, ModelRequest]:

@@ -23,10 +23,12 @@ from privctl.retrain.run import (
     Interrupts,
     Listener,
     Progress,
+    keeping,
     measured,
     open_folder,
     prepared,
     shared_source,
+    try_out,
 )
 from privctl.storage.atomic import require_absent, write_bytes
 from privctl.training.batches import BatchSource, Passes, PoissonBatches
@@ -40,6 +42,7 @@ from privctl.training.ferret.trainer import FerretTrainer, Walked
 from privctl.training.noise import KeyedNoise
 from privctl.training.release import report_path, save_network
 from privctl.training.tensors import named_tensors
+from privctl.training.witness import witness_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,6 +67,7 @@ def carry_out(
     if crew.leads:
         for path in (request.output, report_path(request.output), stream_path(request.output)):
             require_absent(path, request.force and path != request.output)
+    try_out(job, crew)
     device = own_device(choose_device(request.device))
     seed = public_seed(job.request, crew, request.ferret.public_seed)
     network = _network(job).to(device)
@@ -116,7 +120,8 @@ def carry_out(
             methods=methods_used(plan, engine),
             agreement=data.met.looked.agreement,
         )
-        report = _save(job, network, done, stream)
+        with keeping(folder):
+            report = _save(job, network, done, stream)
     if folder is not None:
         folder.remove()
     return report
@@ -183,13 +188,19 @@ def _stream(job: Job, plan: FerretPlan, walked: Walked, network: nn.Module, base
 
 
 def _save(job: Job, network: nn.Module, done: Done, stream: Stream) -> PrivacyReport:
-    """Write stream, report and model, the model last."""
+    """Write stream, report and model, the model last, and none of them where the model is not as it was measured."""
     place = stream_path(job.request.output)
-    write_stream(place, stream)
+    witness = witness_of(job.model, network)
 
     def describe(report: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
+        write_stream(place, stream)
         return report_for(job, done, report, (*outputs, file_artifact("updates", place, report)))
 
     return save_network(
-        merged(network, job.request.model), job.model.companion, job.request.output, describe, force=job.request.force
+        merged(network, job.request.model),
+        job.model.companion,
+        job.request.output,
+        describe,
+        witness=witness,
+        force=job.request.force,
     )

@@ -41,6 +41,22 @@ def group_norm(module: nn.Module, use: Use) -> dict[str, Term]:
     return _joined(weights, biases)
 
 
+def batch_norm(module: nn.Module, use: Use) -> dict[str, Term]:
+    """Torch's BatchNorm in evaluation mode, of any dimension: a scale and a shift a channel, of each example alone."""
+    assert isinstance(module, nn.modules.batchnorm._BatchNorm)
+    inputs, gradients = use.first, use.gradient
+    weights, biases = [], []
+    for rows in _cuts(inputs):
+        gradient = _floats(gradients[rows])
+        if "weight" in use.names:
+            mean, variance = module.running_mean, module.running_var
+            normalized = functional.batch_norm(_floats(inputs[rows]), mean, variance, eps=module.eps)
+            weights.append(normalized.mul_(gradient).reshape(*inputs[rows].shape[:2], -1).sum(2))
+        if "bias" in use.names:
+            biases.append(gradient.reshape(*inputs[rows].shape[:2], -1).sum(2))
+    return _joined(weights, biases)
+
+
 def _scale_and_shift(use: Use, trailing: int, normalize: Callable[[Tensor], Tensor]) -> dict[str, Term]:
     """Terms of weight and bias that have the shape of the input's last ``trailing`` dimensions."""
     inputs, gradients = use.first, use.gradient

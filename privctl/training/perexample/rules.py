@@ -12,7 +12,7 @@ from privctl.training.perexample.convolution import convolution
 from privctl.training.perexample.embedding import embedding, scaled_embedding
 from privctl.training.perexample.generic import generic
 from privctl.training.perexample.linear import linear, linear_transposed
-from privctl.training.perexample.norms import group_norm, layer_norm, rms_norm
+from privctl.training.perexample.norms import batch_norm, group_norm, layer_norm, rms_norm
 from privctl.training.perexample.terms import Term
 from privctl.training.perexample.use import Use
 
@@ -27,6 +27,7 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.LayerNorm: layer_norm,
     nn.RMSNorm: rms_norm,
     nn.GroupNorm: group_norm,
+    nn.BatchNorm2d: batch_norm,
     nn.Conv1d: convolution,
     nn.Conv2d: convolution,
 }
@@ -53,11 +54,10 @@ def check(name: str, module: nn.Module, *, trained: bool) -> None:
 
 
 def _fault(module: nn.Module, *, trained: bool) -> str | None:
-    if isinstance(module, nn.modules.batchnorm._BatchNorm) and (trained or module.training):
-        channels = module.num_features
+    if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
         return (
-            "normalizes each example by the others of its batch; replace it by "
-            f"nn.GroupNorm({_groups(channels)}, {channels}), or freeze it and put it in evaluation mode"
+            "normalizes each example by the others of its batch; put it in evaluation mode, with running statistics "
+            "that are public, or use a model with group or layer normalization"
         )
     if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats and module.training:
         return "keeps statistics of the examples unclipped; construct it with track_running_stats=False"
@@ -74,7 +74,3 @@ def _fault(module: nn.Module, *, trained: bool) -> str | None:
     if isinstance(module, nn.MultiheadAttention) and not module.batch_first:
         return "has its examples in the second dimension; construct it with batch_first=True"
     return None
-
-
-def _groups(channels: int) -> int:
-    return next(groups for groups in (32, 16, 8, 4, 2, 1) if channels % groups == 0)

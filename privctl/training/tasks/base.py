@@ -94,10 +94,11 @@ def grouped(
 @contextmanager
 def measuring(network: nn.Module) -> Iterator[None]:
     """The network without dropout and without gradients, and afterwards as it was."""
-    before = network.training
+    before = [(module, module.training) for module in network.modules()]
     network.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        network.train(before)
+        for module, training in before:
+            module.training = training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,13 +30,13 @@ from privctl.models import (
     refuse,
     wrong_kind,
 )
-from privctl.norms import GROUP, NORM_KEY, batch_norms, group_norm
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, open_checkpoint
 from privctl.training.tasks.base import TaskName
 from privctl.training.tasks.encoding import TextFacts
+from privctl.training.tasks.norms import FROZEN, batch_norms, freeze
 from privctl.training.tasks.vocabulary import Vocabulary
 
-_KINDS: dict[TaskName, Kind] = {
+KINDS: dict[TaskName, Kind] = {
     TaskName.CAUSAL_LM: CAUSAL,
     TaskName.MASKED_LM: MASKED,
     TaskName.TEXT_CLASSIFICATION: TEXT_CLASSIFIER,
@@ -48,10 +49,11 @@ CLASSIFICATION = (TaskName.TEXT_CLASSIFICATION, TaskName.IMAGE_CLASSIFICATION)
 class TrainingModel:
     """A network in float32 on the CPU whose every parameter requires a gradient, and what its data must be like.
 
-    ``text`` is there for tasks on text, ``images`` for those on images, ``labels`` for classification, in the order of
-    the network's outputs. ``fresh`` names tensors that were drawn at random from ``seed`` though there is a checkpoint,
-    ``dropped`` tensors of the checkpoint that the task has no use for, ``regrouped`` layers whose batch normalisation
-    was replaced here by group normalisation.
+    ``text`` and ``tokenizer`` are there for tasks on text, ``images`` for those on images, ``labels`` for
+    classification, in the order of the network's outputs. ``tokenizer`` is what is saved, and encodes nothing: one that
+    does remembers whether it cut the last text, and would tell. ``fresh`` names tensors that were drawn at random from
+    ``seed`` though there is a checkpoint, ``dropped`` tensors of the checkpoint that the task has no use for,
+    ``frozen_norms`` layers of batch normalisation that keep their running statistics.
     """
 
     path: Path
@@ -60,17 +62,18 @@ class TrainingModel:
     initial_weights: Literal["checkpoint", "random"]
     seed: int
     text: TextFacts | None = None
+    tokenizer: Any = None
     images: ImageFacts | None = None
     labels: tuple[str, ...] | None = None
     fresh: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
-    regrouped: tuple[str, ...] = ()
+    frozen_norms: tuple[str, ...] = ()
     vocabulary_from_private_data: bool = False
 
     @property
     def companion(self) -> Any:
         """What is saved beside the weights, by its ``save_pretrained``: the tokenizer, or the scaling of images."""
-        return self.images if self.text is None else self.text.tokenizer
+        return self.images if self.text is None else self.tokenizer
 
 
 def load_for_training(
@@ -88,8 +91,9 @@ def load_for_training(
 
     Random weights are drawn from ``seed`` with ``from_scratch``, and for a directory that has a config.json and no
     weights; ``vocabulary`` may then stand in for a tokenizer. ``labels`` name a classifier's outputs in order, None
-    takes the model's own. A classification head that is missing, or of another size, is drawn anew. Batch normalisation
-    becomes group normalisation in random weights, and in a checkpoint with ``norm`` "group". ``dropout`` leaves it on.
+    takes the model's own. A classification head that is missing, or of another size, is drawn anew. With ``norm``
+    "frozen" batch normalisation keeps the running statistics it came with (0 and 1 in random weights) and trains scales
+    and shifts; without, it is refused. ``dropout`` leaves it on.
 
     Raises InputFault for what is missing, unsupported or disagrees; UsageFault for settings that contradict each other.
     """
@@ -106,26 +110,28 @@ def load_for_training(
         tokenizer = _tokenizer(folder, path, vocabulary) if task is not TaskName.IMAGE_CLASSIFICATION else None
         _fit(config, labels, vocabulary)
         if random:
-            network, misfits = _random_network(path, config, _KINDS[task]), Misfits()
+            network, misfits = _random_network(path, config, KINDS[task]), Misfits()
         else:
             with open_checkpoint(path) as checkpoint:
-                network, misfits = read_network(checkpoint, folder, config, torch.float32, _KINDS[task])
+                network, misfits = read_network(checkpoint, folder, config, torch.float32, KINDS[task])
             _check_misfits(path, task, network, misfits)
             _check_numbers(path, network)
-    regrouped = _without_batch_norm(path, network, regroup=random or norm == GROUP)
+    norms = _batch_norms(path, network, norm)
     network.float().requires_grad_(True).train(dropout)
+    freeze(network, norms)
     return TrainingModel(
         path=path,
         task=task,
         network=network,
         initial_weights="random" if random else "checkpoint",
         seed=seed,
-        text=None if tokenizer is None else _text_facts(path, task, network, tokenizer),
+        text=None if tokenizer is None else _text_facts(path, task, network, copy.deepcopy(tokenizer)),
+        tokenizer=tokenizer,
         images=image_facts(folder, network.config) if tokenizer is None else None,
         labels=_names(network.config) if task in CLASSIFICATION else None,
         fresh=tuple(sorted({*misfits.missing, *misfits.mismatched})),
         dropped=misfits.unexpected,
-        regrouped=regrouped,
+        frozen_norms=norms,
         vocabulary_from_private_data=vocabulary is not None and vocabulary.from_private_data,
     )
 
@@ -163,8 +169,8 @@ def _check_settings(
         raise UsageFault(
             "a vocabulary of its own does not fit weights that were trained with another; add --from-scratch"
         )
-    if norm not in (None, GROUP):
-        raise UsageFault(f"--norm {norm} is not known; choose {GROUP}, or leave it out")
+    if norm not in (None, FROZEN):
+        raise UsageFault(f"--norm {norm} is not known; choose {FROZEN}, or leave it out")
 
 
 def _tokenizer(folder: Path, path: Path, vocabulary: Vocabulary | None) -> Any:
@@ -212,16 +218,16 @@ def _check_numbers(path: Path, network: Any) -> None:
             raise InputFault(f"{path}: {name!r} holds NaN or infinity, which cannot be trained; give other weights")
 
 
-def _without_batch_norm(path: Path, network: Any, *, regroup: bool) -> tuple[str, ...]:
+def _batch_norms(path: Path, network: Any, norm: str | None) -> tuple[str, ...]:
     found = batch_norms(network)
-    if found and not regroup:
+    if found and norm is None:
         raise InputFault(
             f"{path} has batch normalisation ({found[0]} and {len(found) - 1} more), which mixes the examples of a "
-            "batch, so that none can be protected by itself; convert it to group normalisation with --norm group"
+            "batch, so that none can be protected by itself; --norm frozen keeps its running statistics as they are "
+            "and trains the rest, or use a model with group or layer normalisation"
         )
-    if found:
-        group_norm(network)
-        setattr(network.config, NORM_KEY, GROUP)
+    if norm is not None and not found:
+        raise UsageFault(f"--norm {norm} is for batch normalisation, which {path} has not; leave it out")
     return found
 
 

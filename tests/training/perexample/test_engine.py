@@ -330,7 +330,8 @@ def test_gradients_that_are_not_finite_are_refused(value: float) -> None:
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (lambda: nn.BatchNorm1d(8), "(BatchNorm1d) normalizes each example by the others of its batch; replace it by"),
+        (lambda: nn.BatchNorm1d(8), "(BatchNorm1d) normalizes each example by the others of its batch; put it in"),
+        (lambda: nn.BatchNorm1d(8, track_running_stats=False).eval(), "with running statistics that are public"),
         (lambda: nn.Embedding(8, 8, max_norm=1.0), "construct it with max_norm=None"),
         (lambda: nn.Embedding(8, 8, scale_grad_by_freq=True), "construct it with scale_grad_by_freq=False"),
         (lambda: nn.EmbeddingBag(8, 8), "use nn.Embedding and a mean over positions"),

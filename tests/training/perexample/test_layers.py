@@ -120,6 +120,12 @@ def test_any_number_of_positions(layer: str, shape: tuple[int, ...]) -> None:
     agree(SEQUENCE[layer](), squared, {"x": torch.randn(shape)})
 
 
+def frozen(module: nn.Module, *more: int) -> nn.Module:
+    """With statistics of another batch, (64, 4, *more)."""
+    module(3 + 2 * torch.randn(64, 4, *more))
+    return module.eval()
+
+
 CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "1d": (lambda: nn.Conv1d(4, 6, 3, stride=2, padding=1), (5, 4, 11)),
     "1d grouped": (lambda: nn.Conv1d(4, 6, 3, dilation=2, groups=2, bias=False), (5, 4, 11)),
@@ -136,6 +142,9 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "group norm": (lambda: nn.GroupNorm(2, 4), (5, 4, 3, 3)),
     "instance norm": (lambda: nn.InstanceNorm2d(4, affine=True), (5, 4, 3, 3)),
     "group norm of vectors": (lambda: nn.GroupNorm(2, 4), (5, 4)),
+    "frozen batch norm": (lambda: frozen(nn.BatchNorm2d(4), 3, 3), (5, 4, 3, 3)),
+    "frozen batch norm of vectors": (lambda: frozen(nn.BatchNorm1d(4, eps=0.1)), (5, 4)),
+    "frozen batch norm of volumes": (lambda: frozen(nn.BatchNorm3d(4), 2, 3, 2), (5, 4, 2, 3, 2)),
 }
 
 

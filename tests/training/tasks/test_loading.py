@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
     AutoImageProcessor,
@@ -22,14 +22,14 @@ from transformers import (
 
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.report import PrivacyReport
-from privctl.models import IMAGE_CLASSIFIER, Misfits, load_model, read_config, read_network
-from privctl.norms import batch_norms, group_norm, groups
+from privctl.models import IMAGE_CLASSIFIER, load_model
 from privctl.reports import now
-from privctl.storage.reader import open_checkpoint
 from privctl.training.release import save_network
-from privctl.training.tasks.base import TaskName
+from privctl.training.tasks.base import TaskName, measuring
 from privctl.training.tasks.loading import TrainingModel, known_labels, load_for_training
 from privctl.training.tasks.make import text_task
+from privctl.training.tasks.norms import batch_norms
+from privctl.training.witness import witness_of
 from tests.audits.tiny import save_model, save_tokenizer
 from tests.training.tasks.small import RECORDS, architecture, config, words
 
@@ -53,6 +53,7 @@ def saved(model: TrainingModel, folder: Path) -> Path:
         model.companion,
         folder,
         lambda _, outputs: PrivacyReport(step="retrain", created=now(), versions={}, outputs=outputs),
+        witness=witness_of(model, model.network),
     )
     return folder
 
@@ -186,42 +187,55 @@ def test_a_causal_classifier_learns_what_padding_is(tmp_path: Path) -> None:
     assert task.losses(model.network, batch).shape == (5,)
 
 
-def test_batch_normalisation_is_refused_or_replaced(tmp_path: Path) -> None:
+def with_statistics(folder: Path) -> nn.Module:
+    """A ResNet whose running statistics are those of some batches, saved to ``folder``."""
+    torch.manual_seed(0)
+    network: Any = AutoModelForImageClassification.from_config(config("resnet"))
+    for _ in range(3):
+        network.train()(torch.rand(8, 3, 32, 32) * 3)
+    network.eval().save_pretrained(folder)
+    return network
+
+
+def test_batch_normalisation_is_refused_or_frozen(tmp_path: Path) -> None:
     folder = architecture(tmp_path / "resnet", "resnet")
-    fresh = load_for_training(folder, IMAGES, labels=["a", "b"])
-    assert len(fresh.regrouped) == 6
-    assert batch_norms(fresh.network) == ()
-    AutoModelForImageClassification.from_config(config("resnet")).save_pretrained(folder)
-    with pytest.raises(InputFault, match=r"has batch normalisation .* convert it .* with --norm group"):
+    with pytest.raises(InputFault, match=r"has batch normalisation .* and 5 more.*--norm frozen keeps"):
         load_for_training(folder, IMAGES, labels=["a", "b"])
-    converted = load_for_training(folder, IMAGES, labels=["a", "b"], norm="group")
-    assert converted.regrouped == fresh.regrouped
-    assert "classifier.1.weight" not in converted.fresh  # the configuration has two labels already
-    with pytest.raises(InputFault, match="BatchNorm1d, which has no stand-in"):
-        group_norm(nn.Sequential(nn.BatchNorm1d(4)))
-    assert [groups(c) for c in (1, 3, 8, 48, 64, 256, 320)] == [1, 1, 2, 12, 16, 32, 32]
-
-
-def test_a_converted_network_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
-    model = load_for_training(architecture(tmp_path / "resnet", "resnet"), IMAGES, labels=["a", "b"], seed=3)
-    with torch.no_grad():
-        for module in model.network.modules():
-            if isinstance(module, nn.GroupNorm):
-                module.weight.uniform_(0.5, 2)
-                module.bias.uniform_(-1, 1)
-    out = saved(model, tmp_path / "out")
-    assert json.loads((out / "config.json").read_text())["privctl_norm"] == "group"
-    with open_checkpoint(out) as checkpoint:
-        network, misfits = read_network(checkpoint, out, read_config(out, out), torch.float32, IMAGE_CLASSIFIER)
-    assert misfits == Misfits()
+    fresh = load_for_training(folder, IMAGES, labels=["a", "b"], norm="frozen", dropout=True)
+    assert fresh.frozen_norms == batch_norms(fresh.network)
+    assert len(fresh.frozen_norms) == 6
+    start = with_statistics(folder)
+    with pytest.raises(InputFault, match="has batch normalisation"):
+        load_for_training(folder, IMAGES, labels=["a", "b"])
+    model = load_for_training(folder, IMAGES, labels=["a", "b"], norm="frozen", dropout=True)
     pixels = torch.rand(2, 3, 32, 32)
-    assert torch.equal(network.eval()(pixels).logits, model.network(pixels).logits)
-    again = load_for_training(out, IMAGES)
-    assert (again.regrouped, again.fresh, again.labels) == ((), (), ("a", "b"))
+    assert model.network.training
+    with torch.no_grad():
+        assert torch.equal(
+            model.network(pixels).logits, start(pixels).logits
+        )  # it goes by its statistics, not by a batch's
+        with measuring(model.network):
+            pass
+        assert torch.equal(model.network(pixels).logits, start(pixels).logits)
+    again = load_for_training(saved(model, tmp_path / "out"), IMAGES, norm="frozen")
     assert torch.equal(again.network(pixels).logits, model.network(pixels).logits)
-    edit(out, privctl_norm="layer")
-    with pytest.raises(InputFault, match="privctl_norm 'layer', which this version does not know"):
-        load_for_training(out, IMAGES)
+    with pytest.raises(UsageFault, match="is for batch normalisation"):
+        load_for_training(architecture(tmp_path / "vit", "vit"), IMAGES, labels=["a", "b"], norm="frozen")
+
+
+def test_weights_of_group_normalisation_are_refused(tmp_path: Path) -> None:
+    """transformers' ResNet has no place for them: it would make up the statistics that they lack."""
+    with_statistics(tmp_path)
+    held = load_file(tmp_path / "model.safetensors")
+    save_file(
+        {name: t for name, t in held.items() if "running" not in name and "num_batches" not in name},
+        tmp_path / "model.safetensors",
+    )
+    edit(tmp_path, privctl_norm="group")
+    with pytest.raises(InputFault, match="lacks .*running_mean"):
+        load_for_training(tmp_path, IMAGES, norm="frozen")
+    with pytest.raises(InputFault, match="lacks .*running_mean"):
+        load_model(tmp_path, device="cpu", kind=IMAGE_CLASSIFIER)
 
 
 def test_tied_weights_are_saved_once(tmp_path: Path) -> None:

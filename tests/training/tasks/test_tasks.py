@@ -50,7 +50,8 @@ CASES = [
 
 def model_for(folder: Path, kind: str, name: TaskName, **settings: Any) -> TrainingModel:
     if name is TaskName.IMAGE_CLASSIFICATION:
-        return load_for_training(architecture(folder, kind), name, labels=["a", "b", "c"], **settings)
+        norm = "frozen" if kind == "resnet" else None
+        return load_for_training(architecture(folder, kind), name, labels=["a", "b", "c"], norm=norm, **settings)
     labels = ["a", "b"] if name is TaskName.TEXT_CLASSIFICATION else None
     return load_for_training(architecture(folder, kind), name, labels=labels, vocabulary=words(), **settings)
 

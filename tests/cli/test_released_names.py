@@ -1,0 +1,116 @@
+"""Names that are released with the weights: what was collected from the data leaves no guarantee, and that is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForSequenceClassification
+
+from privctl.cli import run
+from privctl.domain.guarantee import AssumptionState, Status
+from privctl.domain.report import PrivacyReport
+from privctl.reports import read_report
+
+TEXTS = ("the cat sat on the mat", "a dog", "very old", "the old dog and the cat") * 10
+TASK = ("--task", "text-classification")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return written(tmp_path / "labelled.jsonl", TEXTS)
+
+
+def written(path: Path, texts: tuple[str, ...]) -> Path:
+    lines = (json.dumps({"text": text, "label": "ny"[i % 2]}) for i, text in enumerate(texts))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def report_of(output: Path) -> PrivacyReport:
+    return read_report(output.with_name(output.name + ".report.json"))
+
+
+def call(method: str, model: Path, data: Path, *more: str) -> list[str]:
+    few = ("--steps", "3") if method != "clipped" else ("--epochs", "1")
+    return [
+        "retrain",
+        method,
+        str(model),
+        "--data",
+        str(data),
+        *TASK,
+        "--batch-size",
+        "10",
+        "--device",
+        "cpu",
+        *few,
+        *more,
+    ]
+
+
+@pytest.mark.parametrize(
+    "way",
+    [("dp-sgd",), ("dpquant", "--format", "fp8"), ("ferret", "--release", "gaussian", "--fire-probability", "0.5")],
+)
+def test_class_names_from_the_data_void_the_guarantee(
+    way: tuple[str, ...], data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = call(way[0], start, data, *way[1:], "--epsilon", "3")
+    assert run([*arguments, "-o", str(tmp_path / "a")]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    guarantee = report_of(tmp_path / "a").guarantees[0]
+    states = {a.name: a.state for a in guarantee.assumptions}
+    assert (guarantee.status, states["labels"]) == (Status.VOID, AssumptionState.VIOLATED)
+    assert report_of(tmp_path / "a").parameters["collected_from_data"] == ["labels"]
+    assert "the names of the classes were collected from the private examples" in said
+    assert "the guarantee will be void; give --labels a,b,c, or a file with one name a line" in said
+    assert said.index("will be void") < said.index("wrote")
+    names = tmp_path / "names.txt"
+    names.write_text("n\ny\n")
+    for given in ("n,y", "n, y", str(names)):
+        output = tmp_path / f"b{len(given)}"
+        assert run([*arguments, "-o", str(output), "--labels", given]) == 0
+        assert "void" not in capsys.readouterr().err
+        assert report_of(output).guarantees[0].status is Status.CONDITIONAL
+        assert "labels" not in {a.name for a in report_of(output).guarantees[0].assumptions}
+        assert AutoModelForSequenceClassification.from_pretrained(output).config.id2label == {0: "n", 1: "y"}
+    assert run([*arguments, "-o", str(tmp_path / "c"), "--labels", "nothing-there"]) == 3
+    assert "is neither a list such as a,b,c nor a file" in capsys.readouterr().err
+    assert run([*arguments, "-o", str(tmp_path / "c"), "--labels", "n,,y"]) == 2
+    assert not (tmp_path / "c").exists()
+
+
+def test_class_names_from_the_data_void_what_noise_makes(
+    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, more, expected in (("a", (), Status.VOID), ("b", ("--labels", "n,y"), Status.PROVED)):
+        assert run([*call("clipped", start, data, "--optimizer", "sgd", *more), "-q", "-o", str(tmp_path / name)]) == 0
+        capsys.readouterr()
+        noised = tmp_path / f"{name}-noised"
+        assert run(["noise", str(tmp_path / name), "--epsilon", "1", "-q", "-o", str(noised)]) == 0
+        found = {g.name: g.status for g in report_of(noised).guarantees}
+        assert found["nonconvex"] is expected
+        assert ("the training collected it" in " ".join(capsys.readouterr().out.split())) == (name == "a")
+        again = tmp_path / f"{name}-again"
+        assert run(["noise", str(noised), "--epsilon", "1", "-q", "-o", str(again)]) == 0
+        assert (Status.VOID in {g.status for g in report_of(again).guarantees}) == (name == "a")
+
+
+def test_plain_training_says_nothing_of_class_names(
+    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*call("plain", start, data), "-o", str(tmp_path / "a")]) == 0
+    assert "void" not in capsys.readouterr().err
+
+
+def test_the_written_tokenizer_does_not_depend_on_the_texts(start: Path, tmp_path: Path) -> None:
+    """A tokenizer remembers whether the last text was cut."""
+    found = []
+    more = ("--epsilon", "8", "--labels", "n,y", "--long", "truncate", "--max-length", "8")
+    for name, last in (("a", "the cat sat"), ("b", "the cat sat on the mat and on the old mat sat a dog")):
+        path = written(tmp_path / f"{name}.jsonl", (*TEXTS, last))
+        assert run([*call("dp-sgd", start, path, *more), "-q", "-o", str(tmp_path / name)]) == 0
+        found.append({p.name: p.read_bytes() for p in (tmp_path / name).iterdir() if p.suffix != ".safetensors"})
+    assert found[0] == found[1]
