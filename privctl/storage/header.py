@@ -152,8 +152,8 @@ def elements_of(shape: Sequence[int]) -> int | None:
     return count
 
 
-def _not_negative_zero(token: str, source: str) -> int:
-    if token == "-0":
+def _not_negative_zero(digits: str, source: str) -> int:
+    if digits == "-0":
         raise InputFault(f"{source} (header) holds the number -0, which is no count; write 0")
     return 0
 
