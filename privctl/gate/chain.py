@@ -9,6 +9,7 @@ from pathlib import Path
 
 from privctl.domain.errors import InputFault
 from privctl.domain.gate import Finding, GateOutcome, Place
+from privctl.domain.report import ParentReport
 from privctl.gate.files import LARGEST_REPORT, Loaded, digest_of, load, read_bounded
 
 READABLE, CHAIN = "readable", "chain"
@@ -64,9 +65,11 @@ class _Ancestors:
         waiting = [report]
         while waiting:
             child = waiting.pop()
+            tried: set[ParentReport] = set()
             for i, parent in enumerate(child.report.parents):
-                if parent.digest in self.known:
+                if parent.digest in self.known or parent in tried:
                     continue
+                tried.add(parent)
                 place = child.place("parents", i, "path")
                 path = Path(os.path.normpath(child.path.parent / parent.path))
                 if len(self.known) > _MOST:

@@ -36,6 +36,16 @@ class Loaded:
         return frozenset(a.digest for a in self.report.outputs if a.role == "model")
 
     @property
+    def gives(self) -> frozenset[str]:
+        """Digests of what a later step can make a model of: weights and published updates."""
+        return frozenset(a.digest for a in self.report.outputs if a.role in ("model", "updates"))
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Digests of everything that this step read."""
+        return frozenset(a.digest for a in self.report.inputs)
+
+    @property
     def looks_at(self) -> frozenset[str]:
         """Digests of the weights that this step read."""
         return frozenset(a.digest for a in self.report.inputs if a.role == "model")
