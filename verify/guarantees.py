@@ -68,7 +68,8 @@ def _published(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
     shift = published.shift(mechanism.training)
     if told is None or not math.isclose(told, shift, rel_tol=_ROUNDING):
         return Outcome.REFUTED, f"its sensitivity is {_number(told)}, but the paper's formula gives {shift:.9g}"
-    assert epsilon is not None
+    if epsilon is None or delta == 0:
+        return Outcome.INCONCLUSIVE, "it states no finite epsilon at a delta above 0, which is all that the paper claims"
     noise = mechanism.noise_stddev
     least = least_nonconvex(mechanism.training)
     most = sensitivity(mechanism.training, Regime.NONCONVEX, Adjacency.REPLACE_ONE, mechanism.dimension)
@@ -96,6 +97,8 @@ def _exact(guarantee: Guarantee, mu: float) -> Answer:
     """One Gaussian of shift ``mu``, in ball arithmetic."""
     if guarantee.epsilon is None:
         return Outcome.CONSISTENT, "it claims no finite epsilon"
+    if guarantee.delta == 0:
+        return Outcome.REFUTED, "Gaussian noise has no finite epsilon at delta 0"
     found = gaussian.delta_at(guarantee.epsilon, mu)
     holds = found.at_most(guarantee.delta)
     if holds:

@@ -15,12 +15,16 @@ from verify.recompute import gaussian, published
 from verify.recompute.sensitivity import TooManySteps, sensitivity
 
 _ROUNDING = 1e-9
+#: Whole numbers in JSON may be larger than any float.
+_LARGEST = 1e300
 
 
 def contradictions(report: PrivacyReport) -> Iterator[str]:
     """Each disagreement in one sentence that names what disagrees."""
-    if report.step in _OF_STEP:
-        yield from _OF_STEP[report.step](report)
+    try:
+        yield from _OF_STEP.get(report.step, lambda _: iter(()))(report)
+    except (ArithmeticError, ValueError) as error:
+        yield f"the parameters hold a number that no {report.step} step has: {error}"
     deltas = {g.delta for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP}
     said = report.parameters.get("delta")
     if isinstance(said, float) and deltas - {said}:
@@ -31,7 +35,10 @@ def contradictions(report: PrivacyReport) -> Iterator[str]:
 
 def _compare(what: str, found: Any, expected: Any, source: str) -> Iterator[str]:
     if isinstance(found, (int, float)) and isinstance(expected, (int, float)):
-        alike = math.isclose(found, expected, rel_tol=_ROUNDING, abs_tol=0.0)
+        alike = found == expected or (
+            max(abs(found), abs(expected)) <= _LARGEST
+            and math.isclose(found, expected, rel_tol=_ROUNDING, abs_tol=0.0)
+        )
     else:
         alike = found == expected
     if not alike:
@@ -39,7 +46,8 @@ def _compare(what: str, found: Any, expected: Any, source: str) -> Iterator[str]
 
 
 def _shown(value: Any) -> str:
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
+    text = f"{value:.12g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def _noise(report: PrivacyReport) -> Iterator[str]:
@@ -51,6 +59,9 @@ def _noise(report: PrivacyReport) -> Iterator[str]:
     epsilon, delta = said.get("epsilon"), said.get("delta")
     if not (isinstance(epsilon, (int, float)) and isinstance(delta, float)):
         yield "the parameters do not say for which epsilon and delta the noise was chosen"
+        return
+    if not (0 < epsilon <= _LARGEST and 0 < delta < 1):
+        yield f"the parameters say epsilon {_shown(epsilon)} and delta {_shown(delta)}, for which no noise is chosen"
         return
     yield from _stddev(mechanism, float(epsilon), delta)
     if mechanism.candidate_stddevs and mechanism.noise_stddev not in mechanism.candidate_stddevs:

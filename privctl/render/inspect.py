@@ -13,7 +13,6 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.render.plain import plain
 from privctl.render.text import Colour, coloured, number, paragraph, short, size, table
 
-
 _MOST_DIMENSIONS = 16
 
 
@@ -39,17 +38,16 @@ class FileRow:
 
 def inspection(files: Sequence[FileRow], chain: Sequence[ChainRow]) -> str:
     """Everything known of a checkpoint's files and of where they come from."""
-    text = "".join(f"{plain(str(file.path))}  {size(file.bytes)}  {file.digest}\n\n{_tensor_table(file)}\n" for file in files)
+    text = "".join(
+        f"{plain(str(file.path))}  {size(file.bytes)}  {file.digest}\n\n{_tensor_table(file)}\n" for file in files
+    )
     if not chain:
         return text + "no report: the header names none (give --report if you have it)\n"
     return text + "".join(part for row in chain for part in _chain_parts(row))
 
 
 def _tensor_table(file: FileRow) -> str:
-    rows = [
-        [plain(t.name), t.dtype, _shape(t.shape), size(count), short(t.digest)]
-        for t, count in file.tensors
-    ]
+    rows = [[plain(t.name), t.dtype, _shape(t.shape), size(count), short(t.digest)] for t, count in file.tensors]
     return table(["tensor", "dtype", "shape", "size", "digest"], rows)
 
 

@@ -11,7 +11,7 @@ import re
 _LONGEST = 500
 _RUNNER = re.compile(r"##(?=(?:vso|teamcity)?\[)")
 #: At the start of any word, since a line may be folded there.
-_WORD = re.compile(r"(?:(?<=\s)|^)::")
+_WORD = re.compile(r"(?:(?<=\s)|^)::+")
 #: What a JSON text may hold unescaped and a terminal or runner would still obey.
 _IN_JSON = re.compile(r"[^\x20-\x7e\n]|#(?=#(?:vso|teamcity)?\[)")
 
@@ -25,7 +25,12 @@ def seen(text: str) -> str:
     """As ``plain``, however long; text that is harmless already stays as it is."""
     if not text.isprintable():
         text = "".join(_escaped(c) for c in text)
-    return _WORD.sub(": :", _RUNNER.sub("## ", text))
+    return no_command(text)
+
+
+def no_command(text: str) -> str:
+    """``text`` without what a runner would obey, wherever its lines are broken."""
+    return _WORD.sub(lambda colons: " ".join(colons[0]), _RUNNER.sub("## ", text))
 
 
 def json_text(text: str) -> str:

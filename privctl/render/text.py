@@ -78,9 +78,9 @@ def _harmless(text: str) -> str:
 
 
 def paragraph(text: str, *, indent: int = 0, hanging: int | None = None) -> str:
-    """``text``, made harmless, in lines of at most 80 columns, ending in a newline; further lines are ``hanging`` columns in.
+    """``text``, made harmless, in lines of at most 80 columns, ending in a newline.
 
-    ``hanging`` is two more than ``indent`` by default. A word that is longer stands on a line of its own.
+    Further lines are ``hanging`` columns in, by default two more than ``indent``. A longer word has a line of its own.
     """
     further = indent + 2 if hanging is None else hanging
     lines = _folded(_harmless(text), WIDTH, " " * indent, " " * further)

@@ -234,7 +234,7 @@ def _of_tensor(tensor: TensorNoise, stddev: float, level: float) -> Iterator[str
     squares = float(np.dot(sample, sample))
     if tensor.dtype in ("F32", "F64") and tensor.largest * 2.0**-23 < 1e-4 * stddev:
         # Rounding hides nothing: all weights count, not the sample alone.
-        count, squares = tensor.elements, tensor.squares / stddev**2
+        count, squares = tensor.elements, tensor.squares / stddev / stddev
         mean = tensor.total / stddev / math.sqrt(count)
     else:
         mean = float(sample.sum()) / math.sqrt(count)
