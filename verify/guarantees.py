@@ -69,7 +69,10 @@ def _published(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
     if told is None or not math.isclose(told, shift, rel_tol=_ROUNDING):
         return Outcome.REFUTED, f"its sensitivity is {_number(told)}, but the paper's formula gives {shift:.9g}"
     if epsilon is None or delta == 0:
-        return Outcome.INCONCLUSIVE, "it states no finite epsilon at a delta above 0, which is all that the paper claims"
+        return (
+            Outcome.INCONCLUSIVE,
+            "it states no finite epsilon at a delta above 0, which is all that the paper claims",
+        )
     noise = mechanism.noise_stddev
     least = least_nonconvex(mechanism.training)
     most = sensitivity(mechanism.training, Regime.NONCONVEX, Adjacency.REPLACE_ONE, mechanism.dimension)

@@ -36,8 +36,7 @@ def contradictions(report: PrivacyReport) -> Iterator[str]:
 def _compare(what: str, found: Any, expected: Any, source: str) -> Iterator[str]:
     if isinstance(found, (int, float)) and isinstance(expected, (int, float)):
         alike = found == expected or (
-            max(abs(found), abs(expected)) <= _LARGEST
-            and math.isclose(found, expected, rel_tol=_ROUNDING, abs_tol=0.0)
+            max(abs(found), abs(expected)) <= _LARGEST and math.isclose(found, expected, rel_tol=_ROUNDING, abs_tol=0.0)
         )
     else:
         alike = found == expected

@@ -223,13 +223,18 @@ def require_ordinary(path: Path) -> None:
     """Raise InputFault where ``path`` is a device, a pipe, or a file that the kernel makes up when it is read."""
     try:
         mode = os.stat(path).st_mode
-        made_up = os.path.realpath(path).startswith(_MADE_UP)
+        made_up = is_made_up(path)
     except ValueError:
         raise InputFault(f"{str(path)!r} is not a file's name") from None
     except OSError as error:
         raise unreadable(path, error) from None
     if made_up or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise InputFault(f"{path} is a device or a pipe; give a regular file")
+
+
+def is_made_up(path: Path) -> bool:
+    """Whether ``path`` leads to a file that the kernel makes up when it is read."""
+    return os.path.realpath(path).startswith(_MADE_UP)
 
 
 def unreadable(path: Path, error: OSError) -> InputFault | IoFault:

@@ -131,19 +131,17 @@ def doubling_chain(folder: Path, depth: int) -> Path:
 
 def one_line(path: Path, size: int) -> Path:
     """A gzip file of one line of ``size`` bytes, a JSON string that does not end."""
-    block = b"a" * (1 << 20)
-    with gzip.open(path, "wb", compresslevel=9) as stream:
-        stream.write(b'{"text": "')
-        for _ in range(size >> 20):
-            stream.write(block)
-    return path
+    return _packed(path, b'{"text": "', b"a" * (1 << 20), size)
 
 
 def many_lines(path: Path, size: int) -> Path:
     """A gzip file of ``size`` bytes of one short record, over and over."""
     record = b'{"text": "the same again and again"}\n'
-    block = record * ((1 << 20) // len(record))
-    with gzip.open(path, "wb", compresslevel=9) as stream:
-        for _ in range(size // len(block)):
-            stream.write(block)
+    return _packed(path, b"", record * ((1 << 20) // len(record)), size)
+
+
+def _packed(path: Path, head: bytes, block: bytes, size: int) -> Path:
+    """``head`` and as many times ``block`` as make ``size`` bytes; a gzip file may have any number of members."""
+    member = gzip.compress(block)
+    path.write_bytes((gzip.compress(head) if head else b"") + member * (size // len(block)))
     return path
