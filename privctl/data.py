@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import math
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,11 @@ from privctl.storage.reader import unreadable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+#: Bytes of one line: a record of 64 MiB of text is a mistake, or made to fill the memory.
+LONGEST_LINE = 64 << 20
+#: What a gzip file may unpack to: this much, or so many times its own size. Text shrinks to a tenth, zeros to 1/1000.
+MOST_UNPACKED, MOST_RATIO = 1 << 30, 100
 
 _EXPECTED = 'expected an object such as {"text": "..."} or {"prompt": "...", "response": "..."}'
 
@@ -81,14 +87,40 @@ def json_objects(path: Path, expected: str = _EXPECTED) -> Iterator[tuple[int, d
 
 
 def byte_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, plain or gzipped (``.gz``), with their ends; raises as ``read_records`` does."""
+    """The lines of a file, plain or gzipped (``.gz``), with their ends; raises as ``read_records`` does.
+
+    Raises InputFault also for a line of more than ``LONGEST_LINE`` bytes, and for a gzip file that unpacks to more than
+    ``MOST_UNPACKED`` bytes and ``MOST_RATIO`` times its size.
+    """
     try:
         with _open(path) as stream:
-            yield from stream
+            yield from _bounded(stream, path, _most_unpacked(path))
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise InputFault(f"{path} is not a whole gzip file; compress it again, or give it without .gz") from None
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def _bounded(stream: IO[bytes], path: Path, most: float) -> Iterator[bytes]:
+    number, total = 0, 0
+    while line := stream.readline(LONGEST_LINE + 1):
+        number, total = number + 1, total + len(line)
+        if len(line) > LONGEST_LINE:
+            raise InputFault(
+                f"{path} line {number} has more than {LONGEST_LINE >> 20} MiB; write one record a line, and split "
+                "records that are longer"
+            )
+        if total > most:
+            raise InputFault(
+                f"{path} unpacks to more than {most / 2**30:.3g} GiB, over {MOST_RATIO} times its size; unpack it and "
+                "give it without .gz if that is meant"
+            )
+        yield line
+
+
+def _most_unpacked(path: Path) -> float:
+    """How many bytes of ``path`` are read; what is not packed is as large as it looks."""
+    return max(MOST_UNPACKED, MOST_RATIO * path.stat().st_size) if path.suffix == ".gz" else math.inf
 
 
 def _open(path: Path) -> IO[bytes]:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from privctl.render.plain import seen
+
 #: Called with the amount of work just done; may be called from any thread.
 Advance = Callable[[float], None]
 
@@ -17,7 +19,7 @@ _LINE_EVERY = 10.0
 def note(message: str, *, quiet: bool = False) -> None:
     """One line of log."""
     if not quiet and sys.stderr is not None:  # None where the caller closed it
-        sys.stderr.write(f"privctl: {message}\n")
+        sys.stderr.write(f"privctl: {seen(message)}\n")
         sys.stderr.flush()
 
 

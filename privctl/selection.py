@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from blake3 import blake3
+
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.integers import Integers
@@ -104,9 +106,7 @@ def select(
             chosen[name] = item
     if not chosen:
         raise UsageFault(f"nothing in {checkpoint.root} is left to add noise to; loosen --include, --exclude or --base")
-    for name in untouched:
-        if untouched[name] == _EXCLUDED:
-            _check_not_a_copy(located[name], chosen)
+    _check_no_copies({name: located[name] for name, why in untouched.items() if why == _EXCLUDED}, chosen)
     groups, lookalikes = _tied_groups(chosen)
     streams = {name: stream for stream, group in enumerate(groups) for name in group}
     return Selection(
@@ -160,12 +160,20 @@ def _never_updated(item: _Located) -> bool:
     return bytes(item.file.read(item.tensor, 0, width)) == (one if last == "running_var" else bytes(len(one)))
 
 
-def _check_not_a_copy(left_out: _Located, chosen: Mapping[str, _Located]) -> None:
+def _check_no_copies(left_out: Mapping[str, _Located], chosen: Mapping[str, _Located]) -> None:
     """A tensor left as it is must not equal one that gets noise: the noise could be subtracted."""
-    for name, item in chosen.items():
-        if _equal(left_out, item) and not _constant(left_out):
+    alike = _beginning_alike(chosen) if left_out else {}
+    contents: dict[tuple[str, tuple[int, ...], bytes], dict[bytes, str]] = {}
+    for name, item in left_out.items():
+        beginning = _beginning(item)
+        if beginning not in alike or _constant(item):
+            continue
+        if beginning not in contents:
+            contents[beginning] = {_content(chosen[other]): other for other in reversed(alike[beginning])}
+        other = contents[beginning].get(_content(item))
+        if other is not None:
             raise UsageFault(
-                f"tensor {left_out.tensor.name!r} is left out but equals {name!r}, whose noise it would give away; "
+                f"tensor {name!r} is left out but equals {other!r}, whose noise it would give away; "
                 "exclude both or neither"
             )
 
@@ -181,23 +189,45 @@ def _tied_groups(chosen: Mapping[str, _Located]) -> tuple[list[list[str]], bool]
     """The names grouped by tie: same type, shape and bytes, unless all elements are equal; and whether any were so.
 
     Trained weights do not coincide to the last bit unless they are one parameter. Constant tensors (untrained biases,
-    scales) do coincide without being tied; they get noise of their own.
+    scales) do coincide without being tied; they get noise of their own. Tensors that begin alike are told apart by
+    their digests, so that each is read once more at most, however many there are.
     """
     lookalikes = False
-    alike: dict[tuple[str, tuple[int, ...], bytes], list[list[str]]] = defaultdict(list)
-    for name, item in chosen.items():
-        sample = bytes(item.file.read(item.tensor, 0, min(_SAMPLE, item.tensor.size)))
-        groups = alike[item.tensor.dtype, item.tensor.shape, sample]
-        for group in groups:
-            if not _equal(item, chosen[group[0]]):
-                continue
-            if not _constant(item):
+    groups: list[list[str]] = []
+    for names in _beginning_alike(chosen).values():
+        whole: dict[bytes, list[str]] = {}
+        for name in names:
+            content = _content(chosen[name]) if len(names) > 1 else b""
+            group = whole.get(content)
+            if group is None:
+                whole[content] = group = [name]
+                groups.append(group)
+            elif _constant(chosen[name]):
+                lookalikes = True
+                groups.append([name])
+            else:
                 group.append(name)
-                break
-            lookalikes = True
-        else:
-            groups.append([name])
-    return [group for groups in alike.values() for group in groups], lookalikes
+    return groups, lookalikes
+
+
+def _beginning_alike(items: Mapping[str, _Located]) -> Mapping[tuple[str, tuple[int, ...], bytes], list[str]]:
+    """Names by type, shape and first bytes."""
+    alike: dict[tuple[str, tuple[int, ...], bytes], list[str]] = defaultdict(list)
+    for name, item in items.items():
+        alike[_beginning(item)].append(name)
+    return alike
+
+
+def _beginning(item: _Located) -> tuple[str, tuple[int, ...], bytes]:
+    return item.tensor.dtype, item.tensor.shape, bytes(item.file.read(item.tensor, 0, min(_SAMPLE, item.tensor.size)))
+
+
+def _content(item: _Located) -> bytes:
+    """A digest of the tensor's bytes, which no two different tensors share."""
+    digest = blake3()
+    for block in item.blocks():
+        digest.update(block)
+    return digest.digest()
 
 
 def _constant(item: _Located) -> bool:

@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "codec": {"domain"},
     "storage": {"domain", "codec"},
     "accounting": {"domain"},
-    "progress": {"domain"},
+    "progress": {"domain", "render"},
     "render": {"domain"},
     "randomness": _BASE,
     "parallel": {"domain"},

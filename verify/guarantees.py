@@ -7,6 +7,7 @@ on is said in the reason.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from verify.recompute import gaussian, ledger, mutual, published, secret
 from verify.recompute.enclosure import Enclosure
-from verify.recompute.sensitivity import least_nonconvex, sensitivity
+from verify.recompute.sensitivity import TooManySteps, least_nonconvex, sensitivity
 
 #: An outcome with its reason.
 Answer = tuple[Outcome, str]
@@ -36,8 +37,13 @@ def weight_noise(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     """Noise on finished weights: the published claim, or a regime's sensitivity under the exact Gaussian."""
     mechanism = report.mechanism
     assert isinstance(mechanism, WeightNoise)
-    if guarantee.name == "published":
-        return _published(mechanism, guarantee)
+    try:
+        return _published(mechanism, guarantee) if guarantee.name == "published" else _regime(mechanism, guarantee)
+    except TooManySteps as error:
+        return Outcome.INCONCLUSIVE, str(error)
+
+
+def _regime(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
     if guarantee.name not in list(Regime):
         return Outcome.INCONCLUSIVE, f"no verifier knows the regime {guarantee.name!r}"
     bound = sensitivity(mechanism.training, Regime(guarantee.name), guarantee.adjacency, mechanism.dimension)
@@ -62,7 +68,11 @@ def _published(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
     shift = published.shift(mechanism.training)
     if told is None or not math.isclose(told, shift, rel_tol=_ROUNDING):
         return Outcome.REFUTED, f"its sensitivity is {_number(told)}, but the paper's formula gives {shift:.9g}"
-    assert epsilon is not None
+    if epsilon is None or delta == 0:
+        return (
+            Outcome.INCONCLUSIVE,
+            "it states no finite epsilon at a delta above 0, which is all that the paper claims",
+        )
     noise = mechanism.noise_stddev
     least = least_nonconvex(mechanism.training)
     most = sensitivity(mechanism.training, Regime.NONCONVEX, Adjacency.REPLACE_ONE, mechanism.dimension)
@@ -90,6 +100,8 @@ def _exact(guarantee: Guarantee, mu: float) -> Answer:
     """One Gaussian of shift ``mu``, in ball arithmetic."""
     if guarantee.epsilon is None:
         return Outcome.CONSISTENT, "it claims no finite epsilon"
+    if guarantee.delta == 0:
+        return Outcome.REFUTED, "Gaussian noise has no finite epsilon at delta 0"
     found = gaussian.delta_at(guarantee.epsilon, mu)
     holds = found.at_most(guarantee.delta)
     if holds:
@@ -327,10 +339,10 @@ def verifier_of(report: PrivacyReport, guarantee: Guarantee) -> Verifier | None:
 
 def titles(report: PrivacyReport) -> Iterator[str]:
     """How each guarantee is called, told apart where names repeat."""
-    names = [g.name for g in report.guarantees]
+    times = Counter(g.name for g in report.guarantees)
     for guarantee in report.guarantees:
         more = [str(guarantee.adjacency), *(["all candidates"] if guarantee.scope is Scope.ALL_CANDIDATES else [])]
-        yield guarantee.name if names.count(guarantee.name) == 1 else f"{guarantee.name}, {', '.join(more)}"
+        yield guarantee.name if times[guarantee.name] == 1 else f"{guarantee.name}, {', '.join(more)}"
 
 
 def _number(value: float | None) -> str:

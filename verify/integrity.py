@@ -11,11 +11,13 @@ from privctl.codec import decode
 from privctl.domain.errors import InputFault, PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.storage.digest import TensorHasher, changed_tensors, file_digest
-from privctl.storage.reader import read_named_text
+from privctl.storage.digest import NamedFiles, TensorHasher, bytes_digest, changed_tensors
+from privctl.storage.reader import named_text, read_named_bytes
 
 _MODEL_ROLE = "model"
 _COMPANION_ROLE = "companion"
+#: Reports that are followed; a model has a handful.
+MOST_REPORTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,51 +30,122 @@ class Link:
     verdicts: tuple[Verdict, ...]
 
 
-def check_chain(path: Path, weights: Mapping[Path, TensorHasher]) -> tuple[Link, ...]:
+def check_chain(path: Path, weights: Mapping[Path, TensorHasher], files: NamedFiles | None = None) -> tuple[Link, ...]:
     """Follow the report at ``path`` and its parents, checking every digest that can be checked.
 
-    ``weights`` are the model's files as just hashed; they are held against the first report's outputs.
+    ``weights`` are the model's files as just hashed; they are held against the first report's outputs. Every report is
+    read once, however often it is named, and at most ``MOST_REPORTS`` are followed.
     """
-    return tuple(_follow(path, weights, None, 0, frozenset(), set()))
+    return tuple(_Chain(files or NamedFiles()).follow(_placed(path), weights))
 
 
-def _follow(
-    path: Path,
-    weights: Mapping[Path, TensorHasher],
-    recorded: str | None,
-    depth: int,
-    ancestors: frozenset[Path],
-    followed: set[Path],
-) -> Iterator[Link]:
-    path = Path(os.path.normpath(path.absolute()))
-    if path in ancestors:
-        verdict = Verdict(subject=str(path), outcome=Outcome.REFUTED, reason="the chain of reports loops back to it")
-        yield Link(path=path, depth=depth, report=None, verdicts=(verdict,))
-        return
-    if path in followed and recorded is not None and not _changed(path, recorded):
-        return  # two steps share a parent
-    followed.add(path)
-    if not os.path.isfile(path):
-        verdict = Verdict(subject=str(path), outcome=Outcome.INCONCLUSIVE, reason="the report is not where it was")
-        yield Link(path=path, depth=depth, report=None, verdicts=(verdict,))
-        return
-    verdicts = [] if recorded is None else [_compare(path.name, file_digest(path), recorded)]
-    try:
-        report = decode(read_named_text(path), str(path))
-    except InputFault as fault:
-        verdicts.append(Verdict(subject=path.name, outcome=Outcome.REFUTED, reason=str(fault)))
-        yield Link(path=path, depth=depth, report=None, verdicts=tuple(verdicts))
-        return
-    verdicts += _check_weights(path, report, weights)
-    verdicts += _check_lineage(path, report)
-    verdicts += _check_others(path, report, weights)
-    yield Link(path=path, depth=depth, report=report, verdicts=tuple(verdicts))
-    for parent in report.parents:
-        yield from _follow(path.parent / parent.path, {}, parent.digest, depth + 1, ancestors | {path}, followed)
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A report as another one names it: with the digest recorded there, and the reports on the way to it."""
+
+    path: Path
+    recorded: str | None
+    depth: int
+    ancestors: frozenset[Path]
 
 
-def _changed(path: Path, recorded: str) -> bool:
-    return not os.path.isfile(path) or file_digest(path) != recorded
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What lies at a report's path: its digest, and the report or what is wrong with it."""
+
+    digest: str
+    report: PrivacyReport | None
+    fault: str = ""
+
+
+class _Chain:
+    """Reports by their paths, each read once."""
+
+    def __init__(self, files: NamedFiles) -> None:
+        self.files = files
+        self._read: dict[Path, _Read | None] = {}
+
+    def read(self, path: Path) -> _Read | None:
+        """What is at ``path``; None where there is nothing that could be read."""
+        if path not in self._read:
+            self._read[path] = self._reading(path)
+        return self._read[path]
+
+    def _reading(self, path: Path) -> _Read | None:
+        if not os.path.isfile(path):
+            return None
+        try:
+            data = read_named_bytes(path)
+        except PrivctlError:
+            return None
+        try:
+            return _Read(bytes_digest(data), decode(named_text(data, path), str(path)))
+        except InputFault as fault:
+            return _Read(bytes_digest(data), None, str(fault))
+
+    def follow(self, path: Path, weights: Mapping[Path, TensorHasher]) -> Iterator[Link]:
+        """Every report once, newest first, with what is wrong with it; one named with two digests is judged twice."""
+        waiting = [_Named(path, None, 0, frozenset())]
+        judged: set[tuple[Path, str | None]] = set()
+        followed: set[Path] = set()
+        while waiting:
+            named = waiting.pop()
+            if named.path in named.ancestors:
+                yield _unread(named, Outcome.REFUTED, "the chain of reports loops back to it")
+                continue
+            if (named.path, named.recorded) in judged:
+                continue  # two steps share a parent
+            if len(judged) == MOST_REPORTS:
+                yield _unread(named, Outcome.INCONCLUSIVE, f"more than {MOST_REPORTS} reports are in one chain")
+                return
+            judged.add((named.path, named.recorded))
+            link = self._link(named, weights if named.depth == 0 else {}, again=named.path in followed)
+            yield link
+            if link.report is None or named.path in followed:
+                continue
+            followed.add(named.path)
+            above = named.ancestors | {named.path}
+            parents = dict.fromkeys((_placed(named.path.parent / p.path), p.digest) for p in link.report.parents)
+            waiting += [_Named(place, digest, named.depth + 1, above) for place, digest in reversed(parents)]
+
+    def _link(self, named: _Named, weights: Mapping[Path, TensorHasher], *, again: bool) -> Link:
+        found = self.read(named.path)
+        if found is None:
+            return _unread(named, Outcome.INCONCLUSIVE, "the report is not where it was, or is no file to read")
+        path = named.path
+        verdicts = [] if named.recorded is None else [_compare(path.name, found.digest, named.recorded)]
+        if found.report is None:
+            verdicts.append(Verdict(subject=path.name, outcome=Outcome.REFUTED, reason=found.fault))
+        elif not again:
+            verdicts += _check_weights(path, found.report, weights)
+            verdicts += self._lineage(path, found.report)
+            verdicts += _check_others(path, found.report, weights, self.files)
+        return Link(path=path, depth=named.depth, report=found.report, verdicts=tuple(verdicts))
+
+    def _lineage(self, path: Path, report: PrivacyReport) -> Iterator[Verdict]:
+        """What a step read must be what a parent wrote; not decided while a parent is missing or unreadable."""
+        written: set[str] = set()
+        for place in dict.fromkeys(_placed(path.parent / parent.path) for parent in report.parents):
+            found = self.read(place)
+            if found is None or found.report is None:
+                return
+            written |= {a.digest for a in found.report.outputs}
+        for artifact in report.inputs if report.parents else ():
+            if artifact.role == _MODEL_ROLE and artifact.digest not in written:
+                yield Verdict(
+                    subject=artifact.path,
+                    outcome=Outcome.REFUTED,
+                    reason=f"the {report.step} step read it, but its parent report did not write it",
+                )
+
+
+def _unread(named: _Named, outcome: Outcome, reason: str) -> Link:
+    verdict = Verdict(subject=str(named.path), outcome=outcome, reason=reason)
+    return Link(path=named.path, depth=named.depth, report=None, verdicts=(verdict,))
+
+
+def _placed(path: Path) -> Path:
+    return Path(os.path.normpath(path.absolute()))
 
 
 def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
@@ -80,7 +153,7 @@ def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, Ten
     recorded = [a for a in report.outputs if a.role == _MODEL_ROLE]
     for file, hasher in weights.items():
         same = next((a for a in recorded if a.digest == hasher.file_digest), None)
-        here = Path(os.path.normpath(file.absolute()))
+        here = _placed(file)
         artifact = same or next((a for a in recorded if _located(path, a) == here), None)
         artifact = artifact or next((a for a in recorded if Path(a.path).name == file.name), None)
         if artifact is None:
@@ -102,25 +175,9 @@ def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, Ten
         )
 
 
-def _check_lineage(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
-    """What a step read must be what one of its parents wrote; not decided while a parent is missing or unreadable."""
-    written: set[str] = set()
-    for parent in report.parents:
-        try:
-            outputs = decode(read_named_text(path.parent / parent.path), parent.path).outputs
-        except PrivctlError:
-            return
-        written |= {a.digest for a in outputs}
-    for artifact in report.inputs if report.parents else ():
-        if artifact.role == _MODEL_ROLE and artifact.digest not in written:
-            yield Verdict(
-                subject=artifact.path,
-                outcome=Outcome.REFUTED,
-                reason=f"the {report.step} step read it, but its parent report did not write it",
-            )
-
-
-def _check_others(path: Path, report: PrivacyReport, weights: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
+def _check_others(
+    path: Path, report: PrivacyReport, weights: Mapping[Path, TensorHasher], files: NamedFiles
+) -> Iterator[Verdict]:
     """Outputs that are not weights (scores, configuration, tokenizer); a companion is looked for beside the weights."""
     beside = next((file.absolute().parent for file in weights), None)
     for artifact in report.outputs:
@@ -129,10 +186,13 @@ def _check_others(path: Path, report: PrivacyReport, weights: Mapping[Path, Tens
         located = _located(path, artifact)
         if artifact.role == _COMPANION_ROLE and beside is not None:
             located = beside / located.name
-        if os.path.isfile(located):
-            yield _compare(located.name, file_digest(located), artifact.digest)
-        else:
+        if not os.path.isfile(located):
             yield Verdict(subject=located.name, outcome=Outcome.INCONCLUSIVE, reason="the file is not where it was")
+            continue
+        try:
+            yield _compare(located.name, files.digest(located), artifact.digest)
+        except PrivctlError as fault:
+            yield Verdict(subject=located.name, outcome=Outcome.INCONCLUSIVE, reason=str(fault))
 
 
 def _compare(subject: str, found: str, recorded: str, changed: list[str] | None = None) -> Verdict:
@@ -143,4 +203,4 @@ def _compare(subject: str, found: str, recorded: str, changed: list[str] | None 
 
 
 def _located(report: Path, artifact: Artifact) -> Path:
-    return Path(os.path.normpath(report.parent.absolute() / artifact.path))
+    return _placed(report.parent / artifact.path)

@@ -15,7 +15,7 @@ from privctl.codec import parse_json
 from privctl.domain.errors import InputFault
 from privctl.domain.events import Ledger, SampledGaussian, SecretMixture
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.storage.digest import file_digest
+from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
 from verify.recompute import secret
 from verify.recompute.protection import KEY, MOST, arrays_of
@@ -31,8 +31,10 @@ def with_nearest_secret(report: PrivacyReport, files: Sequence[tuple[Artifact, P
         return report
     noises = {event.noise_multiplier for event in mechanism.events if isinstance(event, SampledGaussian)}
     steps = sum(event.steps for event in mechanism.events)
-    for artifact, place in files:
-        if place.suffix != ".safetensors" or artifact.role == "model" or file_digest(place) != artifact.digest:
+    plans = {(a.digest, place) for a, place in files if place.suffix == ".safetensors" and a.role != "model"}
+    at_hand = NamedFiles()
+    for digest, place in sorted(plans):
+        if at_hand.digest(place) != digest:
             continue
         chances = _nearest(place, max(noises), steps) if len(noises) == 1 else ()
         if chances:

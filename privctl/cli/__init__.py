@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import sys
 import traceback
@@ -16,7 +17,8 @@ from typing import NoReturn
 import click
 
 from privctl import __version__
-from privctl.domain.errors import ExitCode, PrivctlError
+from privctl.domain.errors import ExitCode, PrivctlError, UsageFault
+from privctl.render.plain import plain, seen
 
 #: Command name -> (where its click command is, one line for ``privctl --help``).
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -98,6 +100,7 @@ def main() -> NoReturn:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; every error becomes one sentence on standard error."""
     try:
+        _check_names(arguments)
         code = root.main(arguments, prog_name="privctl", standalone_mode=False)
         return code if isinstance(code, int) else ExitCode.OK
     except PrivctlError as error:
@@ -105,6 +108,7 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
+        error.message = plain(error.message)
         error.show()
         return ExitCode.USAGE
     except (KeyboardInterrupt, click.Abort):
@@ -113,17 +117,42 @@ def run(arguments: list[str]) -> int:
         # The reader of our output went away; keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILURE
-    except OSError as error:
-        return _fail(f"the system refused: {error.strerror or error}; what was written before stays", ExitCode.FAILURE)
-    except ImportError as error:
-        return _fail(f"{error}; install privctl and what it needs as its README says", ExitCode.FAILURE)
-    except MemoryError:
-        return _fail("out of memory; close other programs or use a machine with more", ExitCode.FAILURE)
     except Exception as error:
-        return _fail(
-            f"internal error, please report it: {type(error).__name__}: {error} (--debug shows where)",
-            ExitCode.FAILURE,
-        )
+        return _fail(*_unexpected(error))
+
+
+def _unexpected(error: Exception) -> tuple[str, int]:
+    """The sentence and exit code of what no command foresaw."""
+    if isinstance(error, UnicodeEncodeError) and _NOT_UTF8.search(str(error.object)):
+        return _unnameable(str(error.object)), ExitCode.BAD_INPUT
+    if isinstance(error, OSError):
+        said = f"the system refused: {error.strerror or error}; what was written before stays"
+    elif isinstance(error, ImportError):
+        said = f"{error}; install privctl and what it needs as its README says"
+    elif isinstance(error, MemoryError):
+        said = "out of memory; close other programs or use a machine with more"
+    else:
+        said = f"internal error, please report it: {type(error).__name__}: {error} (--debug shows where)"
+    return said, ExitCode.FAILURE
+
+
+#: Bytes of a name that are not UTF-8, as Python holds them.
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
+#: Commands that write no report.
+_WITHOUT_REPORT = ("gate", "inspect", "report", "verify", "completion")
+
+
+def _check_names(arguments: list[str]) -> None:
+    """Raise UsageFault for a name that is not UTF-8, before anything is read: a report is JSON and cannot hold it."""
+    if arguments and arguments[0] not in _WITHOUT_REPORT:
+        for argument in arguments:
+            if _NOT_UTF8.search(argument):
+                raise UsageFault(_unnameable(argument))
+
+
+def _unnameable(name: str) -> str:
+    shown = name if len(name) <= 200 else f"...{name[-200:]}"
+    return f"the name {shown} is not UTF-8, so no report can hold it; rename the file"
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
@@ -134,5 +163,5 @@ def _interrupt(number: int, frame: object) -> NoReturn:
 def _fail(message: str, code: int) -> int:
     if os.environ.get("PRIVCTL_DEBUG"):
         traceback.print_exc()
-    click.echo(f"privctl: {' '.join(message.split())}", err=True)
+    click.echo(f"privctl: {seen(' '.join(message.split()))}", err=True)
     return code

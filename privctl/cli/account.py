@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privctl.cli.options import common, force, to_standard_output, verbose
+from privctl.cli.options import common, force, show, to_standard_output, verbose
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.events import Batches
 
@@ -95,7 +95,7 @@ def account(**options: Any) -> None:
         raise UsageFault(_flagged(str(error))) from None
     said = {k: list(v) if isinstance(v, tuple) else v for k, v in options.items() if k in given - _NOT_REPORTED}
     text = encode(report_of(plan, said))
-    click.echo(text if options["as_json"] else _rendered(plan), nl=False)
+    show(text if options["as_json"] else _rendered(plan), as_json=options["as_json"])
     for path, content in ((plot, drawn), (output, text.encode())):
         if path is not None:
             write_bytes(path, content, replace=options["force"])

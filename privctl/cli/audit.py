@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from audits import ATTACKS
-from privctl.cli.options import MODEL, common, force, verbose
+from privctl.cli.options import MODEL, common, force, show, verbose
 from privctl.domain.errors import ExitCode, UsageFault
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
         return
     text = encode(found)
     write_bytes(written[0], text.encode())
-    click.echo(text if as_json else render(found, verbose=verbose()), nl=False)
+    show(text if as_json else render(found, verbose=verbose()), as_json=as_json)
     note(f"wrote {' and '.join(map(str, written))}", quiet=quiet)
     if refuted(found.verdicts):
         raise click.exceptions.Exit(ExitCode.REFUTED)

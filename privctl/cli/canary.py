@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privctl.cli.options import common, force
+from privctl.cli.options import common, force, show
 from privctl.domain.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def plant_command(
     done = plant(request, force=force)
     powers = [power(group, delta, bound_alpha(_ALPHA, done.guesses)) for group in done.guesses if seed is None]
     if as_json:
-        click.echo(json.dumps(_summary(done.commitment, done.planted.digest, powers), indent=2))
+        show(json.dumps(_summary(done.commitment, done.planted.digest, powers), indent=2) + "\n", as_json=True)
     else:
         told = _power_text(powers, delta) if powers else "The coins come from --seed, so no bound follows from them.\n"
         click.echo(f"commitment: {done.commitment}\n\n{told}", nl=False)
@@ -172,7 +172,7 @@ def check_command(manifest: Path, data: Path | None, commitment: str | None, as_
     path = data or manifest.parent / found.planted.name
     results = [*conditions(found, commitment=commitment), *data_conditions(found, path)]
     if as_json:
-        click.echo(json.dumps([encode_value(each) for each in results], indent=2))
+        show(json.dumps([encode_value(each) for each in results], indent=2) + "\n", as_json=True)
     else:
         rows = [(each.name, str(each.state), each.statement) for each in _worst_first(results)]
         click.echo(table(("condition", "state", "finding"), rows), nl=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privctl.cli.options import common, force, to_standard_output, verbose
+from privctl.cli.options import common, force, show, to_standard_output, verbose
 from privctl.domain.errors import ExitCode, UsageFault
 from privctl.domain.verdict import Outcome
 
@@ -263,11 +263,11 @@ def _finish(
     text = encode(_report(verdicts, said, unchecked))
     standard = to_standard_output(options["output"])
     if options["as_json"] or standard:
-        click.echo(text, nl=False)
+        show(text, as_json=True)
     elif rows[0].paper:
-        click.echo(book_text(rows, unchecked, verbose=verbose()), nl=False)
+        show(book_text(rows, unchecked, verbose=verbose()))
     else:
-        click.echo(claim_text(rows[0]), nl=False)
+        show(claim_text(rows[0]))
     if options["output"] is not None and not standard:
         write_bytes(options["output"], text.encode(), replace=options["force"], public=True)
         note(f"wrote {options['output']}", quiet=options["quiet"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privctl.cli.options import common
+from privctl.cli.options import common, show
 from privctl.domain.mechanism import Calibration, Regime
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def demo(output: Path | None, seed: int, as_json: bool, quiet: bool) -> None:
     chapters = tell(output, seed, partial(progress, quiet=quiet))
     if as_json:
         reports = [encode(read_report(path)).rstrip("\n") for path in sorted(output.glob("*.report.json"))]
-        click.echo("[" + ",\n".join(reports) + "]")
+        show("[" + ",\n".join(reports) + "]\n", as_json=True)
         return
     delta = next(g.delta for chapter in chapters for g in chapter.guarantees)
     click.echo(demo_table([_row(chapter) for chapter in chapters], delta), nl=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privctl.cli.options import common, force
+from privctl.cli.options import common, force, show
 from privctl.cli.running import STOPPING, heard, rendered, request_of, secrets_of, told_before
 from privctl.cli.training_options import clipping, data, schedule, training
 from privctl.domain.errors import UsageFault
@@ -97,7 +97,7 @@ def dpquant(**options: Any) -> None:
             lambda bits: note(_announced(job, bits), quiet=quiet),
         )
     if report is not None:
-        click.echo(encode(report) if options["as_json"] else rendered(report), nl=False)
+        show(encode(report) if options["as_json"] else rendered(report), as_json=options["as_json"])
         note(f"wrote {request.output} and {request.output}.report.json", quiet=quiet)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privctl.cli.options import common, force
+from privctl.cli.options import common, force, show
 from privctl.cli.running import STOPPING, heard, rendered, request_of, told_before
 from privctl.cli.training_options import schedule, training
 from privctl.domain.errors import UsageFault
@@ -126,7 +126,7 @@ def _train(options: dict[str, Any]) -> None:
             lambda plan: note(_announced(plan, job.delta, len(job.task)), quiet=quiet),
         )
     if report is not None:
-        click.echo(encode(report) if options["as_json"] else rendered(report), nl=False)
+        show(encode(report) if options["as_json"] else rendered(report), as_json=options["as_json"])
         output = request.output
         note(f"wrote {output}, {output}.report.json and {stream_path(output)}", quiet=quiet)
 
@@ -152,7 +152,7 @@ def _replay(options: dict[str, Any]) -> None:
         force=options["force"],
     )
     report = replay(request, partial(progress, quiet=options["quiet"]))
-    click.echo(encode(report) if options["as_json"] else rendered(report), nl=False)
+    show(encode(report) if options["as_json"] else rendered(report), as_json=options["as_json"])
     note(f"wrote {request.output} and {request.output}.report.json", quiet=options["quiet"])
 
 

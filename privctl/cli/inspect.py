@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privctl.cli.options import MODEL, common
+from privctl.cli.options import MODEL, common, show
 from privctl.domain.errors import ExitCode
 from privctl.domain.verdict import Outcome
 
@@ -54,7 +54,7 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
         if as_json:
             from privctl.codec import encode
 
-            click.echo(encode(_as_report(checkpoint, hashed, chain)), nl=False)
+            show(encode(_as_report(checkpoint, hashed, chain)), as_json=True)
         else:
             from privctl.render.inspect import ChainRow, inspection
 
@@ -62,7 +62,7 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
                 ChainRow(depth=link.depth, path=link.path, report=link.report, verdicts=link.verdicts) for link in chain
             ]
             files = [_file_row(file, hashed[file.path]) for file in checkpoint.files]
-            click.echo(inspection(files, rows), nl=False)
+            show(inspection(files, rows))
     if any(v.outcome is Outcome.REFUTED for link in chain for v in link.verdicts):
         ctx.exit(ExitCode.REFUTED)
     if any(v.outcome is Outcome.INCONCLUSIVE for link in chain[:1] for v in link.verdicts):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privctl.cli.options import MODEL, common, force
+from privctl.cli.options import MODEL, common, force, show
 from privctl.domain.errors import UsageFault
 from privctl.domain.guarantee import Adjacency, AssumptionState
 from privctl.domain.mechanism import Calibration, Formula, Optimizer, Regime
@@ -221,7 +221,7 @@ def _print_json(reports: Any) -> None:
     from privctl.codec import encode
 
     texts = [encode(report).rstrip("\n") for report in reports]
-    click.echo(texts[0] if len(texts) == 1 else "[" + ",\n".join(texts) + "]")
+    show((texts[0] if len(texts) == 1 else "[" + ",\n".join(texts) + "]") + "\n", as_json=True)
 
 
 def _show(
@@ -254,4 +254,4 @@ def _show(
     )
     notes += [f"{a.state}: {a.statement}" for a in told]
     notes += [f"{count} tensors without noise: {why}" for why, count in untouched_counts(release.selection).items()]
-    click.echo(noise_table(rows, notes=notes, original_perplexity=original, dry_run=dry_run), nl=False)
+    show(noise_table(rows, notes=notes, original_perplexity=original, dry_run=dry_run))

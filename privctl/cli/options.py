@@ -54,6 +54,13 @@ def common(command: Command) -> Command:
     return command
 
 
+def show(text: str, *, as_json: bool = False) -> None:
+    """Print a result; JSON so that neither a terminal nor a CI's runner obeys what it holds."""
+    from privctl.render.plain import json_text
+
+    click.echo(json_text(text) if as_json else text, nl=False)
+
+
 def force(command: Command) -> Command:
     """``--force``."""
     return click.option("-f", "--force", is_flag=True, help="Replace files that exist.")(command)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privctl.cli.options import debug
+from privctl.cli.options import debug, show
 from privctl.cli.options import force as force_option
 from privctl.domain.errors import UsageFault
 
@@ -67,7 +67,7 @@ def report(
     dossier = load(reports, title, drawn=kind == "html")
     text = _written(kind, dossier, reports, None if standard else place)
     if standard:
-        click.echo(text, nl=False)
+        show(text.decode(), as_json=kind == "intoto")
         return
     write_bytes(place, text, replace=force or kind == "model-card", public=True)
     note(f"wrote {place}", quiet=quiet)

@@ -9,7 +9,7 @@ import click
 
 from privctl.cli.dpquant import dpquant
 from privctl.cli.ferret import ferret
-from privctl.cli.options import common, force
+from privctl.cli.options import common, force, show
 from privctl.cli.running import STOPPING, heard, rendered, request_of, secrets_of, told_before
 from privctl.cli.training_options import clipping, data, schedule, training
 
@@ -135,7 +135,7 @@ def _run(method: str, options: dict[str, Any], **more: Any) -> None:
         interrupts = held(partial(note, STOPPING, quiet=quiet))
         report = carry_out(job, team, partial(progress, quiet=quiet), partial(heard, quiet=quiet), interrupts)
     if report is not None:
-        click.echo(encode(report) if options["as_json"] else rendered(report), nl=False)
+        show(encode(report) if options["as_json"] else rendered(report), as_json=options["as_json"])
         note(f"wrote {request.output} and {request.output}.report.json", quiet=quiet)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privctl.cli.options import common, force, verbose
+from privctl.cli.options import common, force, show, verbose
 from privctl.domain.errors import UsageFault
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def plan(
     if output is not None:
         write_report(report_beside(output), report)
         note(f"wrote {output} and {report_beside(output)}", quiet=quiet)
-    click.echo(encode(report) if as_json else secrets_plan_text(report, verbose=verbose()), nl=False)
+    show(encode(report) if as_json else secrets_plan_text(report, verbose=verbose()), as_json=as_json)
 
 
 def _check(output: Path | None, delta: float | None, *, one: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privctl.cli.options import common, force
+from privctl.cli.options import common, force, show
 from privctl.domain.errors import UsageFault
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def scan(
         pattern_seconds=pattern_seconds,
     )
     done = run(request, force=force, quiet=quiet)
-    click.echo(encode(done.report) if as_json else _rendered(done), nl=False)
+    show(encode(done.report) if as_json else _rendered(done), as_json=as_json)
     if done.written:
         note(f"wrote {output}, which holds the secrets: keep it as you keep the data", quiet=quiet)
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privctl.cli.options import MODEL, common
+from privctl.cli.options import MODEL, common, show
 from privctl.cli.running import data_of, model_of
 from privctl.domain.errors import UsageFault
 from privctl.domain.mechanism import Optimizer
@@ -103,7 +103,7 @@ def shadow(**options: Any) -> None:
     request = _request(options)
     quiet = options["quiet"]
     report = run_shadows(request, partial(progress, quiet=quiet))
-    click.echo(encode(report) if options["as_json"] else _rendered(report), nl=False)
+    show(encode(report) if options["as_json"] else _rendered(report), as_json=options["as_json"])
     for warning in report.warnings:
         note(warning, quiet=quiet)
     note(f"wrote {request.training.output}", quiet=quiet)

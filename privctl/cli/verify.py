@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privctl.cli.options import common, force, to_standard_output, verbose
+from privctl.cli.options import common, force, show, to_standard_output, verbose
 from privctl.domain.errors import UsageFault
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def verify(
     if simulate:
         found = _simulated(found, seed, seconds, quiet)
     text = encode(_as_report(found, output or report.with_name("verify.report.json"), seed if simulate else None))
-    click.echo(text if as_json else _rendered(found), nl=False)
+    show(text if as_json else _rendered(found), as_json=as_json)
     for path, content in ((plot, _drawn(found, plot)), (output, text.encode())):
         if path is not None:
             write_bytes(path, content, replace=force)

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from privctl.data import byte_lines, json_objects, kind_of, text_of
+from privctl.data import LONGEST_LINE, byte_lines, json_objects, kind_of, text_of
 from privctl.domain.errors import InputFault, UsageFault
 
 #: Suffix (before ``.gz``) -> the sign between the cells of a row.
 _TABLES = {".csv": ",", ".tsv": "\t"}
 _JSON = (".jsonl", ".ndjson", ".json")
-_LONGEST_CELL = 1 << 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +127,7 @@ def _read_table(path: Path, delimiter: str) -> Iterator[tuple[int, dict[str, str
 
 def _next_row(reader: Iterator[list[str]]) -> list[str] | None:
     """The next row, however long its cells; the limit is the whole process's, so it is changed for no longer."""
-    before = csv.field_size_limit(_LONGEST_CELL)  # the module's default would refuse a text of 128 KiB
+    before = csv.field_size_limit(LONGEST_LINE)  # the module's default would refuse a text of 128 KiB
     try:
         return next(reader, None)
     finally:

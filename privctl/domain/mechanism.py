@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from privctl.domain.checks import at_least, fraction, positive
+from privctl.domain.checks import at_least, count, fraction, positive
 from privctl.domain.events import Ledger, SignBits
 
 
@@ -74,7 +74,7 @@ class ClippedTraining:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "dataset_size", "batch_size"):
-            at_least(name, getattr(self, name), 1)
+            count(name, getattr(self, name))
         for name in ("learning_rate", "clip_norm"):
             positive(name, getattr(self, name))
         for name in ("smoothness", "strong_convexity"):

@@ -6,7 +6,8 @@ on what was released already: what is guaranteed of its input holds of its outpu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
@@ -15,11 +16,10 @@ from privctl.domain.gate import Finding, GateOutcome, Place
 from privctl.domain.guarantee import Guarantee
 from privctl.gate.chain import Docket
 from privctl.gate.files import Loaded
+from privctl.gate.kin import Kin
 from privctl.gate.model import ModelAtHand
 
 MODEL = "model"
-#: Steps that read no data, and the roles of what they make a model of.
-_NO_DATA = {"noise": ("model",), "replay": ("updates",)}
 _START = "start-"
 
 
@@ -52,30 +52,37 @@ class Case:
         """The audits of this model."""
         return tuple(each for each in self.looks if each.report.step == "audit")
 
-    def verifies(self, report: Loaded) -> bool:
-        """Whether ``report`` looked at how this very model was made, and not at an audit or an earlier model alone."""
+    def verifying(self, reports: Iterable[Loaded]) -> list[Loaded]:
+        """Those that looked at how this very model was made, and not at an audit or an earlier model alone."""
         made = {each.digest for each in self.makers}
-        return report.looks_at == self.digests or any(parent.digest in made for parent in report.report.parents)
+        return [
+            each
+            for each in reports
+            if each.looks_at == self.digests or any(parent.digest in made for parent in each.report.parents)
+        ]
 
 
 def cases_of(docket: Docket, model: ModelAtHand | None, now: datetime) -> tuple[Case, ...]:
     """The model at hand where there is one; else every model that was made last, or audited without its own report."""
-    everything = docket.all
+    kin = Kin(docket.all)
     if model is not None:
         name, digests = str(model.path), model.digests
         anchor = docket.given[0].place() if docket.given else Place(path=str(model.path))
-        return (_case(name, digests, everything, now, anchor),)
+        return (_case(name, digests, kin, now, anchor),)
     wanted: dict[frozenset[str], Loaded] = {}
+    readers = Counter(digest for each in docket.given if each.makes for digest in each.reads)
     for report in docket.given:
-        if report.makes and not any(_consumes(other, report) for other in docket.given if other.makes):
+        own = report.reads
+        # What another step read, and not this one alone, is not what was made last.
+        if report.makes and not any(readers[digest] > (digest in own) for digest in report.gives):
             wanted.setdefault(report.makes, report)
-    known = {digest for report in everything for digest in report.makes}
+    known = {digest for report in docket.all for digest in report.makes}
     made = bool(wanted)
     for report in docket.given:
         about = report.looks_at
         if not report.makes and about and not (made and about <= known):
             wanted.setdefault(about, report)
-    return tuple(_case(_name(report), digests, everything, now, report.place()) for digests, report in wanted.items())
+    return tuple(_case(_name(report), digests, kin, now, report.place()) for digests, report in wanted.items())
 
 
 def strangers(docket: Docket, cases: Iterable[Case], model: ModelAtHand | None) -> Iterator[tuple[Loaded, str]]:
@@ -135,75 +142,34 @@ def not_at_hand(case: Case, model: ModelAtHand) -> Iterator[Finding]:
         )
 
 
-def started_from(report: Loaded, everything: Iterable[Loaded]) -> Iterator[Loaded]:
-    """The reports among ``everything`` that made the weights which ``report``'s training began with."""
-    start = {a.digest for a in report.report.inputs if a.role.startswith(_START)}
-    return (each for each in everything if each.makes & start)
+def trained_further(case: Case) -> Iterator[tuple[Loaded, Loaded]]:
+    """Trainings of ``case``, each with an earlier one that made the weights it began with, on some of the same data."""
+    made: dict[str, list[Loaded]] = defaultdict(list)
+    data = {each.digest: {a.digest for a in each.report.inputs if a.role == "data"} for each in case.history}
+    for each in case.history:
+        for digest in each.makes:
+            made[digest].append(each)
+    for report in case.makers:
+        start = dict.fromkeys(a.digest for a in report.report.inputs if a.role.startswith(_START))
+        earlier = {each.digest: each for digest in start for each in made.get(digest, ())}
+        for each in earlier.values():
+            if not data[report.digest].isdisjoint(data[each.digest]):
+                yield report, each
 
 
-def _case(name: str, digests: frozenset[str], everything: tuple[Loaded, ...], now: datetime, anchor: Place) -> Case:
-    makers = tuple(each for each in everything if each.makes == digests)
-    inherited = _closure(makers, everything, _released_by)
-    history = (*makers, *_closure(makers, everything, _before))
-    past = {each.digest for each in (*history, *everything) if each in history or each.looks_at == digests}
-    looks = tuple(
-        each
-        for each in everything
-        if not each.makes
-        and (
-            each.looks_at == digests
-            or (
-                not each.looks_at
-                and any(parent.digest in past for parent in each.report.parents)
-                and each not in history
-            )
-        )
-    )
+def _case(name: str, digests: frozenset[str], kin: Kin, now: datetime, anchor: Place) -> Case:
+    makers = kin.makers(digests)
+    history = (*makers, *kin.before(makers))
     return Case(
         name=name,
         digests=digests,
         makers=makers,
-        inherited=inherited,
-        looks=looks,
+        inherited=kin.released_by(makers),
+        looks=kin.looks(digests, history),
         history=history,
         now=now,
         anchor=makers[0].place("outputs") if makers else anchor,
-    )  # fmt: skip
-
-
-def _closure(
-    start: tuple[Loaded, ...], everything: tuple[Loaded, ...], above: Callable[[Loaded, Loaded], bool]
-) -> tuple[Loaded, ...]:
-    """What lies above ``start``, itself left out."""
-    begun = {each.digest for each in start}
-    found: dict[str, Loaded] = {each.digest: each for each in start}
-    waiting = list(start)
-    while waiting:
-        report = waiting.pop()
-        for other in everything:
-            if other.digest not in found and above(report, other):
-                found[other.digest] = other
-                waiting.append(other)
-    return tuple(each for digest, each in found.items() if digest not in begun)
-
-
-def _released_by(report: Loaded, other: Loaded) -> bool:
-    """Whether ``report`` made its model of nothing but what ``other`` wrote."""
-    roles = _NO_DATA.get(report.report.step, ())
-    read = {a.digest for a in report.report.inputs if a.role in roles}
-    return bool(read) and read <= {a.digest for a in other.report.outputs}
-
-
-def _before(report: Loaded, other: Loaded) -> bool:
-    """Whether ``other`` is a parent of ``report``, or wrote what it read."""
-    return any(parent.digest == other.digest for parent in report.report.parents) or _consumes(report, other)
-
-
-def _consumes(report: Loaded, other: Loaded) -> bool:
-    if report is other:
-        return False
-    read = {a.digest for a in report.report.inputs}
-    return bool(read & (other.makes | {a.digest for a in other.report.outputs if a.role == "updates"}))
+    )
 
 
 def _name(report: Loaded) -> str:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from privctl.domain.errors import InputFault
 from privctl.domain.gate import Finding, GateOutcome, Place
+from privctl.domain.report import ParentReport
 from privctl.gate.files import LARGEST_REPORT, Loaded, digest_of, load, read_bounded
 
 READABLE, CHAIN = "readable", "chain"
-#: Reports that are followed upwards.
-_MOST = 64
+#: Reports that are read in one judgement, and those that are followed upwards.
+MOST_GIVEN, _MOST = 2000, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,10 @@ def open_docket(paths: Sequence[Path]) -> Docket:
     given: dict[str, Loaded] = {}
     faults: list[Finding] = []
     notes: list[str] = []
-    for path in paths:
+    if len(paths) > MOST_GIVEN:
+        said = f"{len(paths)} reports were given, and {MOST_GIVEN} are read at most"
+        faults.append(_unsure(str(paths[MOST_GIVEN]), said, "judge fewer models at a time", Place(path=str(paths[0]))))
+    for path in paths[:MOST_GIVEN]:
         try:
             report = load(path, read_bounded(path, LARGEST_REPORT))
         except InputFault as fault:
@@ -64,9 +68,11 @@ class _Ancestors:
         waiting = [report]
         while waiting:
             child = waiting.pop()
+            tried: set[ParentReport] = set()
             for i, parent in enumerate(child.report.parents):
-                if parent.digest in self.known:
+                if parent.digest in self.known or parent in tried:
                     continue
+                tried.add(parent)
                 place = child.place("parents", i, "path")
                 path = Path(os.path.normpath(child.path.parent / parent.path))
                 if len(self.known) > _MOST:

@@ -12,6 +12,7 @@ from privctl.domain.errors import InputFault, PrivctlError
 from privctl.domain.gate import Place
 from privctl.domain.report import PrivacyReport
 from privctl.gate.lines import Lines, Step
+from privctl.storage.reader import is_made_up
 
 #: The report of a model of 100,000 tensors has 25 MB.
 LARGEST_REPORT = 32 << 20
@@ -36,6 +37,16 @@ class Loaded:
         return frozenset(a.digest for a in self.report.outputs if a.role == "model")
 
     @property
+    def gives(self) -> frozenset[str]:
+        """Digests of what a later step can make a model of: weights and published updates."""
+        return frozenset(a.digest for a in self.report.outputs if a.role in ("model", "updates"))
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Digests of everything that this step read."""
+        return frozenset(a.digest for a in self.report.inputs)
+
+    @property
     def looks_at(self) -> frozenset[str]:
         """Digests of the weights that this step read."""
         return frozenset(a.digest for a in self.report.inputs if a.role == "model")
@@ -55,7 +66,7 @@ def read_bounded(path: Path, largest: int, fault: type[PrivctlError] = InputFaul
     except OSError as error:
         raise fault(f"{path} cannot be read: {error.strerror}") from None
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        if not stat.S_ISREG(os.fstat(fd).st_mode) or is_made_up(path):
             raise fault(f"{path} is not a regular file; give a file")
         with os.fdopen(fd, "rb", closefd=False) as stream:
             data = stream.read(largest + 1)

@@ -11,7 +11,7 @@ from privctl.domain.errors import PrivctlError, UsageFault
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports import REPORT_SUFFIX, read_report
-from privctl.storage.digest import file_digest
+from privctl.storage.digest import NamedFiles
 
 #: Reports of one page.
 MOST_REPORTS = 200
@@ -40,6 +40,7 @@ def entries_of(paths: Sequence[Path]) -> tuple[Entry, ...]:
     """
     named = {_place(path): None for path in paths}
     found: dict[Path, Entry] = {}
+    at_hand = _AtHand()
     waiting = list(named)
     while waiting:
         path = waiting.pop()
@@ -47,7 +48,7 @@ def entries_of(paths: Sequence[Path]) -> tuple[Entry, ...]:
             continue
         if len(found) == MOST_REPORTS:
             raise UsageFault(f"more than {MOST_REPORTS} reports lead to a page; give fewer of them")
-        entry = _entry(path, read_report(path), given=path in named)
+        entry = _entry(path, read_report(path), at_hand, given=path in named)
         found[path] = entry
         waiting += entry.parents
     return tuple(found[path] for path in _ordered(found))
@@ -75,34 +76,54 @@ def _place(path: Path) -> Path:
     return Path(os.path.normpath(path.absolute()))
 
 
-def _entry(path: Path, report: PrivacyReport, *, given: bool) -> Entry:
+class _AtHand:
+    """Files that reports name, each read once however often it is named."""
+
+    def __init__(self) -> None:
+        self._files = NamedFiles()
+        self._reports: dict[Path, bool] = {}
+
+    def digest(self, path: Path) -> str:
+        """The digest of the file at ``path``; raises InputFault where it is none to read."""
+        return self._files.digest(path)
+
+    def is_report(self, path: Path) -> bool:
+        """Whether there is a report at ``path``."""
+        if path not in self._reports:
+            try:
+                read_report(path)
+                self._reports[path] = True
+            except PrivctlError:
+                self._reports[path] = False
+        return self._reports[path]
+
+
+def _entry(path: Path, report: PrivacyReport, at_hand: _AtHand, *, given: bool) -> Entry:
     parents, absent, verdicts = [], [], []
-    for parent in report.parents:
+    for parent in dict.fromkeys(report.parents):
         place = _place(path.parent / parent.path)
         name = Path(parent.path).name
         if not os.path.isfile(place):
             absent.append(name)
             continue
-        try:
-            verdicts.append(_compared(name, file_digest(place), parent.digest))
-            read_report(place)
-        except PrivctlError:  # its content may be anybody's: nothing of it is repeated here
+        if not at_hand.is_report(place):  # its content may be anybody's: nothing of it is repeated here
             absent.append(name)
             verdicts.append(Verdict(subject=name, outcome=Outcome.REFUTED, reason="the parent is not a report"))
             continue
+        verdicts.append(_compared(name, at_hand.digest(place), parent.digest))
         parents.append(place)
     return Entry(
         path=path,
         report=report,
-        digest=file_digest(path),
+        digest=at_hand.digest(path),
         given=given,
         parents=tuple(dict.fromkeys(parents)),
         absent=tuple(absent),
-        digests=(*verdicts, *_outputs(path, report)),
+        digests=(*verdicts, *_outputs(path, report, at_hand)),
     )
 
 
-def _outputs(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
+def _outputs(path: Path, report: PrivacyReport, at_hand: _AtHand) -> Iterator[Verdict]:
     """Files that the step wrote, where they are at hand and not huge."""
     for artifact in report.outputs:
         place = located(path, artifact)
@@ -117,7 +138,10 @@ def _outputs(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
             reason = "too large to be read for a page; privctl inspect checks it"
             yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason=reason)
         else:
-            yield _compared(name, file_digest(place), artifact.digest)
+            try:
+                yield _compared(name, at_hand.digest(place), artifact.digest)
+            except PrivctlError as fault:
+                yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason=str(fault))
 
 
 def _compared(name: str, found: str, recorded: str) -> Verdict:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from privctl.domain.gate import Finding, GateJudgement
+from privctl.render.plain import json_text
 
 #: Raised when a key goes or changes its meaning.
 GATE_VERSION = 1
@@ -21,8 +22,7 @@ def render(judgement: GateJudgement) -> str:
         "notes": list(judgement.notes),
         "policy": {s.key: {"value": s.value, "source": s.source} for s in judgement.settings},
     }
-    text = json.dumps(data, indent=2, ensure_ascii=True) + "\n"
-    return text.replace("##[", "\\u0023#[")  # which a CI that shows it would obey
+    return json_text(json.dumps(data, indent=2, ensure_ascii=True)) + "\n"
 
 
 def _finding(each: Finding) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from privctl.domain.gate import Finding, GateJudgement, GateOutcome
-from privctl.render import plain as harmless
+from privctl.render.plain import plain
 from privctl.render.text import Colour, coloured, notes, paragraph
 
 _TITLES = {
@@ -64,9 +64,3 @@ def _section(judgement: GateJudgement, title: str, findings: Sequence[Finding], 
             yield paragraph(f"to fix: {plain(each.fix)}", indent=4)
         if place:
             yield f"    at {plain(each.place.path)}:{each.place.line}\n"
-
-
-def plain(text: str) -> str:
-    """``text`` made harmless also where a line is folded: a CI command is obeyed at the start of any line."""
-    words = harmless.plain(text).split(" ")
-    return " ".join(f": :{word[2:]}" if word.startswith("::") else word for word in words)

@@ -10,7 +10,10 @@ from privctl.domain.guarantee import Notion, Scope
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport, TensorDigest
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.render.plain import plain
 from privctl.render.text import Colour, coloured, number, paragraph, short, size, table
+
+_MOST_DIMENSIONS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +38,22 @@ class FileRow:
 
 def inspection(files: Sequence[FileRow], chain: Sequence[ChainRow]) -> str:
     """Everything known of a checkpoint's files and of where they come from."""
-    text = "".join(f"{file.path}  {size(file.bytes)}  {file.digest}\n\n{_tensor_table(file)}\n" for file in files)
+    text = "".join(
+        f"{plain(str(file.path))}  {size(file.bytes)}  {file.digest}\n\n{_tensor_table(file)}\n" for file in files
+    )
     if not chain:
         return text + "no report: the header names none (give --report if you have it)\n"
     return text + "".join(part for row in chain for part in _chain_parts(row))
 
 
 def _tensor_table(file: FileRow) -> str:
-    rows = [
-        [t.name, t.dtype, "x".join(map(str, t.shape)) or "scalar", size(count), short(t.digest)]
-        for t, count in file.tensors
-    ]
+    rows = [[plain(t.name), t.dtype, _shape(t.shape), size(count), short(t.digest)] for t, count in file.tensors]
     return table(["tensor", "dtype", "shape", "size", "digest"], rows)
+
+
+def _shape(shape: Sequence[int]) -> str:
+    shown = "x".join(map(str, shape[:_MOST_DIMENSIONS])) or "scalar"
+    return f"{shown}x..." if len(shape) > _MOST_DIMENSIONS else shown
 
 
 def _chain_parts(row: ChainRow) -> Iterator[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from privctl.domain.errors import InputFault
 from privctl.render.dossier import PLANS, Dossier
+from privctl.render.plain import json_text
 from privctl.render.report_markdown import plain, rows, verdict_lines
 from privctl.render.standing import Standing, amount, protects, standing_of
 
@@ -91,7 +92,7 @@ def _metadata(standings: list[Standing]) -> Iterator[str]:
     yield f"{KEY}:"
     for standing in standings:
         lead = standing.lead
-        yield f"- model: {json.dumps(standing.subject.source.name)}"
+        yield f"- model: {json_text(json.dumps(standing.subject.source.name))}"
         yield f"  status: {json.dumps('none' if lead is None else str(lead.status))}"
         if lead is not None:
             yield f"  epsilon: {'null' if lead.epsilon is None else _yaml(lead.epsilon)}"

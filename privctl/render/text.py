@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from privctl.domain.guarantee import Assumption, AssumptionState, Status
 from privctl.domain.verdict import Outcome
+from privctl.render.plain import seen
 
 WIDTH = 80
 #: Columns between two cells.
@@ -18,6 +19,8 @@ _GAP = 2
 #: What a column of a table is never made narrower than.
 _NARROW = 8
 _CODES = re.compile("\x1b\\[[0-9;]*m")
+#: What ``coloured`` writes; any other code came with somebody's text.
+_OWN = re.compile("\x1b\\[(3[123])m([^\x1b]*)\x1b\\[0m")
 
 
 class Colour(StrEnum):
@@ -63,13 +66,24 @@ def plain(text: str) -> str:
     return _CODES.sub("", text)
 
 
-def paragraph(text: str, *, indent: int = 0, hanging: int | None = None) -> str:
-    """``text`` in lines of at most 80 columns, ending in a newline; further lines are ``hanging`` columns in.
+def _harmless(text: str) -> str:
+    """``text`` with its own colours and no other control character, on one line."""
+    if "\x1b" not in text:
+        return seen(text)
+    parts, last = [], 0
+    for found in _OWN.finditer(text):
+        parts += [seen(text[last : found.start()]), f"\x1b[{found[1]}m{seen(found[2])}\x1b[0m"]
+        last = found.end()
+    return "".join((*parts, seen(text[last:])))
 
-    ``hanging`` is two more than ``indent`` by default. A word that is longer stands on a line of its own.
+
+def paragraph(text: str, *, indent: int = 0, hanging: int | None = None) -> str:
+    """``text``, made harmless, in lines of at most 80 columns, ending in a newline.
+
+    Further lines are ``hanging`` columns in, by default two more than ``indent``. A longer word has a line of its own.
     """
     further = indent + 2 if hanging is None else hanging
-    lines = _folded(text, WIDTH, " " * indent, " " * further)
+    lines = _folded(_harmless(text), WIDTH, " " * indent, " " * further)
     return "\n".join(lines) + "\n"
 
 
@@ -96,7 +110,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     Where a line would pass 80 columns, the cells of the widest columns of text go on below.
     """
-    cells = [list(headings), *[list(row) for row in rows]]
+    cells = [list(headings), *[[_harmless(cell) for cell in row] for row in rows]]
     right = [all(_numeric(row[i]) for row in cells[1:]) for i in range(len(headings))]
     widths = _widths(cells, right)
     lines = []

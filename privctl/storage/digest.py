@@ -5,14 +5,14 @@ SHA-256 would cost more than reading, noising and writing a checkpoint together 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from blake3 import blake3
 
 from privctl.domain.report import TensorDigest
 from privctl.storage.header import TensorInfo
-from privctl.storage.reader import SafetensorsFile, unreadable
+from privctl.storage.reader import SafetensorsFile, require_ordinary, unreadable
 
 _BLOCK = 1 << 20
 
@@ -60,6 +60,11 @@ class TensorHasher:
         return tuple(sorted(self._digests, key=lambda d: d.name))
 
 
+def bytes_digest(data: bytes) -> str:
+    """Digest of ``data``."""
+    return tag(blake3(data))
+
+
 def file_digest(path: Path, advance: Advance = silent) -> str:
     """Digest of a file's bytes; raises InputFault or IoFault where it cannot be read."""
     digest = blake3()
@@ -72,6 +77,24 @@ def file_digest(path: Path, advance: Advance = silent) -> str:
     except OSError as error:
         raise unreadable(path, error) from None
     return tag(digest)
+
+
+class NamedFiles:
+    """Files whose names were found in reports: each is read once, and none that is no ordinary file.
+
+    A report may name one large file a thousand times, a pipe that never answers, or the kernel's memory.
+    """
+
+    def __init__(self, known: Mapping[Path, str] | None = None) -> None:
+        """``known`` are digests of files that were read already."""
+        self._digests: dict[Path, str] = dict(known or {})
+
+    def digest(self, path: Path, advance: Advance = silent) -> str:
+        """As ``file_digest``; raises InputFault also for a device, a pipe, or what the kernel makes up."""
+        if path not in self._digests:
+            require_ordinary(path)
+            self._digests[path] = file_digest(path, advance)
+        return self._digests[path]
 
 
 def hash_tensors(file: SafetensorsFile, advance: Advance = silent) -> TensorHasher:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from privctl.codec import parse_json, shown
@@ -24,6 +26,8 @@ DTYPE_BITS: dict[str, int] = {
     "I8": 8,
     "F8_E5M2": 8,
     "F8_E4M3": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
     "F8_E8M0": 8,
     "I16": 16,
     "U16": 16,
@@ -39,7 +43,12 @@ DTYPE_BITS: dict[str, int] = {
 }
 INTEGER_DTYPES = frozenset({"BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64"})
 
+#: No framework holds a longer dimension; the official parser would take one of up to 2^64 beside a dimension of 0.
 _DIMENSION_LIMIT = 1 << 63
+#: The official parser counts elements, bits and offsets in 64 bits, dimension by dimension.
+_COUNT_LIMIT = 1 << 64
+#: JSON's negative zero as a whole number, which the official parser takes for a fraction.
+_NEGATIVE_ZERO = re.compile(r"[\[,:\s]-0(?![.\deE])")
 #: safetensors' own limit on the header.
 HEADER_LIMIT = 100_000_000
 
@@ -110,6 +119,8 @@ def parse_header(raw: bytes, file_size: int, source: str) -> Header:
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise InputFault(f"{source} has a __metadata__ that is not a map of strings")
     tensors = sorted((_entry(n, e, source) for n, e in entries.items()), key=lambda t: (t.begin, t.end, t.name))
+    if _NEGATIVE_ZERO.search(text):  # perhaps within a name
+        json.loads(text, parse_int=partial(_not_negative_zero, source=source))
     data_start = 8 + len(raw)
     _check_layout(tensors, file_size - data_start, source)
     return Header(tuple(tensors), metadata, data_start)
@@ -127,8 +138,28 @@ def serialize_header(tensors: Iterable[TensorInfo], metadata: Mapping[str, str])
     return len(text).to_bytes(8, "little") + text
 
 
+def elements_of(shape: Sequence[int]) -> int | None:
+    """The product of ``shape``; None where it passes 2^64 on the way, as the official parser counts.
+
+    Linear in the length of ``shape``, which ``math.prod`` is not: the product of a million dimensions is a number of a
+    million words.
+    """
+    count = 1
+    for dimension in shape:
+        count *= dimension
+        if count >= _COUNT_LIMIT:
+            return None
+    return count
+
+
+def _not_negative_zero(digits: str, source: str) -> int:
+    if digits == "-0":
+        raise InputFault(f"{source} (header) holds the number -0, which is no count; write 0")
+    return 0
+
+
 def _count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _COUNT_LIMIT
 
 
 def _entry(name: str, entry: Any, source: str) -> TensorInfo:
@@ -143,7 +174,10 @@ def _entry(name: str, entry: Any, source: str) -> TensorInfo:
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_count(o) for o in offsets):
         raise InputFault(f"{where} has the data_offsets {shown(offsets)}; expected two whole numbers")
     info = TensorInfo(name, dtype, tuple(shape), *offsets)
-    if info.size * 8 != info.elements * DTYPE_BITS[dtype]:
+    count = elements_of(shape)
+    if count is None or count * DTYPE_BITS[dtype] >= _COUNT_LIMIT:
+        raise InputFault(f"{where} has the shape {shown(shape)}, which is more than any file can hold")
+    if info.size * 8 != count * DTYPE_BITS[dtype]:
         raise InputFault(f"{where} spans {info.size} bytes, not what {dtype} of shape {shown(shape)} takes")
     return info
 

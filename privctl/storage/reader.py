@@ -19,6 +19,8 @@ INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 #: A report of a million tensors is smaller.
 LARGEST_TEXT = 256 << 20
+#: Where Linux shows its own state as files, some of them endless although they are called regular.
+_MADE_UP = ("/proc/", "/sys/")
 
 
 class SafetensorsFile:
@@ -195,21 +197,47 @@ def read_text(path: Path) -> str:
 
 def read_named_text(path: Path) -> str:
     """As ``read_text``, for a file that another one may have named: devices, pipes and the endless are refused."""
-    recover(path.parent)
+    return named_text(read_named_bytes(path), path)
+
+
+def named_text(data: bytes, path: Path) -> str:
+    """The text of ``data``, which was read from ``path``; raises InputFault where it is not UTF-8."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise InputFault(f"{path} is a device or a pipe; give a regular file")
-            data = stream.read(LARGEST_TEXT + 1)
-        if len(data) <= LARGEST_TEXT:
-            return data.decode("utf-8")
-    except OSError as error:
-        raise unreadable(path, error) from None
+        return data.decode("utf-8")
     except UnicodeDecodeError:
         raise InputFault(f"{path} is not UTF-8 text") from None
+
+
+def read_named_bytes(path: Path) -> bytes:
+    """The bytes of a file that another one may have named; raises InputFault for what is no ordinary file of text."""
+    recover(path.parent)
+    require_ordinary(path)
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            data = stream.read(LARGEST_TEXT + 1)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if len(data) > LARGEST_TEXT:
+        raise InputFault(f"{path} has more than {LARGEST_TEXT >> 20} MiB, which no report has; give a smaller file")
+    return data
+
+
+def require_ordinary(path: Path) -> None:
+    """Raise InputFault where ``path`` is a device, a pipe, or a file that the kernel makes up when it is read."""
+    try:
+        mode = os.stat(path).st_mode
+        made_up = is_made_up(path)
     except ValueError:
         raise InputFault(f"{str(path)!r} is not a file's name") from None
-    raise InputFault(f"{path} has more than {LARGEST_TEXT >> 20} MiB, which no report has; give a smaller file")
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if made_up or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputFault(f"{path} is a device or a pipe; give a regular file")
+
+
+def is_made_up(path: Path) -> bool:
+    """Whether ``path`` leads to a file that the kernel makes up when it is read."""
+    return os.path.realpath(path).startswith(_MADE_UP)
 
 
 def unreadable(path: Path, error: OSError) -> InputFault | IoFault:

@@ -87,6 +87,7 @@ def measure(
     ``before``'s digest is None where its tensors lie in another order.
     """
     old = {tensor.name: tensor for tensor in before.tensors}
+    stay = frozenset(untouched)
     alike = [_kind(t) for t in before.tensors] == [_kind(t) for t in after.tensors]
     walk = _Walk(
         stddev=stddev, before=TensorHasher(_header(before)) if alike else None, after=TensorHasher(_header(after))
@@ -95,7 +96,7 @@ def measure(
         was = old.get(tensor.name)
         if was is not None and _kind(was) != _kind(tensor):
             was = None
-        stays = tensor.name in untouched or tensor.dtype not in VIEWS
+        stays = tensor.name in stay or tensor.dtype not in VIEWS
         found = TensorNoise(name=tensor.name, dtype=tensor.dtype, elements=tensor.elements)
         changed = False
         for start, old_part, new_part in _chunks(before, after, was, tensor):
@@ -203,15 +204,15 @@ def complaints(parts: Sequence[Measured], stddev: float, tied: Sequence[Sequence
     found = [f"tensor {name!r} was to stay as it was, but changed" for part in parts for name in part.touched]
     found += [f"tensor {name!r} is not in the parent in this shape" for part in parts for name in part.missing]
     level = LEVEL / _TESTS / max(len(tensors), 1)
-    forgotten = [t for t in tensors if not t.changed and _would_show(t, stddev, level)]
-    found += [f"tensor {t.name!r} got no noise: it equals its parent's" for t in forgotten]
+    forgotten = {t.name: t for t in tensors if not t.changed and _would_show(t, stddev, level)}
+    found += [f"tensor {name!r} got no noise: it equals its parent's" for name in forgotten]
     for tensor in tensors:
-        if tensor not in forgotten:
+        if tensor.name not in forgotten:
             found += _of_tensor(tensor, stddev, level)
     if not found:
         found += _pooled(tensors)
     heads = [head for part in parts for head in part.heads]
-    return [*found, *_reused(heads, tied, {t.name for t in forgotten})]
+    return [*found, *_reused(heads, tied, set(forgotten))]
 
 
 def _would_show(tensor: TensorNoise, stddev: float, level: float) -> bool:
@@ -233,7 +234,7 @@ def _of_tensor(tensor: TensorNoise, stddev: float, level: float) -> Iterator[str
     squares = float(np.dot(sample, sample))
     if tensor.dtype in ("F32", "F64") and tensor.largest * 2.0**-23 < 1e-4 * stddev:
         # Rounding hides nothing: all weights count, not the sample alone.
-        count, squares = tensor.elements, tensor.squares / stddev**2
+        count, squares = tensor.elements, tensor.squares / stddev / stddev
         mean = tensor.total / stddev / math.sqrt(count)
     else:
         mean = float(sample.sum()) / math.sqrt(count)

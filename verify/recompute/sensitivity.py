@@ -8,6 +8,8 @@ inequality for losses about which nothing is known.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,10 +17,25 @@ from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
 
 _ADAMS = (Optimizer.ADAM, Optimizer.ADAMW)
+#: Steps that are added up one by one, and those that are followed beside each other, at most: some seconds of work.
+_MOST_ADDED, _MOST_FOLLOWED = 10_000_000, 1_000_000
+#: Steps added up at a time.
+_BLOCK = 1 << 18
+#: Visits followed at a time.
+_VISITS = 512
+
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
+class TooManySteps(ValueError):
+    """A training so long that its bound is not computed again here; the message is half a sentence."""
+
+
+@lru_cache(maxsize=64)
 def sensitivity(training: ClippedTraining, regime: Regime, adjacency: Adjacency, dimension: int) -> float | None:
     """The L2 distance of the final weights, in their own units; None where the regime says nothing here.
+
+    Raises TooManySteps where it would take more than some seconds.
 
     Example: E=10, N=1000, B=5, lr=5e-5, C=1, convex, replace-one: 2e-4.
     """
@@ -38,8 +55,8 @@ def sensitivity(training: ClippedTraining, regime: Regime, adjacency: Adjacency,
         return None
     if training.smoothness is not None and training.learning_rate * (bend + gamma) > 2:
         return None
-    shrink = (1 - training.learning_rate * gamma) ** (training.dataset_size // training.batch_size)
-    return visit * math.fsum(shrink**epoch for epoch in range(training.epochs))
+    log_shrink = math.log1p(-training.learning_rate * gamma) * (training.dataset_size // training.batch_size)
+    return visit * _geometric(log_shrink, training.epochs)
 
 
 def least_nonconvex(training: ClippedTraining) -> float | None:
@@ -52,32 +69,60 @@ def least_nonconvex(training: ClippedTraining) -> float | None:
     return _anything(training, training.learning_rate * training.clip_norm / training.batch_size, 1)
 
 
+def _geometric(log_ratio: float, terms: int) -> float:
+    """1 + r + ... + r^(terms - 1) for r = e^``log_ratio`` <= 1."""
+    return float(terms) if log_ratio == 0 else math.expm1(terms * log_ratio) / math.expm1(log_ratio)
+
+
 def _anything(t: ClippedTraining, visit: float, dimension: int) -> float:
     """Any loss: every step after the first visit may part the runs by its whole length."""
     steps = t.total_steps
-    keep = 1 - t.learning_rate * t.weight_decay
-    number = np.arange(1, steps + 1, dtype=np.float64)
+    log_keep = math.log1p(-t.learning_rate * t.weight_decay)
     if t.optimizer in _ADAMS:
-        lengths = 2 * t.learning_rate * math.sqrt(dimension) * _adam(t, number)
-    elif t.optimizer is Optimizer.MOMENTUM:
-        lengths = -2 * t.learning_rate * t.clip_norm * np.expm1(number * math.log(t.momentum)) / (1 - t.momentum)
-    else:
-        lengths = np.full(steps, 2 * t.learning_rate * t.clip_norm)
-        lengths[0] = visit
-    return math.fsum(lengths * keep ** (steps - number))
+        return 2 * t.learning_rate * math.sqrt(dimension) * _adam(t, steps, log_keep)
+    longest = 2 * t.learning_rate * t.clip_norm
+    if t.optimizer is Optimizer.MOMENTUM:
+        return longest / (1 - t.momentum) * _momentum(math.log(t.momentum), steps, log_keep)
+    return visit * math.exp((steps - 1) * log_keep) + longest * _geometric(log_keep, steps - 1)
 
 
-def _adam(
-    t: ClippedTraining, number: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Adam's longest move of a coordinate at each step, in learning rates (Cauchy-Schwarz over its averages)."""
+def _momentum(log_momentum: float, steps: int, log_keep: float) -> float:
+    """The sum of (1 - m^n) k^(T - n) over the steps n = 1 .. T."""
+    _require(steps, _MOST_ADDED, "added up")
+    return math.fsum(
+        float(np.dot(-np.expm1(number * log_momentum), np.exp((steps - number) * log_keep)))
+        for number in _blocks(steps)
+    )
+
+
+def _adam(t: ClippedTraining, steps: int, log_keep: float) -> float:
+    """The sum of Adam's longest moves of a coordinate, in learning rates (Cauchy-Schwarz over its averages)."""
     if t.beta2 == 0:
-        return np.full_like(number, 1.0 if t.beta1 == 0 else math.inf)
+        return _geometric(log_keep, steps) if t.beta1 == 0 else math.inf
+    _require(steps, _MOST_ADDED, "added up")
+    ratio, before, parts = t.beta1**2 / t.beta2, 0.0, []
     with np.errstate(over="ignore"):
-        squares = np.cumsum((t.beta1**2 / t.beta2) ** (number - 1))
-        first = (1 - t.beta1) / (1 - t.beta1**number)
-        second = (1 - t.beta2**number) / (1 - t.beta2)
-        return np.asarray(first * np.sqrt(second) * np.sqrt(squares))
+        for number in _blocks(steps):
+            squares = before + np.cumsum(ratio ** (number - 1))
+            before = float(squares[-1])
+            first = (1 - t.beta1) / (1 - t.beta1**number)
+            second = (1 - t.beta2**number) / (1 - t.beta2)
+            moves = first * np.sqrt(second) * np.sqrt(squares)
+            parts.append(float(np.dot(moves, np.exp((steps - number) * log_keep))))
+            if math.isinf(before):
+                return math.inf
+    return math.fsum(parts)
+
+
+def _blocks(steps: int) -> Iterator[Floats]:
+    """The numbers 1 .. ``steps``, some at a time, so that memory does not grow with them."""
+    for first in range(1, steps + 1, _BLOCK):
+        yield np.arange(first, min(first + _BLOCK, steps + 1), dtype=np.float64)
+
+
+def _require(steps: int, most: int, how: str) -> None:
+    if steps > most:
+        raise TooManySteps(f"more than {most} steps are not {how} here")
 
 
 def _smooth(t: ClippedTraining, change: float) -> float:
@@ -88,6 +133,7 @@ def _smooth(t: ClippedTraining, change: float) -> float:
     """
     assert t.smoothness is not None
     keep, steps = 1 - t.learning_rate * t.weight_decay, t.total_steps
+    _require(steps, _MOST_FOLLOWED, "followed")
     distance = 0.0
     for epoch in range(t.epochs):
         count = steps * (epoch + 1) // t.epochs - steps * epoch // t.epochs
@@ -105,7 +151,7 @@ def _worst_visit(t: ClippedTraining, start: float, count: int, keep: float, chan
         first = min(t.smoothness * waiting, 2 * clip)
         now = keep * waiting + rate * ((t.batch_size - 1) * first + change) / t.batch_size
         visited = np.append(keep * visited + rate * growth, now)
-        if len(visited) > 4096:
+        if len(visited) > _VISITS:
             visited = np.array([visited.max()])
         waiting = keep * waiting + rate * first
     return float(visited.max())

@@ -11,7 +11,7 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.guarantee import Guarantee, Status, status_of
 from privctl.domain.verdict import Outcome
-from privctl.gate.case import Case, started_from
+from privctl.gate.case import Case, trained_further
 from privctl.gate.files import Loaded
 from privctl.gate.policy import Policy
 
@@ -73,13 +73,12 @@ def _of_training(case: Case) -> Iterator[Finding]:
         if other is not report:
             said = f"{other.path} says too that it made these weights, and the two differ"
             yield _finding(case.name, said, report, "outputs")
-        for earlier in started_from(report, case.history):
-            if _data(report) & _data(earlier):
-                said = (
-                    f"{earlier.path} trained the weights that this training began with, on the same data, so its "
-                    "guarantee does not cover what they hold already"
-                )
-                yield _finding(case.name, said, report, "guarantees")
+    for report, earlier in trained_further(case):
+        said = (
+            f"{earlier.path} trained the weights that this training began with, on the same data, so its "
+            "guarantee does not cover what they hold already"
+        )
+        yield _finding(case.name, said, report, "guarantees")
 
 
 def upgraded(guarantee: Guarantee) -> str:
@@ -113,10 +112,6 @@ def impossible(item: Evidence) -> str:
     if item.bound is Bound.LOWER and known and min(known) < 0:
         return "a lower bound lies below 0"
     return ""
-
-
-def _data(report: Loaded) -> set[str]:
-    return {a.digest for a in report.report.inputs if a.role == "data"}
 
 
 def _finding(subject: str, message: str, report: Loaded, *where: str | int) -> Finding:

@@ -34,7 +34,7 @@ def required(case: Case, policy: Policy) -> Iterator[Finding]:
     for step in policy.required_steps:
         done = [each for each in (*case.history, *case.looks) if each.report.step == step]
         if step == "verify":
-            done = [each for each in done if case.verifies(each)]
+            done = case.verifying(done)
         shown = [each for each in done if not _hollow(each.report)]
         if shown:
             yield Finding(

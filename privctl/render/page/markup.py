@@ -11,6 +11,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from privctl.render.plain import no_command
+
 #: Letters of one text that a page shows.
 LIMIT = 600
 _VOID = frozenset({"meta", "br", "hr", "col"})
@@ -44,12 +46,12 @@ def el(tag: str, *children: Node | str | Iterable[Node | str] | None, **attribut
 def clean(text: str, limit: int = LIMIT) -> str:
     """``text`` with what is invisible or turns the reading direction made visible, cut where it is absurdly long."""
     cut = text if len(text) <= limit else f"{text[: limit - 1]}…"
-    if cut.isascii() and cut.isprintable():
-        return cut
-    return "".join(
-        letter if letter == "\n" or unicodedata.category(letter) not in _HIDDEN else f"\\u{ord(letter):04x}"
-        for letter in cut
-    )
+    if not (cut.isascii() and cut.isprintable()):
+        cut = "".join(
+            letter if letter == "\n" or unicodedata.category(letter) not in _HIDDEN else f"\\u{ord(letter):04x}"
+            for letter in cut
+        )
+    return no_command(cut)
 
 
 def _flat(children: Iterable[Node | str | Iterable[Node | str] | None]) -> Iterator[Node | str]:

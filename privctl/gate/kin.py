@@ -1,0 +1,87 @@
+"""How reports hang together: who wrote what another one read.
+
+Everything is looked up by digest, so that the work grows with the number of reports and not with its square.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+
+from privctl.gate.files import Loaded
+
+#: Steps that read no data, and the roles of what they make a model of.
+_NO_DATA = {"noise": ("model",), "replay": ("updates",)}
+
+
+class Kin:
+    """All reports of one judgement by what they read and wrote."""
+
+    def __init__(self, everything: Iterable[Loaded]) -> None:
+        self._by_digest: dict[str, Loaded] = {}
+        self._order: dict[str, int] = {}
+        self._makers: dict[frozenset[str], list[Loaded]] = defaultdict(list)
+        self._lookers: dict[frozenset[str], list[Loaded]] = defaultdict(list)
+        self._children: dict[str, list[Loaded]] = defaultdict(list)
+        self._givers: dict[str, list[Loaded]] = defaultdict(list)
+        self._writers: dict[str, list[Loaded]] = defaultdict(list)
+        for report in everything:
+            self._by_digest[report.digest] = report
+            self._order[report.digest] = len(self._order)
+            self._makers[report.makes].append(report)
+            self._lookers[report.looks_at].append(report)
+            if not report.makes and not report.looks_at:
+                for digest in dict.fromkeys(parent.digest for parent in report.report.parents):
+                    self._children[digest].append(report)
+            for digest in report.gives:
+                self._givers[digest].append(report)
+            for digest in dict.fromkeys(a.digest for a in report.report.outputs):
+                self._writers[digest].append(report)
+
+    def makers(self, digests: frozenset[str]) -> tuple[Loaded, ...]:
+        """The reports of steps that wrote exactly these weights."""
+        return tuple(self._makers.get(digests, ()))
+
+    def released_by(self, start: tuple[Loaded, ...]) -> tuple[Loaded, ...]:
+        """The reports whose outputs ``start``, and so on upwards, made their models of and of nothing else."""
+        return _closure(start, self._released_by)
+
+    def before(self, start: tuple[Loaded, ...]) -> tuple[Loaded, ...]:
+        """The reports that ``start`` builds on, or whose weights or updates it read, and so on upwards."""
+        return _closure(start, self._before)
+
+    def looks(self, digests: frozenset[str], history: tuple[Loaded, ...]) -> tuple[Loaded, ...]:
+        """The reports that read these very weights, or only reports of their past."""
+        past = {each.digest: None for each in (*history, *self._lookers.get(digests, ()))}
+        looked = [each for each in self._lookers.get(digests, ()) if not each.makes]
+        above = {each.digest: each for digest in past for each in self._children.get(digest, ())}
+        looked += [each for digest, each in above.items() if digest not in past]
+        return tuple(sorted(looked, key=lambda each: self._order[each.digest]))
+
+    def _released_by(self, report: Loaded) -> Iterator[Loaded]:
+        """Who made everything that ``report`` made its model of."""
+        roles = _NO_DATA.get(report.report.step, ())
+        read = {a.digest for a in report.report.inputs if a.role in roles}
+        for other in self._writers.get(min(read), ()) if read else ():
+            if read <= {a.digest for a in other.report.outputs}:
+                yield other
+
+    def _before(self, report: Loaded) -> Iterator[Loaded]:
+        for parent in report.report.parents:
+            if parent.digest in self._by_digest:
+                yield self._by_digest[parent.digest]
+        for digest in report.reads:
+            yield from (other for other in self._givers.get(digest, ()) if other is not report)
+
+
+def _closure(start: tuple[Loaded, ...], above: Callable[[Loaded], Iterator[Loaded]]) -> tuple[Loaded, ...]:
+    """What lies above ``start``, itself left out."""
+    found = {each.digest: each for each in start}
+    begun = set(found)
+    waiting = list(start)
+    while waiting:
+        for other in above(waiting.pop()):
+            if other.digest not in found:
+                found[other.digest] = other
+                waiting.append(other)
+    return tuple(each for digest, each in found.items() if digest not in begun)

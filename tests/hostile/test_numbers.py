@@ -1,0 +1,119 @@
+"""Numbers that no step has, one at a time in every place of a report: an answer, never an internal error."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privctl.cli import run
+from privctl.codec import encode
+from tests.hostile.bombs import edited, equal_tensors, facts
+from tests.render import made
+
+NASTY = (0, -1, 2, 1e-300, 1e300, 2**63, 10**400, 1.5, None, "x")
+
+
+def places(value: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The ways to every number of a report that says something."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key not in ("tensors", "versions", "seconds", "schema_version"):
+                yield from places(item, (*way, key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value[:2]):
+            yield from places(item, (*way, i))
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield way
+
+
+def answers(path: Path, data: dict[str, Any], call: Callable[[Path], list[str]], capsys: Any) -> int:
+    """Run ``call`` on every variant of a report; returns how many there were."""
+    count = 0
+    text = json.dumps(data)
+    for way in places(data):
+        for value in NASTY:
+            path.write_text(text)
+            edited(path, list(way), value)
+            code = run(call(path))
+            said = capsys.readouterr()
+            assert code in (0, 1, 2, 3), (way, value, said.err)
+            assert "internal error" not in said.err
+            count += 1
+    return count
+
+
+@pytest.fixture
+def noised(tmp_path: Path) -> dict[str, Any]:
+    """The report of a noise step, with its files beside it."""
+    assert run(["noise", str(equal_tensors(tmp_path / "n.safetensors", 2)), *facts(), "-q"]) == 0
+    found: dict[str, Any] = json.loads((tmp_path / "n.private.report.json").read_text())
+    return found
+
+
+def test_verify(tmp_path: Path, noised: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.report.json"
+    assert answers(path, noised, lambda p: ["verify", str(p), "-q"], capsys) > 200
+    audit = json.loads(encode(made.audited()))
+    assert answers(path, audit, lambda p: ["verify", str(p), "-q"], capsys) > 100
+
+
+def test_gate(tmp_path: Path, noised: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.report.json"
+    asked = ["--max-epsilon", "8", "--max-auc", "0.7", "--max-exposure", "10", "--max-age-days", "9", "--min-power"]
+
+    def call(report: Path) -> list[str]:
+        return ["gate", str(report), *asked, "auc=0.6", "--max-disclosed", "0.1"]
+
+    for data in (noised, json.loads(encode(made.audited())), json.loads(encode(made.trained()))):
+        assert answers(path, data, call, capsys) > 80
+
+
+def test_report(tmp_path: Path, noised: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.report.json"
+
+    def call(report: Path) -> list[str]:
+        return ["report", str(report), "--format", "markdown", "-o", "-"]
+
+    for data in (noised, json.loads(encode(made.audited()))):
+        assert answers(path, data, call, capsys) > 80
+
+
+@pytest.mark.parametrize("value", [2**63, 10**13, 10**400])
+def test_more_epochs_than_anybody_trains(
+    tmp_path: Path, noised: dict[str, Any], value: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "n.private.report.json"
+    assert run(["verify", str(edited(path, ["mechanism", "training", "epochs"], value))]) == 3
+    (sentence,) = capsys.readouterr().err.strip().splitlines()
+    assert "epochs" in sentence or "number" in sentence
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/kmsg"), reason="Linux")
+@pytest.mark.parametrize("name", ["/proc/kmsg", "/proc/self/mem", "/proc/kcore", "/dev/zero", "/sys/power/state"])
+def test_what_the_kernel_makes_up_is_no_report(
+    tmp_path: Path, noised: dict[str, Any], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "n.private.report.json"
+    other = {"role": "data", "path": name, "digest": "blake3:" + 64 * "0", "bytes": 1}
+    for field, item in (
+        ("parents", {"path": name, "digest": other["digest"]}),
+        ("inputs", other),
+        ("outputs", other),
+        ("outputs", {**other, "role": "companion"}),
+    ):
+        path.write_text(json.dumps(noised))
+        edited(path, [field], [*noised[field], item])
+        for call in (
+            ["verify", str(path)],
+            ["gate", str(path), "--max-epsilon", "8"],
+            ["report", str(path), "-o", "-"],
+        ):
+            assert run(call) in (0, 1, 3), call
+            assert "internal" not in capsys.readouterr().err
+        assert run(["inspect", str(tmp_path / "n.private.safetensors")]) in (0, 1, 3)
+        assert "internal" not in capsys.readouterr().err
