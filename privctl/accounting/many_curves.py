@@ -33,8 +33,10 @@ _ALIKE, _ROUGH = 1.2, 1e-2
 _HALVED = 400
 #: Secrets that the noise is solved for at first, and up to which every secret has an exact curve.
 _CANDIDATES, _FEW = 32, 24
-#: Secrets that are solved for when a certificate failed, and those whose bounds are sharpened at the end.
-_JOINING, _SHARP = 8, 4
+#: Secrets that are solved for when a certificate failed.
+_JOINING = 8
+#: Secrets whose own curves are looked at in a round, and rounds, of looking for the nearest.
+_SHARP, _ROUNDS = 3, 12
 #: Relative width at which a search for noise stops, and the grid it looks at.
 _CLOSE, _PRECISION = 1e-6, 1e-4
 #: Factor by which a search steps until it has the noise between two values.
@@ -113,9 +115,19 @@ def curve_bounds(book: Book, sigma: float, needed: Floats | None = None, *, halv
     return found
 
 
-def sharpen(book: Book, sigma: float, places: Integers, found: Floats) -> None:
-    """Lowers the bounds ``found`` [secrets] at ``sigma`` of ``places``, ascending, to what their own curves say."""
-    _exact(book, sigma, places[found[places] > book.priors[places]], found)
+def sharpen(book: Book, sigma: float, found: Floats, fano: Floats, targets: Floats) -> int:
+    """Lowers bounds ``found`` [secrets] at ``sigma`` to what a secret's own curve says, where it may be the nearest.
+
+    Nearest to ``targets``, that is, by the curve or by ``fano``, whichever is lower. Returns the secret that then is.
+    """
+    sharp = found <= book.priors
+    for _ in range(_ROUNDS):
+        order = np.argsort(-np.minimum(found, fano) / targets, kind="stable")[:_SHARP]
+        if sharp[order[0]]:
+            break
+        _exact(book, sigma, np.sort(order[~sharp[order]]), found)
+        sharp[order] = True
+    return int((np.minimum(found, fano) / targets).argmax())
 
 
 def least_noise_by_curve(
@@ -152,16 +164,13 @@ def least_noise_by_curve(
         higher = _solved(book, targets, np.setdiff1d(worst, tried), sigma, most)
         tried, slack = np.union1d(tried, worst), 2 * slack
         sigma = min(higher if higher > sigma else sigma * (1 + slack), most)
-    either = found.copy()
-    loose = np.flatnonzero(found > targets)
-    either[loose] = fano_bounds(amounts[loose], book.priors[loose])
-    nearest = np.sort(np.argsort(-either / targets, kind="stable")[:_SHARP])
-    sharpen(book, sigma, nearest, found)
-    either[nearest] = np.minimum(either[nearest], found[nearest])
+    # Only where the curve is loose can Fano's inequality be the sharper one.
+    fano, loose = np.ones(len(found)), np.flatnonzero(found > targets)
+    fano[loose] = fano_bounds(amounts[loose], book.priors[loose])
     return KeptByCurve(
         noise_multiplier=sigma,
         fano_noise=most,
-        binding=int((either / targets).argmax()),
+        binding=sharpen(book, sigma, found, fano, targets),
         curve_bounds=found,
         informations=amounts,
     )
@@ -206,7 +215,8 @@ def _short(book: Book, tails: Floats, prior: float, target: float) -> Callable[[
     def excess(sigma: float) -> float:
         value = 0.0
         for precision, decided in ((_ROUGH, 0.1), (COARSE, 0.01), (_PRECISION, 0.0)):
-            value = math.log(curve_of(tails, sigma, book.steps, precision).posterior(prior) / target)
+            curve = curve_of(tails, sigma, book.steps, precision, prior=prior)
+            value = math.log(curve.posterior(prior) / target)
             if value < -decided or value > decided:
                 break
         return value
@@ -256,12 +266,13 @@ def _laws(book: Book, places: Integers) -> Iterator[tuple[int, Floats]]:
 
 def _exact(book: Book, sigma: float, places: Integers, found: Floats) -> None:
     """Lowers ``found`` for each of ``places`` to the bound by its own law; equal laws are looked at once."""
-    known: dict[bytes, Curve] = {}
+    known: dict[tuple[bytes, float], Curve] = {}
     for j, tails in _laws(book, places):
-        key = tails.tobytes()
+        prior = float(book.priors[j])
+        key = tails.tobytes(), prior
         if key not in known:
-            known[key] = curve_of(tails, sigma, book.steps, FINE)
-        found[j] = min(found[j], known[key].posterior(float(book.priors[j])))
+            known[key] = curve_of(tails, sigma, book.steps, FINE, prior=prior)
+        found[j] = min(found[j], known[key].posterior(prior))
 
 
 def _grouped(book: Book, sigma: float, places: Integers, means: Floats, found: Floats) -> None:
@@ -275,7 +286,8 @@ def _grouped(book: Book, sigma: float, places: Integers, means: Floats, found: F
             covers[value] = largest([covers[value], most]) if value in covers else most
     for value, tails in covers.items():
         members = places[group == value]
-        found[members] = curve_of(tails, sigma, book.steps, _ROUGH).posteriors(book.priors[members])
+        priors = book.priors[members]
+        found[members] = curve_of(tails, sigma, book.steps, _ROUGH, prior=float(priors.min())).posteriors(priors)
 
 
 def _halve(
@@ -294,8 +306,9 @@ def _halve(
         waiting.sort(key=lambda part: float((found[part] / wanted[part]).max()))
         part = waiting.pop()
         most -= 1
-        curve = curve_of(largest([laws[j] for j in part.tolist()]), sigma, book.steps, COARSE)
-        found[part] = np.minimum(found[part], curve.posteriors(book.priors[part]))
+        cover, priors = largest([laws[j] for j in part.tolist()]), book.priors[part]
+        curve = curve_of(cover, sigma, book.steps, COARSE, prior=float(priors.min()))
+        found[part] = np.minimum(found[part], curve.posteriors(priors))
         part = part[found[part] > wanted[part]]
         if len(part) == 1:
             _exact(book, sigma, part, found)

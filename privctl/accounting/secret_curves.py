@@ -36,16 +36,22 @@ __all__ = ["COARSE", "FINE", "Curve", "curve_of", "largest", "tails_of_block", "
 
 #: Below this noise multiplier losses leave what the grid can hold: only whether a record was drawn at all is counted.
 _LEAST_NOISE = 0.01
+#: What draws that count as infinite losses may add to a posterior, relative to the prior and the grid's precision.
+_RARE = 0.01
 #: Added to upper tails, relatively, for what sums and differences of them may lose.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """Success <= e^epsilons[i] * prior + deltas[i] for every i; ``epsilons`` rise, shape (n,) both."""
+    """Success <= e^epsilons[i] * prior + deltas[i] for every i; ``epsilons`` rise, shape (n,) both.
+
+    ``ever`` is the chance that any record of the secret is drawn in any step: no guess gains more than that.
+    """
 
     epsilons: Floats
     deltas: Floats
+    ever: float = 1.0
 
     def posterior(self, prior: float) -> float:
         """The largest success at one ``prior``. Raises ValueError outside (0, 1)."""
@@ -66,27 +72,28 @@ class Curve:
         near = np.clip(at + np.arange(-2, 3)[:, None], 0, len(growth) - 1)
         lines: Floats = growth[near] * priors + self.deltas[near]
         least: Floats = lines.min(axis=0)
-        return np.minimum(least, 1.0)
+        return np.minimum(np.minimum(least, priors + self.ever), 1.0)
 
 
-def curve_of(tails: Floats, sigma: float, steps: int, precision: float = FINE) -> Curve:
+def curve_of(tails: Floats, sigma: float, steps: int, precision: float = FINE, *, prior: float = 0.0) -> Curve:
     """The trade-off curve of ``steps`` steps at noise multiplier ``sigma`` for a law with these upper ``tails``.
 
     ``tails[k]`` is P(K >= k), falling from 1, shape (n,); the last of them counts as an infinite loss. ``precision``
-    is about what the grid may add to epsilon, relatively. Never below the true curve.
+    is about what the grid may add to epsilon, relatively; for priors from ``prior`` on, draws of so many records at
+    once that they hardly ever happen count as infinite losses too. Never below the true curve.
 
     Raises ValueError for a multiplier or number of steps out of range. Example: ten records of probability 0.005, 500
     steps and sigma 1.378 leave a prior of 0.01 at most 0.0849.
     """
     positive("sigma", sigma)
     at_least("steps", steps, 1)
+    rare = steps * tails[2:-1] <= precision * _RARE * prior
+    tails = tails[: 3 + int(rare.argmax())] if rare.any() else tails
     weights = tails[:-1] - tails[1:]
     drawn = float(tails[1])
-    if drawn <= 0:
-        return Curve(np.array([0.0]), np.array([0.0]))
-    if sigma < _LEAST_NOISE:
-        ever = -math.expm1(steps * math.log1p(-drawn)) if drawn < 1 else 1.0
-        return Curve(np.array([0.0]), np.array([ever]))
+    ever = -math.expm1(steps * math.log1p(-drawn)) * (1 + _ROUNDING) if drawn < 1 else 1.0
+    if sigma < _LEAST_NOISE or drawn <= 0:
+        return Curve(np.array([0.0]), np.array([1.0]), ever)
     kept = np.flatnonzero(weights > 0)
     mixture = GaussianMixture(
         shifts=tuple(kept.astype(float).tolist()),
@@ -94,7 +101,7 @@ def curve_of(tails: Floats, sigma: float, steps: int, precision: float = FINE) -
         stddev=sigma,
         lost=float(tails[-1]),
     )
-    return Curve(*compose([Step(mixture, steps)], log_delta=None, precision=precision).profile())
+    return Curve(*compose([Step(mixture, steps)], log_delta=None, precision=precision).profile(), ever)
 
 
 def tails_of_law(law: PoissonBinomial) -> Floats:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Relative difference of two computations that is still the same number.
 CLOSE = 1e-9
-#: Secrets nearest to their posteriors whose curves are looked at finely, and rounds of looking for the largest bound.
-_SHARP, _ROUNDS = 3, 4
 
 #: (label, total, unit) -> a block that yields the function which advances it.
 Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
@@ -96,14 +94,8 @@ def posteriors_of(held: Protection, found: CheckedSecrets, noise_multiplier: flo
     chosen = held.facts.calibration is Calibration.CURVE
     needed = np.where(by_fano <= held.posteriors, 1.0, held.posteriors) if chosen else None
     curve = curve_bounds(book, noise_multiplier, needed)
-    nearest = np.argsort(-np.minimum(by_fano, curve) / held.posteriors, kind="stable")[:_SHARP]
-    sharpen(book, noise_multiplier, np.sort(nearest), curve)
-    for _ in range(_ROUNDS):
-        most = np.array([np.minimum(by_fano, curve).argmax()])
-        before = curve[most[0]]
-        sharpen(book, noise_multiplier, most, curve)
-        if curve[most[0]] == before:
-            break
+    sharpen(book, noise_multiplier, curve, by_fano, held.posteriors)
+    sharpen(book, noise_multiplier, curve, by_fano, np.ones(len(curve)))
     return Posteriors(fano=by_fano, curve=curve)
 
 

@@ -56,12 +56,13 @@ def secret_guarantees(
     bounds = posteriors_of(held, found, recipe.noise_multiplier, spent)
     assumptions = (*_enforced(held, recipe), *premises, *_of_secrets(held), _numbers(len(held.ids)))
     by_curve = held.facts.calibration is Calibration.CURVE
-    parts = bounds.sharper / held.posteriors if by_curve else shares(nats, held.budgets)
-    nearest = int(np.argmax(parts))
-    within = f"{_overall(len(parts), int((parts <= 1 + CLOSE).sum()))}; nearest to its bound is "
-    within += shown(held.ids[nearest])
 
     def row(*, curve: bool) -> Guarantee:
+        parts = bounds.sharper / held.posteriors if curve else shares(nats, held.budgets)
+        nearest = int(np.argmax(parts))
+        # How all secrets stand is said once, by what the noise was chosen by.
+        within = int((parts <= 1 + CLOSE).sum())
+        overall = f"{_overall(len(parts), within)}; " if curve == by_curve else ""
         return Guarantee(
             name="secret protection, trade-off curve" if curve else "secret protection, mutual information",
             epsilon=finite(float(nats[nearest])),
@@ -73,7 +74,7 @@ def secret_guarantees(
             status=status_of(assumptions),
             noise_multiplier=recipe.noise_multiplier,
             assumptions=assumptions,
-            note=f"{within if curve == by_curve else 'of ' + shown(held.ids[nearest])}: "
+            note=f"{overall}nearest to its bound is {shown(held.ids[nearest])}: "
             f"{_said(held, bounds, nats, nearest, curve=curve)}; for real arithmetic, floating-point rounding is not "
             "modelled",
             risks=tuple(_risks(bounds, held.priors, nearest, curve=curve)),

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from privctl.accounting import ledger, many_laws, many_mixtures, many_secrets, risk
+from privctl.accounting import many_laws, many_mixtures, many_secrets
 from privctl.accounting.many_laws import law_blocks
 from privctl.accounting.many_secrets import informations, least_noise
 from privctl.accounting.mixtures import kl, replace_kl
 from privctl.accounting.poisson_binomial import poisson_binomial
 from privctl.accounting.secrets import binary_kl, noise_multiplier_for
-from privctl.domain.events import Ledger, SecretMixture
 
 Book = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 #: (label, total, unit) -> a block that yields the function which advances it.
 Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
-#: Of how many secrets, those nearest to their budgets, the curve is exact where the noise is not chosen by it.
-CURVES = 3
 #: Caps that a sweep tries, from one at which nothing is held back downwards.
 _SWEEP = 10
 _SWEEP_SPAN = 1000.0
@@ -303,18 +301,15 @@ def _curve_bounds(asked: Question, found: Tried, by_fano: NDArray[np.float64]) -
         return np.full(len(by_fano), np.nan)
     book = _book(asked, found.probabilities)
     bounds = curve_bounds(book, calibrated.noise_multiplier)
-    nearest = np.argsort(-by_fano / asked.budgets.posteriors, kind="stable")[:CURVES]
-    sharpen(book, calibrated.noise_multiplier, np.sort(nearest), bounds)
+    sharpen(book, calibrated.noise_multiplier, bounds, by_fano, asked.budgets.posteriors)
     return bounds
 
 
-def nearest(plan: Protection) -> int | None:
-    """The position of the secret whose posterior is nearest to what it may be; None where no record is ever drawn.
+def nearest(plan: Protection, *, curve: bool) -> int | None:
+    """The position of the secret nearest to what it may be, by its posterior or by its nats.
 
-    Where the noise was chosen by Fano's inequality it is by that.
+    None where no record of any secret is ever drawn.
     """
-    shares = plan.bounds / plan.posteriors
-    if plan.facts.calibration is Calibration.FANO:
-        shares = plan.information / plan.budgets
+    shares = plan.bounds / plan.posteriors if curve else plan.information / plan.budgets
     first = int(np.argmax(np.where(plan.information > 0, shares, -1.0)))
     return first if plan.information[first] > 0 else None

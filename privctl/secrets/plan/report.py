@@ -74,16 +74,14 @@ def planned_ledger(plan: Protection) -> Ledger:
 
 
 def guarantees_of(plan: Protection, delta: float) -> Iterator[Guarantee]:
-    """That every secret is protected, by the one nearest to its posterior; then what protects any one record.
+    """That every secret is protected, by the one nearest to what it may be; then what protects any one record.
 
-    What the noise was chosen by comes first, the other bound on the same secret after it.
+    What the noise was chosen by comes first, the other bound after it.
     """
-    j = nearest(plan)
-    if j is not None:
-        rows = [_secret(plan, j)]
-        if np.isfinite(plan.curve_bounds[j]):
-            rows.append(_secret(plan, j, curve=True))
-        yield from reversed(rows) if plan.facts.calibration is Calibration.CURVE else rows
+    rows = [_secret(plan, j, curve=False) for j in [nearest(plan, curve=False)] if j is not None]
+    if plan.facts.form is Form.REFERENCE:
+        rows += [_secret(plan, j, curve=True) for j in [nearest(plan, curve=True)] if j is not None]
+    yield from reversed(rows) if plan.facts.calibration is Calibration.CURVE else rows
     yield guarantee_of(
         planned_ledger(plan),
         delta,
@@ -93,7 +91,7 @@ def guarantees_of(plan: Protection, delta: float) -> Iterator[Guarantee]:
     )
 
 
-def _secret(plan: Protection, j: int, *, curve: bool = False) -> Guarantee:
+def _secret(plan: Protection, j: int, *, curve: bool) -> Guarantee:
     bounds = plan.curve_bounds if curve else plan.posterior_bounds
     premises = (*secret_premises(plan, AssumptionState.ASSERTED),)
     return Guarantee(
@@ -115,13 +113,13 @@ def _secret(plan: Protection, j: int, *, curve: bool = False) -> Guarantee:
 def _note(plan: Protection, j: int, *, curve: bool) -> str:
     """Of which secret the numbers are, and what they say of all."""
     who = f"for the secret {plan.ids[j]!r}, nearest of {len(plan.ids)} to "
+    budget, allowed = f"its budget of {plan.budgets[j]:.6g} nats", f"its posterior of {plan.posteriors[j]:.6g}"
     if plan.facts.calibration is Calibration.FANO:
-        return who + f"its budget of {plan.budgets[j]:.6g} nats"
-    allowed = f"the posterior of {plan.posteriors[j]:.6g} that it may have"
+        return who + (allowed if curve else budget)
     if curve:
         return f"{who}{allowed}; every secret stays within its own by this bound or by Fano's inequality"
     return (
-        f"{who}{allowed}; the noise was chosen by the trade-off curve, and this weaker bound alone would ask for a "
+        f"{who}{budget}; the noise was chosen by the trade-off curve, and this weaker bound alone would ask for a "
         f"noise multiplier of {plan.facts.fano_noise_multiplier:.6g}"
     )
 
