@@ -1,4 +1,4 @@
-"""Guarantees of secrets that a plan protects: which secret is nearest to its bound, and what it gives away.
+"""Guarantees of secrets that a plan protects: which secret each of their risks is of, and what it gives away.
 
 The report's ledger is that of one record; the records of each secret stand in the plan, which must be at hand.
 """
@@ -6,60 +6,136 @@ The report's ledger is that of one record; the records of each secret stand in t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from privctl.codec import parse_json
 from privctl.domain.errors import InputFault
 from privctl.domain.events import Ledger, SampledGaussian, SecretMixture
+from privctl.domain.guarantee import Guarantee
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
 from verify.recompute import secret
-from verify.recompute.protection import KEY, MOST, arrays_of
+from verify.recompute.ledger import NoBound
+from verify.recompute.posteriors import largest_success
+from verify.recompute.protection import KEY, MOST, Arrays, arrays_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: What a guarantee that rests on the whole trade-off curve is called at its end.
+CURVE = "trade-off curve"
+#: Secrets whose curves are composed to find the one that a risk is of.
+_CLOSEST = 6
+#: Relative difference of priors that are the same, and of shares between which two grids may not decide.
+_SAME, _TIED = 1e-9, 2e-3
+
+Part = tuple[PrivacyReport, Guarantee]
 
 
-def with_nearest_secret(report: PrivacyReport, files: Sequence[tuple[Artifact, Path]]) -> PrivacyReport:
-    """``report`` with the ledger of the secret that comes nearest to its bound, by the plan among ``files``.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """The plan's arrays with the noise and steps of the run that followed it."""
 
-    The report itself where no plan that it names is at hand, or one whose form or size is not computed again.
+    arrays: Arrays
+    noise: float
+    steps: int
+
+    def chances(self, j: int) -> NDArray[np.float64]:
+        starts = self.arrays["starts"]
+        found: NDArray[np.float64] = self.arrays["probabilities"][self.arrays["records"][starts[j] : starts[j + 1]]]
+        return found[found > 0]
+
+
+def parts_of(report: PrivacyReport, guarantee: Guarantee, files: Sequence[tuple[Artifact, Path]]) -> list[Part] | str:
+    """``guarantee`` once for each of its risks, each with a report whose ledger is that of the secret it is of.
+
+    The first risk is of the secret nearest to what it may have, any other of the secret with the largest bound; each
+    among those of its prior. As it is where no plan that the report names is at hand, or one whose form or size is not
+    computed again; a sentence where no secret of the plan has a risk's prior.
     """
+    run = _run_of(report, files)
+    if run is None or not guarantee.risks:
+        return [(report, guarantee)]
+    found = []
+    for place, risk in enumerate(guarantee.risks):
+        priors = run.arrays["priors"]
+        among = np.flatnonzero(np.isclose(priors, risk.at or 0.0, rtol=_SAME, atol=0.0))
+        among = among[[bool(len(run.chances(int(j)))) for j in among]] if len(among) else among
+        if not len(among):
+            return f"no secret of the plan that is ever drawn has a prior of {risk.at}"
+        curve = guarantee.name.endswith(CURVE)
+        j, nats = _secret_of(run, among, guarantee.epsilon, first=place == 0, curve=curve)
+        event = SecretMixture(probabilities=tuple(run.chances(j).tolist()), noise_multiplier=run.noise, steps=run.steps)
+        told = guarantee.epsilon if place == 0 or guarantee.epsilon is None else max(guarantee.epsilon, nats)
+        part = replace(guarantee, risks=(risk,), epsilon=told)
+        found.append((replace(report, mechanism=Ledger(events=(event,))), part))
+    return found
+
+
+def _secret_of(
+    run: _Run, among: NDArray[np.int64], told: float | None, *, first: bool, curve: bool
+) -> tuple[int, float]:
+    """Of the secrets ``among``, the one that a risk is of, with at most how many nats it gives away.
+
+    Of several that are equally near, as far as can be told, the one whose nats are those ``told``.
+    """
+    arrays = run.arrays
+    nats = {j: secret.of_records(run.chances(j).tolist(), run.noise, run.steps).upper for j in among.tolist()}
+    allowed = {j: float(arrays["posteriors"][j]) if first else 1.0 for j in nats}
+    fano = {j: secret.posterior(nats[j], float(arrays["priors"][j])) for j in nats}
+    if not curve:
+        shares = {j: nats[j] / max(float(arrays["budgets"][j]), 1e-300) if first else fano[j] for j in nats}
+    else:
+        stated = np.fmin(arrays["curve_bounds"], arrays["posterior_bounds"])
+        closest = sorted(nats, key=lambda j: -min(fano[j], float(stated[j])) / allowed[j])[:_CLOSEST]
+        shares = {j: _success(run, j, fano[j]) / allowed[j] for j in closest}
+    most = max(shares.values())
+    tied = [j for j in shares if shares[j] >= most * (1 - _TIED)]
+    found = min(tied, key=lambda j: abs(nats[j] - (told or 0.0))) if first else max(shares, key=lambda j: shares[j])
+    return found, nats[found]
+
+
+def _success(run: _Run, j: int, fano: float) -> float:
+    prior = float(run.arrays["priors"][j])
+    try:
+        return min(fano, largest_success(run.chances(j), run.noise, run.steps, prior, 1.0).upper)
+    except NoBound:
+        return fano
+
+
+def _run_of(report: PrivacyReport, files: Sequence[tuple[Artifact, Path]]) -> _Run | None:
     mechanism = report.mechanism
     if not isinstance(mechanism, Ledger) or not all(isinstance(event, SampledGaussian) for event in mechanism.events):
-        return report
+        return None
     noises = {event.noise_multiplier for event in mechanism.events if isinstance(event, SampledGaussian)}
     steps = sum(event.steps for event in mechanism.events)
+    if len(noises) != 1:
+        return None
     plans = {(a.digest, place) for a, place in files if place.suffix == ".safetensors" and a.role != "model"}
     at_hand = NamedFiles()
     for digest, place in sorted(plans):
         if at_hand.digest(place) != digest:
             continue
-        chances = _nearest(place, max(noises), steps) if len(noises) == 1 else ()
-        if chances:
-            event = SecretMixture(probabilities=chances, noise_multiplier=max(noises), steps=steps)
-            return replace(report, mechanism=Ledger(events=(event,)))
-    return report
+        arrays = _arrays(place)
+        if arrays is not None:
+            return _Run(arrays, max(noises), steps)
+    return None
 
 
-def _nearest(place: Path, noise: float, steps: int) -> tuple[float, ...]:
-    """The probabilities of the records of the secret with the largest share of its budget; none where unknown."""
+def _arrays(place: Path) -> Arrays | None:
+    """Of a plan in the reference form that is small enough; None where it is none."""
     try:
         with SafetensorsFile(place) as file:
             if KEY not in file.metadata:
-                return ()
-            facts = parse_json(file.metadata[KEY], str(place))
+                return None
+            facts: Any = parse_json(file.metadata[KEY], str(place))
             arrays = arrays_of(file)
     except InputFault:
-        return ()  # said where the plan itself is checked
-    starts, records, budgets = arrays["starts"], arrays["records"], arrays["budgets"]
-    if not isinstance(facts, dict) or facts.get("form") != "reference" or not 0 < len(budgets) <= MOST:
-        return ()
-    held = [arrays["probabilities"][records[starts[j] : starts[j + 1]]] for j in range(len(budgets))]
-    shares = [
-        secret.of_records(chances.tolist(), noise, steps).lower / max(budget, 1e-300)
-        for chances, budget in zip(held, budgets, strict=True)
-    ]
-    found = held[int(np.argmax(shares))]
-    return tuple(found[found > 0].tolist())
+        return None  # said where the plan itself is checked
+    fits = isinstance(facts, dict) and facts.get("form") == "reference" and 0 < len(arrays["budgets"]) <= MOST
+    return arrays if fits else None

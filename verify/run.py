@@ -17,17 +17,19 @@ from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import Advance, NamedFiles, TensorHasher, hash_tensors, silent
 from privctl.storage.reader import SafetensorsFile, read_named_text
-from verify.guarantees import Answer, titles, verifier_of
+from verify.guarantees import Answer, Verifier, titles, verifier_of
 from verify.integrity import Link, check_chain
 from verify.measured.noise import LEVEL, Measured, complaints, measure
 from verify.parameters import contradictions
-from verify.planned import with_nearest_secret
+from verify.planned import Part, parts_of
 from verify.premises import faults
 from verify.recompute.protection import KEY, check_plan
 
 _MODEL = "model"
 #: No step states more than a dozen; each takes up to some seconds.
 _MOST_GUARANTEES = 100
+#: From what is known for certain to be wrong to what is certainly right.
+_WORST = (Outcome.REFUTED, Outcome.INCONCLUSIVE, Outcome.CONSISTENT, Outcome.PROVED)
 _MAKERS = ("retrain", "noise", "replay")
 
 
@@ -256,22 +258,33 @@ def _noise(report: PrivacyReport, measured: Sequence[Measured]) -> tuple[list[Ve
 
 
 def _guarantees(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport], note: Note) -> Iterator[Judged]:
-    secrets = report
+    files: list[tuple[Artifact, Path]] = []
     if any(guarantee.notion is Notion.SECRET_PROTECTION for guarantee in report.guarantees):
-        secrets = with_nearest_secret(report, _at_hand(path, (*report.outputs, *report.inputs)))
+        files = list(_at_hand(path, (*report.outputs, *report.inputs)))
     for i, (guarantee, title) in enumerate(zip(report.guarantees, titles(report), strict=True)):
         note(title)
         outcome, reason = Outcome.INCONCLUSIVE, f"more than {_MOST_GUARANTEES} guarantees are not computed again"
         if i < _MOST_GUARANTEES:
-            outcome, reason = _answer(report, guarantee, parents, secrets)
+            outcome, reason = _answer(report, guarantee, parents, files)
         verdict = Verdict(subject=title, outcome=outcome, reason=reason, status=guarantee.status)
         yield Judged(guarantee=guarantee, verdict=verdict)
 
 
+def _of_secrets(check: Verifier, parts: list[Part] | str) -> Answer:
+    """The worst answer of a guarantee of secrets' ``parts``; the first of them where all are alike."""
+    if isinstance(parts, str):
+        return Outcome.REFUTED, parts
+    found = [check(*part) for part in parts]
+    return min(found, key=lambda answer: _WORST.index(answer[0]))
+
+
 def _answer(
-    report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport], secrets: PrivacyReport
+    report: PrivacyReport,
+    guarantee: Guarantee,
+    parents: Sequence[PrivacyReport],
+    files: Sequence[tuple[Artifact, Path]],
 ) -> Answer:
-    """``secrets`` is the report as guarantees of secrets see it, with the ledger of one of them."""
+    """``files`` are those of the report that are at hand, among which a guarantee of secrets finds its plan."""
     wrong = list(faults(report, guarantee, parents))
     if wrong:
         return Outcome.REFUTED, "; ".join(wrong)
@@ -281,9 +294,11 @@ def _answer(
     if check is None:
         what = "no mechanism" if report.mechanism is None else type(report.mechanism).__name__
         return Outcome.INCONCLUSIVE, f"no verifier for {guarantee.notion} of {what}"
-    of_secret = guarantee.notion is Notion.SECRET_PROTECTION
     try:
-        outcome, reason = check(secrets if of_secret else report, guarantee)
+        if guarantee.notion is Notion.SECRET_PROTECTION:
+            outcome, reason = _of_secrets(check, parts_of(report, guarantee, files))
+        else:
+            outcome, reason = check(report, guarantee)
     except (ArithmeticError, ValueError) as error:  # numbers that pass as such and that no run has
         return Outcome.INCONCLUSIVE, f"with numbers as large or small as these nothing is computed again here ({error})"
     if guarantee.status is Status.CLAIMED and outcome is Outcome.REFUTED:

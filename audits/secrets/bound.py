@@ -19,7 +19,8 @@ _STEPS = 200
 class Allowance:
     """What a plan says of one secret.
 
-    At most ``information`` nats leave it; an adversary of prior at most ``prior`` is right with at most ``posterior``.
+    At most ``information`` nats leave it; an adversary of prior at most ``prior`` is right with at most ``posterior``,
+    by the trade-off curve or by Fano's inequality.
     """
 
     information: float
@@ -27,11 +28,14 @@ class Allowance:
     posterior: float
 
     def success(self, count: int) -> float:
-        """The most probability of telling it from ``count`` values, itself among them, of which each is as likely."""
+        """The most probability of telling it from ``count`` values, itself among them, of which each is as likely.
+
+        Where that is easier than what was planned for, by concavity: the largest success is a concave function of the
+        prior that starts at 0 or above, so that it grows no faster than the prior does.
+        """
         if count < 2:
             return 1.0
-        found = fano(self.information, 1 / count)
-        return min(found, self.posterior) if 1 / count <= self.prior else found
+        return min(fano(self.information, 1 / count), self.posterior * max(1.0, 1 / count / self.prior), 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,7 +157,6 @@ def _planned(position: int, secret: Secret, plan: Protection | None, places: Map
             "book that was planned for, or plan again with privctl secrets plan"
         )
     drawn = plan.probabilities[secret.records]
-    posteriors = [plan.posterior_bounds[j], plan.curve_bounds[j]]
     return _Chosen(
         position=position,
         secret=secret,
@@ -166,7 +165,7 @@ def _planned(position: int, secret: Secret, plan: Protection | None, places: Map
         allowance=Allowance(
             information=float(plan.information[j]),
             prior=float(plan.priors[j]),
-            posterior=float(np.nanmin(posteriors)),
+            posterior=float(plan.bounds[j]),
         ),
     )
 

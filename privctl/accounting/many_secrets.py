@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privctl.accounting.many_laws import Integers, LawBlock, check_memberships, law_blocks, means_of
+from privctl.accounting.many_laws import Integers, LawBlock, check_memberships, law_blocks, leveled, means_of
 from privctl.accounting.many_mixtures import divergences
 from privctl.accounting.poisson_binomial import Floats
-from privctl.accounting.secrets import curve_posterior, least_multiplier
+from privctl.accounting.secrets import least_multiplier
 from privctl.domain.checks import at_least, positive
-from privctl.domain.events import SecretMixture
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,7 +66,7 @@ def informations(
     positive("noise_multiplier", noise_multiplier)
     at_least("steps", steps, 1)
     return _informations(
-        law_blocks(starts, records, probabilities, exact=pairwise),
+        law_blocks(starts, records, probabilities, long=None if pairwise else leveled),
         np.zeros(len(starts) - 1),
         noise_multiplier,
         steps,
@@ -105,9 +104,9 @@ def least_noise(
     chosen = _first(needs, needs > 0)
     sigma, slack = math.sqrt(steps / 2) * float(needs.max()), _SLACK
     while True:
-        blocks = list(law_blocks(starts, records, probabilities, chosen, exact=pairwise))
+        blocks = list(law_blocks(starts, records, probabilities, chosen, long=None if pairwise else leveled))
         sigma = _solve(blocks, budgets, steps, sigma, slack, pairwise=pairwise)
-        every = law_blocks(starts, records, probabilities, exact=pairwise)
+        every = law_blocks(starts, records, probabilities, long=None if pairwise else leveled)
         found = _informations(every, np.zeros(len(budgets)), sigma, steps, pairwise=pairwise, advance=advance)
         ratios = found / budgets
         binding = int(ratios.argmax())
@@ -119,29 +118,6 @@ def least_noise(
             # Only where a coarse bound took the place of the integral; elsewhere two bounds differ by less.
             slack += math.log(worst) + _SLACK
         chosen = np.union1d(chosen, joining)
-
-
-def curve_posteriors(
-    starts: Integers,
-    records: Integers,
-    probabilities: Floats,
-    chosen: Sequence[int],
-    priors: Sequence[float],
-    noise_multiplier: float,
-    steps: int,
-) -> Floats:
-    """``secrets.curve_posterior`` of each of the ``chosen`` secrets, at its own of the ``priors``; shape [chosen].
-
-    About a second each where a batch holds a few of the records. Raises ValueError as that and ``informations`` do.
-    """
-    check_memberships(starts, records, probabilities)
-    found = []
-    for place, prior in zip(chosen, priors, strict=True):
-        inside = probabilities[records[starts[place] : starts[place + 1]]]
-        drawn = tuple(inside[inside > 0].tolist()) or (0.0,)
-        event = SecretMixture(probabilities=drawn, noise_multiplier=noise_multiplier, steps=steps)
-        found.append(curve_posterior(event, prior))
-    return np.array(found)
 
 
 def _solve(

@@ -17,11 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from privctl.accounting import ledger, risk
+from privctl.accounting import secret_curves
 from privctl.accounting.mixtures import kl, replace_kl
 from privctl.accounting.poisson_binomial import PoissonBinomial, poisson_binomial
 from privctl.domain.checks import at_least, fraction, probability
-from privctl.domain.events import Ledger, SecretMixture
+from privctl.domain.events import SecretMixture
 
 #: Where noise multipliers are searched: beyond, squares leave the floats.
 _LEAST, _MOST = 1e-150, 1e150
@@ -90,9 +90,8 @@ def curve_posterior(event: SecretMixture, prior: float) -> float:
     fraction("prior", prior)
     if not any(event.probabilities):
         return prior
-    # One order only: the secret there, against its absence.
-    (found,) = ledger.composed(Ledger(events=(event,)), None, order=0)
-    return risk.Lines(*found.profile()).true_positive_rate(prior)
+    tails = secret_curves.tails_of_law(poisson_binomial(event.probabilities))
+    return secret_curves.curve_of(tails, event.noise_multiplier, event.steps).posterior(prior)
 
 
 def noise_multiplier_for(

@@ -43,6 +43,12 @@ _SWEEP = "sweep"
     help="What a secret is compared with: its absence, or (more noise) its opposite.",
 )
 @click.option(
+    "--calibration",
+    type=click.Choice(["curve", "fano"]),
+    help="What the noise is chosen by: the trade-off curve, or Fano's inequality (more noise).  "
+    "[default: curve; fano with --form pairwise]",
+)
+@click.option(
     "--solver",
     type=click.Choice(["auto", "interior", "first-order"]),
     default="auto",
@@ -66,6 +72,7 @@ def plan(
     posterior: float,
     targets: tuple[str, ...],
     form: str,
+    calibration: str | None,
     solver: str,
     gap: float | None,
     delta: float | None,
@@ -80,6 +87,11 @@ def plan(
     what that may become by seeing the model. Records that hold much of what must be protected get a lower weight, by a
     linear program that keeps as much weight as it can, and the noise is the least with which every secret stays within
     its posterior. Train with the plan by `privctl retrain dp-sgd --secrets plan.safetensors`.
+
+    The bound in plain words: had the secret's records never been used, a guess of its value would be right with
+    probability at most the prior. After the training no guess, by whatever method, is right with more than the bound,
+    over the randomness of the training. The trade-off curve finds it from the best test that tells the two trainings
+    apart; Fano's inequality from the information given away, which is looser and so asks for more noise.
 
     \b
     Example:
@@ -96,7 +108,7 @@ def plan(
     from privctl.secrets.plan.make import PlanRequest, caps_to_sweep, explore, protection, question
     from privctl.secrets.plan.report import report_of
     from privctl.secrets.plan.weights import Solver
-    from privctl.secrets.protection import Form, write_protection
+    from privctl.secrets.protection import Calibration, Form, write_protection
     from privctl.storage.atomic import require_absent
 
     caps = None if cap == _SWEEP else _caps(cap)
@@ -110,6 +122,7 @@ def plan(
         delta=delta,
         targets=_targets(prior, posterior, targets),
         form=Form(form),
+        calibration=None if calibration is None else Calibration(calibration),
         solver=Solver(solver),
         gap=gap,
     )

@@ -18,6 +18,8 @@ def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False) -> str:
         )
         + "\n"
     ]
+    # Reports of older versions know no other noise.
+    by_curve = facts.get("calibration") == "curve"
     rows = [
         [
             "none" if entry["cap"] is None else number(entry["cap"], 4),
@@ -25,12 +27,14 @@ def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False) -> str:
             str(entry["held_out"]),
             number(entry["largest_probability"], 4),
             number(entry["noise_multiplier"], 6),
+            *([number(entry["fano_noise_multiplier"], 6)] if by_curve else []),
             f"{entry['gap']:.1e}",
             f"{entry['seconds']:.1f}",
         ]
         for entry in facts["caps"]
     ]
-    lines.append(table(["cap", "kept", "held out", "largest p", "noise multiplier", "gap", "s"], rows))
+    noise = ["noise multiplier", *(["by Fano"] if by_curve else [])]
+    lines.append(table(["cap", "kept", "held out", "largest p", *noise, "gap", "s"], rows))
     lines += ["\n" + guarantee_text(guarantee, named=True, verbose=verbose) for guarantee in report.guarantees]
     lines += [paragraph(f"not tried: {omission.what}: {omission.reason}") for omission in report.omissions]
     return "".join([*lines, "\n", notes(report.warnings)])

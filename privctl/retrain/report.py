@@ -19,7 +19,7 @@ from privctl.retrain.dpquant.measurements import measurements_of
 from privctl.retrain.names import collected, released_names
 from privctl.retrain.prepare import Job
 from privctl.retrain.secret_check import CheckedSecrets
-from privctl.retrain.secret_report import KEEP_THE_PLAN, plan_premise, secret_guarantee, secret_parameters
+from privctl.retrain.secret_report import KEEP_THE_PLAN, plan_premise, secret_guarantees, secret_parameters
 from privctl.storage.reader import open_checkpoint
 from privctl.training.loop import Finished
 from privctl.training.noise import GradientNoise
@@ -157,7 +157,7 @@ def _guarantees(
     yield _for_records(job, finished, noise)
     if job.plan is not None and secrets is not None:
         shared = (starting_weights(job), *normalisation(job), *released_names(job), *secret_noise(noise))
-        yield secret_guarantee(job.plan, job.recipe, finished.spent, secrets, shared)
+        yield from secret_guarantees(job.plan, job.recipe, finished.spent, secrets, shared)
 
 
 def _for_records(job: Job, finished: Finished, noise: GradientNoise | None) -> Guarantee:

@@ -1,7 +1,7 @@
-"""A plan's numbers, computed again: what each step gives away of each secret at the noise that is used.
+"""A plan's numbers, computed again: what a run gives away of each secret at the noise that is used.
 
-The plan is a file that anyone may have written. What a report says of its secrets therefore rests on exact integrals
-made here, for all secrets where there are few enough; the plan's own number stands only where it was not checked.
+The plan is a file that anyone may have written. What a report says of its secrets therefore rests on bounds made here,
+for every secret: the nats that each step gives away, and the posterior by the trade-off curve of all steps.
 """
 
 from __future__ import annotations
@@ -13,23 +13,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privctl.accounting.secrets import binary_kl, information
+from privctl.accounting.many_curves import Book, curve_bounds, fano_bounds, sharpen
+from privctl.accounting.many_secrets import informations
+from privctl.accounting.secrets import binary_kl
 from privctl.codec import shown
 from privctl.domain.errors import InputFault
-from privctl.domain.events import SecretMixture
 from privctl.progress import Advance
 from privctl.retrain.secret_plan import SecretPlan
-from privctl.secrets.protection import Form, Protection
+from privctl.secrets.protection import Calibration, Form, Protection
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Up to so many secrets, all are computed again; about a millisecond each.
-_ALL = 20_000
-#: Of more, so many: those whose records are drawn most, for what they may cost,
-_SCREENED = 1_000
-#: and those the plan itself says are nearest to their bounds.
-_NEAREST = 16
 #: Relative difference of two computations that is still the same number.
 CLOSE = 1e-9
 
@@ -39,49 +34,69 @@ Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CheckedSecrets:
-    """What one step gives away of each secret at most: ``per_step`` [secrets], nats, at the run's noise.
-
-    For ``checked`` [secrets] (bool) it was computed here; elsewhere the plan says so.
-    """
+    """What one step gives away of each secret at most: ``per_step`` [secrets], nats, at the run's noise."""
 
     per_step: NDArray[np.float64]
-    checked: NDArray[np.bool_]
 
     def spent(self, steps: int) -> NDArray[np.float64]:
         """Nats that ``steps`` steps gave away of each secret at most: adaptive steps add (chain rule)."""
         return steps * self.per_step
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Posteriors:
+    """Bounds on the posterior of every secret [secrets]: by Fano's inequality, and by the curve (NaN without one)."""
+
+    fano: NDArray[np.float64]
+    curve: NDArray[np.float64]
+
+    @property
+    def sharper(self) -> NDArray[np.float64]:
+        """The lower of both for each secret."""
+        found: NDArray[np.float64] = np.fmin(self.fano, self.curve)
+        return found
+
+
 def check_secrets(plan: SecretPlan, noise_multiplier: float, progress: Progress) -> CheckedSecrets:
     """The plan's secrets at ``noise_multiplier``, which must be the plan's or more.
 
-    Information falls as noise rises, so what was not computed again is at most what the plan says. Raises InputFault
-    where the plan allows a secret more than its posterior does, or says less of it than it gives away.
+    Raises InputFault where the plan allows a secret more than its posterior does, says less of it than it gives away,
+    or lets its posterior be exceeded.
     """
-    protection = plan.protection
+    held = plan.protection
     _check_budgets(plan)
-    per_step = protection.information / protection.facts.steps
-    checked = np.zeros(len(per_step), dtype=bool)
-    checked[chosen(protection)] = True
-    own = protection.facts.noise_multiplier
-    with progress("checking the plan", float(checked.sum()), "secrets") as advance:
-        for secret in np.flatnonzero(checked):
-            found = one_step(protection, int(secret), own)
-            _check_claim(plan, int(secret), found * protection.facts.steps)
-            per_step[secret] = found if noise_multiplier == own else one_step(protection, int(secret), noise_multiplier)
-            advance(1)
-    return CheckedSecrets(per_step=per_step, checked=checked)
+    own, steps = held.facts.noise_multiplier, held.facts.steps
+    with progress("checking the plan", float(len(held.ids)), "secrets") as advance:
+        found = _information(held, own, advance)
+        _check_claims(plan, found)
+        if held.facts.calibration is Calibration.CURVE:
+            _check_posteriors(plan, posteriors_of(held, CheckedSecrets(per_step=found / steps), own, steps))
+        if noise_multiplier != own:
+            found = _information(held, noise_multiplier, lambda _: None)
+    return CheckedSecrets(per_step=found / steps)
 
 
-def chosen(protection: Protection, limit: int = _ALL) -> NDArray[np.int64]:
-    """The secrets to compute again: all up to ``limit`` of them, else those that may be nearest to their bounds."""
-    count = len(protection.ids)
-    if count <= limit:
-        return np.arange(count)
-    owners = np.repeat(np.arange(count), np.diff(protection.starts))
-    drawn = np.bincount(owners, protection.probabilities[protection.records], count).astype(np.float64)
-    crude, stated = (shares(part, protection.budgets) for part in (drawn**2, protection.information))
-    return np.union1d(np.argsort(-crude, kind="stable")[:_SCREENED], np.argsort(-stated, kind="stable")[:_NEAREST])
+def posteriors_of(held: Protection, found: CheckedSecrets, noise_multiplier: float, steps: int) -> Posteriors:
+    """What ``steps`` steps at ``noise_multiplier`` leave of every secret.
+
+    Curves are sharp for secrets near what they may have, and for the one with the largest bound of all.
+    """
+    by_fano = fano_bounds(found.spent(steps), held.priors)
+    if held.facts.form is not Form.REFERENCE:
+        return Posteriors(fano=by_fano, curve=np.full(len(by_fano), np.nan))
+    book = Book(
+        starts=held.starts,
+        records=held.records,
+        probabilities=held.probabilities,
+        priors=held.priors,
+        steps=max(steps, 1),
+    )
+    chosen = held.facts.calibration is Calibration.CURVE
+    needed = np.where(by_fano <= held.posteriors, 1.0, held.posteriors) if chosen else None
+    curve = curve_bounds(book, noise_multiplier, needed)
+    sharpen(book, noise_multiplier, curve, by_fano, held.posteriors)
+    sharpen(book, noise_multiplier, curve, by_fano, np.ones(len(curve)))
+    return Posteriors(fano=by_fano, curve=curve)
 
 
 def shares(amounts: NDArray[np.float64], budgets: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -91,18 +106,21 @@ def shares(amounts: NDArray[np.float64], budgets: NDArray[np.float64]) -> NDArra
     return found
 
 
-def one_step(protection: Protection, secret: int, noise_multiplier: float) -> float:
-    """Nats that one step gives away of ``secret``, in the plan's form; 0 where none of its records is ever drawn."""
-    rates = protection.of_secret(secret)
-    drawn = tuple(rates[rates > 0].tolist())
-    if not drawn:
-        return 0.0
-    event = SecretMixture(probabilities=drawn, noise_multiplier=noise_multiplier)
-    return information(event, pairwise=protection.facts.form is Form.PAIRWISE)
+def _information(held: Protection, noise_multiplier: float, advance: Advance) -> NDArray[np.float64]:
+    """Nats that all planned steps give away of each secret, in the plan's form."""
+    return informations(
+        held.starts,
+        held.records,
+        held.probabilities,
+        noise_multiplier,
+        held.facts.steps,
+        pairwise=held.facts.form is Form.PAIRWISE,
+        advance=advance,
+    )
 
 
 def _check_budgets(plan: SecretPlan) -> None:
-    """Every secret's nats are those of its posterior, or fewer, and the plan says that they suffice."""
+    """Every secret's budget is that of its posterior, or less; a plan by Fano's inequality says that it suffices."""
     held = plan.protection
     rows = zip(held.ids, held.priors, held.posteriors, held.budgets, held.information, strict=True)
     for name, prior, posterior, budget, stated in rows:
@@ -117,17 +135,32 @@ def _check_budgets(plan: SecretPlan) -> None:
                 f"{plan.path} contradicts itself: it gives the secret {shown(name)} {budget:.6g} nats where its "
                 f"posterior allows {allowed:.6g}; plan again"
             )
-        if stated > budget * (1 + CLOSE):
+        if held.facts.calibration is Calibration.FANO and stated > budget * (1 + CLOSE):
             raise InputFault(
                 f"{plan.path} contradicts itself: it says that its run gives away {stated:.6g} nats of the secret "
                 f"{shown(name)}, which may lose {budget:.6g}; plan again"
             )
 
 
-def _check_claim(plan: SecretPlan, secret: int, found: float) -> None:
-    stated = float(plan.protection.information[secret])
-    if found > stated * (1 + CLOSE):
+def _check_claims(plan: SecretPlan, found: NDArray[np.float64]) -> None:
+    """What the plan says is given away is no less than what is."""
+    stated = plan.protection.information
+    wrong = np.flatnonzero(found > stated * (1 + CLOSE))
+    if len(wrong):
+        j = int(wrong[0])
         raise InputFault(
-            f"{plan.path} contradicts itself: it says that its run gives away {stated:.6g} nats of the secret "
-            f"{shown(plan.protection.ids[secret])}, and that is {found:.6g}; plan again"
+            f"{plan.path} contradicts itself: it says that its run gives away {stated[j]:.6g} nats of the secret "
+            f"{shown(plan.protection.ids[j])}, and that is {found[j]:.6g}; plan again"
+        )
+
+
+def _check_posteriors(plan: SecretPlan, found: Posteriors) -> None:
+    """Every secret stays within its posterior."""
+    held = plan.protection
+    wrong = np.flatnonzero(found.sharper > held.posteriors * (1 + CLOSE))
+    if len(wrong):
+        j = int(wrong[0])
+        raise InputFault(
+            f"{plan.path} contradicts itself: it allows the secret {shown(held.ids[j])} a posterior of "
+            f"{held.posteriors[j]:.6g}, and its noise leaves {found.sharper[j]:.6g}; plan again"
         )

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privctl.accounting import ledger, risk
 from privctl.accounting.guarantees import assumptions_of, finite
-from privctl.accounting.secrets import posterior
 from privctl.codec import shown
 from privctl.domain.events import Ledger, SecretMixture
 from privctl.domain.guarantee import (
@@ -25,9 +23,9 @@ from privctl.domain.guarantee import (
     RiskMeasure,
     status_of,
 )
-from privctl.retrain.secret_check import CLOSE, CheckedSecrets, shares
+from privctl.retrain.secret_check import CLOSE, CheckedSecrets, Posteriors, posteriors_of, shares
 from privctl.retrain.secret_plan import SecretPlan
-from privctl.secrets.protection import Form, Protection
+from privctl.secrets.protection import Calibration, Form, Protection
 from privctl.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -41,40 +39,51 @@ _ACCOUNTANTS = {
     Form.REFERENCE: "KL divergence from the secret's absence, exact integral; Fano's inequality",
     Form.PAIRWISE: "KL divergence between two values with opposite contributions, exact integral; Fano's inequality",
 }
+_CURVE = "trade-off curve of the privacy loss distribution, from the secret's absence"
 _ADJACENCY = {Form.REFERENCE: Adjacency.ZERO_OUT, Form.PAIRWISE: Adjacency.REPLACE_ONE}
 
 
-def secret_guarantee(
+def secret_guarantees(
     plan: SecretPlan, recipe: Recipe, spent: int, found: CheckedSecrets, premises: Sequence[Assumption]
-) -> Guarantee:
-    """What ``spent`` steps leave of the plan's secrets; its numbers are those of the one nearest to its bound.
+) -> Iterator[Guarantee]:
+    """What ``spent`` steps leave of the plan's secrets; the numbers are those of the one nearest to its posterior.
 
-    ``premises`` are what any guarantee of these weights rests on.
+    First by what the plan's noise was chosen by; in the reference form then by the other bound. ``premises`` are what
+    any guarantee of these weights rests on.
     """
     held = plan.protection
     nats = found.spent(spent)
-    parts = shares(nats, held.budgets)
-    nearest = int(np.argmax(parts))
-    within = int((parts <= 1 + CLOSE).sum())
-    lost = float(nats[nearest])
-    assumptions = (*_enforced(held, recipe), *premises, *_of_secrets(held), _numbers(found))
-    curve = _curve_bound(held, nearest, recipe.noise_multiplier, spent)
-    return Guarantee(
-        name="secret protection",
-        epsilon=finite(lost),
-        delta=0.0,
-        notion=Notion.SECRET_PROTECTION,
-        unit=PrivacyUnit.SECRET,
-        adjacency=_ADJACENCY[held.facts.form],
-        accountant=_ACCOUNTANTS[held.facts.form],
-        status=status_of(assumptions),
-        noise_multiplier=recipe.noise_multiplier,
-        assumptions=assumptions,
-        note=f"{_overall(len(parts), within)}; nearest to its bound is {shown(held.ids[nearest])}: it gave away at "
-        f"most {lost:.6g} of the {held.budgets[nearest]:.6g} nats that a posterior of {held.posteriors[nearest]:.6g} "
-        f"allows{curve}; for real arithmetic, floating-point rounding is not modelled",
-        risks=tuple(_risks(nats, held.priors, nearest)),
-    )
+    bounds = posteriors_of(held, found, recipe.noise_multiplier, spent)
+    assumptions = (*_enforced(held, recipe), *premises, *_of_secrets(held), _numbers(len(held.ids)))
+    by_curve = held.facts.calibration is Calibration.CURVE
+
+    def row(*, curve: bool) -> Guarantee:
+        parts = bounds.sharper / held.posteriors if curve else shares(nats, held.budgets)
+        nearest = int(np.argmax(parts))
+        # How all secrets stand is said once, by what the noise was chosen by.
+        within = int((parts <= 1 + CLOSE).sum())
+        overall = f"{_overall(len(parts), within)}; " if curve == by_curve else ""
+        return Guarantee(
+            name="secret protection, trade-off curve" if curve else "secret protection, mutual information",
+            epsilon=finite(float(nats[nearest])),
+            delta=0.0,
+            notion=Notion.SECRET_PROTECTION,
+            unit=PrivacyUnit.SECRET,
+            adjacency=_ADJACENCY[held.facts.form],
+            accountant=_CURVE if curve else _ACCOUNTANTS[held.facts.form],
+            status=status_of(assumptions),
+            noise_multiplier=recipe.noise_multiplier,
+            assumptions=assumptions,
+            note=f"{overall}nearest to its bound is {shown(held.ids[nearest])}: "
+            f"{_said(held, bounds, nats, nearest, curve=curve)}; for real arithmetic, floating-point rounding is not "
+            "modelled",
+            risks=tuple(_risks(bounds, held.priors, nearest, curve=curve)),
+        )
+
+    rows = [row(curve=False)]
+    if held.facts.form is Form.REFERENCE:
+        rows.append(row(curve=True))
+    yield from reversed(rows) if by_curve else rows
 
 
 def secret_parameters(plan: SecretPlan, found: CheckedSecrets, expected_epochs: float) -> dict[str, Any]:
@@ -86,8 +95,9 @@ def secret_parameters(plan: SecretPlan, found: CheckedSecrets, expected_epochs: 
             "digest": plan.digest,
             "book": held.facts.secrets,
             "secrets": len(held.ids),
-            "secrets_checked": int(found.checked.sum()),
+            "secrets_checked": len(found.per_step),
             "form": held.facts.form.value,
+            "calibration": held.facts.calibration.value,
             "cap": held.facts.cap,
             "kept_fraction": kept_fraction(held),
             "records_never_drawn": int((held.probabilities == 0).sum()),
@@ -164,17 +174,12 @@ def _of_secrets(plan: Protection) -> Iterator[Assumption]:
         )
 
 
-def _numbers(found: CheckedSecrets) -> Assumption:
-    count, checked = len(found.checked), int(found.checked.sum())
-    if checked == count:
-        said, state = f"what a step gives away was computed again for all {count} secrets", AssumptionState.CHECKED
-    else:
-        said = (
-            f"the plan's numbers are right for {count - checked} of its {count} secrets; for the {checked} that seemed "
-            "nearest to their bounds they were computed again"
-        )
-        state = AssumptionState.ASSERTED
-    return Assumption(name="plan's numbers", statement=said, state=state)
+def _numbers(secrets: int) -> Assumption:
+    return Assumption(
+        name="plan's numbers",
+        statement=f"what the run gives away was computed again for all {secrets} secrets",
+        state=AssumptionState.CHECKED,
+    )
 
 
 def _overall(secrets: int, within: int) -> str:
@@ -185,34 +190,22 @@ def _overall(secrets: int, within: int) -> str:
     return f"every one of {secrets} secrets stays within its posterior"
 
 
-def _risks(nats: NDArray[np.float64], priors: NDArray[np.float64], nearest: int) -> Iterator[Risk]:
+def _said(plan: Protection, bounds: Posteriors, nats: NDArray[np.float64], j: int, *, curve: bool) -> str:
+    """The bound on secret ``j`` in words."""
+    allowed = f"a posterior of {plan.posteriors[j]:.6g}"
+    if curve:
+        return f"no guess is right with more than {bounds.curve[j]:.6g}, by the whole trade-off curve, of {allowed}"
+    lost = f"it gave away at most {nats[j]:.6g} nats, where {plan.budgets[j]:.6g} keep {allowed}"
+    if plan.facts.calibration is Calibration.FANO:
+        return lost
+    return f"{lost} by Fano's inequality; the noise was chosen by the trade-off curve, which is sharper"
+
+
+def _risks(bounds: Posteriors, priors: NDArray[np.float64], nearest: int, *, curve: bool) -> Iterator[Risk]:
     """The posterior of the secret nearest to its bound; then the largest of all, where another secret has it."""
-
-    def risk_of(secret: int) -> Risk:
-        prior = float(priors[secret])
-        return Risk(measure=RiskMeasure.POSTERIOR, bound=_posterior(float(nats[secret]), prior), at=prior)
-
-    first = risk_of(nearest)
-    yield first
-    # A posterior rises with nats and prior: only a secret with more nats than all of larger priors can have the most.
-    order = np.lexsort((-nats, -priors))
-    before = np.maximum.accumulate(np.concatenate([[-1.0], nats[order][:-1]]))
-    most = max((risk_of(int(j)) for j in order[nats[order] > before]), key=lambda found: found.bound)
-    if most.bound > first.bound:
-        yield most
-
-
-def _posterior(nats: float, prior: float) -> float:
-    return min(1.0, posterior(nats, prior)) if math.isfinite(nats) else 1.0
-
-
-def _curve_bound(plan: Protection, secret: int, noise: float, spent: int) -> str:
-    """What the whole trade-off curve says of the posterior, in the one order that the reference form needs."""
-    rates = plan.of_secret(secret)
-    drawn = tuple(rates[rates > 0].tolist())
-    if plan.facts.form is not Form.REFERENCE or not drawn:
-        return ""
-    whole = Ledger(events=(SecretMixture(probabilities=drawn, noise_multiplier=noise, steps=spent),))
-    curve = risk.Lines(*ledger.composed(whole, None, order=0)[0].profile())
-    bound = curve.true_positive_rate(float(plan.priors[secret]))
-    return f", and the whole trade-off curve leaves a posterior of {bound:.6g} at most"
+    first = float((bounds.curve if curve else bounds.fano)[nearest])
+    found = bounds.sharper if curve else bounds.fano
+    most = int(np.argmax(found))
+    yield Risk(measure=RiskMeasure.POSTERIOR, bound=min(1.0, first), at=float(priors[nearest]))
+    if found[most] > first:
+        yield Risk(measure=RiskMeasure.POSTERIOR, bound=min(1.0, float(found[most])), at=float(priors[most]))

@@ -53,12 +53,24 @@ class Form(StrEnum):
     PAIRWISE = "pairwise"
 
 
+class Calibration(StrEnum):
+    """What the noise was chosen by.
+
+    ``CURVE``: a secret's posterior by the whole trade-off curve, or by Fano's inequality where that is sharper.
+    ``FANO``: Fano's inequality alone, so that every secret's nats are within its budget.
+    """
+
+    CURVE = "curve"
+    FANO = "fano"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFacts:
     """What was planned for: ``data`` is the digest of the data's file, ``examples`` its records.
 
     ``noise_multiplier`` is for one record's clip norm, ``batch_size`` the expected one; ``cap`` None left the weights
-    of all records at 1.
+    of all records at 1. ``fano_noise_multiplier`` is what Fano's inequality would have asked for, where
+    ``calibration`` is another.
     """
 
     version: int = VERSION
@@ -71,6 +83,8 @@ class PlanFacts:
     noise_multiplier: float
     form: Form
     cap: float | None
+    calibration: Calibration = Calibration.FANO
+    fano_noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
         if self.version != VERSION:
@@ -79,6 +93,8 @@ class PlanFacts:
             at_least(name, getattr(self, name), 1)
         for name in ("batch_size", "noise_multiplier"):
             positive(name, getattr(self, name))
+        if self.calibration is Calibration.CURVE and self.form is not Form.REFERENCE:
+            raise ValueError("calibration by the curve goes with the reference form only")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,8 +103,8 @@ class Protection:
 
     By secret, float64: ``priors``, ``posteriors`` (what is allowed), ``budgets`` (nats that allows), ``information``
     (at most what all steps give away, nats), ``posterior_bounds`` (what follows by Fano's inequality) and
-    ``curve_bounds`` (what follows from the whole trade-off curve; NaN where it was not computed). ``ids`` and ``kinds``
-    name the secrets.
+    ``curve_bounds`` (what follows from the whole trade-off curve, of the secret or of a law that covers it; NaN where
+    it was not computed). ``ids`` and ``kinds`` name the secrets.
     """
 
     facts: PlanFacts
@@ -109,6 +125,12 @@ class Protection:
     def largest_probability(self) -> float:
         """Of any record, to be in a batch."""
         return float(self.probabilities.max())
+
+    @property
+    def bounds(self) -> NDArray[np.float64]:
+        """The sharper posterior of each secret: by the curve where that was computed, or by Fano's inequality."""
+        found: NDArray[np.float64] = np.fmin(self.posterior_bounds, self.curve_bounds)
+        return found
 
     def of_secret(self, position: int) -> NDArray[np.float64]:
         """The sampling probabilities of the records of one secret."""
@@ -173,6 +195,7 @@ def _consistent(plan: Protection) -> bool:
         and bool(plan.probabilities.any())
         and all(_within(part, 0, 1) for part in (plan.priors, plan.posteriors, plan.posterior_bounds))
         and bool((plan.budgets >= 0).all() and (plan.information >= 0).all())
+        and not bool(((plan.curve_bounds < 0) | (plan.curve_bounds > 1)).any())
     )
 
 

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from privctl.accounting import ledger, many_laws, many_mixtures, many_secrets, risk
+from privctl.accounting import many_laws, many_mixtures, many_secrets
 from privctl.accounting.many_laws import law_blocks
-from privctl.accounting.many_secrets import curve_posteriors, informations, least_noise
+from privctl.accounting.many_secrets import informations, least_noise
 from privctl.accounting.mixtures import kl, replace_kl
 from privctl.accounting.poisson_binomial import poisson_binomial
 from privctl.accounting.secrets import binary_kl, noise_multiplier_for
-from privctl.domain.events import Ledger, SecretMixture
 
 Book = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 
@@ -355,25 +354,6 @@ def test_out_of_range(probabilities: list[float], budgets: list[float], steps: i
 def test_books_that_contradict_themselves(starts: list[int], records: list[int], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         informations(np.array(starts, np.int64), np.array(records, np.int64), np.array([0.1, 0.2]), 1.0, 1)
-
-
-@pytest.mark.parametrize(("probabilities", "sigma", "success"), GUESSES)
-def test_curve_is_what_the_best_guess_has(probabilities: list[float], sigma: float, success: float) -> None:
-    (found,) = curve_posteriors(*book([probabilities]), [0], [0.5], sigma, 1)
-    assert success - 1e-10 <= found <= success * (1 + 2e-5)
-
-
-def test_curve_is_sharper_than_fano() -> None:
-    case = book([[0.3], [0.0, 0.005] + [0.005] * 9, [0.0]])
-    found = curve_posteriors(*case, [1, 2], [0.01, 0.01], 1.378, 500)
-    event = SecretMixture(probabilities=(0.005,) * 10, noise_multiplier=1.378, steps=500)
-    (below,) = ledger.composed(Ledger(events=(event,)), None, order=0, lower=True)
-    # A coarser grid gave 0.0851, Fano's inequality 0.2.
-    assert risk.Lines(*below.profile()).true_positive_rate(0.01) - 1e-4 < found[0] < 0.0851
-    assert found[0] > 0.084
-    assert found[1] == 0.01
-    with pytest.raises(ValueError, match="prior"):
-        curve_posteriors(*case, [1], [0.0], 1.378, 500)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privctl.accounting.secrets import information, noise_multiplier_for
+from privctl.accounting.secrets import curve_posterior, information, noise_multiplier_for, posterior
 from privctl.cli import run
 from privctl.codec import decode
 from privctl.domain.events import SecretMixture
@@ -61,16 +61,20 @@ def plan(data: Path, secrets: Path, *more: str) -> int:
     )
 
 
-def test_a_plan_meets_every_secret_and_one_of_them_just(data: Path, secrets: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("calibration", ["curve", "fano"])
+def test_a_plan_meets_every_secret_and_one_of_them_just(
+    data: Path, secrets: Path, tmp_path: Path, calibration: str
+) -> None:
     output = tmp_path / "plan.safetensors"
-    assert plan(data, secrets, "--cap", "3", "-o", str(output), "--quiet") == 0
+    assert plan(data, secrets, "--cap", "3", "--calibration", calibration, "-o", str(output), "--quiet") == 0
     found = read_protection(output)
     assert found.ids == ("few", "many", "none")
     assert found.facts.data == file_digest(data)
     assert found.facts.secrets == file_digest(secrets)
+    assert found.facts.calibration == calibration
     assert found.probabilities.sum() == pytest.approx(BATCH)
-    ratios = found.information / found.budgets
-    assert ratios.max() == pytest.approx(1, abs=1e-6)
+    ratios = found.bounds / found.posteriors if calibration == "curve" else found.information / found.budgets
+    assert ratios.max() == pytest.approx(1, abs=3e-4 if calibration == "curve" else 1e-6)
     assert ratios.max() <= 1
     for j in range(2):
         event = SecretMixture(
@@ -79,27 +83,68 @@ def test_a_plan_meets_every_secret_and_one_of_them_just(data: Path, secrets: Pat
             steps=STEPS,
         )
         assert found.information[j] == pytest.approx(information(event), rel=1e-9)
+        assert found.posterior_bounds[j] == pytest.approx(posterior(found.information[j], found.priors[j]))
+        assert found.curve_bounds[j] == pytest.approx(curve_posterior(event, float(found.priors[j])), rel=1e-4)
         load = found.weights[found.records[found.starts[j] : found.starts[j + 1]]].sum()
         assert load <= 3 * found.budgets[j]
     assert found.information[2] == 0
+    assert found.curve_bounds[2] == found.priors[2]
     assert found.curve_bounds[np.argmax(ratios)] < found.posterior_bounds[np.argmax(ratios)]
+
+
+def test_the_curve_takes_less_noise_and_the_report_says_what_fano_would(
+    data: Path, secrets: Path, tmp_path: Path
+) -> None:
+    noise = {}
+    for calibration in ("curve", "fano"):
+        output = tmp_path / f"{calibration}.safetensors"
+        assert plan(data, secrets, "--cap", "3", "--calibration", calibration, "-o", str(output), "--quiet") == 0
+        noise[calibration] = read_protection(output).facts
+    curve = noise["curve"]
+    assert 0.3 < curve.noise_multiplier / noise["fano"].noise_multiplier < 0.8
+    assert curve.fano_noise_multiplier == noise["fano"].noise_multiplier
+    assert noise["fano"].fano_noise_multiplier is None
+    report = decode((tmp_path / "curve.report.json").read_text(), "report")
+    assert report.parameters["caps"][0]["fano_noise_multiplier"] == curve.fano_noise_multiplier
+    by_curve, by_fano, _ = report.guarantees
+    assert by_curve.name.endswith("trade-off curve")
+    assert by_curve.risks[0].bound <= 0.1 < by_fano.risks[0].bound
+    assert f"would ask for a noise multiplier of {curve.fano_noise_multiplier:.6g}" in by_fano.note
 
 
 def test_without_a_cap_the_noise_is_that_of_the_worst_secret(data: Path, tmp_path: Path) -> None:
     secrets = book(tmp_path, {"id": "a", "kind": "k", "records": [3]}, {"id": "b", "kind": "k", "records": [4, 5, 6]})
     output = tmp_path / "plan.safetensors"
-    assert plan(data, secrets, "-o", str(output), "--quiet") == 0
+    assert plan(data, secrets, "--calibration", "fano", "-o", str(output), "--quiet") == 0
     found = read_protection(output)
     np.testing.assert_array_equal(found.weights, np.ones(EXAMPLES))
     alone = noise_multiplier_for([BATCH / EXAMPLES] * 3, STEPS, 0.001, 0.1)
     assert found.facts.noise_multiplier == pytest.approx(alone, rel=1e-8)
 
 
+def test_a_plan_without_a_calibration_of_its_own_is_one_by_fano(data: Path, secrets: Path, tmp_path: Path) -> None:
+    """As plans were written before there was a choice."""
+    output = tmp_path / "plan.safetensors"
+    assert plan(data, secrets, "--calibration", "fano", "-o", str(output), "--quiet") == 0
+    raw = output.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + size])
+    facts = json.loads(header["__metadata__"]["privctl.secrets"])
+    assert facts.pop("calibration") == "fano"
+    facts.pop("fano_noise_multiplier", None)
+    header["__metadata__"]["privctl.secrets"] = json.dumps(facts)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    output.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + size :])
+    assert read_protection(output).facts.calibration == "fano"
+
+
 def test_the_pairwise_form_takes_more_noise(data: Path, secrets: Path, tmp_path: Path) -> None:
     found = []
     for form in ("reference", "pairwise"):
         output = tmp_path / f"{form}.safetensors"
-        assert plan(data, secrets, "--cap", "3", "--form", form, "-o", str(output), "--quiet") == 0
+        more = ("--cap", "3", "--form", form, "--calibration", "fano")
+        assert plan(data, secrets, *more, "-o", str(output), "--quiet") == 0
         found.append(read_protection(output).facts.noise_multiplier)
     assert 1.05 * found[0] < found[1] < 2.1 * found[0]
 
@@ -113,7 +158,7 @@ def test_the_report_says_what_it_rests_on(data: Path, secrets: Path, tmp_path: P
     assert report.step == "secrets-plan"
     assert {entry.role for entry in report.inputs} == {"data", "secrets"}
     assert [entry.digest for entry in report.outputs] == [file_digest(output)]
-    by_fano, by_curve, record = report.guarantees
+    by_curve, by_fano, record = report.guarantees
     assert by_fano.notion is by_curve.notion is Notion.SECRET_PROTECTION
     assert by_fano.status is Status.CONDITIONAL
     assert by_curve.risks[0].bound < by_fano.risks[0].bound
@@ -142,6 +187,7 @@ def test_the_table_is_readable(data: Path, secrets: Path, capsys: pytest.Capture
     shown = capsys.readouterr().out
     assert "3 secrets in 32 of 60 records" in shown
     assert "noise multiplier" in shown
+    assert "by Fano" in shown
     assert max(map(len, shown.splitlines()[:6])) <= 80
 
 
@@ -158,6 +204,7 @@ def test_the_table_is_readable(data: Path, secrets: Path, capsys: pytest.Capture
         (["--target", "word=0.01"], 2, "expected KIND=PRIOR:POSTERIOR"),
         (["--target", "word=0.1:0.01"], 2, "above the prior"),
         (["--delta", "1"], 2, "--delta is 1"),
+        (["--calibration", "curve", "--form", "pairwise"], 2, "does not go with --form pairwise"),
         (["--gap", "0"], 2, "--gap is 0"),
         (["--cap", "0.01", "--batch-size", "40"], 2, "smaller batch or a larger cap"),
         (["--cap", "2,3", "-o", "plan.safetensors"], 2, "plan of one cap"),
@@ -202,8 +249,8 @@ def test_a_secret_in_every_record_and_a_record_of_many_secrets(data: Path, tmp_p
     output = tmp_path / "plan.safetensors"
     assert plan(data, secrets, "--cap", "30", "-o", str(output), "--quiet") == 0
     found = read_protection(output)
-    assert (found.information <= found.budgets).all()
-    assert found.ids[int(np.argmax(found.information / found.budgets))] == "all"
+    assert (found.bounds <= found.posteriors).all()
+    assert found.ids[int(np.argmax(found.bounds / found.posteriors))] == "all"
 
 
 def test_outputs_are_kept_without_force(data: Path, secrets: Path, tmp_path: Path) -> None:

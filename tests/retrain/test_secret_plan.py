@@ -16,13 +16,12 @@ from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.events import SampledGaussian
 from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Notion, PrivacyUnit, Status
 from privctl.progress import progress
-from privctl.retrain import secret_check
 from privctl.retrain.budget import ledger_of, recipe_for
 from privctl.retrain.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest, SecretsRequest
-from privctl.retrain.secret_check import CheckedSecrets, check_secrets, chosen, one_step
+from privctl.retrain.secret_check import CheckedSecrets, check_secrets
 from privctl.retrain.secret_plan import SecretPlan
-from privctl.retrain.secret_report import plan_premise, secret_guarantee
-from privctl.secrets.protection import Form, Protection
+from privctl.retrain.secret_report import plan_premise, secret_guarantees
+from privctl.secrets.protection import Calibration, Form, Protection
 from privctl.training.recipe import Method, Recipe
 from tests.retrain.planned import planned
 
@@ -80,17 +79,59 @@ def test_a_calibrated_plan_spends_what_its_posterior_allows(
 def test_the_whole_curve_is_said_beside_the_posterior() -> None:
     rates = (0.005,) * 10
     plan = planned(rates, [range(10)], steps=500, prior=0.01, posterior=0.2)
-    note = said(plan, checked(plan), 500).note
-    bound = float(note.split("leaves a posterior of ")[1].split()[0])
-    assert 0.0848 < bound < 0.0852  # 0.0851 by a coarse grid elsewhere
-    assert "every" not in note
-    assert "the one secret stays within its posterior" in note
+    by_fano, by_curve = rows(plan, checked(plan), 500)
+    assert by_fano.name == "secret protection, mutual information"
+    assert by_curve.name == "secret protection, trade-off curve"
+    assert by_fano.risks[0].bound == pytest.approx(0.2)
+    assert 0.0848 < by_curve.risks[0].bound < 0.0852  # 0.0851 by a coarse grid elsewhere
+    assert "every" not in by_fano.note
+    assert "the one secret stays within its posterior" in by_fano.note
+
+
+#: (probabilities, steps, prior, posterior, noise multiplier by Fano, least noise multiplier by the curve).
+SHARPER = [
+    ((0.001,) * 50, 2000, 0.001, 0.1, 2.7027260282, 1.4204),
+    ((0.005,) * 10, 500, 0.01, 0.2, 1.3779436045, 0.9956),
+]
+
+
+@pytest.mark.parametrize(("rates", "steps", "prior", "posterior", "fano", "noise"), SHARPER)
+def test_a_plan_by_the_curve_is_followed(
+    rates: tuple[float, ...], steps: int, prior: float, posterior: float, fano: float, noise: float
+) -> None:
+    """Its nats are beyond the budget; the curve keeps the posterior, and the report says both."""
+    plan = by_curve_with(1.0005 * noise, rates, steps, prior, posterior)
+    found = checked(plan)
+    assert found.spent(steps)[0] > 1.3 * plan.budgets[0]
+    by_curve, by_fano = rows(plan, found, steps)
+    assert by_curve.name.endswith("trade-off curve")
+    assert 0.99 * posterior < by_curve.risks[0].bound <= posterior
+    assert by_fano.risks[0].bound > 1.3 * posterior
+    assert "the one secret stays within its posterior" in by_curve.note
+    assert by_curve.epsilon == by_fano.epsilon == pytest.approx(found.spent(steps)[0])
+    # More noise, and fewer steps, are seen by the curve too.
+    assert rows(plan, checked(plan, fano), steps, fano)[0].risks[0].bound < posterior / 2
+    assert rows(plan, found, steps // 2)[0].risks[0].bound < 0.8 * posterior
+    assert "only 0 of 1 secrets stay" in rows(plan, found, steps + steps // 50)[0].note
+
+
+@pytest.mark.parametrize(("rates", "steps", "prior", "posterior", "fano", "noise"), SHARPER)
+def test_a_plan_by_the_curve_with_too_little_noise_is_refused(
+    rates: tuple[float, ...], steps: int, prior: float, posterior: float, fano: float, noise: float
+) -> None:
+    with pytest.raises(InputFault, match="and its noise leaves"):
+        checked(by_curve_with(0.998 * noise, rates, steps, prior, posterior))
+
+
+def by_curve_with(noise: float, rates: tuple[float, ...], steps: int, prior: float, posterior: float) -> Protection:
+    plan = planned(rates, [range(len(rates))], steps=steps, prior=prior, posterior=posterior, noise=noise)
+    return replace(plan, facts=replace(plan.facts, calibration=Calibration.CURVE))
 
 
 @pytest.mark.parametrize(("form", "nats"), [(Form.REFERENCE, 0.2330207931), (Form.PAIRWISE, 0.286787688266)])
 def test_both_forms_are_computed_as_they_are_named(form: Form, nats: float) -> None:
     plan = planned((0.001,) * 75, [range(75)], steps=1, noise=0.3, form=form)
-    assert one_step(plan, 0, 0.3) == pytest.approx(nats, rel=1e-9)
+    assert checked(plan).per_step == pytest.approx(nats, rel=1e-9)
     guarantee = said(plan, checked(plan), 1)
     assert guarantee.epsilon == pytest.approx(nats, rel=1e-9)
     assert guarantee.adjacency is (Adjacency.ZERO_OUT if form is Form.REFERENCE else Adjacency.REPLACE_ONE)
@@ -103,11 +144,17 @@ RATES = (0.5, 0.5, 0.25, 0.25, 0.0)
 SECRETS: tuple[Sequence[int], ...] = ((0, 1), (2,), (4,), (), (2, 3, 4))
 
 
+def rows(plan: Protection, found: CheckedSecrets, spent: int, noise: float | None = None) -> list[Any]:
+    multiplier = plan.facts.noise_multiplier if noise is None else noise
+    recipe = replace(asked(plan), noise_multiplier=multiplier)
+    return list(secret_guarantees(read(plan), recipe, spent, found, ()))
+
+
 def said(plan: Protection, found: CheckedSecrets, spent: int, noise: float | None = None) -> Any:
     multiplier = plan.facts.noise_multiplier if noise is None else noise
     recipe = replace(asked(plan), noise_multiplier=multiplier)
     premise = Assumption(name="starting weights", statement="random", state=AssumptionState.ENFORCED)
-    return secret_guarantee(read(plan), recipe, spent, found, (premise,))
+    return next(secret_guarantees(read(plan), recipe, spent, found, (premise,)))
 
 
 def test_the_guarantee_says_what_it_rests_on() -> None:
@@ -223,31 +270,6 @@ def test_a_plan_for_less_noise_or_more_steps_than_it_was_made_with_is_refused() 
     for change in ({"noise_multiplier": good.facts.noise_multiplier * 0.99}, {"steps": 11}):
         with pytest.raises(InputFault, match="contradicts itself"):
             checked(replace(good, facts=replace(good.facts, **change)))
-
-
-def test_of_many_secrets_those_near_their_bounds_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secret_check, "_SCREENED", 2)
-    monkeypatch.setattr(secret_check, "_NEAREST", 1)
-    rates = np.linspace(0.01, 0.2, 20)
-    plan = planned(rates.tolist(), [(i,) for i in range(20)])
-    assert chosen(plan).tolist() == list(range(20))
-    assert chosen(plan, limit=19).tolist() == [18, 19]
-    # One that the plan says is near is looked at, however seldom its record is drawn.
-    nearer = plan.information.copy()
-    nearer[3] = plan.budgets[3]
-    assert chosen(replace(plan, information=nearer), limit=19).tolist() == [3, 18, 19]
-    monkeypatch.setattr(secret_check, "chosen", lambda held: chosen(held, limit=19))
-    found = checked(plan)
-    assert np.flatnonzero(found.checked).tolist() == [18, 19]
-    np.testing.assert_allclose(found.per_step, plan.information / 10)
-    guarantee = said(plan, found, 10)
-    numbers = next(a for a in guarantee.assumptions if a.name == "plan's numbers")
-    assert numbers.state is ASSERTED
-    assert "right for 18 of its 20 secrets" in numbers.statement
-    # At more noise the others keep what the plan says of them, which is more than they lose.
-    louder = checked(plan, 3 * plan.facts.noise_multiplier)
-    assert (louder.per_step[:18] == found.per_step[:18]).all()
-    assert (louder.per_step[18:] < found.per_step[18:] / 4).all()
 
 
 def test_the_record_s_guarantee_takes_the_plan_as_known() -> None:

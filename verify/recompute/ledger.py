@@ -220,12 +220,12 @@ def attained(ledger: Ledger) -> bool:
     return exact_shift(ledger) is not None
 
 
-def power(ledger: Ledger, rate: float, *, present_only: bool = False) -> Enclosure:
+def power(ledger: Ledger, rate: float, *, present_only: bool = False, precision: float = _BULK) -> Enclosure:
     """The largest true positive rate at false positive ``rate``, in the worse order (or with the record as P alone)."""
     mu = exact_shift(ledger)
     if mu is not None:
         return gaussian.power(rate, mu)
-    found = bounds(ledger, None, _BULK)
+    found = bounds(ledger, None, precision)
     orders = slice(0, 1) if present_only else slice(None)
     upper = max(_power_above(bound, rate) for bound in found.above[orders])
     lower = max((_power_below(bound, rate) for bound in found.below[orders]), default=0.0)

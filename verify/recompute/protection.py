@@ -18,6 +18,7 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.arrays import read_arrays
 from privctl.storage.reader import SafetensorsFile
 from verify.recompute import secret
+from verify.recompute.posteriors import check_posteriors
 
 KEY = "privctl.secrets"
 LAYOUT = {
@@ -44,6 +45,7 @@ def check_plan(file: SafetensorsFile) -> Iterator[Verdict]:
         yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason=reason)
     else:
         yield _information(facts, arrays, name)
+        yield from check_posteriors(facts, arrays, name)
 
 
 def arrays_of(file: SafetensorsFile) -> Arrays:
@@ -60,7 +62,10 @@ def arrays_of(file: SafetensorsFile) -> Arrays:
         and bool(((records >= 0) & (records < examples)).all())
         and len(arrays["weights"]) == examples
         and bool(((arrays["probabilities"] >= 0) & (arrays["probabilities"] <= 1)).all())
-        and all(len(arrays[name]) == secrets for name in ("priors", "posteriors", "information", "posterior_bounds"))
+        and all(
+            len(arrays[name]) == secrets
+            for name in ("priors", "posteriors", "information", "posterior_bounds", "curve_bounds")
+        )
     )
     if not fits:
         raise InputFault(f"{file.path} is no plan of protection: its arrays do not fit together; make the plan again")
@@ -76,6 +81,7 @@ def _faults(facts: Any, arrays: Arrays) -> Iterator[str]:
         raise InputFault("the plan of protection does not say its steps, batch_size and noise_multiplier")
     _check_shapes(arrays)
     weights, chances = arrays["weights"], arrays["probabilities"]
+    by_curve = facts.get("calibration") == "curve"
     if not np.allclose(chances * weights.sum(), facts["batch_size"] * weights, rtol=_ROUNDING, atol=1e-15):
         yield "its probabilities are not batch_size times the weights' shares"
     for j, (prior, allowed, budget, nats) in enumerate(
@@ -84,13 +90,16 @@ def _faults(facts: Any, arrays: Arrays) -> Iterator[str]:
         wanted = secret.relative_entropy(float(allowed), float(prior))
         if not math.isclose(budget, wanted, rel_tol=_ROUNDING):
             yield f"secret {j}: its budget is {budget:.9g} nats, but its prior and posterior allow {wanted:.9g}"
-        if not nats <= budget * (1 + _ROUNDING):
+        if not nats <= (math.inf if by_curve else budget * (1 + _ROUNDING)):
             yield f"secret {j}: it may lose {nats:.9g} nats, more than its budget of {budget:.9g}"
             continue
         least = secret.posterior(float(nats), float(prior))
         if not arrays["posterior_bounds"][j] >= least * (1 - _ROUNDING):
             bound = arrays["posterior_bounds"][j]
             yield f"secret {j}: its posterior is said to be {bound:.9g} at most, but {least:.9g} follows from its nats"
+        sharper = float(np.fmin(arrays["posterior_bounds"][j], arrays["curve_bounds"][j]))
+        if by_curve and not sharper <= allowed * (1 + _ROUNDING):
+            yield f"secret {j}: its posterior may be {sharper:.9g}, more than the {allowed:.9g} that it is allowed"
 
 
 def _check_shapes(arrays: Arrays) -> None:
@@ -121,8 +130,7 @@ def _information(facts: dict[str, Any], arrays: Arrays, name: str) -> Verdict:
         if told < found.lower * (1 - _ROUNDING):
             reason = f"secret {j}: {found.lower:.9g} nats are given away, and the plan says {told:.9g}"
             return Verdict(subject=name, outcome=Outcome.REFUTED, reason=reason)
+    said = "as the plan says" if facts.get("calibration") == "curve" else "within their budgets"
     checked = f"{len(order)} of {len(arrays['information'])} secrets"
     outcome = Outcome.PROVED if len(order) == len(arrays["information"]) else Outcome.CONSISTENT
-    return Verdict(
-        subject=name, outcome=outcome, reason=f"the nats of {checked} are within their budgets, computed again"
-    )
+    return Verdict(subject=name, outcome=outcome, reason=f"the nats of {checked} are {said}, computed again")

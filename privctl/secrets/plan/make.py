@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from privctl.accounting.guarantees import default_delta
-from privctl.accounting.many_secrets import Calibrated, curve_posteriors, least_noise
-from privctl.accounting.secrets import posterior
+from privctl.accounting.many_curves import Book, KeptByCurve, curve_bounds, fano_bounds, least_noise_by_curve, sharpen
+from privctl.accounting.many_secrets import Calibrated, informations, least_noise
 from privctl.datasets.texts import count_texts
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.progress import Advance
@@ -21,7 +21,7 @@ from privctl.reports import FoundReport, read_report, report_beside
 from privctl.secrets.book import SecretTable, read_secrets, table_of
 from privctl.secrets.plan.targets import Budgets, Targets, budgets_of
 from privctl.secrets.plan.weights import Solver, Weighted, weights_for
-from privctl.secrets.protection import Form, PlanFacts, Protection
+from privctl.secrets.protection import Calibration, Form, PlanFacts, Protection
 from privctl.storage.digest import file_digest
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 #: (label, total, unit) -> a block that yields the function which advances it.
 Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
-#: Of how many secrets, those nearest to their budgets, the posterior is also found from the whole trade-off curve.
-CURVES = 3
 #: Caps that a sweep tries, from one at which nothing is held back downwards.
 _SWEEP = 10
 _SWEEP_SPAN = 1000.0
@@ -47,8 +45,14 @@ class PlanRequest:
     targets: Targets
     delta: float | None = None
     form: Form = Form.REFERENCE
+    calibration: Calibration | None = None
     solver: Solver = Solver.AUTO
     gap: float | None = None
+
+    @property
+    def chosen_by(self) -> Calibration:
+        """What the noise is chosen by: unless told otherwise the curve, where the form allows it."""
+        return self.calibration or (Calibration.CURVE if self.form is Form.REFERENCE else Calibration.FANO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,8 +90,19 @@ class Tried:
     cap: float | None
     weighted: Weighted
     probabilities: NDArray[np.float64]
-    calibrated: Calibrated
+    calibrated: Calibrated | KeptByCurve
     seconds: float
+
+    @property
+    def noise_multiplier(self) -> float:
+        """What every secret is kept by."""
+        return self.calibrated.noise_multiplier
+
+    @property
+    def fano_noise_multiplier(self) -> float:
+        """What Fano's inequality asks for."""
+        held = self.calibrated
+        return held.fano_noise if isinstance(held, KeptByCurve) else held.noise_multiplier
 
     @property
     def kept(self) -> float:
@@ -131,6 +146,11 @@ def _check(request: PlanRequest) -> None:
         raise UsageFault(f"--batch-size is {request.batch_size}; it must be at least 1")
     if request.gap is not None and not 0 < request.gap < 1:
         raise UsageFault(f"--gap is {request.gap:g}; it must be above 0 and below 1")
+    if request.chosen_by is Calibration.CURVE and request.form is not Form.REFERENCE:
+        raise UsageFault(
+            f"--calibration curve does not go with --form {request.form}: the trade-off curve bounds a secret against "
+            "its absence; leave either out"
+        )
 
 
 def _scan_report(secrets: Path, data: Path, digest: str) -> FoundReport | None:
@@ -191,20 +211,37 @@ def _tried(asked: Question, cap: float | None, advance: Advance) -> Tried:
             advance=advance,
         )
     probabilities = _probabilities(weighted, request.batch_size, cap)
-    calibrated = least_noise(
-        table.starts,
-        table.records,
-        probabilities,
-        asked.budgets.nats,
-        request.steps,
-        pairwise=request.form is Form.PAIRWISE,
-    )
+    calibrated = _calibrated(asked, probabilities)
     return Tried(
         cap=cap,
         weighted=weighted,
         probabilities=probabilities,
         calibrated=calibrated,
         seconds=time.perf_counter() - started,
+    )
+
+
+def _calibrated(asked: Question, probabilities: NDArray[np.float64]) -> Calibrated | KeptByCurve:
+    """The least noise, by what was asked for."""
+    request, table, budgets = asked.request, asked.table, asked.budgets
+    given = (table.starts, table.records, probabilities)
+    if request.chosen_by is Calibration.FANO:
+        return least_noise(*given, budgets.nats, request.steps, pairwise=request.form is Form.PAIRWISE)
+    return least_noise_by_curve(
+        _book(asked, probabilities),
+        budgets.posteriors,
+        budgets.nats,
+        lambda sigma: informations(*given, sigma, request.steps),
+    )
+
+
+def _book(asked: Question, probabilities: NDArray[np.float64]) -> Book:
+    return Book(
+        starts=asked.table.starts,
+        records=asked.table.records,
+        probabilities=probabilities,
+        priors=asked.budgets.priors,
+        steps=asked.request.steps,
     )
 
 
@@ -222,10 +259,11 @@ def _probabilities(weighted: Weighted, batch_size: int, cap: float | None) -> ND
 
 
 def protection(asked: Question, found: Tried) -> Protection:
-    """The plan as a file holds it, with the sharper posterior of the secrets nearest to their budgets."""
+    """The plan as a file holds it, with a posterior by the trade-off curve for every secret in the reference form."""
     request, table, budgets = asked.request, asked.table, asked.budgets
     calibrated = found.calibrated
-    plan = Protection(
+    by_fano = fano_bounds(calibrated.informations, budgets.priors)
+    return Protection(
         facts=PlanFacts(
             data=asked.data_digest,
             data_name=request.data.name,
@@ -233,9 +271,11 @@ def protection(asked: Question, found: Tried) -> Protection:
             secrets=asked.secrets_digest,
             steps=request.steps,
             batch_size=float(request.batch_size),
-            noise_multiplier=calibrated.noise_multiplier,
+            noise_multiplier=found.noise_multiplier,
             form=request.form,
             cap=found.cap,
+            calibration=request.chosen_by,
+            fano_noise_multiplier=None if request.chosen_by is Calibration.FANO else found.fano_noise_multiplier,
         ),
         ids=table.ids,
         kinds=table.kinds,
@@ -247,31 +287,29 @@ def protection(asked: Question, found: Tried) -> Protection:
         posteriors=budgets.posteriors,
         budgets=budgets.nats,
         information=calibrated.informations,
-        posterior_bounds=_fano(calibrated.informations, budgets.priors),
-        curve_bounds=np.full(len(table), np.nan),
+        posterior_bounds=by_fano,
+        curve_bounds=_curve_bounds(asked, found, by_fano),
     )
-    if request.form is Form.PAIRWISE:
-        return plan
-    curves, chosen = plan.curve_bounds.copy(), nearest(plan, CURVES)
-    curves[chosen] = curve_posteriors(
-        plan.starts,
-        plan.records,
-        plan.probabilities,
-        chosen,
-        plan.priors[chosen].tolist(),
-        plan.facts.noise_multiplier,
-        plan.facts.steps,
-    )
-    return replace(plan, curve_bounds=curves)
 
 
-def nearest(plan: Protection, count: int) -> list[int]:
-    """The positions of the secrets whose information is nearest to their budgets, nearest first; none of those at 0."""
-    order = np.argsort(-plan.information / plan.budgets, kind="stable")[:count]
-    return [int(j) for j in order if plan.information[j] > 0]
+def _curve_bounds(asked: Question, found: Tried, by_fano: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Posteriors by the curve; NaN in the pairwise form, which it does not speak of."""
+    calibrated = found.calibrated
+    if isinstance(calibrated, KeptByCurve):
+        return calibrated.curve_bounds
+    if asked.request.form is Form.PAIRWISE:
+        return np.full(len(by_fano), np.nan)
+    book = _book(asked, found.probabilities)
+    bounds = curve_bounds(book, calibrated.noise_multiplier)
+    sharpen(book, calibrated.noise_multiplier, bounds, by_fano, asked.budgets.posteriors)
+    return bounds
 
 
-def _fano(information: NDArray[np.float64], priors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The posterior that each secret's information allows."""
-    pairs = zip(information.tolist(), priors.tolist(), strict=True)
-    return np.array([posterior(nats, prior) for nats, prior in pairs])
+def nearest(plan: Protection, *, curve: bool) -> int | None:
+    """The position of the secret nearest to what it may be, by its posterior or by its nats.
+
+    None where no record of any secret is ever drawn.
+    """
+    shares = plan.bounds / plan.posteriors if curve else plan.information / plan.budgets
+    first = int(np.argmax(np.where(plan.information > 0, shares, -1.0)))
+    return first if plan.information[first] > 0 else None

@@ -25,7 +25,7 @@ from privctl.domain.guarantee import (
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.reports import file_artifact, now, report_beside, versions
 from privctl.secrets.plan.make import Question, Sweep, Tried, nearest
-from privctl.secrets.protection import Form, Protection
+from privctl.secrets.protection import Calibration, Form, Protection
 
 _WARNINGS = (
     "a plan, not a run: it holds for a training that samples, clips and adds noise as it says",
@@ -74,11 +74,14 @@ def planned_ledger(plan: Protection) -> Ledger:
 
 
 def guarantees_of(plan: Protection, delta: float) -> Iterator[Guarantee]:
-    """That every secret is protected, by the one nearest to its budget; then what protects any one record."""
-    for j in nearest(plan, 1):
-        yield _secret(plan, j)
-        if np.isfinite(plan.curve_bounds[j]):
-            yield _secret(plan, j, curve=True)
+    """That every secret is protected, by the one nearest to what it may be; then what protects any one record.
+
+    What the noise was chosen by comes first, the other bound after it.
+    """
+    rows = [_secret(plan, j, curve=False) for j in [nearest(plan, curve=False)] if j is not None]
+    if plan.facts.form is Form.REFERENCE:
+        rows += [_secret(plan, j, curve=True) for j in [nearest(plan, curve=True)] if j is not None]
+    yield from reversed(rows) if plan.facts.calibration is Calibration.CURVE else rows
     yield guarantee_of(
         planned_ledger(plan),
         delta,
@@ -88,7 +91,7 @@ def guarantees_of(plan: Protection, delta: float) -> Iterator[Guarantee]:
     )
 
 
-def _secret(plan: Protection, j: int, *, curve: bool = False) -> Guarantee:
+def _secret(plan: Protection, j: int, *, curve: bool) -> Guarantee:
     bounds = plan.curve_bounds if curve else plan.posterior_bounds
     premises = (*secret_premises(plan, AssumptionState.ASSERTED),)
     return Guarantee(
@@ -102,8 +105,22 @@ def _secret(plan: Protection, j: int, *, curve: bool = False) -> Guarantee:
         status=status_of(premises),
         noise_multiplier=plan.facts.noise_multiplier,
         assumptions=premises,
-        note=f"for the secret {plan.ids[j]!r}, nearest of {len(plan.ids)} to its budget of {plan.budgets[j]:.6g} nats",
+        note=_note(plan, j, curve=curve),
         risks=(Risk(measure=RiskMeasure.POSTERIOR, bound=min(1.0, float(bounds[j])), at=float(plan.priors[j])),),
+    )
+
+
+def _note(plan: Protection, j: int, *, curve: bool) -> str:
+    """Of which secret the numbers are, and what they say of all."""
+    who = f"for the secret {plan.ids[j]!r}, nearest of {len(plan.ids)} to "
+    budget, allowed = f"its budget of {plan.budgets[j]:.6g} nats", f"its posterior of {plan.posteriors[j]:.6g}"
+    if plan.facts.calibration is Calibration.FANO:
+        return who + (allowed if curve else budget)
+    if curve:
+        return f"{who}{allowed}; every secret stays within its own by this bound or by Fano's inequality"
+    return (
+        f"{who}{budget}; the noise was chosen by the trade-off curve, and this weaker bound alone would ask for a "
+        f"noise multiplier of {plan.facts.fano_noise_multiplier:.6g}"
     )
 
 
@@ -150,6 +167,7 @@ def _parameters(asked: Question, sweep: Sweep) -> dict[str, Any]:
         "batch_size": request.batch_size,
         "delta": asked.delta,
         "form": str(request.form),
+        "calibration": str(request.chosen_by),
         "dataset_size": asked.examples,
         "secrets": len(asked.table),
         "secrets_in_no_record": asked.unheld,
@@ -172,7 +190,8 @@ def _tried(entry: Tried) -> dict[str, Any]:
         "held_out": int((weights == 0).sum()),
         "whole": int((weights == 1).sum()),
         "largest_probability": float(entry.probabilities.max()),
-        "noise_multiplier": entry.calibrated.noise_multiplier,
+        "noise_multiplier": entry.noise_multiplier,
+        "fano_noise_multiplier": entry.fano_noise_multiplier,
         "solver": entry.weighted.solver,
         "gap": entry.weighted.gap,
         "seconds": round(entry.seconds, 3),
@@ -183,7 +202,9 @@ def _evidence(plan: Protection) -> Iterator[Evidence]:
     """How the secrets stand as a whole."""
     held = plan.information > 0
     for quantity, values in (
-        ("bound on the posterior of a secret", plan.posterior_bounds[held]),
+        ("bound on the posterior of a secret", plan.bounds[held]),
+        ("bound / posterior allowed of a secret", plan.bounds[held] / plan.posteriors[held]),
+        ("bound on the posterior of a secret, Fano", plan.posterior_bounds[held]),
         ("information on a secret, nats", plan.information[held]),
         ("information / budget of a secret", plan.information[held] / plan.budgets[held]),
     ):
