@@ -11,6 +11,7 @@ import math
 from dataclasses import replace
 
 from privctl.accounting import gaussian, renyi
+from privctl.accounting.passes import participations
 from privctl.accounting.pld.compose import COARSE, FINE, compose
 from privctl.accounting.pld.distribution import LossDistribution
 from privctl.accounting.pld.pairs import (
@@ -199,9 +200,8 @@ def _plain_shift(event: Event) -> float | None:
         return None
     mu = 1 / event.noise_multiplier
     if event.batches is Batches.SHUFFLED:
-        # A record is in one batch a pass and the others do not depend on it, in whatever secret order. A pass begun
-        # counts whole; the factor forgives the rate's rounding alone.
-        return mu * math.sqrt(math.ceil(event.steps * event.sample_rate * (1 - 1e-12)))
+        # A record is in one batch a pass and the others do not depend on it, in whatever secret order.
+        return mu * math.sqrt(participations(event.sample_rate, event.steps))
     if event.sample_rate > _CERTAIN:
         # Taking part a little more often only adds to the loss.
         return mu * math.sqrt(event.steps) * (2 if event.batches is Batches.FIXED_SIZE else 1)

@@ -33,6 +33,7 @@ from verify.recompute.pairs import (
     secret_mixture,
     symmetrized,
 )
+from verify.recompute.visits import visits
 
 #: What the grid may add to epsilon, relatively: as finely as claims ask for.
 PRECISIONS = (1e-3, 6e-6, 1e-6)
@@ -204,9 +205,7 @@ def exact_shift(ledger: Ledger) -> float | None:
         if not isinstance(event, SampledGaussian):
             return None
         if event.batches is Batches.SHUFFLED:
-            # A pass begun counts whole; the factor forgives the rate's rounding alone.
-            visits = math.ceil(event.steps * event.sample_rate * (1 - 1e-12))
-            total += visits / event.noise_multiplier**2
+            total += max(visits(event.sample_rate, event.steps)) / event.noise_multiplier**2
         elif event.sample_rate == 1:
             reach = 2 if event.batches is Batches.FIXED_SIZE else 1
             total += event.steps * (reach / event.noise_multiplier) ** 2

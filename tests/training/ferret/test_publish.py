@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import mpmath
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from scipy.stats import binomtest, chi2
 from torch import Tensor
 
@@ -28,6 +27,9 @@ from privctl.training.ferret.publish import (
     flips_of,
     signs,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ALPHA = 1e-4
 RUNS = 3000
