@@ -13,7 +13,7 @@ from privctl.accounting.pld.plan import NEGLIGIBLE, Near, Plan, Step, make_plan,
 from privctl.accounting.pld.spectrum import Part, power
 
 #: How often a grid is made finer for one epsilon.
-_LOOKS = 4
+_LOOKS = 3
 #: Relative growth of epsilon that the grid may cause, about.
 FINE, COARSE = 2e-5, 1e-3
 
@@ -32,15 +32,20 @@ def compose(
     found = _on(plan, steps, lower=lower)
     if log_delta is None:
         return found
-    # The first plan rests on moments, which far, rare losses rule; what it found says how fine a grid epsilon needs.
+    # The first plan rests on moments, which far, rare losses rule; what it found says how fine a grid epsilon needs,
+    # and how much tilt it bears before those losses drown it.
     delta, count = math.exp(log_delta), sum(step.count for step in steps)
     best, epsilon = found, found.epsilon(delta)
     for _ in range(_LOOKS):
-        near = _near(found, best.epsilon(delta), delta)
-        if near is None or count * (1 + near.slope) * plan.interval**2 <= 36 * precision * near.epsilon:
+        near = _near(found, epsilon, delta)
+        if near is None:
+            break
+        blurred = count * (1 + near.slope) * plan.interval**2 > 36 * precision * near.epsilon
+        drowned = found.doubt(near.epsilon) > math.log(precision * delta)
+        if not blurred and not drowned:
             break
         finer = make_plan(steps, sketches, log_delta, log_tail, precision, lower=lower, near=near)
-        if finer.interval > 0.8 * plan.interval:
+        if finer.interval > 0.8 * plan.interval and not (drowned and finer.tilt < 0.95 * plan.tilt):
             break
         plan, found = finer, _on(finer, steps, lower=lower)
         here = found.epsilon(delta)

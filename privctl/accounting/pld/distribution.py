@@ -118,6 +118,11 @@ class LossDistribution:
             self._found[delta] = self._epsilon(delta)
         return self._found[delta]
 
+    def doubt(self, epsilon: float) -> float:
+        """About the log of what rounding adds to, or takes from, delta at ``epsilon``."""
+        points = min(float(len(self.masses)), 1 / -math.expm1(-self.tilt * self.interval)) if self.tilt else 1.0
+        return math.log(max(self.margin * points, 5e-324)) + self.log_scale - self.tilt * epsilon
+
     def _epsilon(self, delta: float) -> float:
         target = math.log(delta)
         # delta is above the target at grid point ``low`` (or at 0, or unknown) and not above it at ``high``.
