@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from privctl.accounting import gaussian
-from privctl.accounting.ledger import COARSE, FINE, composed, epsilon_bound, gaussian_shift
+from privctl.accounting.ledger import COARSE, FINE, epsilon_bound, gaussian_shift, order_epsilons
 from privctl.accounting.published import clt_noise_multiplier
 from privctl.domain.checks import fraction, positive
 from privctl.domain.events import Ledger, SampledGaussian
@@ -113,8 +113,7 @@ class _Search:
 
     def _epsilon(self, ledger: Ledger, precision: float) -> float:
         """Epsilon in the order that was worse at the first look, since it stays so."""
-        orders = composed(ledger, self._delta, precision=precision, order=self._order)
-        values = [order.epsilon(self._delta) for order in orders]
+        values = order_epsilons(ledger, self._delta, precision=precision, order=self._order)
         if self._order is None:
             self._order = values.index(max(values))
         return max(values)

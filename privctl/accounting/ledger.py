@@ -11,8 +11,11 @@ import math
 from dataclasses import replace
 
 from privctl.accounting import gaussian, renyi
+from privctl.accounting.passes import participations
 from privctl.accounting.pld.compose import COARSE, FINE, compose
 from privctl.accounting.pld.distribution import LossDistribution
+from privctl.accounting.pld.extremes import floor_by_one_loss, largest_loss
+from privctl.accounting.pld.once import epsilon_once
 from privctl.accounting.pld.pairs import (
     Atoms,
     Gaussian,
@@ -83,7 +86,7 @@ def epsilon_bound(ledger: Ledger, delta: float, *, precision: float = FINE) -> f
     ceiling = min(_unsampled_epsilon(ledger, delta), _long_epsilon(ledger, delta))
     if any(isinstance(event, SampledGaussian) and event.noise_multiplier < _LEAST_NOISE for event in ledger.events):
         return ceiling
-    return min(ceiling, max(found.epsilon(delta) for found in composed(ledger, delta, precision=precision)))
+    return min(ceiling, max(order_epsilons(ledger, delta, precision=precision)))
 
 
 def epsilon_floor(ledger: Ledger, delta: float, *, precision: float = FINE) -> float:
@@ -98,7 +101,44 @@ def epsilon_floor(ledger: Ledger, delta: float, *, precision: float = FINE) -> f
     exact = gaussian_shift(ledger)
     if exact is not None:
         return gaussian.epsilon_at(delta, exact) * (1 - 1e-10) if exact else 0.0
-    return max(found.epsilon(delta) for found in composed(ledger, delta, precision=precision, lower=True))
+    once = _once(ledger, delta)
+    if once is not None:
+        return once[0]
+    steps = _steps(ledger, lower=True)
+    least = floor_by_one_loss(steps, math.log(delta))
+    for order, most in enumerate(largest_loss(steps) for steps in _orders(steps)):
+        if most > least:
+            (found,) = composed(ledger, delta, precision=precision, lower=True, order=order)
+            least = max(least, found.epsilon(delta))
+    return least
+
+
+def order_epsilons(
+    ledger: Ledger, delta: float, *, precision: float = FINE, order: int | None = None
+) -> tuple[float, ...]:
+    """Epsilon in each order of the neighbours, or in ``order`` alone, where the ledger is not one Gaussian.
+
+    An order whose largest possible loss is below what the first one found is not looked at more closely.
+    """
+    once = _once(ledger, delta)
+    if once is not None:
+        return (once[1],)
+    found: list[float] = []
+    orders = list(enumerate(_orders(_steps(ledger, lower=False))))
+    for position, steps in orders if order is None else orders[order : order + 1]:
+        most = largest_loss(steps)
+        if most > max(found, default=0.0):
+            (here,) = composed(ledger, delta, precision=precision, order=position)
+            most = min(most, here.epsilon(delta))
+        found.append(most)
+    return tuple(found)
+
+
+def _once(ledger: Ledger, delta: float) -> tuple[float, float] | None:
+    """A floor and a bound of epsilon for one step alone, exact to rounding; None elsewhere."""
+    steps = _steps(ledger, lower=False)
+    adjacency_of(ledger)
+    return epsilon_once(steps[0].pair, delta) if len(steps) == steps[0].count == 1 else None
 
 
 def delta_bound(ledger: Ledger, epsilon: float, *, near: float) -> float:
@@ -137,11 +177,16 @@ def composed(
     adjacency_of(ledger)
     steps = _steps(ledger, lower=lower)
     log_delta = None if delta is None else math.log(delta)
-    orders = [steps]
-    if not all(isinstance(step.pair, Gaussian | Laplace | Atoms | Symmetrized) for step in steps):
-        orders.append([Step(Reversed(step.pair), step.count) for step in steps])
+    orders = _orders(steps)
     chosen = orders if order is None else [orders[order]]
     return tuple(compose(steps, log_delta=log_delta, precision=precision, lower=lower) for steps in chosen)
+
+
+def _orders(steps: list[Step]) -> list[list[Step]]:
+    """The steps with the record against without it, and the reverse where that differs."""
+    if all(isinstance(step.pair, Gaussian | Laplace | Atoms | Symmetrized) for step in steps):
+        return [steps]
+    return [steps, [Step(Reversed(step.pair), step.count) for step in steps]]
 
 
 def _unsampled_epsilon(ledger: Ledger, delta: float) -> float:
@@ -199,9 +244,8 @@ def _plain_shift(event: Event) -> float | None:
         return None
     mu = 1 / event.noise_multiplier
     if event.batches is Batches.SHUFFLED:
-        # A record is in one batch a pass and the others do not depend on it, in whatever secret order. A pass begun
-        # counts whole; the factor forgives the rate's rounding alone.
-        return mu * math.sqrt(math.ceil(event.steps * event.sample_rate * (1 - 1e-12)))
+        # A record is in one batch a pass and the others do not depend on it, in whatever secret order.
+        return mu * math.sqrt(participations(event.sample_rate, event.steps))
     if event.sample_rate > _CERTAIN:
         # Taking part a little more often only adds to the loss.
         return mu * math.sqrt(event.steps) * (2 if event.batches is Batches.FIXED_SIZE else 1)

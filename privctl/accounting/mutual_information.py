@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from privctl.accounting.passes import certain_participations
 from privctl.domain.checks import at_least, positive, probability
 from privctl.domain.events import SignBits
 
@@ -105,8 +106,8 @@ def worst_case_delta_poisson(event: SignBits, angle: float = math.pi) -> float:
 
 
 def worst_case_delta_shuffled(event: SignBits, angle: float = math.pi) -> float:
-    """As ``worst_case_delta_poisson`` for shuffled batches: 1 - (1 - p)^(G E) after E = T s visits, rounded up."""
-    visits = math.ceil(event.steps * event.sample_rate * (1 - 1e-12))
+    """As ``worst_case_delta_poisson`` for shuffled batches: 1 - (1 - p)^(G E), E visits that some example has."""
+    visits = certain_participations(event.sample_rate, event.steps)
     return -math.expm1(_log_silent(event, angle, event.groups * visits))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from privctl.accounting import gaussian
+from privctl.accounting.passes import participations
 from privctl.domain.checks import at_least, fraction, positive, probability
 
 #: Shifts beyond this have an epsilon that floats cannot hold.
@@ -51,10 +52,13 @@ def poster_naive_epsilon(noise_multiplier: float, sample_rate: float, steps: int
 
 
 def poster_naive_holds(epsilon: float, sample_rate: float, steps: int) -> bool:
-    """Whether epsilon / k is below 1 and k whole, as the poster's naive formula needs, on fixed batches."""
+    """Whether epsilon / k is below 1 and no example takes part more than k times, as the poster's formula needs.
+
+    On shuffled passes, where k = sample_rate * steps is whole only if the batches divide the data set.
+    """
     positive("epsilon", epsilon)
-    participations = _participations(sample_rate, steps)
-    return abs(participations - round(participations)) <= 1e-9 * participations and epsilon < participations
+    expected = _participations(sample_rate, steps)
+    return participations(sample_rate, steps) <= expected * (1 + 1e-9) and epsilon < expected
 
 
 def poster_advanced_noise_multiplier_as_printed(epsilon: float, sample_rate: float, steps: int, delta: float) -> float:

@@ -159,6 +159,7 @@ def _plan(options: dict[str, Any]) -> Plan:
 
 def _plan_of_gaussian(options: dict[str, Any]) -> Plan:
     from privctl.accounting.methods import METHODS
+    from privctl.accounting.passes import steps_of_pass
     from privctl.domain.events import SampledGaussian
     from privctl.planning.gaussian import plan_gaussian
     from privctl.progress import note
@@ -175,6 +176,11 @@ def _plan_of_gaussian(options: dict[str, Any]) -> Plan:
         batches=Batches(options["batches"]),
     )
     quiet = options["quiet"]
+    if event.batches is Batches.SHUFFLED and (length := steps_of_pass(rate)) is not None:
+        note(
+            f"batches of rate {rate:g} do not divide the data; a pass is counted as {length} steps, the rest dropped",
+            quiet=quiet,
+        )
     return plan_gaussian(
         event,
         _delta(options),

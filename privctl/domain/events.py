@@ -14,9 +14,15 @@ from privctl.domain.checks import at_least, count, positive, probability
 class Batches(StrEnum):
     """How a training step chooses its examples.
 
-    ``POISSON`` takes every example with probability ``sample_rate``, independently. ``SHUFFLED`` visits every example
-    once per pass of 1 / ``sample_rate`` steps. ``FIXED_SIZE`` draws the same number of examples each step, without
-    replacement, afresh.
+    ``POISSON`` takes every example with probability ``sample_rate``, independently. ``FIXED_SIZE`` draws the same
+    number of examples each step, without replacement, afresh.
+
+    ``SHUFFLED`` goes through the data in passes. The first step begins a pass; each pass takes an order of its own,
+    drawn without looking at the data, and no batch reaches into the next pass. A pass has at least
+    floor(1 / ``sample_rate``) steps: where the batches do not divide the data, what is left over may be dropped or
+    make one more, smaller batch. An example is in at most one batch of a pass, so in at most
+    ceil(``steps`` / floor(1 / ``sample_rate``)) in all; it may be in the last batch of one pass and the first of the
+    next.
     """
 
     POISSON = "poisson"

@@ -27,6 +27,8 @@ _FFT_ERROR = 10 * 2.0**-53
 _WRAPPED = -28.0
 #: One step's loss so far above all that matters may as well be infinite.
 _DECISIVE = 18.0
+#: Exponents of mass beside delta, or beside that of whole curves, that does not matter.
+_NEGLIGIBLE, _BULK = 20.0, -14.0
 #: An order of the neighbours whose delta is smaller by this exponent needs no sharper look.
 _FAR_BELOW = 15.0
 #: Of a sum of so many terms, relative, a term.
@@ -40,8 +42,8 @@ LARGEST_GRID = 1 << 22
 class Grid:
     """Points (first + i) * ``width``, i < ``count``, taken modulo ``count``; ``tilt`` is the exponent of the tilting.
 
-    One step's loss above ``cap`` counts as infinite from above, and as ``cap`` from below. ``pushes`` are exponents for
-    Chernoff's bounds on what lies above and below the grid.
+    One step's loss above ``cap`` counts as infinite from above, and as ``cap`` from below; cells need to reach
+    ``reach`` to either side. ``pushes`` are exponents for Chernoff's bounds on what lies above and below the grid.
     """
 
     width: float
@@ -49,6 +51,7 @@ class Grid:
     count: int
     tilt: float
     cap: float = math.inf
+    reach: float = math.inf
     pushes: tuple[float, float] = (1.0, 1.0)
 
     @property
@@ -291,10 +294,15 @@ def make_grid(sketch: Kinds, log_delta: float | None, precision: float, near: fl
     """
     parts = [(0.5 * (c.low + c.high)[c.p > 0], np.log(c.p[c.p > 0]), times) for c, times in sketch]
     steps = sum(times for _, _, times in parts)
-    tilt, epsilon, cap = 0.0, 0.0, math.inf
+    tilt, epsilon, reach = 0.0, 0.0, math.inf
+    cap = _far(sketch, (_BULK if log_delta is None else log_delta) - _NEGLIGIBLE - math.log(steps))
     if log_delta is not None:
         tilt, epsilon = _saddle(parts, log_delta)
-        cap = epsilon - min(0.0, _edge(parts, tilt, -1.0)[0]) + _DECISIVE
+        kept = [(losses <= cap, losses, logs, times) for losses, logs, times in parts]
+        parts = [(losses[k], logs[k], times) for k, losses, logs, times in kept if k.any()] or parts
+        tilt, epsilon = _saddle(parts, log_delta)
+        reach = epsilon - min(0.0, _edge(parts, tilt, -1.0)[0]) + _DECISIVE
+        cap = min(cap, reach)
         kept = [(losses <= cap, losses, logs, times) for losses, logs, times in parts]
         parts = [(losses[k], logs[k], times) for k, losses, logs, times in kept if k.any()] or parts
         tilt, epsilon = _saddle(parts, log_delta) if near is None else (_tilt_at(parts, near, log_delta), near)
@@ -307,8 +315,20 @@ def make_grid(sketch: Kinds, log_delta: float | None, precision: float, near: fl
     count = next_fast_len(math.ceil((high - low) / width) + 16, real=True)
     if count > LARGEST_GRID:
         width, count = width * count / LARGEST_GRID * 1.001, LARGEST_GRID
-    return Grid(width=width, first=math.floor(low / width) - 4, count=count, tilt=tilt, cap=cap,
+    return Grid(width=width, first=math.floor(low / width) - 4, count=count, tilt=tilt, cap=cap, reach=reach,
                 pushes=(push, pull))  # fmt: skip
+
+
+def _far(sketch: Kinds, log_mass: float) -> float:
+    """A loss above which one step of each kind has less P-mass than exp(``log_mass``): it may count as infinite.
+
+    Tilting would make a little mass far out the whole of the law.
+    """
+    found = -math.inf
+    for cells, _ in sketch:
+        above = np.cumsum(cells.p[::-1])[::-1]
+        found = max(found, float(cells.high[above > math.exp(log_mass)].max(initial=-math.inf)))
+    return found if math.isfinite(found) else math.inf
 
 
 _Parts = Sequence[tuple[Floats, Floats, int]]

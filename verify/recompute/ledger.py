@@ -21,6 +21,7 @@ from privctl.domain.events import (
 from verify.recompute import gaussian
 from verify.recompute.compose import Grid, Lower, Upper, bound_above, bound_below, make_grid
 from verify.recompute.enclosure import Enclosure
+from verify.recompute.once import epsilon_once
 from verify.recompute.pairs import (
     Cells,
     Reach,
@@ -33,6 +34,7 @@ from verify.recompute.pairs import (
     secret_mixture,
     symmetrized,
 )
+from verify.recompute.visits import visits
 
 #: What the grid may add to epsilon, relatively: as finely as claims ask for.
 PRECISIONS = (1e-3, 6e-6, 1e-6)
@@ -86,7 +88,10 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = ()) -> E
     if mu is not None:
         found = gaussian.epsilon_at(delta, mu)
         return found if attained(ledger) else Enclosure(0.0, found.upper)
-    found, near = Enclosure(0.0, math.inf), None
+    once = epsilon_once(ledger, delta)
+    if once is not None and (once.lower > 0 or not _fixed_size(ledger)):
+        return once
+    found, near = once or Enclosure(0.0, math.inf), None
     for precision in PRECISIONS:
         here = bounds(ledger, math.log(delta), precision, near).epsilon(delta)
         upper = min(found.upper, here.upper)
@@ -127,7 +132,7 @@ def bounds(ledger: Ledger, log_delta: float | None, precision: float, near: floa
     try:
         upper = _orders(ledger, tail, (log_delta, precision, near), attained_only=False)
         lower = upper
-        if any(isinstance(e, SampledGaussian) and e.batches is Batches.FIXED_SIZE for e in ledger.events):
+        if _fixed_size(ledger):
             lower = _orders(ledger, tail, (log_delta, precision, near), attained_only=True)[:1]
     except (ValueError, OverflowError, MemoryError) as error:
         raise NoBound(str(error)) from None
@@ -135,6 +140,10 @@ def bounds(ledger: Ledger, log_delta: float | None, precision: float, near: floa
         above=tuple(bound_above(kinds, grid) for kinds, grid in upper),
         below=tuple(bound_below(kinds, grid) for kinds, grid in lower),
     )
+
+
+def _fixed_size(ledger: Ledger) -> bool:
+    return any(isinstance(e, SampledGaussian) and e.batches is Batches.FIXED_SIZE for e in ledger.events)
 
 
 _Made = list[tuple[list[tuple[Cells, int]], Grid]]
@@ -153,10 +162,10 @@ def _orders(
     for position, sketch in enumerate(both):
         grid = make_grid(sketch, *where)
         try:
-            fine = [(make(grid.width, Reach(tail, grid.cap)), times) for make, times in makers]
+            fine = [(make(grid.width, Reach(tail, grid.reach)), times) for make, times in makers]
         except TooFineError as error:
             grid = grid.wider(1.2 * error.factor)
-            fine = [(make(grid.width, Reach(tail, grid.cap)), times) for make, times in makers]
+            fine = [(make(grid.width, Reach(tail, grid.reach)), times) for make, times in makers]
         found.append(([(c.reversed() if position else c, times) for c, times in fine], grid))
     return found
 
@@ -204,9 +213,7 @@ def exact_shift(ledger: Ledger) -> float | None:
         if not isinstance(event, SampledGaussian):
             return None
         if event.batches is Batches.SHUFFLED:
-            # A pass begun counts whole; the factor forgives the rate's rounding alone.
-            visits = math.ceil(event.steps * event.sample_rate * (1 - 1e-12))
-            total += visits / event.noise_multiplier**2
+            total += max(visits(event.sample_rate, event.steps)) / event.noise_multiplier**2
         elif event.sample_rate == 1:
             reach = 2 if event.batches is Batches.FIXED_SIZE else 1
             total += event.steps * (reach / event.noise_multiplier) ** 2

@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 
 from privctl.domain.events import Batches, SignBits
 from verify.recompute.enclosure import Enclosure
+from verify.recompute.visits import visits
 
 LN2 = math.log(2)
 
@@ -49,10 +50,11 @@ def auc(information: float) -> Enclosure:
 def unavoidable_delta(event: SignBits, batches: Batches) -> float:
     """The probability with which a record that decides its batch's sign shows itself, whatever epsilon.
 
-    Poisson batches: it shows in a step with probability s (1 - (1 - p)^G). In passes it is visited once in each.
+    Poisson batches: it shows in a step with probability s (1 - (1 - p)^G). In passes it is visited once in each, of
+    which as few are begun as the rate allows.
     Example: G=2, p=0.0721347520, s=0.005, T=1000 Poisson: 0.50121107.
     """
     silent = (1 - event.fire_probability) ** event.groups
     if batches is Batches.POISSON:
         return 1.0 - (1 - event.sample_rate * (1 - silent)) ** event.steps
-    return 1.0 - float(silent ** math.ceil(round(event.steps * event.sample_rate, 9)))
+    return 1.0 - float(silent ** min(visits(event.sample_rate, event.steps)))

@@ -202,8 +202,7 @@ def laplace(event: LaplaceNoise, width: float) -> Cells:
     """Laplace noise on a number that the record moves by 1, on a Poisson batch."""
     most = 1 / event.scale
     # Without sampling: losses -most and most have masses of their own; between them P has density e^((l - most)/2)/4.
-    count = min(_MOST_CELLS, max(1, math.ceil(2 * most / width)))
-    base = np.linspace(-most, most, count + 1)
+    base = _laplace_edges(most, event.sample_rate, width)
     between = np.exp((base[:-1] - most) / 2) * np.expm1(np.diff(base) / 2) / 2
     without = np.exp((-base[1:] - most) / 2) * np.expm1(np.diff(base) / 2) / 2
     p0 = np.concatenate([[math.exp(-most) / 2], between, [0.5]])
@@ -214,6 +213,16 @@ def laplace(event: LaplaceNoise, width: float) -> Cells:
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(high > low, (p - np.exp(low) * q0) / -np.expm1(low - high), p)
     return Cells(low=low, high=high, p=p, q=q0, up=np.clip(share, 0.0, p))
+
+
+def _laplace_edges(most: float, rate: float, width: float) -> Floats:
+    """Losses without sampling from -``most`` to ``most``, about ``width`` apart once the batch is sampled."""
+    marks = np.linspace(-most, most, 4001)
+    slope = rate / (rate + (1 - rate) * np.exp(-np.clip(marks, -700, 700)))
+    density = np.maximum(slope[1:], slope[:-1]) / width
+    total = np.concatenate([[0.0], np.cumsum(density * np.diff(marks))])
+    count = min(_MOST_CELLS, max(1, math.ceil(total[-1])))
+    return np.asarray(np.interp(np.linspace(0, total[-1], count + 1), total, marks))
 
 
 def _on_batch(losses: Floats, rate: float) -> Floats:

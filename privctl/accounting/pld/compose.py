@@ -9,8 +9,11 @@ import numpy as np
 
 from privctl.accounting.pld.distribution import LossDistribution, Simple, Wrapped
 from privctl.accounting.pld.grid import UNIT_ROUNDOFF, Grid, connect, grid_edges, merge
-from privctl.accounting.pld.plan import NEGLIGIBLE, Plan, Step, make_plan, sketch_of
+from privctl.accounting.pld.plan import NEGLIGIBLE, Near, Plan, Step, make_plan, sketch_of
+from privctl.accounting.pld.spectrum import Part, power
 
+#: How often a grid is made finer for one epsilon.
+_LOOKS = 3
 #: Relative growth of epsilon that the grid may cause, about.
 FINE, COARSE = 2e-5, 1e-3
 
@@ -26,42 +29,61 @@ def compose(
     sketches = [sketch_of(step, (log_delta or 0.0) - NEGLIGIBLE - 9) for step in steps]
     log_tail = (-NEGLIGIBLE if log_delta is None else log_delta) - math.log(sum(step.count for step in steps)) - 18
     plan = make_plan(steps, sketches, log_delta, log_tail, precision, lower=lower)
+    found = _on(plan, steps, lower=lower)
+    if log_delta is None:
+        return found
+    # The first plan rests on moments, which far, rare losses rule; what it found says how fine a grid epsilon needs,
+    # and how much tilt it bears before those losses drown it.
+    delta, count = math.exp(log_delta), sum(step.count for step in steps)
+    best, epsilon = found, found.epsilon(delta)
+    for _ in range(_LOOKS):
+        near = _near(found, epsilon, delta)
+        if near is None:
+            break
+        blurred = count * (1 + near.slope) * plan.interval**2 > 36 * precision * near.epsilon
+        drowned = found.doubt(near.epsilon) > math.log(precision * delta)
+        if not blurred and not drowned:
+            break
+        finer = make_plan(steps, sketches, log_delta, log_tail, precision, lower=lower, near=near)
+        if finer.interval > 0.8 * plan.interval and not (drowned and finer.tilt < 0.95 * plan.tilt):
+            break
+        plan, found = finer, _on(finer, steps, lower=lower)
+        here = found.epsilon(delta)
+        if (here > epsilon) == lower:
+            best, epsilon = found, here
+    return best
+
+
+def _on(plan: Plan, steps: Sequence[Step], *, lower: bool) -> LossDistribution:
     place = merge if lower else connect
     grids = [place(step.pair, grid_edges(ends, plan.interval)) for step, ends in zip(steps, plan.ends, strict=True)]
     return _convolve(steps, grids, plan, lower=lower)
+
+
+def _near(found: LossDistribution, epsilon: float, delta: float) -> Near | None:
+    """Epsilon and the slope of log delta there; None where there is nothing to be sharper about."""
+    if not 0 < epsilon < math.inf:
+        return None
+    before = found.log_delta(max(0.0, epsilon - 2 * found.interval))
+    width = min(epsilon, 2 * found.interval)
+    return Near(epsilon, max(0.0, (before - math.log(delta)) / width))
 
 
 def _convolve(steps: Sequence[Step], grids: Sequence[Grid], plan: Plan, *, lower: bool) -> LossDistribution:
     h = plan.interval
     first = math.floor(plan.low / h)
     size = _fast_length(max(math.ceil(plan.high / h) - first + 1, *(len(g.log_p) for g in grids)))
-    noise = 2 * UNIT_ROUNDOFF * math.log2(size)
-    log_scale, offset, log_outside = 0.0, 0, -math.inf
-    log_size, angle = np.zeros(size // 2 + 1), np.zeros(size // 2 + 1)
-    safe_size, wobble = log_size.copy(), log_size.copy()
+    log_scale, log_outside, parts = 0.0, -math.inf, []
     for step, grid in zip(steps, grids, strict=True):
         tilted = grid.log_p + plan.tilt * h * (grid.first + np.arange(len(grid.log_p)))
         normaliser = float(np.logaddexp.reduce(tilted))
-        masses = np.exp(tilted - normaliser)
-        # Turning the array so that its mean comes first keeps phases small, and the power's rounding with them.
-        centre = round(float(np.sum(masses * np.arange(len(masses)))))
-        padded = np.zeros(size)
-        padded[: len(masses)] = masses
-        spectrum = np.fft.rfft(np.roll(padded, -centre))
-        modulus = np.abs(spectrum)
-        with np.errstate(divide="ignore"):
-            log_size += step.count * np.log(modulus)
-        safe_size += step.count * np.log(modulus + noise)
-        wobble += step.count * (noise / (modulus + noise) + 4 * UNIT_ROUNDOFF)
-        angle += step.count * np.angle(spectrum)
+        parts.append(Part(np.exp(tilted - normaliser), grid.first, step.count))
         log_scale += step.count * (normaliser + (-64 if lower else 64) * UNIT_ROUNDOFF)
-        offset += step.count * (grid.first + centre)
         log_outside = float(np.logaddexp(log_outside, math.log(step.count) + grid.log_infinity))
-    composed = np.exp(log_size) * (np.cos(angle) + 1j * np.sin(angle))
-    turned = np.fft.irfft(composed, size)
+    composed = power(parts, size)
+    log_scale, margin = log_scale + composed.log_factor, composed.margin
     # Entry i stands for the loss h * (offset + i), modulo the size; put the window's first loss at 0.
-    masses = np.maximum(np.roll(turned, (offset - first) % size), 0.0)
-    margin = 2 * float(np.mean(np.exp(safe_size) * (wobble + noise))) + 4 * UNIT_ROUNDOFF * float(masses.max())
+    masses = np.roll(composed.masses, (composed.offset - first) % size)
     first_loss, last_loss = h * first, h * (first + size)
     if lower:
         wrapped = _wrapped(steps, grids, plan, size)

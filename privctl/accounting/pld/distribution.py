@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -79,6 +79,7 @@ class LossDistribution:
     lower: bool = False
     wrapped: Wrapped | None = None
     simple: Simple = Simple(0.0, 0.0, ())
+    _found: dict[float, float] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def losses(self) -> Array:
@@ -113,6 +114,16 @@ class LossDistribution:
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon >= 0 at ``delta`` as far as this distribution knows; inf where it knows none."""
+        if delta not in self._found:
+            self._found[delta] = self._epsilon(delta)
+        return self._found[delta]
+
+    def doubt(self, epsilon: float) -> float:
+        """About the log of what rounding adds to, or takes from, delta at ``epsilon``."""
+        points = min(float(len(self.masses)), 1 / -math.expm1(-self.tilt * self.interval)) if self.tilt else 1.0
+        return math.log(max(self.margin * points, 5e-324)) + self.log_scale - self.tilt * epsilon
+
+    def _epsilon(self, delta: float) -> float:
         target = math.log(delta)
         # delta is above the target at grid point ``low`` (or at 0, or unknown) and not above it at ``high``.
         low, high = max(-1, math.floor(-self.start / self.interval)), len(self.masses)

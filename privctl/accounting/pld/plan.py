@@ -40,6 +40,14 @@ class Plan:
     ends: Sequence[tuple[float, float]]
 
 
+@dataclass(frozen=True, slots=True)
+class Near:
+    """What a first look found: about what epsilon is, and how fast log delta falls there."""
+
+    epsilon: float
+    slope: float
+
+
 def make_plan(
     steps: Sequence[Step],
     sketches: Sequence[Sketch],
@@ -48,17 +56,23 @@ def make_plan(
     precision: float,
     *,
     lower: bool,
+    near: Near | None = None,
 ) -> Plan:
-    """Choose for the delta whose log is given (None: for the bulk); steps may lose exp(``log_tail``) to infinity."""
+    """Choose for the delta whose log is given (None: for the bulk); steps may lose exp(``log_tail``) to infinity.
+
+    ``near`` is what a first look found.
+    """
     count = sum(step.count for step in steps)
     cap, tilt, epsilon = math.inf, 0.0, 0.0
     if log_delta is not None:
         tilt, epsilon = _saddle(sketches, -log_delta, precision)
         reach = _edge(sketches, tilt, -1.0)
         # One loss so far up decides alone: it may as well be infinite, and the grid need not reach it.
-        cap = epsilon - min(reach, 0.0) + _DECISIVE
+        cap = (epsilon if near is None else near.epsilon) - min(reach, 0.0) + _DECISIVE
         sketches = [sketch.below(cap) for sketch in sketches]
         tilt, epsilon = _saddle(sketches, -log_delta, precision)
+        if near is not None:
+            tilt = _tilt_to(near.epsilon, sketches, tilt)
     low, high = _edge(sketches, tilt, -1.0), _edge(sketches, tilt, 1.0)
     deviation = _deviation(sketches, tilt)
     interval = deviation * math.sqrt(6 * precision / count)
@@ -67,11 +81,16 @@ def make_plan(
         # count (1 + tilt) h^2 / 12 to epsilon; and never more than count h.
         gain = precision * max(epsilon, deviation / 100) / count
         interval = min(deviation / 8, math.sqrt(12 * gain / (1 + tilt)))
+        if near is not None:
+            epsilon = near.epsilon
+            interval = min(interval, math.sqrt(12 * precision * epsilon / count / (1 + near.slope)))
         interval = max(interval, precision * epsilon / count)
     if lower:
         interval = min(interval, min(sketch.bulk() for sketch in sketches) / 40)
     # Neither the window nor any one step may need more points than there are.
     ends = [_ends(step.pair, cap, log_tail) for step in steps]
+    bottom, top = (sum(s.count * end[side] for s, end in zip(steps, ends, strict=True)) for side in (0, 1))
+    low, high = max(low, min(bottom, high)), min(high, max(top, low))
     interval = max(interval, *((top - bottom) / _LARGEST_GRID for bottom, top in [*ends, (low, high)]))
     spread = interval * min(2 + 6 * math.sqrt(count), _LARGEST_GRID)
     return Plan(tilt, interval, low - spread, high + spread, ends)
@@ -123,6 +142,18 @@ def _saddle(sketches: Sequence[Sketch], surprise: float, precision: float) -> tu
     return high, max(0.0, (_cumulants(sketches, high)[0] + surprise - gain) / high)
 
 
+def _tilt_to(mean: float, sketches: Sequence[Sketch], most: float) -> float:
+    """The tilt, ``most`` at most, that moves the composed loss's mean to ``mean``.
+
+    Where far, rare losses rule the moments, ``most`` puts all mass there, far above an epsilon that is known.
+    """
+    low, high = most * 1e-4, most
+    for _ in range(24):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if _cumulants(sketches, middle)[1] < mean else (low, middle)
+    return high
+
+
 def _edge(sketches: Sequence[Sketch], tilt: float, side: float) -> float:
     """A loss beyond which the tilted, composed loss has mass below exp(-NEGLIGIBLE), by the best Chernoff bound."""
     value, mean, _ = _cumulants(sketches, tilt)
@@ -165,9 +196,14 @@ class Sketch:
         return max(math.sqrt(float(np.sum(weight * np.clip(self.loss - mean, -1, 1) ** 2))), 1e-12)
 
 
+def sketch_edges(step: Step, log_tail: float) -> Array:
+    """Rising losses that trace ``step`` down to tails of exp(``log_tail``)."""
+    return step.pair.sketch(_SKETCH, log_tail)
+
+
 def sketch_of(step: Step, log_tail: float) -> Sketch:
     """A rough copy of ``step`` that traces it down to tails of exp(``log_tail``)."""
-    edges = step.pair.sketch(_SKETCH, log_tail)
+    edges = sketch_edges(step, log_tail)
     log_p, log_q = step.pair.cells(edges)
     # A cell's own log ratio; the cells at the ends have only one finite edge, which does as well.
     with np.errstate(invalid="ignore"):

@@ -15,7 +15,17 @@ from privctl.retrain.budget import require_one, require_positive
 from privctl.training.directional import Derivatives, Fired, Method
 from privctl.training.ferret.groups import Groups, cut, numbers, trainable
 from privctl.training.ferret.masks import Masks
-from privctl.training.ferret.publish import DitheredSigns, NoisySums, Publish, Publisher, Release, Responses, Signs
+from privctl.training.ferret.publish import (
+    MOST_BIT_EPSILON,
+    DitheredSigns,
+    NoisySums,
+    Publish,
+    Publisher,
+    Release,
+    Responses,
+    Signs,
+    flips_of,
+)
 from privctl.training.ferret.update import UpdateRule
 
 if TYPE_CHECKING:
@@ -204,8 +214,10 @@ def _noise(job: Job, masks: Masks) -> tuple[float | None, float | None]:
         return noise_multiplier_for(epsilon, delta, lambda noise: gaussian_ledger(masks.sizes, noise, rate)), None
     if asked.release is Release.RANDOMIZED_RESPONSE:
         if epsilon is None:
+            assert asked.bit_epsilon is not None
+            flips_of(asked.bit_epsilon)  # refuses what the random bits cannot express
             return None, asked.bit_epsilon
         # Log-odds fall where the calibration wants privacy to rise.
         found = noise_multiplier_for(epsilon, delta, lambda noise: response_ledger(masks.sizes, 1 / noise, rate))
-        return None, 1 / found
+        return None, min(1 / found, MOST_BIT_EPSILON)
     return asked.dither, None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from enum import StrEnum
 from typing import Protocol
 
@@ -13,12 +15,15 @@ from torch import Tensor
 from privctl.domain.checks import positive
 from privctl.randomness import NoiseSource
 
+#: The largest log-odds of a true sign on offer: e^44 + 1 is the last such number below 2^64.
+MOST_BIT_EPSILON = 44.0
+
 
 class Release(StrEnum):
     """How derivatives are released.
 
     ``PUBLISHED`` shows the signs as the paper does; ``DITHERED`` those of bounded derivatives with noise; ``GAUSSIAN``
-    adds noise to sums of clipped vectors of derivatives; ``RANDOMIZED_RESPONSE`` turns signs round at random.
+    adds noise to sums of clipped vectors of derivatives; ``RANDOMIZED_RESPONSE`` flips signs at random.
     """
 
     PUBLISHED = "published"
@@ -122,13 +127,17 @@ class NoisySums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Responses:
-    """Signs, each kept with log-odds ``bit_epsilon`` and turned round else."""
+    """Signs, each flipped with probability 1 / (1 + e^``bit_epsilon``), rounded up to a multiple of 2^-64.
+
+    So the log-odds of a true sign are never above ``bit_epsilon``. Raises ValueError for log-odds above
+    ``MOST_BIT_EPSILON``, which 64 random bits cannot express.
+    """
 
     bit_epsilon: float
     source: NoiseSource
 
     def __post_init__(self) -> None:
-        positive("bit_epsilon", self.bit_epsilon)
+        flips_of(self.bit_epsilon)
 
     @property
     def clip_norm(self) -> float | None:
@@ -137,10 +146,29 @@ class Responses:
 
     def publish(self, step: int, sums: Tensor) -> Tensor:
         """See ``Publisher``."""
-        # The probability of keeping is rounded down to a multiple of 2^-64, never up.
-        kept = np.uint64(min(int(2.0**64 / (1 + np.exp(-self.bit_epsilon))), 2**64 - 2**12))
+        # A word below the threshold flips: exactly threshold / 2^64 of them do.
         words = self.source.words(step, 0, len(sums))
-        return torch.where(torch.from_numpy(words < kept), signs(sums), -signs(sums))
+        flipped = words < np.uint64(flips_of(self.bit_epsilon))
+        return torch.where(torch.from_numpy(flipped), -signs(sums), signs(sums))
+
+
+def flips_of(bit_epsilon: float) -> int:
+    """How many of the 2^64 values of a random word flip a sign: 2^64 / (1 + e^``bit_epsilon``), rounded up.
+
+    Raises ValueError for log-odds that are not positive, or above ``MOST_BIT_EPSILON``.
+    Example: 1 gives 4961093570831980854.
+    """
+    positive("bit_epsilon", bit_epsilon)
+    if bit_epsilon > MOST_BIT_EPSILON:
+        raise ValueError(
+            f"bit_epsilon is {bit_epsilon:g}; flips are drawn with 64 random bits, which express log-odds up to "
+            f"{MOST_BIT_EPSILON:g}"
+        )
+    digits = Context(prec=60)
+    odds = digits.exp(Decimal(bit_epsilon))
+    # Decimal's exp is correctly rounded; the last factor is far more than all rounding may have taken.
+    share = digits.divide(Decimal(2**64), digits.add(Decimal(1), odds))
+    return math.ceil(digits.multiply(share, Decimal(1) + Decimal(10) ** -50))
 
 
 def normal(source: NoiseSource, step: int, count: int, stddev: float) -> Tensor:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, cast
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -20,8 +24,12 @@ from privctl.training.ferret.publish import (
     Responses,
     Signs,
     clipped,
+    flips_of,
     signs,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ALPHA = 1e-4
 RUNS = 3000
@@ -94,7 +102,66 @@ def test_responses_keep_a_sign_with_the_stated_odds() -> None:
     # Bits of one step are turned independently.
     both = torch.stack([publisher.publish(step, torch.ones(2, dtype=torch.float64)) for step in range(RUNS)])
     assert abs(float(np.corrcoef(both.T.numpy())[0, 1])) < 4 / math.sqrt(RUNS)
-    assert flips(Responses(bit_epsilon=60.0, source=NoiseSource(6)), 1.0) == 0
+    assert flips(Responses(bit_epsilon=40.0, source=NoiseSource(6)), 1.0) == 0
+
+
+def rounded_to_nearest(bit_epsilon: float) -> int:
+    return int(mpmath.nint(mpmath.mpf(2) ** 64 / (1 + mpmath.exp(mpmath.mpf(bit_epsilon)))))
+
+
+def by_floats(bit_epsilon: float) -> int:
+    """Flips when the probability of keeping is computed in double precision."""
+    return 2**64 - min(int(2.0**64 / (1 + np.exp(-bit_epsilon))), 2**64 - 2**12)
+
+
+def odds_are_at_most_the_claim(flips: Callable[[float], int], bit_epsilon: float) -> bool:
+    """Whether kept / flipped, an exact fraction, is at most e^``bit_epsilon``, by its Taylor series from below."""
+    turned = flips(bit_epsilon)
+    power, term, total = Fraction(bit_epsilon), Fraction(1), Fraction(0)
+    for k in range(1, 220):
+        total, term = total + term, term * power / k
+    return Fraction(2**64 - turned, turned) <= total
+
+
+ODDS = [1e-9, 0.1, 1.0, 10.0, 30.0, 35.6, 40.0, 44.0]
+
+
+@pytest.mark.parametrize("bit_epsilon", ODDS)
+def test_the_true_odds_never_exceed_the_claim_and_one_flip_fewer_would(bit_epsilon: float) -> None:
+    with mpmath.workdps(60):
+        assert odds_are_at_most_the_claim(flips_of, bit_epsilon)
+        assert not odds_are_at_most_the_claim(lambda e: flips_of(e) - 1, bit_epsilon)
+        nearest = rounded_to_nearest(bit_epsilon)
+        assert odds_are_at_most_the_claim(lambda e: nearest, bit_epsilon) == (nearest == flips_of(bit_epsilon))
+
+
+def test_rounding_to_nearest_is_noticed() -> None:
+    with mpmath.workdps(60):
+        assert not odds_are_at_most_the_claim(rounded_to_nearest, 35.6)
+        assert not odds_are_at_most_the_claim(by_floats, 30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A source of these words."""
+
+    values: tuple[int, ...]
+
+    def words(self, step: int, block: int, count: int) -> NDArray[np.uint64]:
+        return np.array(self.values[:count], dtype=np.uint64)
+
+
+@pytest.mark.parametrize("bit_epsilon", [0.1, 35.6, 44.0])
+def test_exactly_the_counted_words_flip(bit_epsilon: float) -> None:
+    threshold = flips_of(bit_epsilon)
+    source = cast("NoiseSource", Given((0, threshold - 1, threshold, 2**64 - 1)))
+    shown = Responses(bit_epsilon=bit_epsilon, source=source).publish(0, torch.ones(4, dtype=torch.float64))
+    assert shown.tolist() == [-1, -1, 1, 1]
+
+
+def test_odds_beyond_the_random_bits_are_refused() -> None:
+    with pytest.raises(ValueError, match="bit_epsilon is 45; .* log-odds up to 44"):
+        Responses(bit_epsilon=45.0, source=NoiseSource())
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
