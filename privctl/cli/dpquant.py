@@ -93,6 +93,7 @@ def dpquant(**options: Any) -> None:
             partial(heard, quiet=quiet),
             held(partial(note, STOPPING, quiet=quiet)),
             lambda bits: note(_announced(job, bits), quiet=quiet),
+            told=partial(note, quiet=quiet),
         )
     if report is not None:
         click.echo(encode(report) if options["as_json"] else rendered(report), nl=False)

@@ -123,6 +123,7 @@ def _train(options: dict[str, Any]) -> None:
             partial(heard, quiet=quiet),
             held(partial(note, STOPPING, quiet=quiet)),
             lambda plan: note(_announced(plan, job.delta, len(job.task)), quiet=quiet),
+            told=partial(note, quiet=quiet),
         )
     if report is not None:
         click.echo(encode(report) if options["as_json"] else rendered(report), nl=False)
