@@ -32,7 +32,7 @@ _OF_PLAN = ("starting weights", "book of secrets", "priors")
 _UNTOUCHED = {"integer": "integer-tensors", "left out": "excluded-tensors", "public base": "frozen-tensors"}
 _HALF = frozenset({"F16", "BF16"})
 #: Releases whose guarantee does not rest on clipping: all of a batch may change with one record.
-_UNCLIPPED = ("randomized-response",)
+_UNCLIPPED = ("randomized-response", "dithered")
 #: The most that rounding may move a record's gradient, relative to its size, in float32 and in fewer bits.
 _EXACT, _ROUNDED, _FLOAT32 = 1e-4, 0.1, "float32"
 _SECRET_SOURCE = "under a key from the operating system"  # noqa: S105 - what a report says of its noise

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,8 @@ from privctl.domain.errors import InputFault
 from privctl.training.contribution.carried import Kept, seeded, stirred, without_dropout
 from privctl.training.contribution.findings import ROUNDING, Dependence, Dependent
 from privctl.training.contribution.place import first_apart
-from privctl.training.contribution.probes import COPIES, PLAIN, Arrangement, Limits, Probes, probes
-from privctl.training.contribution.views import Seen, Stage
+from privctl.training.contribution.probes import COPIES, DIFFERENT, PLAIN, Arrangement, Limits, Probes, probes
+from privctl.training.contribution.views import LossesOf, Seen, Stage
 from privctl.training.perexample.engine import NotFinite
 from privctl.training.perexample.products import full_precision
 from privctl.training.tasks.base import Task
@@ -52,6 +53,8 @@ def examine(network: nn.Module, task: Task, limits: Limits, stages: Sequence[Sta
     try:
         with torch.compiler.set_stance("force_eager"), without_dropout(network), stirred(network):
             test.carried()
+            if stages:  # losses first, which tell best what is wrong
+                test.stage(Stage(name="loss in float32", view=_Forward()))
             found = {stage.name: test.stage(stage) for stage in stages}
             test.again()
     except NotFinite:
@@ -79,6 +82,18 @@ class _Looked:
     moved: float
 
 
+class _Forward:
+    """The losses in the mode that the run trains in."""
+
+    def opened(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def see(self, losses_of: LossesOf, keys: Sequence[int], targets: Sequence[int]) -> list[Seen]:
+        with torch.no_grad():
+            losses = losses_of()
+        return [Seen(loss=float(losses[row]), parts={}, size=1.0) for row in targets]
+
+
 @dataclass(slots=True, kw_only=True)
 class _Test:
     network: nn.Module
@@ -99,16 +114,16 @@ class _Test:
         self._require_unchanged(before, saved=True)
         # Tables that grow with the longest text are as long as they ever get now.
         settled = Kept(self.network)
-        for fill in (*self.probes.fills[::-1], (self.probes.subjects[0],)):
+        for fill in (*self.probes.fills[::-1], (self.probes.longest,), (self.probes.subjects[0],)):
             self._plain(fill)
         self._require_unchanged(settled, saved=False)
         self._losses = self._alone(seed=0)
-        self._same(first, self._losses, Dependence.STATE)
+        self._same(first, self._losses)
         self._draws = max(map(_apart, self._losses, self._alone(seed=1))) > ROUNDING
 
     def again(self) -> None:
         """The first losses once more, after all else."""
-        self._same(self._losses, self._alone(seed=0), Dependence.STATE)
+        self._same(self._losses, self._alone(seed=0))
 
     def stage(self, stage: Stage) -> float:
         """The largest difference of one stage."""
@@ -139,27 +154,32 @@ class _Test:
             for row, seen in zip(each.targets, self._see(stage, each.rows, each.targets), strict=True)
         ]
         failed = [each for each in looked if not each.moved <= stage.rounding]
+        crowded = [each for each in looked if each.batch.name in (COPIES, PLAIN, DIFFERENT)]
+        beside = [each for each in crowded if each.row == each.batch.targets[-1]]
+        for each in beside[1:]:  # the same shapes make the same rounding, however many bits there are
+            moved = each.seen.distance(beside[0].seen)
+            if not moved <= ROUNDING:
+                kind = Dependence.RANDOM if self._draws else Dependence.CONTENT
+                where = self._where(each.batch.rows, each.row, each.batch.rows[each.row], self.probes.task)
+                self._refuse(kind, moved, replace(stage, rounding=ROUNDING), f"with {each.batch.name}", where)
         if failed:
             worst = max(failed, key=lambda each: each.moved)
             rows = worst.batch.rows
             where = self._where(rows, worst.row, rows[worst.row], self.probes.task)
-            kind = self._kind(stage, looked, failed)
+            kind = self._kind(stage, crowded, failed)
             self._refuse(kind, worst.moved, stage, f"in a batch of {len(rows)}", where)
         return max((each.moved for each in looked), default=0.0)
 
-    def _kind(self, stage: Stage, looked: Sequence[_Looked], failed: Sequence[_Looked]) -> Dependence:
-        """What two batches differ in that are alike but for one thing."""
+    def _kind(self, stage: Stage, crowded: Sequence[_Looked], failed: Sequence[_Looked]) -> Dependence:
+        """What the batches that failed differ in from a record alone, where content is not it."""
         if self._draws:
             return Dependence.RANDOM
-        copies = [each.seen for each in looked if each.batch.name == COPIES]
-        plain = [each.seen for each in looked if each.batch.name == PLAIN]
-        if copies and plain and not plain[-1].distance(copies[-1]) <= stage.rounding:
-            return Dependence.CONTENT
         if all(each.batch.mixed for each in failed):
             return Dependence.PADDED_LENGTH
+        copies = [each.seen for each in crowded if each.batch.name == COPIES]
         if copies and not copies[0].distance(copies[-1]) <= stage.rounding:
             return Dependence.POSITION
-        if not any(each.batch.name in (COPIES, PLAIN) for each in failed):
+        if not any(each.batch.name in (COPIES, PLAIN, DIFFERENT) for each in failed):
             return Dependence.CONTENT
         return Dependence.SIZE
 
@@ -172,14 +192,9 @@ class _Test:
         )
         return "" if found is None else f", first in module {found}"
 
-    def _refuse(self, kind: Dependence, moved: float, stage: Stage, batch: str, where: str = "") -> None:
-        raise Dependent(
-            kind,
-            f"{batch} it moves by {moved:.3g} of its size where rounding explains {stage.rounding:g}, "
-            f"{stage.name}{where}",
-            padded=self.padding,
-            limited=self.limits.length is not None,
-        )
+    def _refuse(self, kind: Dependence, moved: float, stage: Stage, batch: str, where: str = "") -> NoReturn:
+        said = f"{batch} it moves by {moved:.3g} of its size where rounding explains {stage.rounding:g}"
+        self._refuse_for(f"{said}, {stage.name}{where}", kind)
 
     @property
     def padding(self) -> int | None:
@@ -191,18 +206,19 @@ class _Test:
         if name is None:
             name, what = kept.parameter(), "parameter"
         if name is not None:
-            self._refuse_state(f"a forward pass changes the {what} {name!r}, which would be released without noise")
+            self._refuse_for(f"a forward pass changes the {what} {name!r}, which would be released without noise")
 
-    def _same(self, before: Sequence[float], after: Sequence[float], kind: Dependence) -> None:
+    def _same(self, before: Sequence[float], after: Sequence[float]) -> None:
         moved = max(map(_apart, before, after))
         if not moved <= ROUNDING:
-            self._refuse_state(f"a lone record's loss moves by {moved:.3g} after other batches")
+            self._refuse_for(f"a lone record's loss moves by {moved:.3g} after other batches")
 
-    def _refuse_state(self, evidence: str) -> None:
-        raise Dependent(Dependence.STATE, evidence, padded=self.padding, limited=self.limits.length is not None)
+    def _refuse_for(self, evidence: str, kind: Dependence = Dependence.STATE) -> NoReturn:
+        raise Dependent(kind, evidence, padded=self.padding, limited=self.limits.length is not None)
 
     def _alone(self, seed: int) -> list[float]:
-        return [float(self._plain((subject,), seed)[0]) for subject in self.probes.subjects]
+        lone = (self.probes.longest, *self.probes.subjects[::-1])
+        return [float(self._plain((each,), seed)[0]) for each in lone]
 
     def _plain(self, rows: Sequence[int], seed: int = 0) -> Tensor:
         """The losses, without gradients."""
@@ -210,14 +226,31 @@ class _Test:
             return self._forward(rows, self.probes.task).double().cpu()
 
     def _forward(self, rows: Sequence[int], task: Task) -> Tensor:
-        return task.losses(self.network, task.batch(rows, self.device, PLACE))
+        inputs = task.batch(rows, self.device, PLACE)
+        with self._computable(inputs):
+            return task.losses(self.network, inputs)
+
+    @contextmanager
+    def _computable(self, inputs: Mapping[str, Tensor]) -> Iterator[None]:
+        """What the model cannot compute, it cannot compute for a record that is padded so far by another."""
+        try:
+            yield
+        except (AssertionError, IndexError, RuntimeError, ValueError) as error:
+            said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            if "input_ids" not in inputs or isinstance(error, torch.OutOfMemoryError):
+                raise
+            length = inputs["input_ids"].shape[1]
+            self._refuse_for(f"a batch padded to {length} tokens cannot be computed, {said}", Dependence.PADDED_LENGTH)
 
     def _see(self, stage: Stage, rows: Sequence[int], targets: Sequence[int], task: Task | None = None) -> list[Seen]:
         task = self.probes.task if task is None else task
         inputs = task.batch(rows, self.device, PLACE)
 
         def losses_of() -> Tensor:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=stage.reduced):
+            with (
+                self._computable(inputs),
+                torch.autocast(self.device.type, torch.bfloat16, enabled=stage.reduced),
+            ):
                 return task.losses(self.network, inputs)
 
         with seeded(self.device):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -15,8 +16,8 @@ from privctl.training.perexample.use import tensors_in
 #: Larger than what rounding makes of one output, whatever it is made of.
 _APART = 1e-3
 
-#: Calls of modules in the order they ended: name, and one row of the first tensor that came out.
-_Trace = list[tuple[str, Tensor]]
+#: Calls of modules in the order they ended, by name and number: one row of the first tensor that came out.
+_Trace = dict[tuple[str, int], Tensor]
 
 
 def first_apart(network: nn.Module, alone: Callable[[], Tensor], among: Callable[[], Tensor], row: int) -> str | None:
@@ -26,9 +27,10 @@ def first_apart(network: nn.Module, alone: Callable[[], Tensor], among: Callable
     """
     one, other = _trace(network, alone, 0), _trace(network, among, row)
     modules = dict(network.named_modules())
-    for (name, mine), (again, theirs) in zip(one, other, strict=False):
-        if name != again or mine.dim() != theirs.dim():
-            return None
+    for (name, call), mine in one.items():
+        theirs = other.get((name, call))
+        if theirs is None or mine.dim() != theirs.dim():
+            continue
         cut = tuple(slice(0, min(pair)) for pair in zip(mine.shape, theirs.shape, strict=True))
         gap = (mine[cut] - theirs[cut]).norm()
         if not float(gap) <= _APART * float(mine[cut].norm() + 1e-6):
@@ -37,16 +39,18 @@ def first_apart(network: nn.Module, alone: Callable[[], Tensor], among: Callable
 
 
 def _trace(network: nn.Module, losses_of: Callable[[], Tensor], row: int) -> _Trace:
-    found: _Trace = []
+    found: _Trace = {}
+    calls: Counter[str] = Counter()
     rows = [0]
 
     def count(module: nn.Module, arguments: Any, keywords: Any) -> None:
         rows[0] = next((len(t) for t in tensors_in((arguments, keywords)) if t.dim()), 0)
 
     def note(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
+        calls[name] += 1
         tensor = next((t for t in tensors_in(output) if t.is_floating_point() and t.dim() > 1), None)
         if tensor is not None and len(tensor) == rows[0]:
-            found.append((name, tensor[row].detach().float().cpu()))
+            found[name, calls[name]] = tensor[row].detach().float().cpu()
 
     with ExitStack() as stack, torch.no_grad():
         stack.callback(network.register_forward_pre_hook(count, with_kwargs=True).remove)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from privctl.training.tasks.synthetic import synthetic
 
 #: Tokens of the short record, and of the longest where nothing limits it.
 _SHORT, _UNLIMITED = 6, 512
+#: Different records that stand in turn beside the one that is looked at.
+_DIFFERENT = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class Probes:
     """Made-up records as a ``task``, those that are looked at (``subjects``), and batches to look at them in.
 
     ``paddings`` are lengths in tokens that a lone subject may meet; ``fills`` are batches that are run for what they
-    leave behind.
+    leave behind, ``longest`` is the longest record that passes alone.
     """
 
     task: Task
@@ -59,6 +61,7 @@ class Probes:
     paddings: tuple[tuple[int, int], ...]
     arrangements: tuple[Arrangement, ...]
     fills: tuple[tuple[int, ...], ...]
+    longest: int
 
 
 def probes(task: Task, limits: Limits) -> Probes:
@@ -72,8 +75,8 @@ def probes(task: Task, limits: Limits) -> Probes:
     return _texts(task, limits)
 
 
-#: Two batches that are alike but for what stands beside the record that is looked at last.
-COPIES, PLAIN = "copies of itself", "one token beside it"
+#: Batches that are alike but for what stands beside the record that is looked at last.
+COPIES, PLAIN, DIFFERENT = "copies of itself", "one token beside it", "different records beside it"
 
 #: Places in the pool of ``_alike``: two subjects, one that repeats a token, and others.
 _FIRST, _SECOND, _ONE_TOKEN, _OTHERS = range(4)
@@ -89,18 +92,20 @@ def _alike(task: Task, limits: Limits, rows: int, *, length: int) -> Probes:
     if rows > 1:
         found = [
             Arrangement(name="a pair", rows=(_SECOND, _FIRST), targets=(1,)),
-            *_crowds(_FIRST, _ONE_TOKEN, rows),
+            *_crowds(_FIRST, _ONE_TOKEN, others[:_DIFFERENT], rows),
             Arrangement(name="others", rows=(*others[: rows - 1], _SECOND), targets=(rows - 1,)),
             Arrangement(name="others behind", rows=(_SECOND, *others[: rows - 1]), targets=(0,)),
         ]
     fills = ((*others[: rows - 1], _ONE_TOKEN), (_ONE_TOKEN,) * rows)
-    return Probes(task=made, subjects=(_FIRST, _SECOND), paddings=(), arrangements=tuple(found), fills=fills)
+    return Probes(task=made, subjects=(_FIRST, _SECOND), paddings=(), arrangements=tuple(found), fills=fills, longest=2)
 
 
-def _crowds(subject: int, plain: int, rows: int) -> Iterator[Arrangement]:
-    """The subject last among copies of itself, and last among records of one token, in the same shape."""
-    yield Arrangement(name=COPIES, rows=(subject,) * rows, targets=(0, rows - 1))
-    yield Arrangement(name=PLAIN, rows=(*(plain,) * (rows - 1), subject), targets=(rows - 1,))
+def _crowds(subject: int, plain: int, others: Sequence[int], rows: int) -> Iterator[Arrangement]:
+    """The subject last among copies of itself, among records of one token and among ``others``, in the same shape."""
+    last = rows - 1
+    yield Arrangement(name=COPIES, rows=(subject,) * rows, targets=(0, last))
+    yield Arrangement(name=PLAIN, rows=(*(plain,) * last, subject), targets=(last,))
+    yield Arrangement(name=DIFFERENT, rows=(*(others[i % len(others)] for i in range(last)), subject), targets=(last,))
 
 
 def _texts(task: Any, limits: Limits) -> Probes:
@@ -112,22 +117,25 @@ def _texts(task: Any, limits: Limits) -> Probes:
     single = longest if limits.length is None else min(limits.length, limits.tokens)
     own = [short, middle, longest, longest, max(short, 2 * longest // 3), short, single]
     first, second, long, plain, third, plain_short, lone = range(len(own))
-    others = tuple(range(len(own), len(own) + max(1, many - 1)))
-    lengths = [*own, *_spread(short, middle, len(others))]
+    alike = tuple(range(len(own), len(own) + _DIFFERENT))
+    others = tuple(range(alike[-1] + 1, alike[-1] + 1 + max(1, many - 1)))
+    lengths = [*own, *(short for _ in alike), *_spread(short, middle, len(others))]
     made = synthetic(task, lengths, plain=[plain, plain_short], classes=limits.classes)
     before = others[: (many - 1) // 2]
     found = [
         Arrangement(name="two thirds", rows=(third, first), targets=(1,), mixed=True),
         Arrangement(name="padded to the limit", rows=(long, first), targets=(1,), mixed=True),
         Arrangement(name="beside one token", rows=(second, plain), targets=(0,), mixed=longest > middle),
-        *_crowds(first, plain_short, crowd),
+        *_crowds(first, plain_short, alike, crowd),
         Arrangement(name="others", rows=(*before, second, *others[len(before) : many - 1]), targets=(len(before),)),
         Arrangement(name="second copies", rows=(second,) * many, targets=(many - 1,)),
     ]
     paddings = {(first, short + 1), (first, 2 * longest // 3), (first, longest), (second, longest)}
     fits = sorted((who, length) for who, length in paddings if lengths[who] < length <= longest)
-    fills = ((*others[: many - 1], second), (long, plain), (lone,))
-    return Probes(task=made, subjects=(first, second), paddings=tuple(fits), arrangements=tuple(found), fills=fills)
+    fills = ((*others[: many - 1], second), (long, plain))
+    return Probes(
+        task=made, subjects=(first, second), paddings=tuple(fits), arrangements=tuple(found), fills=fills, longest=lone
+    )
 
 
 def _spread(least: int, most: int, count: int) -> list[int]:
