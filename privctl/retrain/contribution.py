@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from privctl.domain.guarantee import AssumptionState, Guarantee, status_of
 from privctl.retrain.prepare import Job
-from privctl.training.contribution import ClippedGradients, Dependent, Limits, Losses, Stage, Tested, examine
+from privctl.training.contribution import (
+    ClippedGradients,
+    Dependence,
+    Dependent,
+    Limits,
+    Losses,
+    Stage,
+    Tested,
+    examine,
+)
 from privctl.training.contribution.findings import ROUNDING_QUANTIZED, ROUNDING_REDUCED
 from privctl.training.perexample.clipping import Clipping
 from privctl.training.precision import Precision
@@ -38,7 +47,8 @@ def tested(job: Job, network: nn.Module, device: torch.device, stages: Sequence[
     try:
         return replace(job, contribution=examine(network, job.task, limits, stages, device))
     except Dependent as fault:
-        if limits.length is None or not isinstance(job.task, CorpusTask):
+        alike = limits.length is not None and isinstance(job.task, CorpusTask)
+        if limits.length is None or not alike or fault.kind is Dependence.PARAMETERS:
             raise
         padded = replace(job, task=_padded(job.task, limits.length), held_out=_padded(job.held_out, limits.length))
         found = examine(network, padded.task, limits, stages, device)

@@ -202,11 +202,11 @@ class _Test:
         return _padding(self.probes.task)
 
     def _require_unchanged(self, kept: Kept, *, saved: bool) -> None:
-        name, what = kept.buffer(saved=saved), "buffer"
-        if name is None:
-            name, what = kept.parameter(), "parameter"
-        if name is not None:
-            self._refuse_for(f"a forward pass changes the {what} {name!r}, which would be released without noise")
+        if (name := kept.buffer(saved=saved)) is not None:
+            self._refuse_for(f"a forward pass changes the buffer {name!r}, which would be released without noise")
+        if (name := kept.parameter()) is not None:
+            said = f"a forward pass changes the parameter {name!r}, which would be released without noise"
+            self._refuse_for(said, Dependence.PARAMETERS)
 
     def _same(self, before: Sequence[float], after: Sequence[float]) -> None:
         moved = max(map(_apart, before, after))
@@ -253,8 +253,12 @@ class _Test:
             ):
                 return task.losses(self.network, inputs)
 
-        with seeded(self.device):
-            return stage.view.see(losses_of, task.keys(rows), targets)
+        try:
+            with seeded(self.device):
+                return stage.view.see(losses_of, task.keys(rows), targets)
+        except (AssertionError, NotImplementedError) as error:
+            said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            raise InputFault(f"this model cannot be differentiated as the run needs it ({said}); use another") from None
 
 
 def _padding(task: Task) -> int | None:

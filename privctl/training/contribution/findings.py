@@ -26,6 +26,7 @@ class Dependence(StrEnum):
     SIZE = "the number of records in its batch"
     POSITION = "its place in the batch"
     STATE = "the batches before it"
+    PARAMETERS = "what earlier forward passes wrote into the weights"
     RANDOM = "random numbers that are drawn for a batch as a whole"
 
 
@@ -36,6 +37,7 @@ _REMEDY = {
     Dependence.SIZE: "use a model whose layers do not read across records",
     Dependence.POSITION: "use a model whose layers do not read across records",
     Dependence.STATE: "use a model that keeps nothing from batch to batch, or freeze what it keeps",
+    Dependence.PARAMETERS: "use a model whose weights change by training alone",
     Dependence.RANDOM: "leave --dropout out, or use a model that draws nothing in its forward pass",
 }
 
