@@ -44,9 +44,9 @@ class Tested:
 def examine(network: nn.Module, task: Task, limits: Limits, stages: Sequence[Stage], device: torch.device) -> Tested:
     """Test ``network``, as it is, on records like those of ``task``, with the padding that the task has.
 
-    The network is left as it was, and the random state too. Without ``stages`` only what a pass leaves behind is
-    tested. Raises Dependent, saying on what, where a record's loss or contribution depends on others; InputFault for a
-    network that cannot do what the run needs.
+    The network is left as it was, and the random state too; a compiled one is run uncompiled. Without ``stages`` only
+    what a pass leaves behind is tested. Raises Dependent, saying on what, where a record's loss or contribution depends
+    on others; InputFault for a network that cannot do what the run needs.
     """
     test = _Test(network=network, probes=probes(task, limits), limits=limits, device=device)
     kept = Kept(network)
