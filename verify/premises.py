@@ -35,6 +35,10 @@ _UNTOUCHED = {
     "initial value": "initial-statistics",
 }  # fmt: skip
 _HALF = frozenset({"F16", "BF16"})
+#: Releases whose guarantee does not rest on clipping: all of a batch may change with one record.
+_UNCLIPPED = ("randomized-response", "dithered")
+#: The most that rounding may move a record's gradient, relative to its size, in float32 and in fewer bits.
+_EXACT, _ROUNDED, _FLOAT32 = 1e-4, 0.1, "float32"
 _SECRET_SOURCE = "under a key from the operating system"  # noqa: S105 - what a report says of its noise
 
 
@@ -135,6 +139,8 @@ def _unborne(
     word = f"its assumption {name!r} is said to be {state}"
     if report.step == "account":
         yield f"{word}, but a plan enforces and checks nothing"
+    elif name == "contribution" and report.step == "retrain" and (fault := _untested(report)):
+        yield f"{word}, but {fault}"
     elif name in _NEVER_ENFORCED:
         yield f"{word}, but no program can see to it: at best it is asserted"
     elif name == "training-facts" and not _facts_known(report, parents):
@@ -145,6 +151,27 @@ def _unborne(
         yield f"{word}, but the training began with weights from elsewhere"
     elif name == "step-size" and not _smoothness(report.mechanism):
         yield f"{word}, but the loss's smoothness is not known"
+
+
+def _untested(report: PrivacyReport) -> str:
+    """What is wrong with the record of the self-test that no record changes another's gradient; "" where nothing is."""
+    found = report.parameters.get("contribution_test")
+    if not isinstance(found, dict):
+        return "it records no test that a record's gradient does not depend on other records"
+    differences, allowed = found.get("differences"), found.get("allowed")
+    if not isinstance(differences, dict) or not isinstance(allowed, dict) or differences.keys() != allowed.keys():
+        return "the test of it that it records does not say what was found and what was allowed"
+    if not differences and report.parameters.get("release") not in _UNCLIPPED:
+        return "the test of it that it records compared no gradients"
+    if differences and not any(_FLOAT32 in stage for stage in differences):
+        return "its test was not made in float32"
+    for stage, moved in differences.items():
+        limit = allowed[stage]
+        if not (isinstance(moved, int | float) and isinstance(limit, int | float) and 0 <= moved <= limit):
+            return f"in its test ({stage}) a gradient moved by {moved} with other records, where {limit} was allowed"
+        if limit > (_EXACT if _FLOAT32 in stage else _ROUNDED):
+            return f"its test ({stage}) allowed {limit:g}, which is more than rounding makes"
+    return ""
 
 
 def _facts_known(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> bool:

@@ -95,6 +95,7 @@ def dpquant(**options: Any) -> None:
             partial(heard, quiet=quiet),
             held(partial(note, STOPPING, quiet=quiet)),
             lambda bits: note(_announced(job, bits), quiet=quiet),
+            told=partial(note, quiet=quiet),
         )
     if report is not None:
         show(encode(report) if options["as_json"] else rendered(report), as_json=options["as_json"])

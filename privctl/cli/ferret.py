@@ -124,6 +124,7 @@ def _train(options: dict[str, Any]) -> None:
             partial(heard, quiet=quiet),
             held(partial(note, STOPPING, quiet=quiet)),
             lambda plan: note(_announced(plan, job.delta, len(job.task)), quiet=quiet),
+            told=partial(note, quiet=quiet),
         )
     if report is not None:
         show(encode(report) if options["as_json"] else rendered(report), as_json=options["as_json"])

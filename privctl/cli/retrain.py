@@ -133,7 +133,14 @@ def _run(method: str, options: dict[str, Any], **more: Any) -> None:
         if job.delta is not None and job.delta >= 1 / len(job.task):
             note(f"delta {job.delta:g} is no less than 1 / examples: one may be published whole", quiet=quiet)
         interrupts = held(partial(note, STOPPING, quiet=quiet))
-        report = carry_out(job, team, partial(progress, quiet=quiet), partial(heard, quiet=quiet), interrupts)
+        report = carry_out(
+            job,
+            team,
+            partial(progress, quiet=quiet),
+            partial(heard, quiet=quiet),
+            interrupts,
+            told=partial(note, quiet=quiet),
+        )
     if report is not None:
         show(encode(report) if options["as_json"] else rendered(report), as_json=options["as_json"])
         note(f"wrote {request.output} and {request.output}.report.json", quiet=quiet)

@@ -16,6 +16,7 @@ from privctl.models import hushed, read_config
 from privctl.retrain.budget import recipe_for
 from privctl.retrain.request import ModelRequest, RetrainRequest
 from privctl.retrain.secret_plan import SecretPlan, plan_of
+from privctl.training.contribution import Tested
 from privctl.training.recipe import Recipe
 from privctl.training.tasks.base import Task, TaskName
 from privctl.training.tasks.encoding import Long, TextOptions
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 class Job:
     """A run about to start. ``delta`` is None where the method is not private; ``held_out`` where none was given.
 
-    ``plan`` is the plan of protection it follows, if any.
+    ``plan`` is the plan of protection it follows, if any. ``contribution`` is the test that a record's gradient is its
+    own, once it was passed.
     ``labels_from_private_data`` says that the names of the classes were collected from the private examples.
     """
 
@@ -43,6 +45,7 @@ class Job:
     delta: float | None
     labels_from_private_data: bool
     plan: SecretPlan | None = None
+    contribution: Tested | None = None
 
 
 def prepare(request: RetrainRequest) -> Job:

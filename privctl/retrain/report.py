@@ -15,6 +15,7 @@ from privctl.domain.mechanism import ClippedTraining, Mechanism
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.reports import file_artifact, now, versions
 from privctl.retrain.budget import ledger_of
+from privctl.retrain.contribution import borne_out, recorded
 from privctl.retrain.dpquant.measurements import measurements_of
 from privctl.retrain.names import collected, released_names
 from privctl.retrain.prepare import Job
@@ -157,12 +158,13 @@ def _guarantees(
     yield _for_records(job, finished, noise)
     if job.plan is not None and secrets is not None:
         shared = (starting_weights(job), *normalisation(job), *released_names(job), *secret_noise(noise))
-        yield from secret_guarantees(job.plan, job.recipe, finished.spent, secrets, shared)
+        found = secret_guarantees(job.plan, job.recipe, finished.spent, secrets, shared)
+        yield from (borne_out(each, job) for each in found)
 
 
 def _for_records(job: Job, finished: Finished, noise: GradientNoise | None) -> Guarantee:
     assert job.delta is not None
-    return guarantee_of(
+    found = guarantee_of(
         _ledger(job, finished),
         job.delta,
         name=str(job.request.method),
@@ -170,6 +172,7 @@ def _for_records(job: Job, finished: Finished, noise: GradientNoise | None) -> G
         assumptions=(*premises(job), *secret_noise(noise)),
         note="for real arithmetic; floating-point rounding is not modelled",
     )
+    return borne_out(found, job)
 
 
 def premises(job: Job) -> Iterator[Assumption]:
@@ -258,6 +261,7 @@ def parameters_of(job: Job, finished: Finished, noise: GradientNoise | None) -> 
         "updates": finished.step,
         "steps_begun": finished.spent,
         "noise_source": None if noise is None else noise.description,
+        **recorded(job),
         "history": [dict(entry) for entry in finished.history],
     }
 

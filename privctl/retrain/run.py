@@ -21,12 +21,14 @@ from privctl.parallel import Crew, own_device
 from privctl.progress import Advance
 from privctl.randomness import NoiseSource
 from privctl.retrain.adapt import adapted, merged
+from privctl.retrain.contribution import Told, gradient_stages, rehearsed, tested
 from privctl.retrain.prepare import Job
 from privctl.retrain.report import report_for
 from privctl.retrain.secret_check import CheckedSecrets, check_secrets
 from privctl.storage.atomic import require_absent, write_bytes
 from privctl.storage.digest import file_digest
 from privctl.training.batches import BatchSource, Passes, PoissonBatches, WeightedBatches
+from privctl.training.contribution.carried import secret_draws
 from privctl.training.loop import Finished, Trainer
 from privctl.training.noise import GradientNoise, noise_for
 from privctl.training.perexample.clipping import Clipping
@@ -46,8 +48,8 @@ Interrupts = AbstractContextManager[Callable[[], bool]]
 AT_ONCE: Interrupts = nullcontext(lambda: False)
 
 
-#: Makes a training's precision of its network, once it is on its device.
-PrecisionOf = Callable[[nn.Module, torch.device], Precision]
+#: Makes a training's precision of its job and its network, once that is on its device.
+PrecisionOf = Callable[[Job, nn.Module, torch.device], Precision]
 #: From what the report of any training says to what it says of one method's.
 Amend = Callable[[PrivacyReport, Finished], PrivacyReport]
 
@@ -58,7 +60,7 @@ class Way:
 
     facts: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
-    precision: PrecisionOf = lambda network, device: FullPrecision()
+    precision: PrecisionOf = lambda job, network, device: FullPrecision()
     amend: Amend = lambda report, finished: report
 
 
@@ -72,11 +74,13 @@ def carry_out(
     heard: Listener = lambda _: None,
     interrupts: Interrupts = AT_ONCE,
     way: Way = _USUAL,
+    told: Told = lambda _: None,
 ) -> PrivacyReport | None:
     """Train, save the model and its report at the output, and return the report (None but in the leading process).
 
     The state of an unfinished run lies in a folder beside the output until then. ``interrupts`` is entered for the
-    training alone. Raises PrivctlError in one sentence for what cannot go on; what was saved before stays.
+    training alone; ``told`` hears what the user should know before it. Raises PrivctlError in one sentence for what
+    cannot go on; what was saved before stays.
     """
     request, recipe = job.request, job.recipe
     output = request.output
@@ -88,7 +92,12 @@ def carry_out(
     device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model).to(device)
     network = prepared(network, job)
-    precision = way.precision(network, device)  # before the folder, for it may refuse what was asked
+    # Before the folder, for they may refuse what was asked.
+    if request.method is not Method.PLAIN:
+        job = tested(job, network, device, gradient_stages(job, network, device), told)
+    precision = way.precision(job, network, device)
+    job = rehearsed(job, network, device, precision)
+    secret_draws(network)
     folder, start = open_folder(job, crew, way.facts)
     if folder is not None:
         for name, content in way.files.items():

@@ -39,6 +39,10 @@ class Precision(Protocol):
         """Inside, the network computes as the step wants it; the rows that pass are ``examples`` of the task."""
         ...
 
+    def rehearsal(self, keys: Sequence[int]) -> AbstractContextManager[None]:
+        """Inside, before any step, the network computes as far from itself as any step will; ``keys`` as of tasks."""
+        ...
+
     def tensors(self) -> Mapping[str, Tensor]:
         """What ``restore`` needs, beside ``measured``."""
         ...
@@ -66,6 +70,10 @@ class FullPrecision:
         """See ``Precision``."""
 
     def on(self, examples: Sequence[int]) -> AbstractContextManager[None]:
+        """See ``Precision``."""
+        return nullcontext()
+
+    def rehearsal(self, keys: Sequence[int]) -> AbstractContextManager[None]:
         """See ``Precision``."""
         return nullcontext()
 

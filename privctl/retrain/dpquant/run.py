@@ -10,6 +10,7 @@ import torch
 from privctl.codec import encode_value
 from privctl.randomness import NoiseSource
 from privctl.retrain import run
+from privctl.retrain.contribution import Told
 from privctl.retrain.dpquant.measurements import Measurements, measurements_of
 from privctl.retrain.dpquant.plan import Bits, asked_of, bits_of
 from privctl.retrain.dpquant.report import amended
@@ -35,23 +36,24 @@ def carry_out(
     heard: Listener = lambda _: None,
     interrupts: Interrupts = AT_ONCE,
     planned: Callable[[Bits], None] = lambda _: None,
+    told: Told = lambda _: None,
 ) -> PrivacyReport | None:
     """As ``retrain.run.carry_out``; ``planned`` hears of the layers before the first step."""
     request = job.request
     seed = public_seed(request, crew, asked_of(request).public_seed)
     made: list[Quantization] = []
 
-    def precision(network: nn.Module, device: torch.device) -> Quantization:
-        bits = bits_of(job, network, device, seed)
+    def precision(settled: Job, network: nn.Module, device: torch.device) -> Quantization:
+        bits = bits_of(settled, network, device, seed)
         planned(bits)
-        made.append(_quantization(job, bits, network, device, crew))
+        made.append(_quantization(settled, bits, network, device, crew))
         return made[0]
 
     def amend(report: PrivacyReport, finished: Finished) -> PrivacyReport:
         return amended(report, job, made[0], finished, seed)
 
     way = Way(facts=_facts(job), files={SEED_FILE: seed.hex().encode()}, precision=precision, amend=amend)
-    return run.carry_out(job, crew, progress, heard, interrupts, way)
+    return run.carry_out(job, crew, progress, heard, interrupts, way, told)
 
 
 def measurements(job: Job) -> Measurements | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,9 @@ from privctl.accounting.sign_bits import dithered_ledger, gaussian_ledger, respo
 from privctl.domain.errors import UsageFault
 from privctl.domain.events import Ledger, SignBits
 from privctl.retrain.budget import require_one, require_positive
-from privctl.training.directional import Derivatives, Fired, Method
+from privctl.training.contribution import ClippedDerivatives, Stage
+from privctl.training.contribution.findings import ROUNDING_REDUCED
+from privctl.training.directional import Derivatives, Fired, Method, direction
 from privctl.training.ferret.groups import Groups, cut, numbers, trainable
 from privctl.training.ferret.masks import Masks
 from privctl.training.ferret.publish import (
@@ -29,7 +32,8 @@ from privctl.training.ferret.publish import (
 from privctl.training.ferret.update import UpdateRule
 
 if TYPE_CHECKING:
-    from torch import nn
+    import torch
+    from torch import Tensor, nn
 
     from privctl.randomness import NoiseSource
     from privctl.retrain.prepare import Job
@@ -146,6 +150,30 @@ def methods_used(plan: FerretPlan, engine: Derivatives) -> dict[str, int]:
         if fired:
             found[str(engine.chosen(fired, per_example=per_example))] += 1
     return dict(sorted(found.items()))
+
+
+def derivative_stages(job: Job, plan: FerretPlan, engine: Derivatives, device: torch.device) -> list[Stage]:
+    """How derivatives are clipped: by each method that the run will take, in the first step that does."""
+    shapes = {name: p.shape for name, p in engine.network.named_parameters()}
+    steps: dict[Method, tuple[list[Fired], list[Mapping[str, Tensor]]]] = {}
+    for step in range(plan.masks.steps):
+        fired = [Fired(index=index, parameters=plan.groups[index]) for index in plan.masks.fired(step)]
+        if not fired or (method := engine.chosen(fired, per_example=True)) in steps:
+            continue
+        along: list[Mapping[str, Tensor]] = [
+            direction(plan.masks.seed, step, group.index, {name: shapes[name] for name in group.parameters}, device)
+            for group in fired
+        ]
+        steps[method] = (fired, along)
+    if not steps:
+        return []
+    view = ClippedDerivatives(engine=engine, asked=list(steps.values()))
+    named = "derivatives by " + ", ".join(sorted(steps))
+    found = [Stage(name=f"{named}, float32", view=view)]
+    if job.recipe.bf16 or device.type != "cpu":
+        said = "bfloat16" if job.recipe.bf16 else str(device.type)
+        found.append(Stage(name=f"{named}, {said}", view=view, rounding=ROUNDING_REDUCED, reduced=job.recipe.bf16))
+    return found
 
 
 def check(request: RetrainRequest) -> None:

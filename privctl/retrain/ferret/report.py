@@ -19,6 +19,7 @@ from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports import file_artifact, now, versions
 from privctl.retrain.budget import sampled
+from privctl.retrain.contribution import borne_out
 from privctl.retrain.ferret.plan import FerretPlan
 from privctl.retrain.prepare import Job
 from privctl.retrain.report import (
@@ -94,7 +95,8 @@ def guarantees_of(job: Job, done: Done) -> Iterator[Guarantee]:
     assert delta is not None
     shared = (*premises(job), _public_masks(job))
     if ledger is not None:
-        yield from _sound(ledger, delta, (*shared, *secret_noise(done.noise)), plan.release)
+        rests = (*shared, *secret_noise(done.noise))
+        yield from (borne_out(found, job) for found in _sound(ledger, delta, rests, plan.release))
     if plan.release in (Release.PUBLISHED, Release.DITHERED):
         order = () if sampled(job.request) else (_passes(),)
         yield average_case(plan.signs, (*shared, *order))

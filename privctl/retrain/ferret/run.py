@@ -15,7 +15,8 @@ from privctl.randomness import NoiseSource
 from privctl.reports import file_artifact
 from privctl.retrain.adapt import adapted, merged
 from privctl.retrain.budget import sampled
-from privctl.retrain.ferret.plan import FerretPlan, methods_used, plan_for
+from privctl.retrain.contribution import Told, tested
+from privctl.retrain.ferret.plan import FerretPlan, derivative_stages, methods_used, plan_for
 from privctl.retrain.ferret.report import Done, report_for
 from privctl.retrain.public_seed import SEED_FILE, public_seed
 from privctl.retrain.run import (
@@ -32,6 +33,7 @@ from privctl.retrain.run import (
 )
 from privctl.storage.atomic import require_absent, write_bytes
 from privctl.training.batches import BatchSource, Passes, PoissonBatches
+from privctl.training.contribution.carried import secret_draws
 from privctl.training.directional import Derivatives
 from privctl.training.ferret.ask import Data
 from privctl.training.ferret.compare import Comparison
@@ -61,6 +63,7 @@ def carry_out(
     heard: Listener = lambda _: None,
     interrupts: Interrupts = AT_ONCE,
     planned: Callable[[FerretPlan], None] = lambda _: None,
+    told: Told = lambda _: None,
 ) -> PrivacyReport | None:
     """As ``retrain.run.carry_out``; ``planned`` hears of what was decided before the first step."""
     request = job.request
@@ -73,15 +76,19 @@ def carry_out(
     network = _network(job).to(device)
     plan = plan_for(job, network, seed)
     planned(plan)
+    publisher = plan.publisher(job, source := NoiseSource())
+    engine = Derivatives(network, request.ferret.derivatives)
+    network = prepared(network, job)
+    stages = [] if publisher.clip_norm is None else derivative_stages(job, plan, engine, device)
+    job = tested(job, network, device, stages, told)
+    secret_draws(network)
     folder, start = open_folder(job, crew, _settings(job))
     if folder is not None:
         write_bytes(folder.path / SEED_FILE, seed.hex().encode())
     base = base_of(named_tensors(network))
-    noise = KeyedNoise(source := NoiseSource())
-    engine = Derivatives(network, request.ferret.derivatives)
-    publisher = plan.publisher(job, source)
+    noise = KeyedNoise(source)
     data = Data(
-        network=prepared(network, job),
+        network=network,
         task=job.task,
         dimensions=plan.sizes,
         recipe=job.recipe,

@@ -19,6 +19,8 @@ from privctl.training.quantized import QuantizedLayers
 from privctl.training.tasks.base import Task
 
 _PREFIX = "dpquant."
+#: The place of a rehearsal's words, behind those of steps and measurements.
+_REHEARSAL = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,17 @@ class Quantization:
         """See ``Precision``."""
         with self.layers.on(self.task.keys(examples)):
             yield
+
+    @contextmanager
+    def rehearsal(self, keys: Sequence[int]) -> Iterator[None]:
+        """See ``Precision``: all layers that may be quantized are."""
+        self.layers.choose(frozenset(self.schedule.names))
+        self.layers.begin(_REHEARSAL)
+        try:
+            with self.layers.on(keys):
+                yield
+        finally:
+            self.layers.choose(frozenset())
 
     def tensors(self) -> Mapping[str, Tensor]:
         """See ``Precision``."""

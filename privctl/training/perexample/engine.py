@@ -7,7 +7,7 @@ keeps its inputs and its output's gradients, from which come first every example
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -71,6 +71,11 @@ class PerExample:
         #: Parameters that the first batch did not use: autograd watches whether a later one does, unseen by hooks.
         self._idle: set[str] = set()
 
+    @property
+    def groups(self) -> list[list[str]]:
+        """The names of the parameters that are clipped together."""
+        return self._groups
+
     def __enter__(self) -> Self:
         return self
 
@@ -113,6 +118,23 @@ class PerExample:
         assert expected is not None
         with torch.no_grad(), full_precision(losses.device):
             self._compare(terms, self._norms(squares_by_parameter(terms), losses), expected)
+
+    def rows(
+        self, losses_of: Callable[[], Tensor], rows: Sequence[int], keep: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, list[dict[str, Tensor]]]:
+        """The losses (n,), and of each of ``rows`` what ``keep`` makes of its unclipped gradient, by parameter.
+
+        These are the gradients that ``accumulate`` would clip and add. Nothing is added, and no more than one parameter
+        of one row is held at a time. Parameters that the pass did not use are left out. Raises as ``accumulate`` does.
+        """
+        self._check_modules()
+        losses, terms, expected = self._pass(losses_of)
+        with torch.no_grad(), full_precision(losses.device):
+            norms = self._norms(squares_by_parameter(terms), losses)
+            if expected is not None:
+                self._compare(terms, norms, expected)
+            found = [{name: keep(_of_row(uses, row)) for name, uses in terms.items()} for row in rows]
+        return losses.detach(), found
 
     def _pass(self, losses_of: Callable[[], Tensor]) -> tuple[Tensor, dict[str, list[Term]], check.Reference | None]:
         """Forward and backward, with what the hooks recorded and, the first time, what autograd finds."""
@@ -209,6 +231,13 @@ class PerExample:
         finally:
             for parameter in self.trainable.values():
                 parameter.requires_grad_(True)
+
+
+def _of_row(terms: list[Term], row: int) -> Tensor:
+    total = terms[0].example_gradients(slice(row, row + 1))[0]
+    for term in terms[1:]:
+        total = total + term.example_gradients(slice(row, row + 1))[0]
+    return total
 
 
 def _add(parameter: nn.Parameter, terms: list[Term], factors: Tensor) -> None:

@@ -60,7 +60,10 @@ class Task(Protocol):
         ...
 
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-        """Each example's loss (n,) in nats, float32; row i depends on row i of ``batch`` only, whatever its padding."""
+        """Each example's loss (n,) in nats, float32.
+
+        Row i must depend on row i of ``batch`` only, whatever its padding: ``contribution.examine`` tests it.
+        """
         ...
 
     def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:

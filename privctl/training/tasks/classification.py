@@ -49,7 +49,7 @@ class TextClassification(CorpusTask):
         """See ``Task``; ``labels`` (n,) int64."""
         rows = self.rows(examples)
         labels = torch.tensor([self.labels[row.record] for row in rows], dtype=torch.int64)
-        return {**padded(rows, self.facts.pad, device), "labels": labels.to(device)}
+        return {**padded(rows, self.facts.pad, device, self.padding), "labels": labels.to(device)}
 
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """See ``Task``."""
@@ -60,7 +60,7 @@ class TextClassification(CorpusTask):
         found = []
         everything = range(len(self.corpus.examples))
         with measuring(network):
-            for group in grouped(everything, self.corpus.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS):
+            for group in grouped(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS):
                 batch = self.batch(group, device, 0)
                 found.append((self._logits(network, batch), batch["labels"]))
         return _score(found)

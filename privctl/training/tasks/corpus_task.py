@@ -11,11 +11,16 @@ from privctl.training.tasks.encoding import Corpus, Encoded, TextFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusTask:
-    """Encoded texts for a model of which ``facts`` tell; ``seed`` makes the draws, which need not stay secret."""
+    """Encoded texts for a model of which ``facts`` tell; ``seed`` makes the draws, which need not stay secret.
+
+    ``padding`` is the length in tokens to which every row is padded, whatever it is batched with; None pads to the
+    longest of the batch. It must not come from the examples.
+    """
 
     corpus: Corpus
     facts: TextFacts
     seed: int = 0
+    padding: int | None = None
 
     def __len__(self) -> int:
         """Units that are sampled."""
@@ -26,7 +31,11 @@ class CorpusTask:
     ) -> Iterator[list[int]]:
         """See ``Task``."""
         drawn = list(self.corpus.units.draw(units, self.seed, step))
-        return grouped(drawn, self.corpus.length, max_examples, max_tokens)
+        return grouped(drawn, self.length, max_examples, max_tokens)
+
+    def length(self, example: int) -> int:
+        """Tokens of an example with the padding that it always has."""
+        return max(self.corpus.length(example), self.padding or 0)
 
     def rows(self, examples: Sequence[int]) -> list[Encoded]:
         """The examples themselves."""

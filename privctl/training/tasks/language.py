@@ -21,9 +21,9 @@ _HIDDEN = 0.8
 _REPLACED = 0.1
 
 
-def padded(rows: Sequence[Encoded], pad: int, device: torch.device) -> dict[str, Tensor]:
-    """``input_ids`` and ``attention_mask``, both (n, longest) int64, filled up on the right."""
-    length = max(len(row.ids) for row in rows)
+def padded(rows: Sequence[Encoded], pad: int, device: torch.device, least: int | None = None) -> dict[str, Tensor]:
+    """``input_ids`` and ``attention_mask``, both (n, longest) int64, filled up on the right to ``least`` or more."""
+    length = max(least or 0, *(len(row.ids) for row in rows))
     ids = np.full((len(rows), length), pad, np.int64)
     mask = np.zeros((len(rows), length), np.int64)
     for i, row in enumerate(rows):
@@ -50,7 +50,7 @@ class CausalLanguage(CorpusTask):
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
         """See ``Task``; ``targets`` (n, length) are the next ids, ``weights`` 1 / (those that count) where one does."""
         rows = self.rows(examples)
-        inputs = padded(rows, self.facts.pad, device)
+        inputs = padded(rows, self.facts.pad, device, self.padding)
         weights = np.zeros(tuple(inputs["input_ids"].shape), np.float32)
         for i, row in enumerate(rows):
             weights[i, : len(row.ids) - 1] = row.counted[1:] / row.counted.sum()
@@ -68,7 +68,7 @@ class CausalLanguage(CorpusTask):
         total, tokens = 0.0, 0
         everything = range(len(self.corpus.examples))
         with measuring(network):
-            for group in grouped(everything, self.corpus.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS):
+            for group in grouped(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS):
                 counts = [int(self.corpus.examples[e].counted.sum()) for e in group]
                 losses = self.losses(network, self.batch(group, device, 0)).double().cpu()
                 total += float(losses @ torch.tensor(counts, dtype=torch.float64))
@@ -93,7 +93,7 @@ class MaskedLanguage(CorpusTask):
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
         """See ``Task``; ``targets`` (n, length) are the true ids, ``weights`` 1 / (tokens asked for) where asked."""
         rows = self.rows(examples)
-        inputs = padded(rows, self.facts.pad, torch.device("cpu"))
+        inputs = padded(rows, self.facts.pad, torch.device("cpu"), self.padding)
         targets = inputs["input_ids"].clone()
         weights = torch.zeros(targets.shape)
         for i, row in enumerate(rows):
@@ -112,7 +112,7 @@ class MaskedLanguage(CorpusTask):
         total, right, tokens = 0.0, 0, 0
         everything = range(len(self.corpus.examples))
         with measuring(network):
-            for group in grouped(everything, self.corpus.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS):
+            for group in grouped(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS):
                 batch = self.batch(group, device, 0)
                 asked, targets = batch["weights"] > 0, batch["targets"]
                 logits = self._logits(network, batch)

@@ -1,0 +1,171 @@
+"""That a record's contribution is its own: tested before a run begins, cured by padding where that helps, reported."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from privctl.domain.guarantee import AssumptionState, Guarantee, status_of
+from privctl.retrain.prepare import Job
+from privctl.training.contribution import (
+    ClippedGradients,
+    Dependence,
+    Dependent,
+    Limits,
+    Losses,
+    Stage,
+    Tested,
+    examine,
+)
+from privctl.training.contribution.findings import ROUNDING_QUANTIZED, ROUNDING_REDUCED
+from privctl.training.perexample.clipping import Clipping
+from privctl.training.precision import Precision
+from privctl.training.recipe import Method
+from privctl.training.tasks.corpus_task import CorpusTask
+from privctl.training.tasks.encoding import TextOptions, length_limit
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+#: Hears what the user should know before the run begins.
+Told = Callable[[str], None]
+
+NAME = "contribution"
+#: The key among a report's parameters.
+RECORDED = "contribution_test"
+
+
+def tested(job: Job, network: nn.Module, device: torch.device, stages: Sequence[Stage], told: Told) -> Job:
+    """The job with the test that it passed, and with a padding of all texts where only that makes it pass.
+
+    Raises Dependent where a record's contribution depends on other records, InputFault for what cannot be trained.
+    """
+    limits = limits_of(job)
+    try:
+        return replace(job, contribution=examine(network, job.task, limits, stages, device))
+    except Dependent as fault:
+        alike = limits.length is not None and isinstance(job.task, CorpusTask)
+        if limits.length is None or not alike or fault.kind is Dependence.PARAMETERS:
+            raise
+        padded = replace(job, task=_padded(job.task, limits.length), held_out=_padded(job.held_out, limits.length))
+        found = examine(network, padded.task, limits, stages, device)
+        told(
+            f"this model makes a record's gradient depend on {fault.kind}; every text is padded to {limits.length} "
+            "tokens, whatever it is batched with (--max-length lowers that)"
+        )
+        return replace(padded, contribution=found)
+
+
+def rehearsed(job: Job, network: nn.Module, device: torch.device, precision: Precision) -> Job:
+    """The same for layers that a run computes in few bits, whose test is added to the job's; raises as ``tested``."""
+    if not precision.rounds or job.contribution is None:
+        return job
+    gradients = ClippedGradients(
+        network=network, clipping=clipping_of(job), around=precision.rehearsal, rounds=precision.rounds
+    )
+    reduced = job.recipe.bf16
+    stages = [
+        Stage(name="quantized layers", view=gradients, rounding=ROUNDING_QUANTIZED, reduced=reduced),
+        Stage(
+            name="losses as measured",
+            view=Losses(network=network, around=precision.rehearsal),
+            rounding=ROUNDING_QUANTIZED,
+            reduced=reduced,
+        ),
+    ]
+    more = examine(network, job.task, limits_of(job), stages, device)
+    both = replace(
+        job.contribution,
+        differences={**job.contribution.differences, **more.differences},
+        allowed={**job.contribution.allowed, **more.allowed},
+    )
+    return replace(job, contribution=both)
+
+
+def gradient_stages(job: Job, network: nn.Module, device: torch.device) -> list[Stage]:
+    """How gradients are clipped; none where they are not."""
+    if job.request.method is Method.PLAIN:
+        return []
+    view = ClippedGradients(network=network, clipping=clipping_of(job))
+    found = [Stage(name="float32", view=view)]
+    if job.recipe.bf16 or device.type != "cpu":
+        said = "bfloat16" if job.recipe.bf16 else str(device.type)
+        found.append(Stage(name=said, view=view, rounding=ROUNDING_REDUCED, reduced=job.recipe.bf16))
+    return found
+
+
+def clipping_of(job: Job) -> Clipping:
+    """How the job's gradients are clipped."""
+    return Clipping(norm=job.recipe.clip_norm, style=job.request.clipping)
+
+
+def limits_of(job: Job) -> Limits:
+    """What the run may put through the network at once, from public settings and the number of examples."""
+    text, recipe = job.model.text, job.recipe
+    length = None if text is None else length_limit(text, TextOptions(max_length=job.request.data.max_length))
+    return Limits(
+        rows=min(recipe.micro_examples, len(job.task), _most(job)),
+        tokens=recipe.micro_tokens,
+        length=length,
+        classes=len(job.model.labels or ()),
+    )
+
+
+def _most(job: Job) -> int:
+    """More examples than this are in no batch; of a Poisson batch that fails once in 10^10 (Bernstein's bound)."""
+    size = job.recipe.batch_size
+    return math.ceil(size) if job.request.method is Method.CLIPPED else math.ceil(size + 6 * math.sqrt(size) + 20)
+
+
+def _padded(task: Any, length: int) -> Any:
+    """The same with every text padded; what is no text as it is."""
+    return replace(task, padding=length) if isinstance(task, CorpusTask) else task
+
+
+def borne_out(guarantee: Guarantee, job: Job) -> Guarantee:
+    """The guarantee with what its contribution rests on, which without a test is asserted only."""
+    found = tuple(
+        replace(each, statement=f"{each.statement}{_said(job.contribution)}", state=_state(job, each.state))
+        if each.name == NAME
+        else each
+        for each in guarantee.assumptions
+    )
+    before, after = status_of(guarantee.assumptions), status_of(found)
+    return replace(guarantee, assumptions=found, status=after if guarantee.status is before else guarantee.status)
+
+
+def _state(job: Job, state: AssumptionState) -> AssumptionState:
+    untested = job.contribution is None and state is AssumptionState.ENFORCED
+    return AssumptionState.ASSERTED if untested else state
+
+
+def _said(found: Tested | None) -> str:
+    if found is None:
+        return "; whether its gradient is its own was not tested"
+    if not found.allowed:
+        return "; tested on made-up records before the first step: no batch leaves anything behind for another"
+    padded = "" if found.padding is None else f", every text being padded to {found.padding} tokens"
+    allowed = ", ".join(f"{share:g} of its size in {name}" for name, share in found.allowed.items())
+    return (
+        "; tested on made-up records before the first step: loss and gradient were the same alone and in batches of up "
+        f"to {found.rows} records and {found.tokens} padded tokens, within rounding of {allowed}{padded}"
+    )
+
+
+def recorded(job: Job) -> dict[str, Any]:
+    """What a report's parameters say of the test."""
+    found = job.contribution
+    if found is None:
+        return {}
+    return {
+        RECORDED: {
+            "records": found.rows,
+            "tokens": found.tokens,
+            "padded_to": found.padding,
+            "differences": dict(found.differences),
+            "allowed": dict(found.allowed),
+        }
+    }

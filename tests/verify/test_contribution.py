@@ -1,0 +1,59 @@
+"""A report's word that a record's gradient is its own is borne out by the self-test that it records."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privctl.domain.errors import ExitCode
+from tests.verify.reports import trained
+from verify.run import read, verify
+
+KEY = "contribution_test"
+MUTANTS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "no test": lambda p: p.pop(KEY),
+    "a test of nothing": lambda p: p[KEY].update(differences={}, allowed={}),
+    "a test of no words": lambda p: p.update({KEY: "passed"}),
+    "too far": lambda p: p[KEY]["differences"].update(float32=2e-4),
+    "more allowed": lambda p: [p[KEY][part].update(float32=0.05) for part in ("differences", "allowed")],
+    "no number": lambda p: p[KEY]["differences"].update(float32="little"),
+    "another stage": lambda p: p[KEY].update(differences={"bfloat16": 0.01}, allowed={"bfloat16": 0.1}),
+    "not what was allowed": lambda p: p[KEY]["allowed"].pop("float32"),
+}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("reports"), "dp-sgd")
+
+
+def test_the_genuine_report_passes(report: Path) -> None:
+    assert verify(report, read(report)).exit_code is ExitCode.OK
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_claim_without_its_test_is_refuted(name: str, report: Path) -> None:
+    changed = copy.deepcopy(json.loads(report.read_text()))
+    MUTANTS[name](changed["parameters"])
+    place = report.with_name("mutant.report.json")
+    place.write_text(json.dumps(changed))
+    found = verify(place, read(place))
+    assert found.exit_code is ExitCode.REFUTED
+    assert any("'contribution' is said to be enforced, but" in v.reason for v in found.verdicts)
+
+
+def test_asserted_needs_no_test(report: Path) -> None:
+    changed = json.loads(report.read_text())
+    del changed["parameters"][KEY]
+    for guarantee in changed["guarantees"]:
+        for assumption in guarantee["assumptions"]:
+            if assumption["name"] == "contribution":
+                assumption["state"] = "asserted"
+    place = report.with_name("asserted.report.json")
+    place.write_text(json.dumps(changed))
+    assert verify(place, read(place)).exit_code is ExitCode.OK
