@@ -22,7 +22,8 @@ _LARGEST = 1e300
 def contradictions(report: PrivacyReport) -> Iterator[str]:
     """Each disagreement in one sentence that names what disagrees."""
     try:
-        yield from _OF_STEP.get(report.step, lambda _: iter(()))(report)
+        if report.step in _OF_STEP:
+            yield from _OF_STEP[report.step](report)
     except (ArithmeticError, ValueError) as error:
         yield f"the parameters hold a number that no {report.step} step has: {error}"
     deltas = {g.delta for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP}

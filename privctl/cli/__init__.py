@@ -108,8 +108,7 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        error.message = plain(error.message)
-        error.show()
+        _show(error)
         return ExitCode.USAGE
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted; nothing was left under its final name that is not complete", ExitCode.INTERRUPTED)
@@ -119,6 +118,16 @@ def run(arguments: list[str]) -> int:
         return ExitCode.FAILURE
     except Exception as error:
         return _fail(*_unexpected(error))
+
+
+def _show(error: click.ClickException) -> None:
+    """What click says of a call that makes no sense, whatever the call holds."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None:
+        click.echo(context.get_usage(), err=True)
+        if context.command.get_help_option(context) is not None:
+            click.echo(f"Try '{context.command_path} {context.help_option_names[0]}' for help.\n", err=True)
+    click.echo(f"Error: {plain(error.format_message())}", err=True)
 
 
 def _unexpected(error: Exception) -> tuple[str, int]:

@@ -41,9 +41,22 @@ def _rule(rule: Rule) -> dict[str, Any]:
     return {
         "id": rule.name,
         "shortDescription": {"text": rule.about},
+        "fullDescription": {"text": _described(rule)},
         "help": {"text": f"The rule {rule.name} of privctl gate: {rule.about}."},
         "defaultConfiguration": {"level": "error"},
     }
+
+
+def _described(rule: Rule) -> str:
+    waived = (
+        "A waiver of the policy may accept a finding for a time."
+        if rule.waivable
+        else "No waiver accepts a finding, for it says whether the reports can be believed at all."
+    )
+    return (
+        f"The gate asks that {rule.about}. A finding is an error where that is not so, and a warning where the reports "
+        f"do not tell. {waived}"
+    )
 
 
 def _result(judgement: GateJudgement, each: Finding, index: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -132,14 +133,134 @@ def test_no_input_of_the_action_becomes_a_command(place: Path, root: Path) -> No
     assert not (place / "stolen").exists()
 
 
-def test_what_the_action_installs_is_what_a_gate_needs(root: Path) -> None:
+def test_the_action_installs_what_is_pinned_by_hash(root: Path, tmp_path: Path) -> None:
+    whole = yaml.safe_load((root / "action.yml").read_text())
+    (install,) = [step for step in whole["runs"]["steps"] if step.get("if") == "inputs.install == 'true'"]
+    assert "pip" not in install["run"], "the launcher installs"
+    folder = launcher(root, tmp_path)
+    paths = tmp_path / "paths"
+    done = subprocess.run(
+        ["bash", "-e", "-c", install["run"]],
+        env={**os.environ, "GITHUB_ACTION_PATH": str(folder.parent), "GITHUB_PATH": str(paths)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert shutil.which("privctl", path=paths.read_text().strip()) == str(folder / "privctl")
+
+
+def launcher(root: Path, tmp_path: Path) -> Path:
+    """``ci`` of a checkout whose environment is there already, so that nothing is downloaded."""
+    checkout = tmp_path / "checkout"
+    shutil.copytree(root / "ci", checkout / "ci", ignore=shutil.ignore_patterns(".environment"))
+    (checkout / "privctl").symlink_to(root / "privctl")
+    programs = checkout / "ci/.environment/bin"
+    programs.mkdir(parents=True)
+    (programs / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    (programs / "python").chmod(0o755)
+    shutil.copy(root / "ci/requirements.txt", checkout / "ci/.environment/installed.txt")
+    return checkout / "ci"
+
+
+def test_the_launcher_runs_its_own_checkout(root: Path, tmp_path: Path, place: Path) -> None:
+    program = launcher(root, tmp_path) / "privctl"
+    (place / "privctl").mkdir()
+    (place / "privctl/__init__.py").write_text("raise SystemExit(99)")
+    (place / "click.py").write_text("raise SystemExit(98)")
+    call = [str(program), "gate", "release/model.report.json", "--max-epsilon", "8"]
+    done = subprocess.run(call, cwd=place, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert done.stdout.startswith("gate: ")
+
+
+def test_the_launcher_refuses_an_old_python(root: Path, tmp_path: Path) -> None:
+    folder = launcher(root, tmp_path)
+    (folder / ".environment/installed.txt").write_text("another set\n")
+    (tmp_path / "old").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "old").chmod(0o755)
+    more = {**os.environ, "PYTHON": str(tmp_path / "old")}
+    done = subprocess.run([str(folder / "privctl"), "--version"], env=more, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "older than Python 3.11" in done.stderr
+
+
+_BARE = """
+import sys
+ALLOWED = {"privctl", "audits", "verify", "click", "blake3", "typing_extensions"}
+class Bare:
+    def find_spec(self, name, path=None, target=None):
+        top = name.split(".")[0]
+        if top not in ALLOWED and top not in sys.stdlib_module_names:
+            raise ModuleNotFoundError(f"No module named {top!r}", name=top)
+sys.meta_path.insert(0, Bare())
+from privctl.cli import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("form", ["text", "json", "sarif", "junit", "github", "markdown"])
+def test_a_gate_needs_blake3_and_click_alone(place: Path, root: Path, form: str) -> None:
+    gate = ["gate", "release/model.report.json", "release/model.audit.report.json", "--model", "release/model"]
+    for call in ([*gate, "--policy", "privctl-policy.toml", "--format", form], ["inspect", "release/model"]):
+        done = subprocess.run(
+            [sys.executable, "-c", _BARE, *call],
+            cwd=place, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+
+
+def pinned(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^([A-Za-z0-9_.-]+)==([\w.]+)", text.replace("_", "-"), re.MULTILINE))
+
+
+def test_the_pins_are_those_that_are_tested(root: Path) -> None:
     import tomllib
 
-    wanted = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
-    text = (root / "action.yml").read_text()
-    for name in ("blake3", "click"):
-        (need,) = [each for each in wanted if each.startswith(name)]
-        assert f"'{need}'" in text
+    text = (root / "ci/requirements.txt").read_text()
+    found = pinned(text)
+    assert set(found) == {"blake3", "click", "typing-extensions"}
+    tested = pinned((root / "constraints.txt").read_text())
+    assert found == {name: tested[name] for name in found}
+    assert len(set(re.findall("sha256:([0-9a-f]{64})", text))) == text.count("sha256:") >= 17
+    version = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert {"blake3>=1.0", "click>=8.1"} <= set(version["dependencies"])
+    gitlab = " ".join(example(root, "gitlab-ci.yml")["privacy gate"]["before_script"])
+    for name, number in found.items():
+        assert f" {name}=={number}" in gitlab
+    assert "--no-deps" in gitlab
+
+
+def test_the_bill_of_materials(root: Path) -> None:
+    whole = json.loads((root / "ci/sbom.json").read_text())
+    made = subprocess.run([sys.executable, str(root / "ci/sbom.py")], capture_output=True, text=True, check=True)
+    assert json.loads(made.stdout) == whole, "run python ci/sbom.py > ci/sbom.json"
+    assert (whole["bomFormat"], whole["specVersion"]) == ("CycloneDX", "1.5")
+    text = (root / "ci/requirements.txt").read_text()
+    assert {c["name"]: c["version"] for c in whole["components"]} == pinned(text)
+    held = {h["content"] for c in whole["components"] for h in c["hashes"]}
+    assert held == set(re.findall("sha256:([0-9a-f]{64})", text))
+    assert len({c["bom-ref"] for c in whole["components"]}) == 3
+    assert whole["dependencies"][0]["dependsOn"] == sorted(c["bom-ref"] for c in whole["components"])
+
+
+@pytest.mark.parametrize("line", ["click>=8", "click==8.5.1", "click==8.5.1 --hash=md5:00", "-r other.txt"])
+def test_what_is_not_pinned_by_hash_is_no_bill(root: Path, line: str) -> None:
+    import runpy
+
+    pins = runpy.run_path(str(root / "ci/sbom.py"))["pins"]
+    with pytest.raises(ValueError, match="is not NAME==VERSION"):
+        pins(f"# comment\n{line}\n")
+
+
+@pytest.mark.parametrize("path", [".github/workflows/ci.yml", "examples/ci/github.yml", "README.md"])
+def test_actions_of_others_are_pinned_by_commit(root: Path, path: str) -> None:
+    """Each with the version it is; ``git ls-remote --tags`` of the action's repository tells."""
+    used = re.findall(r"uses: (\S+)( # v\d+\.\d+\.\d+)?", (root / path).read_text())
+    assert used
+    for name, version in used:
+        if not name.startswith("OWNER/"):
+            assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name)
+            assert version
 
 
 def test_the_gitlab_template(place: Path, root: Path) -> None:
@@ -172,8 +293,9 @@ def test_the_hook_for_others(root: Path) -> None:
     (hook,) = yaml.safe_load((root / ".pre-commit-hooks.yaml").read_text())
     (repository,) = example(root, "pre-commit-config.yaml")["repos"]
     assert hook["id"] == repository["hooks"][0]["id"]
-    assert hook["entry"] == "privctl gate"
-    assert hook["language"] == "python"
+    program, command = hook["entry"].split()
+    assert (program, command, hook["language"]) == ("ci/privctl", "gate", "script")
+    assert os.access(root / program, os.X_OK)
     assert re.search(hook["files"], "a/pyproject.toml")
 
 

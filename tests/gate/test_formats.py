@@ -202,6 +202,19 @@ def test_sarif(text: str) -> None:
     assert suppressed["suppressions"][0]["status"] == "accepted"
 
 
+def test_every_sarif_rule_is_described_in_full() -> None:
+    (run,) = json.loads(sarif.render(judgement("x")))["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    assert len(rules) > 10
+    for rule in rules:
+        short, full = rule["shortDescription"]["text"], rule["fullDescription"]["text"]
+        assert short in full
+        assert len(short) < len(full) <= 1000
+    told = {rule["id"]: rule["fullDescription"]["text"] for rule in rules}
+    assert "No waiver accepts" in told["model"]
+    assert "may accept a finding" in told["max_auc"]
+
+
 def test_sarif_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert sarif.uri_of(str(tmp_path / "a b" / "é.json")) == "a%20b/%C3%A9.json"

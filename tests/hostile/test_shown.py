@@ -21,7 +21,10 @@ from privctl.render.plain import json_text, plain, seen
 from tests.hostile.bombs import facts
 from tests.render import made
 
-EVIL = "\n::stop-commands::x\r\n ::set-env name=A::b\x1b]0;title\x07\x1b[2J\x1b[32m\u202e\x9b31m\u2028::add-mask::y ##[error]z ##vso[a]b\x08"
+EVIL = (
+    "\n::stop-commands::x\r\n ::set-env name=A::b\x1b]0;title\x07\x1b[2J\x1b[32m\u202e\x9b31m\u2028::add-mask::y "
+    "##[error]z ##vso[a]b\x08"
+)
 #: What is in no output, but for the colours that privctl itself uses.
 _OWN = re.compile("\x1b\\[(?:3[123]|0)m")
 
