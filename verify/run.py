@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.codec import decode
+from privctl.codec import decode, parse_json
 from privctl.domain.errors import ExitCode, InputFault, PrivctlError
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Guarantee, Notion, Status
@@ -23,7 +23,8 @@ from verify.measured.noise import LEVEL, Measured, complaints, measure
 from verify.parameters import contradictions
 from verify.planned import Part, parts_of
 from verify.premises import faults
-from verify.recompute.protection import KEY, check_plan
+from verify.recompute.book import check_book
+from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
 
 _MODEL = "model"
 #: No step states more than a dozen; each takes up to some seconds.
@@ -226,8 +227,18 @@ def _plans(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
             with SafetensorsFile(place) as file:
                 if KEY in file.metadata:
                     yield from check_plan(file)
+                    yield from _book(path, report, file)
         except InputFault as fault:
             yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=str(fault))
+
+
+def _book(path: Path, report: PrivacyReport, file: SafetensorsFile) -> Iterator[Verdict]:
+    """The plan against its book of secrets, where the step read that and it is still there."""
+    facts = parse_json(file.metadata[KEY], str(file.path))
+    digest = facts.get("secrets") if isinstance(facts, dict) else None
+    for artifact, place in _at_hand(path, report.inputs):
+        if artifact.role == "secrets" and artifact.digest == digest == file_digest(place):
+            yield from check_book(names_of(file), arrays_of(file), report.parameters, place)
 
 
 def _noise(report: PrivacyReport, measured: Sequence[Measured]) -> tuple[list[Verdict], list[Evidence]]:

@@ -84,6 +84,7 @@ def _plan(settings: Weights, folder: Path) -> list[str]:
         *("secrets", "plan", str(folder / "private.jsonl"), "--secrets", str(folder / "rare.jsonl")),
         *("--steps", str(settings.steps), "--batch-size", str(settings.batch_size)),
         *("--prior", str(settings.prior), "--posterior", str(settings.posterior)),
+        *("--calibration", "fano"),  # as in the results that lie here
     ]
 
 

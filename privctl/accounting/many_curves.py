@@ -30,7 +30,7 @@ from privctl.domain.checks import at_least, positive
 #: The sums of probabilities in a group differ by this factor at most, at first; and how finely it is then looked at.
 _ALIKE, _ROUGH = 1.2, 1e-2
 #: Halved groups of one certificate of a noise that may still grow.
-_HALVED = 400
+_HALVED = 60
 #: Secrets that the noise is solved for at first, and up to which every secret has an exact curve.
 _CANDIDATES, _FEW = 32, 24
 #: Secrets that are solved for when a certificate failed.
@@ -42,7 +42,7 @@ _CLOSE, _PRECISION = 1e-6, 1e-4
 #: Factor by which a search steps until it has the noise between two values.
 _STRIDE = 1.4
 #: Noise added at first, relatively, where groups are too coarse to certify what exact curves would.
-_SLACK = 5e-4
+_SLACK = 1e-3
 #: No plan goes below this noise multiplier on account of a curve.
 LEAST = 0.05
 
@@ -142,7 +142,7 @@ def least_noise_by_curve(
 
     ``budgets`` [secrets] are the nats that lead from prior to target, ``nats(sigma)`` what a run gives away of each
     secret at that noise. The noise is never more than what Fano's inequality asks for, nor below ``LEAST`` unless that
-    is. For up to 24 secrets it is the least to about 1e-4, for more it may be above that by some 0.1 %, where groups
+    is. For up to 24 secrets it is the least to about 1e-4, for more it may be above that by a few 0.1 %, where groups
     certify the others.
 
     Raises ValueError as ``many_secrets.least_noise`` does.

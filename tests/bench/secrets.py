@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from tests.bench.common import forget_peak, forked, publish, status_mib
-from tests.bench.secrets_accounting import BATCH, CAP, SIZES, STEPS, Instance, instance
+from tests.bench.secrets_accounting import BATCH, CAP, PRIOR, SIZES, STEPS, Instance, instance
 from tests.bench.secrets_accounting import rows as accounting_rows
 
 #: Up to how many secrets a way is tried; beyond it takes many minutes.
@@ -35,7 +35,8 @@ def main(options: argparse.Namespace) -> None:
         ways: dict[str, Way] = {
             "weights: first order, gap 1e-3": partial(_weights, "first-order", 1e-3),
             "weights: first order, gap 1e-4": partial(_weights, "first-order", 1e-4),
-            "whole plan": _plan,
+            "whole plan, curve": _plan,
+            "whole plan, Fano": _fano_plan,
         }
         if secrets <= INTERIOR:
             ways["weights: HiGHS interior point"] = partial(_weights, "interior", 1e-4)
@@ -93,17 +94,48 @@ def _simplex(made: Instance) -> dict[str, Any]:
     return {"result": f"weight {-found.fun:.8g}", "total": -found.fun}
 
 
-def _plan(made: Instance) -> dict[str, Any]:
-    """Weights, probabilities and noise, as ``privctl secrets plan`` finds them."""
+def _rates(made: Instance) -> tuple[Any, Any, Any]:
+    """Weights at a gap of 1e-3, their solution, and the probabilities that follow."""
     import numpy as np
 
-    from privctl.accounting.many_secrets import least_noise
     from privctl.secrets.plan.weights import weights_for
 
-    examples = len(made.probabilities)
-    found = weights_for(made.starts, made.records, examples, CAP * made.budgets, gap=1e-3)
+    found = weights_for(made.starts, made.records, len(made.probabilities), CAP * made.budgets, gap=1e-3)
     size = min(BATCH, 0.5 * found.total / float(found.weights.max()))
-    rates = np.minimum(1, size * found.weights / found.total)
+    return np.minimum(1, size * found.weights / found.total), found, len(made.probabilities)
+
+
+def _plan(made: Instance) -> dict[str, Any]:
+    """Weights, probabilities and noise by the trade-off curve, as ``privctl secrets plan`` finds them."""
+    import numpy as np
+
+    from privctl.accounting.many_curves import Book, least_noise_by_curve
+    from privctl.accounting.many_secrets import informations
+
+    rates, found, examples = _rates(made)
+    priors = np.full(len(made.budgets), PRIOR)
+    book = Book(starts=made.starts, records=made.records, probabilities=rates, priors=priors, steps=STEPS)
+    noise = least_noise_by_curve(
+        book,
+        made.posteriors,
+        made.budgets,
+        lambda sigma: informations(made.starts, made.records, rates, sigma, STEPS),
+    )
+    return {
+        "result": f"kept {100 * found.total / examples:.3g} %, noise multiplier {noise.noise_multiplier:.6g} (by Fano "
+        f"{noise.fano_noise:.6g}), gap {found.gap:.1e}",
+        "gap": found.gap,
+        "noise_multiplier": noise.noise_multiplier,
+        "fano_noise_multiplier": noise.fano_noise,
+        "worst_ratio": float(noise.curve_bounds[noise.binding] / made.posteriors[noise.binding]),
+    }
+
+
+def _fano_plan(made: Instance) -> dict[str, Any]:
+    """The same by Fano's inequality alone."""
+    from privctl.accounting.many_secrets import least_noise
+
+    rates, found, examples = _rates(made)
     noise = least_noise(made.starts, made.records, rates, made.budgets, STEPS)
     return {
         "result": f"kept {100 * found.total / examples:.3g} %, noise multiplier {noise.noise_multiplier:.6g}, "

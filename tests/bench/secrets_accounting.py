@@ -26,7 +26,7 @@ OURS = "privctl, all at once"
 SAMPLED, SAMPLED_PEER = 500, 3
 #: (secrets, records from which theirs are drawn)
 SIZES = ((1_000, 10_000), (10_000, 100_000), (100_000, 1_700_000))
-STEPS, BATCH, CAP = 1000, 256.0, 5.0
+STEPS, BATCH, CAP, PRIOR = 1000, 256.0, 5.0, 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,6 +36,7 @@ class Instance:
     starts: NDArray[Any]
     records: NDArray[Any]
     probabilities: NDArray[Any]
+    posteriors: NDArray[Any]
     budgets: NDArray[Any]
 
 
@@ -53,11 +54,16 @@ def instance(secrets: int, records: int, *, seed: int = 0) -> Instance:
     pairs = np.unique(owner * records + drawn)  # a record holds a secret once
     owner, drawn = pairs // records, pairs % records
     starts = np.searchsorted(owner, np.arange(secrets + 1))
-    budgets = np.array([binary_kl(p, 1e-3) for p in random.uniform(0.01, 0.5, secrets)])
+    posteriors = random.uniform(0.01, 0.5, secrets)
+    budgets = np.array([binary_kl(p, PRIOR) for p in posteriors])
     weights = np.ones(records)
     np.minimum.at(weights, drawn, np.repeat(CAP * budgets / np.diff(starts), np.diff(starts)))
     return Instance(
-        starts=starts, records=drawn, probabilities=np.minimum(BATCH * weights / weights.sum(), 1), budgets=budgets
+        starts=starts,
+        records=drawn,
+        probabilities=np.minimum(BATCH * weights / weights.sum(), 1),
+        posteriors=posteriors,
+        budgets=budgets,
     )
 
 

@@ -94,7 +94,7 @@ def test_a_plan_is_followed_and_both_guarantees_are_stated(
     assert (event.sample_rate, event.steps) == (1.0, STEPS)
     noise = protection.facts.noise_multiplier
     assert event.noise_multiplier == noise
-    record, secret = report.guarantees
+    record, secret, by_curve = report.guarantees
     assert (record.notion, record.unit) == (Notion.APPROXIMATE_DP, PrivacyUnit.EXAMPLE)
     assert record.epsilon == epsilon_bound(report.mechanism, record.delta)
     assert {a.name: a.state for a in record.assumptions}["plan"] is AssumptionState.ASSERTED
@@ -102,7 +102,8 @@ def test_a_plan_is_followed_and_both_guarantees_are_stated(
     assert (secret.notion, secret.unit) == (Notion.SECRET_PROTECTION, PrivacyUnit.SECRET)
     assert (secret.adjacency, secret.status, secret.delta) == (Adjacency.ZERO_OUT, Status.CONDITIONAL, 0)
     mixture = SecretMixture(probabilities=RATES[2:5], noise_multiplier=noise, steps=STEPS)
-    assert secret.epsilon == pytest.approx(information(mixture), rel=1e-12)
+    assert secret.epsilon == pytest.approx(information(mixture), rel=1e-10)
+    assert by_curve.risks[0].bound < secret.risks[0].bound
     assert "every one of 4 secrets stays within its posterior" in secret.note
     (risk,) = secret.risks
     assert (risk.measure, risk.at) == (RiskMeasure.POSTERIOR, 0.01)
@@ -121,7 +122,8 @@ def test_a_plan_is_followed_and_both_guarantees_are_stated(
     assert [p.digest for p in report.parents] == [file_digest(place)]
 
     said = " ".join(capsys.readouterr().out.split())
-    assert "secret protection: " in said
+    assert "secret protection, mutual information: " in said
+    assert "secret protection, trade-off curve: " in said
     assert "every one of 4 secrets" in said
     assert f"epsilon {record.epsilon:.6g} at delta 1e-05" in said
     assert "a secret's value named right with probability 0.2, where a blind guess has 0.01" in said
@@ -130,6 +132,33 @@ def test_a_plan_is_followed_and_both_guarantees_are_stated(
     shown = " ".join(capsys.readouterr().out.split())
     assert "nats about a secret at most" in shown
     assert "secrets plan at" in shown
+
+
+def test_a_plan_by_the_curve_is_followed_and_verified(
+    start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the command that plans to a model whose report is proved; at half its noise the report is refuted."""
+    book, plan = tmp_path / "secrets.jsonl", tmp_path / "plan.safetensors"
+    rows = [{"id": "often", "kind": "word", "records": [2, 3, 4, 5]}, {"id": "once", "kind": "word", "records": [9]}]
+    book.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    call = ["secrets", "plan", str(data), "--secrets", str(book), "--steps", str(STEPS), "--batch-size", "8"]
+    assert run([*call, "--prior", "0.01", "--posterior", "0.2", "-o", str(plan), "-q"]) == 0
+    assert retrain(start, data, plan, tmp_path / "private") == 0
+    record, by_curve, by_fano = report_of(tmp_path / "private").guarantees
+    held = read_protection(plan).facts
+    assert held.fano_noise_multiplier is not None
+    assert record.noise_multiplier == held.noise_multiplier < 0.8 * held.fano_noise_multiplier
+    assert by_curve.name == "secret protection, trade-off curve"
+    assert 0.199 < by_curve.risks[0].bound <= 0.2 < by_fano.risks[0].bound
+    assert "every one of 2 secrets stays within its posterior" in by_curve.note
+    report = tmp_path / "private.report.json"
+    capsys.readouterr()
+    assert run(["verify", str(report), "-q"]) == 0
+    assert "PROVED secret protection, trade-off curve" in " ".join(capsys.readouterr().out.split())
+    told = json.loads(report.read_text())
+    told["guarantees"][1]["risks"][0]["bound"] *= 0.99
+    report.write_text(json.dumps(told))
+    assert run(["verify", str(report), "-q"]) == 1
 
 
 def test_what_is_announced(
@@ -150,13 +179,13 @@ def test_settings_may_repeat_the_plan_and_ask_for_more_noise(start: Path, data: 
     noise = str(2 * read_protection(whole).facts.noise_multiplier)
     same = ("--batch-size", "10", "--steps", str(STEPS), "--noise-multiplier", noise)
     assert retrain(start, data, whole, tmp_path / "a", *same) == 0
-    record, secret = report_of(tmp_path / "a").guarantees
+    record, secret, _ = report_of(tmp_path / "a").guarantees
     assert record.noise_multiplier == secret.noise_multiplier == float(noise)
     assert secret.risks[0].bound < 0.1
     assert record.epsilon is not None
     call = ("--epochs", "2", "--epsilon", str(record.epsilon / 2))
     assert retrain(start, data, whole, tmp_path / "b", *call) == 0
-    tighter, quieter = report_of(tmp_path / "b").guarantees
+    tighter, quieter, _ = report_of(tmp_path / "b").guarantees
     assert tighter.epsilon is not None
     assert tighter.epsilon <= record.epsilon / 2
     assert quieter.risks[0].bound < secret.risks[0].bound
@@ -259,7 +288,7 @@ def test_dpquant_takes_a_plan_where_it_measures_nothing(
     assert run([*call, *usual]) == 2
     assert "--secrets does not go with --layers dpquant" in capsys.readouterr().err
     assert run([*call, *usual, "--layers", "random"]) == 0
-    record, secret = report_of(tmp_path / "a").guarantees
+    record, secret, _ = report_of(tmp_path / "a").guarantees
     assert (record.notion, secret.notion) == (Notion.APPROXIMATE_DP, Notion.SECRET_PROTECTION)
     for guarantee in (record, secret):
         assert "rounding by example" in {a.name for a in guarantee.assumptions}

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from privctl.accounting import ledger, risk
 from privctl.accounting.many_curves import Book, least_noise_by_curve
@@ -22,6 +21,9 @@ from privctl.reports import file_artifact
 from privctl.secrets.protection import Calibration, Form, PlanFacts, Protection, write_protection
 from verify.recompute.posteriors import largest_success
 from verify.run import verify
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: One step, two values alike: what the best guess has, by mpmath. (probabilities, sigma, success)
 GUESSES = [([1.0], 1, 0.8413447461), ([0.3], 0.7, 0.6270308822), ([0.3, 0.3, 0.3], 1, 0.7541968105),

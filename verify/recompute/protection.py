@@ -72,6 +72,17 @@ def arrays_of(file: SafetensorsFile) -> Arrays:
     return arrays
 
 
+def names_of(file: SafetensorsFile) -> list[list[str]]:
+    """The ids of the plan's secrets, and their kinds; raises InputFault where they are no such lists."""
+    raw = read_arrays(file, {"names": "U8"}, "a plan of protection")["names"].tobytes()
+    found = parse_json(raw.decode(errors="replace"), str(file.path))
+    if not (
+        isinstance(found, list) and [type(part) for part in found] == [list, list] and len({*map(len, found)}) == 1
+    ):
+        raise InputFault(f"{file.path} does not name its secrets; make the plan again")
+    return found
+
+
 def _faults(facts: Any, arrays: Arrays) -> Iterator[str]:
     """What contradicts itself in the plan: probabilities, budgets, and bounds beyond them."""
     if not isinstance(facts, dict) or not all(
