@@ -237,7 +237,7 @@ def _book(path: Path, report: PrivacyReport, file: SafetensorsFile) -> Iterator[
     facts = parse_json(file.metadata[KEY], str(file.path))
     digest = facts.get("secrets") if isinstance(facts, dict) else None
     for artifact, place in _at_hand(path, report.inputs):
-        if artifact.role == "secrets" and artifact.digest == digest == file_digest(place):
+        if artifact.role == "secrets" and artifact.digest == digest == NamedFiles().digest(place):
             yield from check_book(names_of(file), arrays_of(file), report.parameters, place)
 
 

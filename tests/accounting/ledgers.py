@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import mpmath
@@ -90,53 +90,81 @@ def cases(count: int, seed: int) -> Iterator[Case]:
         yield Case(kind=kind, events=_events(kind, draw), delta=10 ** draw.uniform(-30, -2))
 
 
+def _noise(draw: random.Random) -> float:
+    return float(10 ** draw.uniform(-0.5, 1.3))
+
+
+def _rate(draw: random.Random) -> float:
+    return float(10 ** draw.uniform(-6, 0)) if draw.random() < 0.7 else draw.random()
+
+
+def _steps(draw: random.Random, most: float = 4.0) -> int:
+    return int(10 ** draw.uniform(0, most))
+
+
+def _poisson(draw: random.Random) -> Event:
+    return SampledGaussian(noise_multiplier=_noise(draw), sample_rate=_rate(draw), steps=_steps(draw))
+
+
+def _once(draw: random.Random) -> Event:
+    if draw.random() < 0.3:
+        return LaplaceNoise(scale=_noise(draw), sample_rate=_rate(draw))
+    return SampledGaussian(noise_multiplier=_noise(draw), sample_rate=_rate(draw), batches=draw.choice(_SINGLE))
+
+
+def _plain(draw: random.Random) -> Event:
+    return SampledGaussian(noise_multiplier=_noise(draw) * 3, steps=_steps(draw, 3.0))
+
+
+def _fixed(draw: random.Random) -> Event:
+    return SampledGaussian(
+        noise_multiplier=2 * _noise(draw),
+        sample_rate=_rate(draw),
+        steps=_steps(draw, 3.5),
+        batches=Batches.FIXED_SIZE,
+    )
+
+
+def _shuffled(draw: random.Random) -> Event:
+    size = draw.randint(2, 10**6)
+    return SampledGaussian(
+        noise_multiplier=3 * _noise(draw),
+        sample_rate=draw.randint(1, size) / size,
+        steps=_steps(draw),
+        batches=Batches.SHUFFLED,
+    )
+
+
+def _laplace(draw: random.Random) -> Event:
+    rate = _rate(draw) if draw.random() < 0.7 else 1.0
+    return LaplaceNoise(scale=_noise(draw) * 2, sample_rate=rate, steps=_steps(draw, 2.5))
+
+
+def _responses(draw: random.Random) -> Event:
+    return RandomizedResponse(
+        epsilon=10 ** draw.uniform(-2, 1),
+        bits=draw.choice([1, 1, 2, 8]),
+        sample_rate=_rate(draw),
+        steps=_steps(draw, 3.0),
+    )
+
+
 def _events(kind: str, draw: random.Random) -> tuple[Event, ...]:
-    def noise() -> float:
-        return float(10 ** draw.uniform(-0.5, 1.3))
-
-    def rate() -> float:
-        return float(10 ** draw.uniform(-6, 0)) if draw.random() < 0.7 else draw.random()
-
-    def steps(most: float = 4.0) -> int:
-        return int(10 ** draw.uniform(0, most))
-
-    def laplace() -> LaplaceNoise:
-        return LaplaceNoise(scale=noise() * 2, sample_rate=rate() if draw.random() < 0.7 else 1.0, steps=steps(2.5))
-
-    def responses() -> RandomizedResponse:
-        return RandomizedResponse(
-            epsilon=10 ** draw.uniform(-2, 1), bits=draw.choice([1, 1, 2, 8]), sample_rate=rate(), steps=steps(3.0)
-        )
-
-    def poisson() -> SampledGaussian:
-        return SampledGaussian(noise_multiplier=noise(), sample_rate=rate(), steps=steps())
-
-    if kind == "once":
-        once = SampledGaussian(noise_multiplier=noise(), sample_rate=rate(), batches=draw.choice(_SINGLE))
-        return (draw.choice([once, once, LaplaceNoise(scale=noise(), sample_rate=rate())]),)
-    if kind == "plain":
-        return (SampledGaussian(noise_multiplier=noise() * 3, steps=steps(3.0)),)
-    if kind == "fixed":
-        return (
-            SampledGaussian(
-                noise_multiplier=2 * noise(), sample_rate=rate(), steps=steps(3.5), batches=Batches.FIXED_SIZE
-            ),
-        )
-    if kind == "shuffled":
-        size = draw.randint(2, 10**6)
-        batch = draw.randint(1, size)
-        return (
-            SampledGaussian(
-                noise_multiplier=3 * noise(), sample_rate=batch / size, steps=steps(), batches=Batches.SHUFFLED
-            ),
-        )
-    if kind in ("laplace", "responses"):
-        return (laplace() if kind == "laplace" else responses(),)
     if kind == "mix":
-        return tuple(draw.choice([poisson, poisson, laplace, responses])() for _ in range(draw.randint(2, 3)))
-    return (poisson(),)
+        made = [_poisson, _poisson, _laplace, _responses]
+        return tuple(draw.choice(made)(draw) for _ in range(draw.randint(2, 3)))
+    return (_MADE[kind](draw),)
 
 
+_MADE: dict[str, Callable[[random.Random], Event]] = {
+    "poisson": _poisson,
+    "once": _once,
+    "plain": _plain,
+    "fixed": _fixed,
+    "shuffled": _shuffled,
+    "laplace": _laplace,
+    "responses": _responses,
+}
 _SINGLE = (Batches.POISSON, Batches.POISSON, Batches.FIXED_SIZE)
 
 

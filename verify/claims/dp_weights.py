@@ -105,13 +105,13 @@ def _adam(prover: Prover) -> Judgement:
 
 
 def _own_condition(prover: Prover) -> Judgement:
-    """The least of three terms, of which one is (DW^2 / 0.000191)^(1 / 1.844)."""
+    """The condition bounds epsilon by the least of three terms; this one, (DW^2 / 0.000191)^(1 / 1.844), is enough."""
     limit = enclose(lambda: ball(published_shift(10, 5) ** 2 / Fraction("0.000191")) ** (1 / ball(Fraction("1.844"))))
     met = Fraction(1, 100) <= limit.high
     return Judgement(
         outcome=Outcome.INCONCLUSIVE if met else Outcome.REFUTED,
         reason="one of the three terms whose least bounds epsilon is already below every epsilon of the experiments",
-        holds=f"epsilon <= {shown(limit.high, 5)} for E=10, B=5",
+        holds=f"epsilon <= {shown(limit.high, 5)} by this term alone for E=10, B=5; the others can only lower it",
         witness=f"(DW^2 / 0.000191)^(1/1.844) with DW = 1e-7 is {limit}; the least epsilon tried is 0.01",
     )
 

@@ -309,6 +309,9 @@ def make_grid(sketch: Kinds, log_delta: float | None, precision: float, near: fl
     deviation = _moments(parts, tilt)[1]
     scale = max(epsilon, deviation / 30) if log_delta is not None else deviation
     width = min(math.sqrt(6 * precision * scale / (steps * (1 + tilt))), deviation / 20)
+    if log_delta is None:
+        # What rounding to the grid adds to the variance is to be as little beside it, however small that is.
+        width = min(width, deviation * math.sqrt(6 * precision / steps))
     width = max(width, precision * scale / steps)  # no step's loss moves by more than the interval
     (low, pull), (high, push) = (_edge(parts, tilt, sign, 100 / deviation) for sign in (-1.0, 1.0))
     low, high = low - 8 * width, high + 8 * width

@@ -227,12 +227,12 @@ def attained(ledger: Ledger) -> bool:
     return exact_shift(ledger) is not None
 
 
-def power(ledger: Ledger, rate: float, *, present_only: bool = False, precision: float = _BULK) -> Enclosure:
+def power(ledger: Ledger, rate: float, *, present_only: bool = False, precision: float | None = None) -> Enclosure:
     """The largest true positive rate at false positive ``rate``, in the worse order (or with the record as P alone)."""
     mu = exact_shift(ledger)
     if mu is not None:
         return gaussian.power(rate, mu)
-    found = bounds(ledger, None, precision)
+    found = bounds(ledger, None, _bulk_of(ledger) if precision is None else precision)
     orders = slice(0, 1) if present_only else slice(None)
     upper = max(_power_above(bound, rate) for bound in found.above[orders])
     lower = max((_power_below(bound, rate) for bound in found.below[orders]), default=0.0)
@@ -244,8 +244,13 @@ def advantage(ledger: Ledger) -> Enclosure:
     mu = exact_shift(ledger)
     if mu is not None:
         return gaussian.advantage(mu)
-    found = bounds(ledger, None, _BULK).delta(0.0)
+    found = bounds(ledger, None, _bulk_of(ledger)).delta(0.0)
     return Enclosure(found.lower, min(found.upper, max(found.lower, taking_part(ledger))))
+
+
+def _bulk_of(ledger: Ledger) -> float:
+    """Precision for whole curves: laws on few points, with corners between them, take more and cost less."""
+    return _BULK / 60 if all(isinstance(event, RandomizedResponse) for event in ledger.events) else _BULK
 
 
 def taking_part(ledger: Ledger) -> float:
@@ -264,11 +269,17 @@ def taking_part(ledger: Ledger) -> float:
 def _power_above(bound: Upper, rate: float) -> float:
     """Min over epsilon of e^epsilon rate + delta(epsilon): convex in e^epsilon, so its turn is searched."""
     losses = bound.law.grid.losses
-    marks = losses[:: max(1, len(losses) // 400)]
-    values = [math.exp(min(e, 700.0)) * rate + bound.delta(float(e)) for e in marks]
-    best = int(np.argmin(values))
-    around = np.linspace(marks[max(best - 1, 0)], marks[min(best + 1, len(marks) - 1)], 400)
-    return min(1.0, *values, *(math.exp(min(e, 700.0)) * rate + bound.delta(float(e)) for e in around))
+    low, high, least = 0, len(losses) - 1, 1.0
+    while high > low:
+        # A hundred points at a time, then between the neighbours of the least, down to neighbours on the grid.
+        at = np.unique(np.linspace(low, high, 101).astype(np.int64))
+        values = [math.exp(min(e, 700.0)) * rate + bound.delta(float(e)) for e in losses[at]]
+        best = int(np.argmin(values))
+        least = min(least, values[best])
+        low, high = int(at[max(best - 1, 0)]), int(at[min(best + 1, len(at) - 1)])
+        if len(at) == high - low + 1 or high - low <= 2:
+            break
+    return least
 
 
 def _power_below(bound: Lower, rate: float) -> float:

@@ -1,0 +1,166 @@
+"""Where grids used to be too coarse: one step, few steps, small epsilons, records that rarely take part."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from privctl.accounting.ledger import epsilon_bound, epsilon_floor
+from privctl.accounting.pld.extremes import floor_by_one_loss, largest_loss
+from privctl.accounting.pld.once import epsilon_once
+from privctl.accounting.pld.pairs import Gaussian, Laplace, Reversed, Sampled, randomized_response
+from privctl.accounting.pld.plan import Step
+from privctl.accounting.pld.spectrum import Part, power
+from privctl.domain.events import Batches, Event, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian
+
+
+def gaussian(noise: float, rate: float, steps: int = 1, batches: Batches = Batches.POISSON) -> SampledGaussian:
+    return SampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=steps, batches=batches)
+
+
+def by_quadrature(event: SampledGaussian | LaplaceNoise, epsilon: float) -> float:
+    """Delta of one step, from the densities themselves, in the worse order."""
+    q, e = mpmath.mpf(event.sample_rate), mpmath.exp(mpmath.mpf(epsilon))
+    if isinstance(event, LaplaceNoise):
+
+        def density(x: mpmath.mpf, centre: int) -> mpmath.mpf:
+            return mpmath.exp(-abs(x - centre) / event.scale) / (2 * event.scale)
+
+        reach = 80 * event.scale
+    else:
+        shift = 2 if event.batches is Batches.FIXED_SIZE else 1
+
+        def density(x: mpmath.mpf, centre: int) -> mpmath.mpf:
+            return mpmath.npdf(x, shift * centre, event.noise_multiplier)
+
+        reach = 14 * event.noise_multiplier
+    points = [-reach, -reach / 4, 0, 0.25, 0.5, 0.75, 1, 1 + reach / 16, 1 + reach / 4, 1 + reach]
+
+    def excess(x: mpmath.mpf, order: int) -> mpmath.mpf:
+        without = density(x, 0)
+        present = (1 - q) * without + q * density(x, 1)
+        return max(mpmath.mpf(0), present - e * without if order == 0 else without - e * present)
+
+    fine = [a + (b - a) * k / 24 for a, b in itertools.pairwise(points) for k in range(24)]
+    return float(max(mpmath.quad(lambda x, o=o: excess(x, o), [*fine, points[-1]], maxdegree=3) for o in (0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("event", "delta"),
+    [
+        (gaussian(1.0, 1e-3), 1e-5),
+        (gaussian(5.0, 0.1), 1e-4),
+        (gaussian(0.8, 0.5), 1e-6),
+        (gaussian(2.0, 0.1, 1, Batches.FIXED_SIZE), 1e-5),
+        (LaplaceNoise(scale=2.0, sample_rate=0.05), 1e-4),
+        (LaplaceNoise(scale=0.7), 1e-3),
+    ],
+)
+def test_one_step_is_exact(event: SampledGaussian | LaplaceNoise, delta: float) -> None:
+    book = Ledger(events=(event,))
+    bound, floor = epsilon_bound(book, delta), epsilon_floor(book, delta)
+    assert 0 < floor <= bound <= floor * (1 + 1e-8)
+    with mpmath.workdps(20):
+        assert by_quadrature(event, bound * 1.0003) < delta < by_quadrature(event, floor * 0.9997)
+
+
+def test_one_step_at_a_small_epsilon_is_no_longer_the_grids() -> None:
+    # mpmath, 30 digits: q delta(ln(1 + (e^epsilon - 1) / q)) = 1e-5. A grid gave 0.0093600.
+    assert epsilon_bound(Ledger(events=(gaussian(1.0, 1e-3),)), 1e-5) == pytest.approx(0.0091115645, rel=1e-8)
+
+
+def test_bits_of_one_step_in_both_orders() -> None:
+    pair = Sampled(randomized_response(1.5, 3), 0.2)
+    found = epsilon_once(pair, 1e-2)
+    assert found is not None
+    with mpmath.workdps(30):
+        a = 1 / (1 + mpmath.exp(-1.5))
+        certain = [mpmath.binomial(3, k) * a**k * (1 - a) ** (3 - k) for k in range(4)]
+        without = certain[::-1]
+        present = [0.8 * w + 0.2 * c for w, c in zip(without, certain, strict=True)]
+
+        def delta(epsilon: float) -> float:
+            e = mpmath.exp(epsilon)
+            return float(
+                max(
+                    sum(max(p - e * w, 0) for p, w in zip(first, second, strict=True))
+                    for first, second in ((present, without), (without, present))
+                )
+            )
+
+        assert delta(found[1]) <= 1e-2 * (1 + 1e-9)
+        assert delta(found[0] * (1 - 1e-6)) > 1e-2
+
+
+# noise, rate, steps, delta, and certified ends of the truth by verify at its finest.
+RARE = [
+    (1.0, 1e-3, 2, 1e-5, 0.0124450, 0.0124453),
+    (1.0, 1e-3, 10, 1e-5, 0.0235128, 0.0235133),
+    (1.0, 1e-4, 1000, 1e-5, 0.0111840, 0.0111861),
+    (1.0, 1e-5, 1000, 1e-5, 0.00070179, 0.00070186),
+    (0.05, 1e-6, 1000, 1e-5, 232.14101, 232.14107),
+    (0.03, 1e-7, 10_000, 1e-5, 616.6413, 616.6417),
+    (0.036, 1e-7, 1000, 5e-5, 368.68469, 368.68472),
+]
+
+
+@pytest.mark.parametrize(("noise", "rate", "steps", "delta", "low", "high"), RARE)
+def test_few_steps_and_rare_records(
+    noise: float, rate: float, steps: int, delta: float, low: float, high: float
+) -> None:
+    book = Ledger(events=(gaussian(noise, rate, steps),))
+    bound, floor = epsilon_bound(book, delta), epsilon_floor(book, delta)
+    assert low <= bound <= high * 1.004
+    assert low * 0.95 <= floor <= high
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        gaussian(10.0, 1e-3, 100),
+        LaplaceNoise(scale=100.0, sample_rate=0.1, steps=10),
+        RandomizedResponse(epsilon=0.1, sample_rate=0.01, steps=10),
+    ],
+)
+def test_the_largest_loss_bounds_every_order(event: Event) -> None:
+    rate = event.sample_rate  # type: ignore[union-attr]
+    base = {SampledGaussian: Gaussian(0.1), LaplaceNoise: Laplace(100.0)}.get(type(event), randomized_response(0.1, 1))
+    steps = [Step(Reversed(Sampled(base, rate)), event.steps)]
+    most = largest_loss(steps)
+    # With the record absent a step's likelihood rises by 1 / (1 - rate) at most.
+    assert 0 < most <= -math.log1p(-rate) * event.steps * (1 + 1e-8)
+    assert (largest_loss([Step(Sampled(base, rate), 1)]) == math.inf) == isinstance(event, SampledGaussian)
+
+
+def test_one_loss_alone_never_shows_more_than_all() -> None:
+    for noise, rate, steps, delta, _, high in RARE:
+        found = floor_by_one_loss([Step(Sampled(Gaussian(1 / noise), rate), steps)], math.log(delta))
+        assert found <= high
+    # Where a record takes part once at most it is all there is to see.
+    assert found > 0.99 * high
+
+
+@pytest.mark.parametrize("rest", [1e-14, 1e-6, 0.1, 0.6])
+def test_a_power_keeps_the_precision_of_what_is_rare(rest: float) -> None:
+    masses = np.array([0.3 * rest, 0.0, 1 - rest, 0.5 * rest, 0.2 * rest])
+    count, size = 6, 64
+    found = power([Part(masses, -2, count)], size)
+    exact = [mpmath.mpf(0)] * 25
+    with mpmath.workdps(50):
+        exact = [mpmath.mpf(1)]
+        for _ in range(count):
+            longer = [mpmath.mpf(0)] * (len(exact) + 4)
+            for i, value in enumerate(exact):
+                for j, mass in enumerate(masses.tolist()):
+                    longer[i + j] += value * mpmath.mpf(mass)
+            exact = longer
+    got = np.roll(found.masses, (found.offset + 2 * count) % size)[: len(exact)] * math.exp(found.log_factor)
+    assert np.max(np.abs(got - np.array([float(value) for value in exact]))) <= found.margin + 4e-16 * count
+    if rest < 0.25:
+        beside = [i for i in range(len(exact)) if i != 2 * count]
+        assert np.max(np.abs(got[beside] - np.array([float(exact[i]) for i in beside]))) <= found.margin
+        assert found.margin < 1e-12 * rest

@@ -1,0 +1,83 @@
+"""One step from its definition in balls: against Balle and Wang, amplification, and finite sums."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from privctl.domain.events import Batches, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian, SecretMixture
+from verify.recompute import gaussian, ledger
+from verify.recompute.ledger import bounds, epsilon_of
+from verify.recompute.once import epsilon_once
+
+
+def sampled(noise: float, rate: float, steps: int = 1, batches: Batches = Batches.POISSON) -> Ledger:
+    event = SampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=steps, batches=batches)
+    return Ledger(events=(event,))
+
+
+@pytest.mark.parametrize(("noise", "rate", "delta"), [(1.0, 1e-3, 1e-5), (0.8, 0.5, 1e-8), (5.0, 0.1, 1e-30)])
+def test_a_sampled_gaussian_is_the_amplified_one(noise: float, rate: float, delta: float) -> None:
+    found = epsilon_once(sampled(noise, rate), delta)
+    base = gaussian.epsilon_at(delta / rate, 1 / noise)
+    assert found is not None
+    assert found.lower == pytest.approx(math.log1p(rate * math.expm1(base.upper)), rel=1e-11)
+    assert found.upper <= found.lower * (1 + 1e-12)
+    # The grids enclose it from both sides.
+    around = bounds(sampled(noise, rate), math.log(delta), 1e-3).epsilon(delta)
+    assert around.lower <= found.upper
+    assert around.upper >= found.lower
+
+
+def test_fixed_size_is_bounded_from_above_only() -> None:
+    found = epsilon_once(sampled(2.0, 0.1, 1, Batches.FIXED_SIZE), 1e-6)
+    twice = epsilon_once(sampled(1.0, 0.1), 1e-6)
+    assert found is not None
+    assert twice is not None
+    assert (found.lower, found.upper) == (0.0, twice.upper)
+    assert epsilon_of(sampled(2.0, 0.1, 1, Batches.FIXED_SIZE), 1e-6).lower > 0
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        LaplaceNoise(scale=2.0, sample_rate=0.05),
+        LaplaceNoise(scale=0.5),
+        RandomizedResponse(epsilon=0.7, bits=5, sample_rate=0.3),
+        RandomizedResponse(epsilon=2.0),
+    ],
+)
+def test_pure_steps_lie_within_the_grids_and_below_their_largest_loss(
+    event: LaplaceNoise | RandomizedResponse,
+) -> None:
+    book = Ledger(events=(event,))
+    for delta in (1e-2, 1e-7):
+        found = epsilon_once(book, delta)
+        around = bounds(book, math.log(delta), 1e-3).epsilon(delta)
+        assert found is not None
+        assert around.lower * (1 - 1e-9) <= found.upper
+        assert found.lower <= around.upper * (1 + 1e-9)
+        assert found.upper <= ledger.pure_epsilon(book).upper
+
+
+def test_anything_else_is_left_to_the_grids() -> None:
+    secret = SecretMixture(probabilities=(0.1,), noise_multiplier=1.0)
+    many = sampled(1.0, 0.1, 2)
+    assert epsilon_once(many, 1e-5) is None
+    assert epsilon_once(Ledger(events=(secret,)), 1e-5) is None
+    assert epsilon_once(Ledger(events=(*many.events, *sampled(1.0, 0.0).events)), 1e-5) is None
+
+
+def test_a_speck_of_mass_far_out_does_not_hide_a_large_delta() -> None:
+    """Where delta is large the tail's last cell, tilted, used to be the whole law: nothing was known from above."""
+    book = sampled(100.0, 0.1, 50)
+    found = epsilon_of(book, 1e-3, [0.0050073])
+    assert 0.005007 < found.lower < found.upper < 0.0050073
+    assert epsilon_of(book, 1e-2).upper == 0
+
+
+def test_small_advantages_are_enclosed_as_closely_as_large_ones() -> None:
+    for rate in (1e-4, 0.3):
+        found = ledger.advantage(sampled(3.0, rate, 5))
+        assert found.upper <= found.lower * (1 + 1e-4)
