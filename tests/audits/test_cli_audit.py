@@ -336,7 +336,5 @@ def test_two_processes_share_the_scoring(place: Path) -> None:
     alone = report_of(place / "model.audit.report.json")
     for ours, theirs in zip(found.evidence, alone.evidence, strict=True):
         assert ours.estimate == pytest.approx(theirs.estimate, abs=1e-4)
-    refused = subprocess.run(
-        [*command, *shared, "-f"], env=environment, capture_output=True, text=True, check=False
-    )
+    refused = subprocess.run([*command, *shared, "-f"], env=environment, capture_output=True, text=True, check=False)
     assert "several processes meet in the cache of scores" in refused.stderr
