@@ -12,6 +12,7 @@ from privctl.domain.errors import InputFault, PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import TensorHasher, changed_tensors, file_digest
+from privctl.storage.folder import files_of
 from privctl.storage.reader import read_named_text
 
 _MODEL_ROLE = "model"
@@ -123,6 +124,7 @@ def _check_lineage(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
 def _check_others(path: Path, report: PrivacyReport, weights: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
     """Outputs that are not weights (scores, configuration, tokenizer); a companion is looked for beside the weights."""
     beside = next((file.absolute().parent for file in weights), None)
+    yield from _check_unlisted(report, weights, beside)
     for artifact in report.outputs:
         if artifact.role == _MODEL_ROLE:
             continue
@@ -133,6 +135,20 @@ def _check_others(path: Path, report: PrivacyReport, weights: Mapping[Path, Tens
             yield _compare(located.name, file_digest(located), artifact.digest)
         else:
             yield Verdict(subject=located.name, outcome=Outcome.INCONCLUSIVE, reason="the file is not where it was")
+
+
+def _check_unlisted(
+    report: PrivacyReport, weights: Mapping[Path, TensorHasher], beside: Path | None
+) -> Iterator[Verdict]:
+    """Files in a model's folder that the report does not list: a loader may take them for part of the model."""
+    listed = {Path(a.path).name for a in report.outputs if a.role == _COMPANION_ROLE}
+    if beside is None or not listed:
+        return
+    known = {file.name for file in weights} | listed
+    for path in files_of(beside):
+        if path.name not in known or path.parent != beside:
+            name = path.relative_to(beside).as_posix()
+            yield Verdict(subject=name, outcome=Outcome.REFUTED, reason="it lies in the folder, and no report lists it")
 
 
 def _compare(subject: str, found: str, recorded: str, changed: list[str] | None = None) -> Verdict:

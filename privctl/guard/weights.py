@@ -46,9 +46,10 @@ def check_loaded(network: nn.Module, checkpoint: Checkpoint, unused: Collection[
     seen: set[int] = set()
     left: list[tuple[SafetensorsFile, TensorInfo]] = []
     for file, info in checkpoint.tensors():
-        if info.name in unused or info.name in fresh:
+        names = list(_names(info.name, prefix))
+        if info.name in unused or any(each in fresh for each in names):
             continue
-        name = next((each for each in _names(info.name, prefix) if each in state), None)
+        name = next((each for each in names if each in state), None)
         if name is None and any(re.search(pattern, info.name) for pattern in ignored):
             continue  # a table of an older version, which is computed now
         if name is None or tuple(state[name].shape) != info.shape:

@@ -13,12 +13,14 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.mechanism import ClippedTraining, Mechanism
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
+from privctl.models import CONFIG_NAME, TOKENIZER_FILES
 from privctl.reports import file_artifact, now, versions
 from privctl.retrain.budget import ledger_of
 from privctl.retrain.dpquant.measurements import measurements_of
 from privctl.retrain.prepare import Job
 from privctl.retrain.secret_check import CheckedSecrets
 from privctl.retrain.secret_report import KEEP_THE_PLAN, plan_premise, secret_guarantee, secret_parameters
+from privctl.storage.folder import companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.training.loop import Finished
 from privctl.training.noise import GradientNoise
@@ -111,12 +113,14 @@ def zeroed_of(finished: Finished) -> Iterator[str]:
 
 
 def start_files(job: Job) -> dict[str, Path]:
-    """The files of the weights that the training began with."""
+    """What the training began with: weights, where they were not random, and what lay beside them."""
     path = job.request.model.path
     if job.model.initial_weights == "random":
-        return {}
+        found = [path / name for name in (CONFIG_NAME, *TOKENIZER_FILES)]
+        return {f"start-{each.name}": each for each in found if each.is_file()}
     with open_checkpoint(path) as checkpoint:
-        return {f"start-{file.path.name}": file.path for file in checkpoint.files}
+        found = [*(file.path for file in checkpoint.files), *companions_of(checkpoint)]
+        return {f"start-{each.relative_to(checkpoint.folder).as_posix()}": each for each in found}
 
 
 def _mechanism(job: Job, finished: Finished) -> Mechanism | None:

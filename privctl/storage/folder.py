@@ -15,13 +15,15 @@ _WEIGHTS = (
 )
 #: Files by which a loader adds an adapter's weights.
 _ADAPTERS = ("adapter_config.json", "adapter_model")
+#: Endings of what loaders read beside weights.
+_READ = (".json", ".jinja", ".txt", ".model", ".py", ".tiktoken", ".vocab", ".bpe", ".yaml", ".yml")
 #: What people put beside a model and no loader reads.
 _FOR_PEOPLE = (".md", ".report.json", ".pdf", ".png", ".jpg", ".svg", ".html", ".in-toto.json", ".sig")
 _NOTICES = ("license", "notice", "copying", "readme")
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """Every file under ``folder`` that a loader might read, at any depth, by name; hidden ones are left out."""
+    """Every file under ``folder``, at any depth, by name; not the hidden ones, nor those that only people read."""
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
@@ -30,11 +32,11 @@ def files_of(folder: Path) -> Iterator[Path]:
 
 
 def companions_of(checkpoint: Checkpoint) -> Iterator[Path]:
-    """What a loader might read beside the weights of a model's folder, its index included; nothing for a lone file."""
+    """What a loader reads beside the weights of a model's folder, its index included; nothing for a lone file."""
     if checkpoint.is_directory:
         weights = {file.path.name for file in checkpoint.files}
         for path in files_of(checkpoint.root):
-            if path.parent == checkpoint.root and path.name not in weights and not holds_weights(path.name):
+            if path.name.lower().endswith(_READ) and path.name not in weights and not holds_weights(path.name):
                 yield path
 
 
