@@ -15,6 +15,7 @@ from privctl.domain.mechanism import ClippedTraining, Mechanism
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.models import CONFIG_NAME, TOKENIZER_FILES
 from privctl.reports import file_artifact, now, versions
+from privctl.retrain import withheld
 from privctl.retrain.budget import ledger_of
 from privctl.retrain.dpquant.measurements import measurements_of
 from privctl.retrain.prepare import Job
@@ -30,6 +31,10 @@ OWNER = (
     "no guarantee covers this report itself: losses, norms, fractions and the like were measured on the private "
     "examples, held-out measures on held-out ones, and the data's digest tells whoever guesses the data whether that "
     "is right; keep the report to yourself"
+)
+PRIVATE_OWNER = (
+    "no guarantee covers this report itself: it holds the exact number of examples, and the data's digest tells "
+    "whoever guesses the data whether that is right; keep the report to yourself"
 )
 _UNPROTECTED = (
     "no noise was added to these weights: nothing bounds what they give away about the examples; do not hand them out"
@@ -81,12 +86,19 @@ def report_for(
         evidence=tuple(evidence_of(job, finished)),
         warnings=(
             _FIRST_LINE[job.request.method],
-            OWNER,
+            owner_of(job),
+            *withheld.caveats(job.request),
             *(() if plan is None else (KEEP_THE_PLAN,)),
-            *zeroed_of(finished),
+            *(() if withheld.withholds(job.request) else zeroed_of(finished)),
         ),
+        omissions=withheld.omissions(job.request),
         parents=tuple(_parents(job, place)),
     )
+
+
+def owner_of(job: Job) -> str:
+    """Why the report is for its owner."""
+    return PRIVATE_OWNER if withheld.withholds(job.request) else OWNER
 
 
 def _plan_parameters(job: Job, secrets: CheckedSecrets | None) -> dict[str, Any]:
@@ -265,13 +277,14 @@ def parameters_of(job: Job, finished: Finished, noise: GradientNoise | None) -> 
         "updates": finished.step,
         "steps_begun": finished.spent,
         "noise_source": None if noise is None else noise.description,
-        "history": [dict(entry) for entry in finished.history],
+        "history": withheld.released(request, finished.history),
     }
 
 
 def evidence_of(job: Job, finished: Finished) -> Iterator[Evidence]:
-    """The last epoch's numbers, and every epoch's in the details."""
-    last: Mapping[str, float] = finished.history[-1] if finished.history else {}
+    """The last epoch's numbers, and every epoch's in the details, as far as they are not withheld."""
+    history = withheld.released(job.request, finished.history)
+    last: Mapping[str, float] = history[-1] if history else {}
     for key, quantity in _QUANTITIES.items():
         if key not in last:
             continue
@@ -283,5 +296,5 @@ def evidence_of(job: Job, finished: Finished) -> Iterator[Evidence]:
             estimate=last[key],
             bound=Bound.NONE,
             samples={"examples": count},
-            details={f"epoch {i}": e[key] for i, e in enumerate(finished.history, start=1) if key in e},
+            details={f"epoch {i}": e[key] for i, e in enumerate(history, start=1) if key in e},
         )

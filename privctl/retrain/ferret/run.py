@@ -16,7 +16,7 @@ from privctl.reports import file_artifact
 from privctl.retrain.adapt import adapted, merged
 from privctl.retrain.budget import sampled
 from privctl.retrain.ferret.plan import FerretPlan, methods_used, plan_for
-from privctl.retrain.ferret.report import Done, report_for
+from privctl.retrain.ferret.report import Done, private_notes, report_for
 from privctl.retrain.public_seed import SEED_FILE, public_seed
 from privctl.retrain.run import (
     AT_ONCE,
@@ -28,6 +28,7 @@ from privctl.retrain.run import (
     prepared,
     shared_source,
 )
+from privctl.retrain.withheld import require_room, write_private
 from privctl.storage.atomic import require_absent, write_bytes
 from privctl.training.batches import BatchSource, Passes, PoissonBatches
 from privctl.training.directional import Derivatives
@@ -64,6 +65,7 @@ def carry_out(
     if crew.leads:
         for path in (request.output, report_path(request.output), stream_path(request.output)):
             require_absent(path, request.force and path != request.output)
+        require_room(request)
     device = own_device(choose_device(request.device))
     seed = public_seed(job.request, crew, request.ferret.public_seed)
     network = _network(job).to(device)
@@ -117,6 +119,7 @@ def carry_out(
             agreement=data.met.looked.agreement,
         )
         report = _save(job, network, done, stream)
+        write_private(request, done.walked.finished.history, list(private_notes(done)))
     if folder is not None:
         folder.remove()
     return report
