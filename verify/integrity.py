@@ -17,6 +17,8 @@ from privctl.storage.reader import read_named_text
 
 _MODEL_ROLE = "model"
 _COMPANION_ROLE = "companion"
+#: Roles of what a step read beside weights.
+_BESIDE_ROLES = frozenset({_COMPANION_ROLE, "config", "tokenizer", "preprocessor"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +108,21 @@ def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, Ten
 def _check_lineage(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
     """What a step read must be what one of its parents wrote; not decided while a parent is missing or unreadable."""
     written: set[str] = set()
+    beside: dict[str, str] = {}
     for parent in report.parents:
         try:
             outputs = decode(read_named_text(path.parent / parent.path), parent.path).outputs
         except PrivctlError:
             return
         written |= {a.digest for a in outputs}
+        beside |= {Path(a.path).name: a.digest for a in outputs if a.role == _COMPANION_ROLE}
     for artifact in report.inputs if report.parents else ():
+        if artifact.role in _BESIDE_ROLES and beside.get(Path(artifact.path).name, artifact.digest) != artifact.digest:
+            yield Verdict(
+                subject=artifact.path,
+                outcome=Outcome.REFUTED,
+                reason=f"the {report.step} step read it, but its parent report wrote another",
+            )
         if artifact.role == _MODEL_ROLE and artifact.digest not in written:
             yield Verdict(
                 subject=artifact.path,
