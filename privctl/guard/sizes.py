@@ -89,8 +89,8 @@ def check_built(network: nn.Module, path: Path, tensors: Iterable[TensorInfo] | 
 
 
 def on_meta(auto: Any, config: Any) -> nn.Module:
-    """The network of ``config`` by transformers' class ``auto``, its tensors without memory."""
-    with torch.device("meta"):
+    """The network of ``config`` by transformers' class ``auto``, its tensors without memory and nothing drawn."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
         built: nn.Module = auto.from_config(config, trust_remote_code=False)
     return built
 
