@@ -23,6 +23,7 @@ from privctl.models import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
 from privctl.parallel import Crew
 from privctl.reports import file_artifact, relative
 from privctl.storage.digest import hash_tensors, tag
+from privctl.storage.folder import companions_of
 from privctl.storage.reader import open_checkpoint
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Desk:
     ) -> Opened:
         """Load the model at ``path``; artifacts name their files as seen from ``report``."""
         subject = load_subject(path, task=task, device=self.device, max_length=max_length, resize=resize)
-        inputs = _inputs(path, subject.model, report)
+        inputs = inputs_of(path, subject.model, report)
         cache = None if self.cache is None else ScoreCache(self.cache / folder_name(_identity(inputs, subject)))
         return Opened(subject=subject, inputs=inputs, cache=cache)
 
@@ -92,7 +93,8 @@ class Desk:
         return np.asarray(sums / counts)
 
 
-def _inputs(path: Path, model: LanguageModel, report: Path) -> tuple[Artifact, ...]:
+def inputs_of(path: Path, model: LanguageModel, report: Path) -> tuple[Artifact, ...]:
+    """Every file of the model: weights with their tensors, and whatever a loader may read beside them."""
     found: list[Artifact] = []
     with open_checkpoint(path) as checkpoint:
         for file in checkpoint.files:
@@ -106,10 +108,11 @@ def _inputs(path: Path, model: LanguageModel, report: Path) -> tuple[Artifact, .
                     tensors=hashed.tensors,
                 )
             )
-    for role, names in (("config", (CONFIG_NAME,)), ("tokenizer", TOKENIZER_FILES), ("preprocessor", (FILE_NAME,))):
-        paths = [model.folder / name for name in names if (model.folder / name).is_file()]
-        found += [file_artifact(role, path, report) for path in paths]
-    return tuple(found)
+        beside = list(companions_of(checkpoint))
+    roles = {CONFIG_NAME: "config", FILE_NAME: "preprocessor", **dict.fromkeys(TOKENIZER_FILES, "tokenizer")}
+    named = [model.folder / name for name in roles if (model.folder / name).is_file()]
+    others = [path for path in beside if path.name not in roles]
+    return (*found, *(file_artifact(roles.get(path.name, "companion"), path, report) for path in (*named, *others)))
 
 
 def _identity(inputs: Sequence[Artifact], subject: Subject) -> dict[str, str]:

@@ -15,6 +15,7 @@ from audits.findings import Part
 from audits.lineage import Lineage, lineage_of
 from audits.membership.part import MembershipPart, MembershipRequest, Reference
 from audits.scoring.forward import Progress
+from audits.scoring.kept import write_kept
 from audits.scoring.rows import CAUSAL_LM
 from audits.scoring.subject import Subject
 from audits.secrets.part import Base, SecretPart, SecretRequest
@@ -22,13 +23,19 @@ from privctl.domain.errors import UsageFault
 from privctl.domain.report import PrivacyReport
 from privctl.parallel import Crew
 from privctl.reports import POINTER, file_artifact, now, versions
-from privctl.storage.arrays import write_arrays
 
 #: The crew of an audit that runs in one process.
 ALONE = Crew()
 
 #: Allowed failure probability of everything an audit concludes, shared equally by its parts (Bonferroni).
 ALPHA = 0.05
+
+
+#: Said in every report of an audit.
+PRIVATE = (
+    "this report and its scores are not for release: they hold exact counts and rates of the audited records, and no "
+    "guarantee covers them"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +84,7 @@ def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> 
     """
     _check_distinct(request)
     if crew.size > 1 and request.cache is None:
-        raise UsageFault("several processes meet in the cache of scores; leave --no-cache away")
+        raise UsageFault("several processes meet in the cache of scores; give --keep-scores, or --cache DIR")
     desk = Desk(cache=request.cache, device=request.device, crew=crew, progress=progress)
     opened = desk.open(
         request.model, request.report, task=request.task, max_length=request.max_length, resize=request.resize
@@ -101,7 +108,7 @@ def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> 
         *(file_artifact(role, path, request.report) for role, path in request.files.items() if path.is_file()),
     )
     arrays = {name: array for each in found for name, array in each.arrays.items()}
-    write_arrays(request.scores, arrays, {POINTER: request.report.name})
+    write_kept(request.scores, arrays, {POINTER: request.report.name})
     parameters = {name: value for each in found for name, value in each.parameters.items()}
     return PrivacyReport(
         step="audit",
@@ -118,7 +125,7 @@ def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> 
         evidence=tuple(item for each in found for item in each.evidence),
         verdicts=tuple(item for each in found for item in each.verdicts),
         omissions=tuple(item for each in found for item in each.omissions),
-        warnings=(*(line for each in found for line in each.warnings), *lineage.doubts),
+        warnings=(*(line for each in found for line in each.warnings), *lineage.doubts, PRIVATE),
         parents=lineage.parents,
     )
 
@@ -169,7 +176,7 @@ def _parts(
 
 def _require_causal(subject: Subject, flag: str) -> None:
     if subject.task != CAUSAL_LM:
-        raise UsageFault(f"{flag} asks what a model writes next, which {subject.model.path} does not; leave it away")
+        raise UsageFault(f"{flag} asks what a model writes next, which {subject.model.path} does not; remove it")
 
 
 def output_paths(model: Path, output: Path | None) -> tuple[Path, Path]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,9 +29,11 @@ from transformers import (
 )
 from transformers.utils import logging as _logging
 
-from privctl.codec import parse_json
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.storage.reader import SINGLE_NAME, Checkpoint, open_checkpoint, read_text
+from privctl.guard.loading import as_folder, check_alone, check_size, checked_config, strip
+from privctl.guard.tokenizers import check_tokenizer
+from privctl.guard.weights import check_loaded
+from privctl.storage.reader import Checkpoint, open_checkpoint
 
 #: transformers types some of what is used here loosely.
 _chatter: Any = _logging
@@ -125,6 +126,7 @@ def load_model(
     """
     target = choose_device(device)
     with open_checkpoint(path) as checkpoint, hushed():
+        check_alone(checkpoint)
         folder = folder or checkpoint.folder
         config = read_config(folder, path)
         tokenizer = None if kind is IMAGE_CLASSIFIER else read_tokenizer(folder, path)
@@ -191,7 +193,8 @@ def hushed() -> Iterator[None]:
 def read_config(folder: Path, path: Path) -> Any:
     """The transformers configuration in ``folder``; ``path`` is what the user named.
 
-    Raises InputFault where there is none, or one of an architecture that does not come with transformers.
+    Raises InputFault where there is none, one of an architecture that does not come with transformers, or one that
+    makes a loader do more than build a network.
     """
     if not path.exists():
         raise InputFault(f"{path} does not exist; give a model's folder, or a .safetensors file")
@@ -199,11 +202,13 @@ def read_config(folder: Path, path: Path) -> Any:
         raise InputFault(
             f"{path} has no {CONFIG_NAME} beside its weights; the architecture is read from it: copy the original's"
         )
-    data = parse_json(read_text(folder / CONFIG_NAME), str(folder / CONFIG_NAME))
-    if not isinstance(data, dict) or not isinstance(data.get("model_type"), str):
+    data = checked_config(folder)
+    if not isinstance(data.get("model_type"), str):
         raise InputFault(f"{folder / CONFIG_NAME} names no model_type; give a Hugging Face model's own {CONFIG_NAME}")
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        strip(config)
+        return config
     except (ValueError, KeyError):
         raise InputFault(
             f"{folder / CONFIG_NAME} has the model_type {data['model_type']!r}, which the installed transformers does "
@@ -219,6 +224,7 @@ def read_tokenizer(folder: Path, path: Path) -> Any:
         raise InputFault(
             f"{path} has no tokenizer beside its weights (such as {TOKENIZER_NAMES[0]}); copy the original model's"
         )
+    check_tokenizer(folder)
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
@@ -233,10 +239,12 @@ def read_network(
 ) -> tuple[Any, Misfits]:
     """The network with the checkpoint's weights, and every tensor that did not fit: those were made up at random.
 
-    Raises InputFault for an architecture that is not of this ``kind``, and for weights that cannot be read.
+    Raises InputFault for an architecture that is not of this ``kind``, for weights that cannot be read, and where the
+    loaded numbers are not the checkpoint's.
     """
     try:
-        with _as_folder(checkpoint, folder) as whole:
+        check_size(kind.auto, config, folder, checkpoint)
+        with as_folder(checkpoint, folder) as whole:
             network, info = kind.auto.from_pretrained(
                 whole,
                 config=config,
@@ -253,31 +261,18 @@ def read_network(
         raise wrong_kind(checkpoint.root, config, kind) from None
     except (RuntimeError, OSError, KeyError) as error:
         raise InputFault(f"{checkpoint.root} cannot be loaded: {error}") from None
-    return network, Misfits(
+    found = Misfits(
         mismatched=tuple(sorted(str(entry[0]) for entry in info.get("mismatched_keys", ()))),
         missing=tuple(sorted(info["missing_keys"])),
         unexpected=tuple(sorted(info["unexpected_keys"])),
     )
+    check_loaded(network, checkpoint, found.unexpected, {*found.missing, *found.mismatched})
+    return network, found
 
 
 def wrong_kind(path: Path, config: Any, kind: Kind) -> InputFault:
     """The error for an architecture that cannot be a network of this ``kind``."""
     return InputFault(f"{path} is a {config.model_type} model, which is not {kind.noun}; {kind.advice}")
-
-
-@contextmanager
-def _as_folder(checkpoint: Checkpoint, folder: Path) -> Iterator[Path]:
-    """The checkpoint under the file names that transformers looks for.
-
-    A lone file is linked into a scratch folder, beside ``folder``'s configuration.
-    """
-    if checkpoint.is_directory:
-        yield checkpoint.root
-        return
-    with tempfile.TemporaryDirectory(prefix="privctl-") as scratch:
-        (Path(scratch) / SINGLE_NAME).symlink_to(checkpoint.root.absolute())
-        (Path(scratch) / CONFIG_NAME).symlink_to((folder / CONFIG_NAME).absolute())
-        yield Path(scratch)
 
 
 def refuse(path: Path, misfits: Misfits) -> None:

@@ -30,6 +30,7 @@ from privctl.selection import ROUNDING, Selection
 from privctl.storage.atomic import PendingFile, PendingFolder, require_absent
 from privctl.storage.commit import commit_together
 from privctl.storage.digest import Advance, silent
+from privctl.storage.folder import companions_of
 from privctl.storage.header import serialize_header
 from privctl.storage.reader import Checkpoint, SafetensorsFile
 from privctl.storage.stream import Rewritten, WrittenFile, rewrite
@@ -207,12 +208,13 @@ def _report(
         for file, done in streamed
     )
     others = (file_artifact(role, path, place) for role, path in release.inputs.items())
+    beside = (file_artifact("companion", path, place) for path in companions_of(release.checkpoint))
     gaussian = target.calibration is Calibration.GAUSSIAN
     return PrivacyReport(
         step="noise",
         created=now(),
         versions=versions(("numpy", "scipy", "cryptography", "blake3")),
-        inputs=(*models, *others),
+        inputs=(*models, *others, *beside),
         outputs=tuple(_outputs(release, candidate, written)),
         parameters={
             **release.parameters,

@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "render": {"domain"},
     "randomness": _BASE,
     "parallel": {"domain"},
-    "models": _BASE,
+    "guard": {"domain", "codec", "storage"},
+    "models": {*_BASE, "guard"},
     "data": {"domain", "codec", "storage"},
     "datasets": {"domain", "codec", "storage", "data"},
     "mechanisms": {*_BASE, "randomness"},
@@ -39,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "planning": {*_BASE, "peers", "render", "reports"},
     "pages": {*_BASE, "render", "reports"},
     "secrets": {*_BASE, "data", "datasets", "progress", "reports"},
-    "training": {*_BASE, "randomness", "models", "parallel", "data", "datasets", "reports"},
+    "training": {*_BASE, "randomness", "guard", "models", "parallel", "data", "datasets", "reports"},
     "retrain": {*_BASE, "randomness", "models", "parallel", "datasets", "progress", "reports", "secrets", "training"},
     "audits": {
         "domain",

@@ -12,10 +12,13 @@ from privctl.domain.errors import InputFault, PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import NamedFiles, TensorHasher, bytes_digest, changed_tensors
+from privctl.storage.folder import files_of
 from privctl.storage.reader import named_text, read_named_bytes
 
 _MODEL_ROLE = "model"
 _COMPANION_ROLE = "companion"
+#: Roles of what a step read beside weights.
+_BESIDE_ROLES = frozenset({_COMPANION_ROLE, "config", "tokenizer", "preprocessor"})
 #: Reports that are followed; a model has a handful.
 MOST_REPORTS = 1000
 
@@ -125,12 +128,21 @@ class _Chain:
     def _lineage(self, path: Path, report: PrivacyReport) -> Iterator[Verdict]:
         """What a step read must be what a parent wrote; not decided while a parent is missing or unreadable."""
         written: set[str] = set()
+        beside: dict[str, str] = {}
         for place in dict.fromkeys(_placed(path.parent / parent.path) for parent in report.parents):
             found = self.read(place)
             if found is None or found.report is None:
                 return
             written |= {a.digest for a in found.report.outputs}
+            beside |= {Path(a.path).name: a.digest for a in found.report.outputs if a.role == _COMPANION_ROLE}
         for artifact in report.inputs if report.parents else ():
+            recorded = beside.get(Path(artifact.path).name, artifact.digest)
+            if artifact.role in _BESIDE_ROLES and recorded != artifact.digest:
+                yield Verdict(
+                    subject=artifact.path,
+                    outcome=Outcome.REFUTED,
+                    reason=f"the {report.step} step read it, but its parent report wrote another",
+                )
             if artifact.role == _MODEL_ROLE and artifact.digest not in written:
                 yield Verdict(
                     subject=artifact.path,
@@ -180,6 +192,7 @@ def _check_others(
 ) -> Iterator[Verdict]:
     """Outputs that are not weights (scores, configuration, tokenizer); a companion is looked for beside the weights."""
     beside = next((file.absolute().parent for file in weights), None)
+    yield from _check_unlisted(report, weights, beside)
     for artifact in report.outputs:
         if artifact.role == _MODEL_ROLE:
             continue
@@ -193,6 +206,20 @@ def _check_others(
             yield _compare(located.name, files.digest(located), artifact.digest)
         except PrivctlError as fault:
             yield Verdict(subject=located.name, outcome=Outcome.INCONCLUSIVE, reason=str(fault))
+
+
+def _check_unlisted(
+    report: PrivacyReport, weights: Mapping[Path, TensorHasher], beside: Path | None
+) -> Iterator[Verdict]:
+    """Files in a model's folder that the report does not list: a loader may take them for part of the model."""
+    listed = {Path(a.path).name for a in report.outputs if a.role == _COMPANION_ROLE}
+    if beside is None or not listed:
+        return
+    known = {file.name for file in weights} | listed
+    for path in files_of(beside):
+        if path.name not in known or path.parent != beside:
+            name = path.relative_to(beside).as_posix()
+            yield Verdict(subject=name, outcome=Outcome.REFUTED, reason="it lies in the folder, and no report lists it")
 
 
 def _compare(subject: str, found: str, recorded: str, changed: list[str] | None = None) -> Verdict:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from audits import ATTACKS, load_attack
 from audits.findings import Findings
 from audits.membership import baseline
@@ -16,8 +18,9 @@ from audits.membership.records import Workload, candidates_of, prepare
 from audits.membership.shadows import read_shadows, summary, weights_digest
 from audits.membership.verdict import LEAST_AUC, verdict
 from audits.scoring.book import Book
+from audits.scoring.kept import SCORE, arrays_of
 from audits.scoring.subject import Subject, read
-from audits.scoring.table import ScoreTable, Skip, arrays_of
+from audits.scoring.table import ScoreTable, Skip
 from audits.statistics.metrics import roc
 from privctl.data import Record
 from privctl.domain.errors import InputFault, UsageFault
@@ -107,15 +110,16 @@ class MembershipPart:
                 "attack": [attack.name for attack in attacks],
                 "seed": self._request.seed,
                 "least_auc": self._request.least_auc,
+                "nonmember_loss": _nonmember_loss(table),
                 "zlib": zlib.ZLIB_RUNTIME_VERSION,
                 **self._subject.describe(),
                 **({} if candidates.shadows is None else {"shadow": summary(candidates.shadows)}),
             },
             arrays={
                 **arrays_of(table),
-                **{f"score.{name}": values for name, values in scores.items()},
+                **{f"{SCORE}{name}": values for name, values in scores.items()},
                 **{f"roc.{name}": roc(*table.split(values)) for name, values in scores.items()},
-                "score.blind": blind.scores,
+                f"{SCORE}blind": blind.scores,
             },
         )
 
@@ -150,6 +154,12 @@ class MembershipPart:
             "so that all hold together at the audit's confidence",
             "a stronger attack may find what these did not",
         ]
+
+
+def _nonmember_loss(table: ScoreTable) -> float:
+    """Mean loss (nats a token) of the non-members, whose perplexity is its exponential."""
+    others = np.repeat(~table.member, np.diff(table.offsets))
+    return -float(table.lp[others].mean(dtype=np.float64))
 
 
 def _check_sides(work: Workload, request: MembershipRequest) -> None:

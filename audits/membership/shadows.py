@@ -20,7 +20,7 @@ from privctl.codec import parse_json
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.report import TensorDigest
 from privctl.reports import POINTER
-from privctl.storage.arrays import write_arrays
+from privctl.storage.arrays import OWNER_ONLY, write_arrays
 from privctl.storage.reader import SafetensorsFile
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def write_shadow(folder: Path, scores: ShadowScores) -> Path:
     path = scores_path(folder, scores.index)
     about = {"index": scores.index, "settings": dict(scores.settings), "weights": scores.weights}
     arrays: dict[str, NDArray[Any]] = {name: getattr(scores, name) for name in _TYPES}
-    write_arrays(path, arrays, {POINTER: REPORT_NAME, _KEY: json.dumps(about, sort_keys=True)})
+    write_arrays(path, arrays, {POINTER: REPORT_NAME, _KEY: json.dumps(about, sort_keys=True)}, mode=OWNER_ONLY)
     return path
 
 

@@ -1,35 +1,19 @@
-"""The table of per-token scores that every attack reads, in memory and as a safetensors file."""
+"""The table of per-token scores that every attack reads. It is in memory only: texts can be rebuilt from it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from privctl.domain.errors import InputFault
-from privctl.storage.arrays import read_arrays
-from privctl.storage.reader import SafetensorsFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: The scores of one token, in the order ``token_scores`` returns them (AUDITS 2.0).
 FIELDS = ("lp", "mu", "var", "rank", "margin", "lse")
-
-_LAYOUT = {
-    **dict.fromkeys(FIELDS, "F32"),
-    "offsets": "I64",
-    "member": "BOOL",
-    "line": "I64",
-    "truncated": "BOOL",
-    "skipped_member": "BOOL",
-    "skipped_line": "I64",
-    "skipped_reason": "U8",
-}
 
 
 class Skip(IntEnum):
@@ -111,36 +95,3 @@ class ScoreTable:
         for member, reason in pairs:
             counts[member, Skip(reason)] = counts.get((member, Skip(reason)), 0) + 1
         return dict(sorted(counts.items(), reverse=True))
-
-
-def arrays_of(table: ScoreTable) -> dict[str, NDArray[Any]]:
-    """The table as arrays by name, as ``read_scores`` finds them in a file."""
-    return {name: getattr(table, name) for name in _LAYOUT}
-
-
-def read_scores(path: Path) -> ScoreTable:
-    """The table held by ``path``; raises InputFault for any other safetensors file, or one that contradicts itself."""
-    with SafetensorsFile(path) as file:
-        arrays = read_arrays(file, _LAYOUT, "an audit's scores; give a *.scores.safetensors file")
-    table = ScoreTable(**arrays)
-    _check(table, path)
-    return table
-
-
-def _check(table: ScoreTable, path: Path) -> None:
-    ends, records = table.offsets, table.records
-    reasons = np.isin(table.skipped_reason, [int(skip) for skip in Skip]).all()
-    fits = (
-        len(ends) == records + 1
-        and ends[0] == 0
-        and ends[-1] == table.tokens
-        and bool((np.diff(ends) > 0).all())
-        and len(table.line) == len(table.truncated) == records
-        and len(table.skipped_member) == len(table.skipped_line) == len(table.skipped_reason)
-        and all(len(getattr(table, name)) == table.tokens for name in FIELDS)
-    )
-    if not fits or not reasons:
-        raise InputFault(f"{path} holds scores that do not add up to records; run the audit again")
-    for name in FIELDS:
-        if not np.isfinite(getattr(table, name)).all():
-            raise InputFault(f"{path} holds NaN or infinite values in {name!r}; run the audit again")

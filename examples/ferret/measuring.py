@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 from settings import METHODS, Cell
 
 from privctl.accounting.sign_bits import worst_case_delta
@@ -23,7 +22,6 @@ from privctl.domain.guarantee import Guarantee, Notion, RiskMeasure
 from privctl.domain.report import PrivacyReport
 from privctl.progress import Advance
 from privctl.reports import read_report
-from privctl.storage.reader import SafetensorsFile
 
 #: Methods of an audit that never see the model.
 _BASELINES = {"blind baseline", "length baseline"}
@@ -135,11 +133,11 @@ def judge(work: Work, model: Path, name: str) -> Row:
     command(
         *("audit", str(model), "--members", str(work.files["members"])),
         *("--nonmembers", str(work.files["nonmembers"])),
-        *("--max-length", str(work.max_length), "--no-cache", "--output", str(path)),
+        *("--max-length", str(work.max_length), "--output", str(path)),
     )
-    found = audited(read_report(path))
-    found["perplexity"] = perplexity(path.with_name(f"{name}.audit.scores.safetensors"))
-    return found
+    report = read_report(path)
+    loss = float(report.parameters["nonmember_loss"])
+    return {**audited(report), "perplexity": math.exp(loss) if loss < 700 else math.inf}
 
 
 def audited(report: PrivacyReport) -> Row:
@@ -155,19 +153,6 @@ def audited(report: PrivacyReport) -> Row:
         "auc_blind": None if blind is None else [blind.estimate, blind.lower, blind.upper],
         "confidence_each": best.confidence,
     }
-
-
-def perplexity(scores: Path) -> float:
-    """Exp of the mean loss (nats a token) of the non-members in an audit's file of scores."""
-    with SafetensorsFile(scores) as file:
-        tensors = {info.name: info for info in file.tensors}
-
-        def array(name: str, dtype: type[np.generic]) -> np.ndarray[Any, Any]:
-            return np.frombuffer(file.read(tensors[name]), dtype=dtype)
-
-        member = np.repeat(array("member", np.bool_), np.diff(array("offsets", np.int64)))
-        loss = -float(array("lp", np.float32)[~member].mean(dtype=np.float64))
-    return math.exp(loss) if loss < 700 else math.inf
 
 
 def done(report: PrivacyReport) -> Row:

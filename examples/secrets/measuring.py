@@ -168,7 +168,7 @@ def extracted(settings: Extraction, folder: Path, base: Path, prepared: Row, noi
     command(
         *("audit", str(output), "--secrets", str(folder / "book.jsonl"), "--data", str(folder / "planted.jsonl")),
         *("--canaries", str(folder / "planted.canaries.json"), "--commitment", prepared["commitment"], "--no-exact"),
-        *("--references", "20", "--candidates", str(settings.candidates), "--device", "cpu", "--no-cache", "--force"),
+        *("--references", "20", "--candidates", str(settings.candidates), "--device", "cpu", "--force"),
         *("--base", str(base), "--output", str(place)),
     )
     report = read_report(place)

@@ -30,7 +30,7 @@ _OF_A_MODEL = (
     *("members", "nonmembers", "attacks", "max_length", "reference", "canaries", "commitment", "canary_data"),
     *("references", "exact", "shadow", "task", "resize", "train", "heldout", "least_prefix", "top_k", "top_p"),
     *("greedy_only", "records", "secrets", "data", "plan", "base", "candidates", "most_secrets"),
-    *("cache", "no_cache", "device"),
+    *("keep_scores", "cache", "no_cache", "device"),
 )
 #: Options that say more of another one.
 _BELONGS = {
@@ -96,8 +96,13 @@ _BELONGS = {
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of splits; not private."
 )
-@click.option("--cache", type=_FILE, help="Folder to keep scores in; a private one in the home folder by default.")
-@click.option("--no-cache", is_flag=True, help="Keep no scores: every audit runs the model anew.")
+@click.option(
+    "--keep-scores",
+    is_flag=True,
+    help="Keep every token's score for later audits, in a private folder; texts can be rebuilt from them.",
+)
+@click.option("--cache", type=_FILE, help="The folder that --keep-scores keeps them in; this option implies it.")
+@click.option("--no-cache", is_flag=True, hidden=True)  # the default now; scripts may still give it
 @click.option("--device", help="Where to run, such as cpu or cuda:0; a GPU if there is one by default.")
 @force
 @common
@@ -162,8 +167,10 @@ def _of_model(
     for name, owner in _BELONGS.items():
         if options[name] not in (None, (), False) and options[owner] is None:
             raise UsageFault(f"{_flag(name)} needs {_flag(owner)}; give that too")
+    if options["no_cache"] and (options["keep_scores"] or options["cache"] is not None):
+        raise UsageFault("--no-cache keeps no scores, and --keep-scores and --cache do; give one of them")
     if options["greedy_only"] and (options["top_k"] is not None or options["top_p"] is not None):
-        raise UsageFault("--greedy-only asks nothing of sampling; leave --top-k and --top-p away")
+        raise UsageFault("--greedy-only does not sample; remove --top-k and --top-p")
     written = output_paths(Path(model), output)
     for path in written:
         require_absent(path, force)
@@ -191,7 +198,7 @@ def _request(model: Path, written: tuple[Path, Path], options: dict[str, Any]) -
         resize=options["resize"],
         reference=None if options["reference"] is None else Path(options["reference"]),
         base=None if options["base"] is None else Path(options["base"]),
-        cache=None if options["no_cache"] else options["cache"] or default_root(),
+        cache=options["cache"] or (default_root() if options["keep_scores"] else None),
         device=options["device"],
     )
 
@@ -283,7 +290,7 @@ def _of_scores(
     given = [name for name in _OF_A_MODEL if options[name]]
     if model is not None or given:
         what = "MODEL" if model is not None else _flag(given[0])
-        raise UsageFault(f"--from-scores audits no model; leave {what} away")
+        raise UsageFault(f"--from-scores audits no model; remove {what}")
     source: Path = options["from_scores"]
     report = output or source.with_name(f"{source.stem}.audit.report.json")
     require_absent(report, force)

@@ -9,7 +9,7 @@ import click
 
 from privctl.cli.options import common, force, show
 from privctl.cli.running import STOPPING, heard, rendered, request_of, secrets_of, told_before
-from privctl.cli.training_options import clipping, data, schedule, training
+from privctl.cli.training_options import clipping, data, schedule, training, unprotected
 from privctl.domain.errors import UsageFault
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 @click.option("--measure-noise", type=float, help="Their noise stddev / clip norm.  [default: the training's]")
 @click.option("--measure-clip", type=float, default=0.01, show_default=True, help="Their clip norm, nats.")
 @click.option("--public-seed", help="Hexadecimal seed of rounding and of layers' draws.  [default: a fresh one]")
+@unprotected
 @force
 @common
 def dpquant(**options: Any) -> None:

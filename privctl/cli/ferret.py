@@ -10,7 +10,7 @@ import click
 
 from privctl.cli.options import common, force, show
 from privctl.cli.running import STOPPING, heard, rendered, request_of, told_before
-from privctl.cli.training_options import schedule, training
+from privctl.cli.training_options import schedule, training, unprotected
 from privctl.domain.errors import UsageFault
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ _REPLAYED = {"model", "replay", "output", "vocabulary", "device", "quiet", "as_j
 )
 @click.option("--public-seed", help="Hexadecimal seed of masks and directions.  [default: a fresh one]")
 @click.option("--replay", type=click.Path(), help="Stream of updates to repeat on MODEL, without any data.")
+@unprotected
 @force
 @common
 def ferret(**options: Any) -> None:

@@ -11,7 +11,7 @@ from privctl.cli.dpquant import dpquant
 from privctl.cli.ferret import ferret
 from privctl.cli.options import common, force, show
 from privctl.cli.running import STOPPING, heard, rendered, request_of, secrets_of, told_before
-from privctl.cli.training_options import clipping, data, schedule, training
+from privctl.cli.training_options import clipping, data, schedule, training, unprotected
 
 if TYPE_CHECKING:
     from privctl.retrain.prepare import Job
@@ -45,6 +45,7 @@ def retrain() -> None:
     type=click.Path(),
     help="Plan of protection from `privctl secrets plan`: it sets batches, steps and the least noise.",
 )
+@unprotected
 @force
 @common
 def dp_sgd(**options: Any) -> None:

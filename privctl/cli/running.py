@@ -57,6 +57,7 @@ def request_of(method: str, options: dict[str, Any], **more: Any) -> RetrainRequ
             output=Path(options["output"]),
             clipping=ClippingStyle(options.get("clipping", "flat")),
             clip_norm=options.get("clip_norm", 1.0),
+            show_unprotected=options.get("show_unprotected", False),
             schedule=Schedule(options.get("schedule", "constant")),
             warmup_steps=options.get("warmup_steps", 0),
             optimizer=Optimizer(options["optimizer"]),

@@ -85,6 +85,15 @@ def training(command: Command) -> Command:
     return command
 
 
+def unprotected(command: Command) -> Command:
+    """``--show-unprotected``, of trainings that protect their examples."""
+    return click.option(
+        "--show-unprotected",
+        is_flag=True,
+        help="Write exact losses and norms of the private examples to OUTPUT.private-history.json, for you alone.",
+    )(command)
+
+
 def clipping(command: Command) -> Command:
     """How each example's gradient is clipped."""
     for option in (

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from privctl.domain.gate import Finding, GateJudgement, GateOutcome, Place
+from privctl.gate import companions
 from privctl.gate.case import MODEL, Case, cases_of, not_at_hand, strangers
 from privctl.gate.chain import READABLE, Docket, open_docket
 from privctl.gate.checks import CHECKS, RULES
@@ -65,6 +66,7 @@ def _belief(
             first,
         )
     for case in cases:
+        yield from companions.check(case, model)
         if model is not None:
             yield from not_at_hand(case, model)
         elif policy.require_model:

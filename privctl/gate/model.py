@@ -8,16 +8,21 @@ from pathlib import Path
 
 from privctl.domain.errors import PrivctlError
 from privctl.storage.digest import Advance, file_digest, silent
+from privctl.storage.folder import files_of
 from privctl.storage.reader import open_checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelAtHand:
-    """``weights`` are the digests of its weight files; ``folder`` is where they lie."""
+    """``weights`` are the digests of its weight files; ``folder`` is where they lie.
+
+    ``others`` names, relative to a model's folder, what else is in it but for people; nothing for a lone file.
+    """
 
     path: Path
     folder: Path
     weights: Mapping[Path, str]
+    others: tuple[str, ...] = ()
 
     @property
     def digests(self) -> frozenset[str]:
@@ -43,8 +48,10 @@ def model_at(path: Path, advance: Advance = silent) -> ModelAtHand:
     """The model at ``path``, a safetensors file or a folder of them; raises InputFault for anything else."""
     with open_checkpoint(path) as checkpoint:
         files = [file.path for file in checkpoint.files]
+    found = files_of(path) if path.is_dir() else ()
     return ModelAtHand(
         path=path,
         folder=path if path.is_dir() else path.parent,
         weights={file: file_digest(file, advance) for file in files},
+        others=tuple(each.relative_to(path).as_posix() for each in found if each not in files),
     )

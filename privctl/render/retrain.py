@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privctl.domain.report import PrivacyReport
 from privctl.render.guarantee import guarantee_text
-from privctl.render.text import notes, number, table
+from privctl.render.text import notes, number, paragraph, table
 
 
 def retrain_text(report: PrivacyReport, *, verbose: bool = False) -> str:
@@ -13,6 +13,7 @@ def retrain_text(report: PrivacyReport, *, verbose: bool = False) -> str:
     parts = [table(["measured", "last epoch"], rows)] if rows else []
     several = len(report.guarantees) > 1
     parts += [guarantee_text(guarantee, named=several, verbose=verbose) for guarantee in report.guarantees]
+    parts += [paragraph(f"withheld: {item.what}: {item.reason}") for item in report.omissions]
     if report.warnings:
         parts.append(notes(report.warnings))
     return "\n".join(parts)

@@ -13,7 +13,9 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.mechanism import ClippedTraining, Mechanism
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
+from privctl.models import CONFIG_NAME, TOKENIZER_FILES
 from privctl.reports import file_artifact, now, versions
+from privctl.retrain import withheld
 from privctl.retrain.budget import ledger_of
 from privctl.retrain.contribution import borne_out, recorded
 from privctl.retrain.dpquant.measurements import measurements_of
@@ -21,6 +23,7 @@ from privctl.retrain.names import collected, released_names
 from privctl.retrain.prepare import Job
 from privctl.retrain.secret_check import CheckedSecrets
 from privctl.retrain.secret_report import KEEP_THE_PLAN, plan_premise, secret_guarantees, secret_parameters
+from privctl.storage.folder import companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.training.loop import Finished
 from privctl.training.noise import GradientNoise
@@ -30,6 +33,10 @@ OWNER = (
     "no guarantee covers this report itself: losses, norms, fractions and the like were measured on the private "
     "examples, held-out measures on held-out ones, and the data's digest tells whoever guesses the data whether that "
     "is right; keep the report to yourself"
+)
+PRIVATE_OWNER = (
+    "no guarantee covers this report itself: it holds the exact number of examples, and the data's digest tells "
+    "whoever guesses the data whether that is right; keep the report to yourself"
 )
 _UNPROTECTED = (
     "no noise was added to these weights: nothing bounds what they give away about the examples; do not hand them out"
@@ -81,12 +88,19 @@ def report_for(
         evidence=tuple(evidence_of(job, finished)),
         warnings=(
             _FIRST_LINE[job.request.method],
-            OWNER,
+            owner_of(job),
+            *withheld.caveats(job.request),
             *(() if plan is None else (KEEP_THE_PLAN,)),
-            *zeroed_of(finished),
+            *(() if withheld.withholds(job.request) else zeroed_of(finished)),
         ),
+        omissions=withheld.omissions(job.request),
         parents=tuple(_parents(job, place)),
     )
+
+
+def owner_of(job: Job) -> str:
+    """Why the report is for its owner."""
+    return PRIVATE_OWNER if withheld.withholds(job.request) else OWNER
 
 
 def _plan_parameters(job: Job, secrets: CheckedSecrets | None) -> dict[str, Any]:
@@ -113,12 +127,14 @@ def zeroed_of(finished: Finished) -> Iterator[str]:
 
 
 def start_files(job: Job) -> dict[str, Path]:
-    """The files of the weights that the training began with."""
+    """What the training began with: weights, where they were not random, and what lay beside them."""
     path = job.request.model.path
     if job.model.initial_weights == "random":
-        return {}
+        found = [path / name for name in (CONFIG_NAME, *TOKENIZER_FILES)]
+        return {f"start-{each.name}": each for each in found if each.is_file()}
     with open_checkpoint(path) as checkpoint:
-        return {f"start-{file.path.name}": file.path for file in checkpoint.files}
+        found = [*(file.path for file in checkpoint.files), *companions_of(checkpoint)]
+        return {f"start-{each.relative_to(checkpoint.folder).as_posix()}": each for each in found}
 
 
 def _mechanism(job: Job, finished: Finished) -> Mechanism | None:
@@ -262,13 +278,14 @@ def parameters_of(job: Job, finished: Finished, noise: GradientNoise | None) -> 
         "steps_begun": finished.spent,
         "noise_source": None if noise is None else noise.description,
         **recorded(job),
-        "history": [dict(entry) for entry in finished.history],
+        "history": withheld.released(request, finished.history),
     }
 
 
 def evidence_of(job: Job, finished: Finished) -> Iterator[Evidence]:
-    """The last epoch's numbers, and every epoch's in the details."""
-    last: Mapping[str, float] = finished.history[-1] if finished.history else {}
+    """The last epoch's numbers, and every epoch's in the details, as far as they are not withheld."""
+    history = withheld.released(job.request, finished.history)
+    last: Mapping[str, float] = history[-1] if history else {}
     for key, quantity in _QUANTITIES.items():
         if key not in last:
             continue
@@ -280,5 +297,5 @@ def evidence_of(job: Job, finished: Finished) -> Iterator[Evidence]:
             estimate=last[key],
             bound=Bound.NONE,
             samples={"examples": count},
-            details={f"epoch {i}": e[key] for i, e in enumerate(finished.history, start=1) if key in e},
+            details={f"epoch {i}": e[key] for i, e in enumerate(history, start=1) if key in e},
         )

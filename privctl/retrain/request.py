@@ -137,8 +137,8 @@ class RetrainRequest:
     """Everything ``privctl retrain METHOD`` was told. ``epochs`` or ``steps``; ``batch_size`` is the expected one.
 
     ``dpquant`` says how layers are quantized, where they are. With ``secrets`` the plan has the batch size, and
-    ``batch_size`` says nothing. Raises ValueError for a seed that a
-    generator of random numbers does not take.
+    ``batch_size`` is not used. ``show_unprotected`` asks for a private file of the measures that the report of a
+    private run withholds. Raises ValueError for a seed that a generator of random numbers does not take.
     """
 
     method: Method
@@ -150,6 +150,7 @@ class RetrainRequest:
     ferret: FerretRequest = FerretRequest()
     dpquant: DpquantRequest | None = None
     output: Path
+    show_unprotected: bool = False
     epochs: float | None = None
     steps: int | None = None
     batch_size: int = 64

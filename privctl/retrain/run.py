@@ -23,8 +23,9 @@ from privctl.randomness import NoiseSource
 from privctl.retrain.adapt import adapted, merged
 from privctl.retrain.contribution import Told, gradient_stages, rehearsed, tested
 from privctl.retrain.prepare import Job
-from privctl.retrain.report import report_for
+from privctl.retrain.report import report_for, zeroed_of
 from privctl.retrain.secret_check import CheckedSecrets, check_secrets
+from privctl.retrain.withheld import require_room, write_private
 from privctl.storage.atomic import require_absent, write_bytes
 from privctl.storage.digest import file_digest
 from privctl.training.batches import BatchSource, Passes, PoissonBatches, WeightedBatches
@@ -87,6 +88,7 @@ def carry_out(
     if crew.leads:
         require_absent(output, force=False)
         require_absent(report_path(output), request.force)
+        require_room(request)
     secrets = _checked(job, crew, progress)
     try_out(job, crew)
     device = own_device(choose_device(request.device))
@@ -125,6 +127,7 @@ def carry_out(
             return None
         with keeping(folder):
             report = _save(job, network, finished, noise, secrets, way.amend)
+        write_private(request, finished.history, list(zeroed_of(finished)))
     if folder is not None:
         folder.remove()
     return report

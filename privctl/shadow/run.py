@@ -32,7 +32,7 @@ from audits.scoring.subject import Subject, subject_of
 from audits.scoring.table import FIELDS
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.report import Artifact, PrivacyReport, TensorDigest
-from privctl.models import CONFIG_NAME, LanguageModel, choose_device
+from privctl.models import CONFIG_NAME, TOKENIZER_FILES, LanguageModel, choose_device
 from privctl.progress import Advance
 from privctl.reports import file_artifact, now, versions, write_report
 from privctl.shadow.halves import train_one
@@ -228,7 +228,11 @@ def _start_files(pool: Pool) -> list[Artifact]:
     training = pool.request.training
     path, place = training.model.path, training.output / REPORT_NAME
     folder = path if path.is_dir() else path.parent
-    found = [file_artifact("config", folder / CONFIG_NAME, place)]
+    names = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    found = [
+        file_artifact("config", folder / CONFIG_NAME, place),
+        *(file_artifact("tokenizer", folder / name, place) for name in names),
+    ]
     if pool.start_is_checkpoint:
         with open_checkpoint(path) as checkpoint:
             found += [file_artifact("model", file.path, place) for file in checkpoint.files]

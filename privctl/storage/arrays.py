@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,9 @@ from privctl.storage.reader import SafetensorsFile
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+#: The permissions of a file that holds something of private data.
+OWNER_ONLY = 0o600
+
 _VIEWS: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F64": np.dtype("<f8"),
@@ -26,9 +30,16 @@ _VIEWS: dict[str, np.dtype[Any]] = {
 
 
 def write_arrays(
-    path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str], *, replace: bool = True
+    path: Path,
+    arrays: Mapping[str, NDArray[Any]],
+    metadata: Mapping[str, str],
+    *,
+    replace: bool = True,
+    mode: int | None = None,
 ) -> None:
     """Write ``arrays`` to ``path`` as safetensors, whole or not at all; the same arrays give the same bytes.
+
+    ``mode`` gives the file's permissions from its first byte on.
 
     Raises UsageFault where the file came to exist and ``replace`` is not set, IoFault where the system refuses.
     """
@@ -41,6 +52,8 @@ def write_arrays(
         position += array.nbytes
     header = serialize_header(infos, metadata)
     with PendingFile(path, len(header) + position) as pending:
+        if mode is not None:
+            os.chmod(pending.temporary, mode)
         pending.write_at(0, header)
         for info, part in zip(infos, parts, strict=True):
             pending.write_at(len(header) + info.begin, part.tobytes())

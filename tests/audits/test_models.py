@@ -115,7 +115,7 @@ def test_other_kinds_of_model_are_refused(folder: Path) -> None:
 
 
 def test_a_malformed_tokenizer_and_pickles(folder: Path) -> None:
-    (folder / "tokenizer.json").write_text("{")
+    (folder / "tokenizer.json").write_text('{"model": 3}')
     with pytest.raises(InputFault, match="tokenizer that cannot be loaded"):
         load_model(folder, device="cpu")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")

@@ -106,7 +106,7 @@ def test_another_training_run_gives_no_bound(place: Path, capfd: pytest.CaptureF
     [
         (["--commitment", "blake3:00"], "--commitment needs --canaries"),
         (["--heldout", "x"], "--heldout needs --train"),
-        (["--train", "DATA", "--greedy-only", "--top-k", "5"], "--greedy-only asks nothing of sampling"),
+        (["--train", "DATA", "--greedy-only", "--top-k", "5"], "--greedy-only does not sample"),
         (["--train", "DATA", "--prefix-tokens", "2", "--suffix-tokens", "2", "--records", "0"], "--records is 0"),
         (["--canaries", "DATA", "-o", "nowhere/x.json"], "is not a folder to write x.json into"),
         (["--greedy-only"], "--greedy-only needs --train"),

@@ -134,7 +134,7 @@ def test_dithered_signs_have_both_kinds_of_guarantee(start: Path, data: Path, tm
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_signs_of_differences_are_reported(
+def test_signs_of_differences_are_for_the_owner(
     turned: bool, start: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = Derivatives.batch
@@ -146,16 +146,19 @@ def test_signs_of_differences_are_reported(
     if turned:
         monkeypatch.setattr(Derivatives, "batch", wrong)
     budget = ("--fire-probability", "0.1", "--epochs", "3")
-    assert ferret(start, data, tmp_path / "a", *budget, "--derivatives", "difference") == 0
+    assert ferret(start, data, tmp_path / "a", *budget, "--derivatives", "difference", "--show-unprotected") == 0
     report = report_of(tmp_path / "a")
-    above, whole = (each for each in report.evidence if "signs of differences" in each.quantity)
-    assert 0 < above.samples["signs"] <= whole.samples["signs"] == 12
-    assert above.estimate == (0 if turned else 1)
-    assert "for the owner" in above.method
-    assert any("lead astray" in warning for warning in report.warnings) is turned
+    assert not any("signs of differences" in each.quantity for each in report.evidence)
+    assert not any("lead astray" in warning for warning in report.warnings)
+    notes = json.loads((tmp_path / "a.private-history.json").read_text())["notes"]
+    (above,) = (each for each in notes if "above the noise of rounding" in each)
+    right_signs, signs = (int(word) for word in above.split() if word.isdigit())
+    assert 0 < signs <= 12
+    assert right_signs == (0 if turned else signs)
+    assert any("lead astray" in each for each in notes) is turned
     # Of exact derivatives there is nothing to say.
-    assert ferret(start, data, tmp_path / "b", *budget, "--derivatives", "partial") == 0
-    assert not any("signs of differences" in each.quantity for each in report_of(tmp_path / "b").evidence)
+    assert ferret(start, data, tmp_path / "b", *budget, "--derivatives", "partial", "--show-unprotected") == 0
+    assert json.loads((tmp_path / "b.private-history.json").read_text())["notes"] == []
 
 
 def test_a_replay_refuses_another_model_and_private_flags(

@@ -158,7 +158,7 @@ def test_a_second_call_trains_only_what_is_missing(tmp_path: Path) -> None:
     assert report.parameters["count"] == 6
     assert len(report.outputs) == 6
     assert report.parameters["learning_rate"] == 5e-3
-    assert {item.role for item in report.inputs} == {"config", "data"}
+    assert {item.role for item in report.inputs} == {"config", "tokenizer", "data"}
 
 
 def test_scores_do_not_depend_on_which_models_are_trained_together(tmp_path: Path) -> None:

@@ -125,3 +125,36 @@ def test_a_moved_model_is_known_by_its_digest(chain: Path) -> None:
         hashed = {file.path: hash_tensors(file) for file in checkpoint.files}
     links = check_chain(chain.with_name("m.private.private.report.json"), hashed)
     assert {v.outcome for v in links[0].verdicts} == {Outcome.PROVED}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
+    """A model's folder noised twice, its configuration with it."""
+    (tmp_path / "m").mkdir()
+    write_model(tmp_path / "m" / "model.safetensors", {"w": RNG.standard_normal((20, 3)).astype(np.float32)})
+    (tmp_path / "m" / "config.json").write_text("{}")
+    assert run(["noise", str(tmp_path / "m"), "-q", *FACTS]) == 0
+    return tmp_path
+
+
+def of_folder(model: Path) -> list[str]:
+    with open_checkpoint(model) as checkpoint:
+        hashed = {file.path: hash_tensors(file) for file in checkpoint.files}
+    return refuted(check_chain(model.with_name(f"{model.name}.report.json"), hashed))
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "pytorch_model.bin", "modeling.py", "sub/config.json"])
+def test_a_file_that_no_report_lists_is_named(folder: Path, name: str) -> None:
+    released = folder / "m.private"
+    (released / "README.md").write_text("A model.")
+    assert of_folder(released) == []
+    (released / name).parent.mkdir(exist_ok=True)
+    (released / name).write_text("{}")
+    assert of_folder(released) == [f"{name}: it lies in the folder, and no report lists it"]
+
+
+def test_a_configuration_that_changed_between_two_steps_is_named(folder: Path) -> None:
+    (folder / "m.private" / "config.json").write_text('{"rms_norm_eps": 0.1}')
+    assert run(["noise", str(folder / "m.private"), "-q"]) == 0
+    found = of_folder(folder / "m.private.private")
+    assert "m.private/config.json: the noise step read it, but its parent report wrote another" in found

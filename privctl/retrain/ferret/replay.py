@@ -14,6 +14,7 @@ from privctl.retrain.prepare import choose_trained
 from privctl.retrain.request import ModelRequest, ReplayRequest
 from privctl.retrain.run import Progress
 from privctl.storage.atomic import require_absent
+from privctl.storage.folder import companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.training.ferret.ask import Recorded
 from privctl.training.ferret.groups import cut, trainable
@@ -107,7 +108,8 @@ def _report(
     inputs = [file_artifact("updates", request.stream, place)]
     if model.initial_weights != "random":
         with open_checkpoint(request.model) as checkpoint:
-            inputs += [file_artifact(f"start-{file.path.name}", file.path, place) for file in checkpoint.files]
+            found = [*(file.path for file in checkpoint.files), *companions_of(checkpoint)]
+            inputs += [file_artifact(f"start-{each.name}", each, place) for each in found]
     return PrivacyReport(
         step="replay",
         created=now(),

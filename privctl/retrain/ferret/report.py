@@ -18,14 +18,15 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports import file_artifact, now, versions
+from privctl.retrain import withheld
 from privctl.retrain.budget import sampled
 from privctl.retrain.contribution import borne_out
 from privctl.retrain.ferret.plan import FerretPlan
 from privctl.retrain.prepare import Job
 from privctl.retrain.report import (
-    OWNER,
     TUNING,
     evidence_of,
+    owner_of,
     parameters_of,
     premises,
     secret_noise,
@@ -79,13 +80,14 @@ def report_for(job: Job, done: Done, place: Path, outputs: tuple[Artifact, ...])
         parameters=_parameters(job, done),
         mechanism=done.plan.signs if ledger is None else ledger,
         guarantees=tuple(guarantees_of(job, done)),
-        evidence=(*_fired(done.plan), *_agreeing(done.agreement), *evidence_of(job, done.walked.finished)),
+        evidence=(*_fired(done.plan), *evidence_of(job, done.walked.finished)),
         warnings=(
             _AVERAGE if ledger is None else TUNING,
-            OWNER,
-            *zeroed_of(done.walked.finished),
-            *_disagreeing(done),
+            owner_of(job),
+            *withheld.caveats(job.request),
+            *_untested(done),
         ),
+        omissions=withheld.omissions(job.request),
     )
 
 
@@ -209,34 +211,24 @@ def _fired(plan: FerretPlan) -> Iterator[Evidence]:
         )
 
 
-def _agreeing(found: Agreement) -> Iterator[Evidence]:
-    """How often the sign of a difference was that of the derivative; measured on private examples."""
+def private_notes(done: Done) -> Iterator[str]:
+    """What was measured on private examples beside losses and norms: whether differences had the derivative's sign."""
+    yield from zeroed_of(done.walked.finished)
+    found = done.agreement
     of = {
         "above the noise of rounding": (found.equal_above, found.above),
         "whatever their size": (found.equal, found.count),
     }
     for which, (equal, count) in of.items():
         if count:
-            yield Evidence(
-                method="a backward pass beside the differences, on few private examples of the first steps that "
-                "published; for the owner, like all that was measured while training",
-                quantity=f"fraction of signs of differences that are the derivative's, {which}",
-                estimate=equal / count,
-                bound=Bound.NONE,
-                samples={"signs": count},
-            )
-
-
-def _disagreeing(done: Done) -> Iterator[str]:
-    """That differences do not tell signs, or that nobody knows whether they do."""
-    found = done.agreement
-    wrong = found.above - found.equal_above
+            yield f"{equal} of {count} signs of differences, {which}, were the derivative's"
     if found.share_above < _TRUSTED:
-        yield (
-            f"of {found.above} signs of differences above the noise of rounding, {wrong} were not the derivative's: "
-            "much of what was published may lead astray; take --derivatives partial or forward"
-        )
-    elif not found.count and done.methods.get(str(Method.DIFFERENCE)):
+        yield "much of what was published may lead astray; take --derivatives partial or forward"
+
+
+def _untested(done: Done) -> Iterator[str]:
+    """That nobody knows whether differences tell signs."""
+    if not done.agreement.count and done.methods.get(str(Method.DIFFERENCE)):
         yield (
             "derivatives were found by differences that could be compared with no backward pass, so nothing tells "
             "whether their signs are right"

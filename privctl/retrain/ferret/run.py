@@ -17,7 +17,7 @@ from privctl.retrain.adapt import adapted, merged
 from privctl.retrain.budget import sampled
 from privctl.retrain.contribution import Told, tested
 from privctl.retrain.ferret.plan import FerretPlan, derivative_stages, methods_used, plan_for
-from privctl.retrain.ferret.report import Done, report_for
+from privctl.retrain.ferret.report import Done, private_notes, report_for
 from privctl.retrain.public_seed import SEED_FILE, public_seed
 from privctl.retrain.run import (
     AT_ONCE,
@@ -31,6 +31,7 @@ from privctl.retrain.run import (
     shared_source,
     try_out,
 )
+from privctl.retrain.withheld import require_room, write_private
 from privctl.storage.atomic import require_absent, write_bytes
 from privctl.training.batches import BatchSource, Passes, PoissonBatches
 from privctl.training.contribution.carried import secret_draws
@@ -70,6 +71,7 @@ def carry_out(
     if crew.leads:
         for path in (request.output, report_path(request.output), stream_path(request.output)):
             require_absent(path, request.force and path != request.output)
+        require_room(request)
     try_out(job, crew)
     device = own_device(choose_device(request.device))
     seed = public_seed(job.request, crew, request.ferret.public_seed)
@@ -129,6 +131,7 @@ def carry_out(
         )
         with keeping(folder):
             report = _save(job, network, done, stream)
+        write_private(request, done.walked.finished.history, list(private_notes(done)))
     if folder is not None:
         folder.remove()
     return report

@@ -13,6 +13,7 @@ import torch
 
 from privctl.datasets.pixels import ImageFacts, image_facts
 from privctl.domain.errors import InputFault, UsageFault
+from privctl.guard.loading import check_size
 from privctl.models import (
     CAUSAL,
     IMAGE_CLASSIFIER,
@@ -190,6 +191,7 @@ def _fit(config: Any, labels: Sequence[str] | None, vocabulary: Vocabulary | Non
 
 def _random_network(path: Path, config: Any, kind: Kind) -> Any:
     try:
+        check_size(kind.auto, config, path if path.is_dir() else path.parent, None)
         return kind.auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError, KeyError, AttributeError) as error:
         if "Unrecognized configuration class" in str(error):

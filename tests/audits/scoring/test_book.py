@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import stat
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from audits.scoring.book import Book, make_book, plan
-from audits.scoring.cache import ScoreCache, folder_name, joined
+from audits.scoring.cache import KEPT_DAYS, ScoreCache, folder_name, joined
 from audits.scoring.forward import Advance, silent
 from privctl.domain.errors import InputFault, IoFault
 
@@ -165,6 +167,49 @@ def test_the_cache_is_the_owners(tmp_path: Path) -> None:
         ScoreCache(tmp_path / "file" / "c")
 
 
+def test_a_folder_and_a_file_are_closed_to_others_even_under_a_wide_umask(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir(mode=0o755)
+    before = os.umask(0)
+    try:
+        cache = ScoreCache(tmp_path / "c")
+        make_book(plan(Counting(), ROWS, cache))
+    finally:
+        os.umask(before)
+    (path,) = cache.folder.iterdir()
+    assert (stat.S_IMODE(cache.folder.stat().st_mode), stat.S_IMODE(path.stat().st_mode)) == (0o700, 0o600)
+    (tmp_path / "link").symlink_to(cache.folder)
+    with pytest.raises(InputFault, match="is a link"):
+        ScoreCache(tmp_path / "link")
+
+
+def test_what_has_expired_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, cache = ScoreCache(tmp_path / "other"), ScoreCache(tmp_path / "c")
+    for each in (other, cache):
+        make_book(plan(Counting(), ROWS, each))
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + KEPT_DAYS * 86400 - 60)
+    assert plan(Counting(), ROWS, cache).work == 0
+    make_book(plan(Counting(), [row(90, 1, 2)], cache))
+    cache.tidy()
+    monkeypatch.setattr(time, "time", lambda: now + KEPT_DAYS * 86400 + 60)
+    assert plan(Counting(), ROWS, cache).work == 8, "joining files does not prolong them"
+    ScoreCache(tmp_path / "c")
+    assert not list(tmp_path.glob("*/*.scores")), "of other models too"
+
+
+def test_a_value_that_changed_on_disk_is_scored_again(tmp_path: Path) -> None:
+    cache = ScoreCache(tmp_path)
+    rows = [row(i, i + 1, i + 2) for i in range(10, 30)]
+    make_book(plan(Counting(), rows, cache))
+    (path,) = tmp_path.iterdir()
+    raw = bytearray(path.read_bytes())
+    raw[-2] ^= 0x40  # one score of a row that the probes leave alone
+    path.write_bytes(bytes(raw))
+    made = plan(Counting(), rows, cache)
+    assert made.work == 40
+    assert read(make_book(made), rows) == expected(rows)
+
+
 def test_nothing_joins_to_nothing() -> None:
     nothing = joined([])
     assert nothing.values.shape == (6, 0)
@@ -183,12 +228,12 @@ def test_two_audits_may_tidy_one_folder(tmp_path: Path, monkeypatch: pytest.Monk
     make_book(plan(Counting(), [row(i, i + 1, i + 2) for i in range(10, 20)], cache))
     real = ScoreCache.add
 
-    def slow(self: ScoreCache, part: Any) -> Path:
+    def slow(self: ScoreCache, part: Any, expires: float | None = None) -> Path:
         """Meanwhile another audit stores, and tidies as well."""
         monkeypatch.setattr(ScoreCache, "add", real)
         make_book(plan(Counting(), [row(90, 1, 2)], ScoreCache(tmp_path)))
         ScoreCache(tmp_path).tidy()
-        return real(self, part)
+        return real(self, part, expires)
 
     monkeypatch.setattr(ScoreCache, "add", slow)
     cache.tidy()

@@ -13,11 +13,10 @@ from audits.scoring.causal import CausalScorer, CausalSubject
 from audits.scoring.forward import Batching, batches, score_rows, token_scores
 from audits.scoring.perplexity import perplexity
 from audits.scoring.rows import encode
-from audits.scoring.table import FIELDS, ScoreTable, Skip, arrays_of, read_scores
+from audits.scoring.table import FIELDS, ScoreTable, Skip
 from privctl.data import Record
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.models import LanguageModel, load_model
-from privctl.storage.arrays import write_arrays
 from tests.audits.tiny import CONFIGS, save_model, save_tokenizer, sentences
 
 P = [[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5], [0.05, 0.05, 0.9], [0.4, 0.4, 0.2]]
@@ -198,40 +197,6 @@ def test_perplexity_weighs_every_token_alike(llama: Path) -> None:
     assert perplexity(model, [*texts, "w1"]) == pytest.approx(math.exp(-lp.mean()), rel=1e-5)
     with pytest.raises(InputFault, match="none of the 1 texts has 2 tokens"):
         perplexity(model, ["w1"])
-
-
-def table_of(llama: Path) -> ScoreTable:
-    model = load_model(llama, device="cpu")
-    return score(
-        model, prepare(CausalSubject(model), records(sentences(5, seed=8)), records([*sentences(4, seed=9), "w1"]))
-    )
-
-
-def test_scores_survive_the_file(llama: Path, tmp_path: Path) -> None:
-    table = table_of(llama)
-    for name in ("a", "b"):
-        write_arrays(tmp_path / name, arrays_of(table), {"privctl.report": "x.report.json"})
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    again = read_scores(tmp_path / "a")
-    for name in ScoreTable.__slots__:
-        assert np.array_equal(getattr(table, name), getattr(again, name)), name
-    assert np.array_equal(again.means(again.lp), table.means(table.lp))
-
-
-def test_other_files_are_no_scores(llama: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputFault, match="does not hold an audit's scores"):
-        read_scores(llama / "model.safetensors")
-    table = table_of(llama)
-    write_arrays(tmp_path / "s", arrays_of(table), {})
-    raw = bytearray((tmp_path / "s").read_bytes())
-    broken = bytes(raw).replace(table.offsets.tobytes(), (table.offsets + 1).tobytes())
-    (tmp_path / "s").write_bytes(broken)
-    with pytest.raises(InputFault, match="do not add up"):
-        read_scores(tmp_path / "s")
-    raw[raw.index(table.mu.tobytes()) : raw.index(table.mu.tobytes()) + 4] = np.float32(np.nan).tobytes()
-    (tmp_path / "s").write_bytes(bytes(raw))
-    with pytest.raises(InputFault, match="NaN or infinite values in 'mu'"):
-        read_scores(tmp_path / "s")
 
 
 STORIES = Path(__file__).parents[3] / ".." / "shared" / "data" / "stories260k"

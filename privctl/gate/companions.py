@@ -1,0 +1,85 @@
+"""Whether every step meant the same model: configuration and tokenizer change what the same weights compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+
+from privctl.domain.gate import Finding, GateOutcome, Place
+from privctl.domain.report import Artifact
+from privctl.gate.case import MODEL, Case
+from privctl.gate.files import Loaded
+from privctl.gate.model import ModelAtHand
+from privctl.storage.folder import holds_weights
+
+_WRITTEN = "companion"
+#: Roles under which an audit names what it read beside the weights.
+_READ = frozenset({"config", "tokenizer", "preprocessor", "companion"})
+#: Steps that copy what lies beside the weights byte for byte.
+_COPIES = "noise"
+
+
+def check(case: Case, model: ModelAtHand | None) -> Iterator[Finding]:
+    """What differs between training, audits and the model at hand, and what lies in its folder without a report."""
+    written = _written(case.makers)
+    yield from _copied(case, written)
+    for report in case.audits:
+        yield from _audited(report, written, model)
+    if model is not None and case.makers:
+        yield from _unlisted(case, written, model)
+
+
+def _written(reports: tuple[Loaded, ...]) -> dict[str, str]:
+    return {_name(each): each.digest for report in reports for each in report.report.outputs if each.role == _WRITTEN}
+
+
+def _copied(case: Case, written: Mapping[str, str]) -> Iterator[Finding]:
+    """A step that only adds noise must leave what lies beside the weights as the training wrote it."""
+    before = _written(case.inherited)
+    for report in case.makers:
+        if report.report.step != _COPIES:
+            continue
+        for i, artifact in enumerate(report.report.outputs):
+            name = _name(artifact)
+            if artifact.role == _WRITTEN and before.get(name, artifact.digest) != artifact.digest:
+                said = f"{name} is not the one that was written with the model before the noise"
+                yield _finding(name, said, "run privctl noise on the folder as it was trained", report, i, "outputs")
+
+
+def _audited(report: Loaded, written: Mapping[str, str], model: ModelAtHand | None) -> Iterator[Finding]:
+    for i, artifact in enumerate(report.report.inputs):
+        if artifact.role not in _READ:
+            continue
+        name = _name(artifact)
+        expected = written.get(name)
+        if expected is None and model is not None:
+            expected = model.companion(name)
+        if expected is None and not written:
+            continue  # the weights were written by themselves, so no report tells
+        if expected != artifact.digest:
+            said = f"the audit read another {name} than the model is released with"
+            yield _finding(name, said, "audit the folder that is released, unchanged", report, i, "inputs")
+
+
+def _unlisted(case: Case, written: Mapping[str, str], model: ModelAtHand) -> Iterator[Finding]:
+    for name in model.others:
+        if name in written:
+            continue
+        known = bool(written) or holds_weights(name)
+        yield Finding(
+            rule=MODEL,
+            outcome=GateOutcome.FAIL if known else GateOutcome.INCONCLUSIVE,
+            subject=name,
+            message=f"{name} lies in the model's folder, and no report lists it",
+            fix="move it elsewhere, or make the release again with it",
+            place=case.makers[0].place("outputs"),
+        )
+
+
+def _name(artifact: Artifact) -> str:
+    return PurePosixPath(artifact.path).name
+
+
+def _finding(subject: str, message: str, fix: str, report: Loaded, i: int, side: str) -> Finding:
+    place: Place = report.place(side, i, "digest")
+    return Finding(rule=MODEL, outcome=GateOutcome.FAIL, subject=subject, message=message, fix=fix, place=place)

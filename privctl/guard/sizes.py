@@ -1,0 +1,102 @@
+"""Whether a configuration describes a network of the size of the weights, before anything is built of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from privctl.domain.errors import InputFault
+from privctl.storage.header import TensorInfo
+
+#: Layers of a network; the deepest published ones have about 1,000.
+MOST_LAYERS = 2048
+#: Classes, heads and experts; each makes Python objects before there is a tensor.
+MOST_PARTS = 1 << 20
+#: Largest integer there may be, but for the limits on lengths that are written as no limit.
+MOST = 1 << 40
+#: Numbers that may be made beyond those of the weights (a head, tables of positions), as a multiple, and in any case.
+SPARE_FACTOR, SPARE = 2, 1 << 26
+#: Bytes of one number while a network is built, and the share of the machine's memory that it may take.
+_BYTES, _SHARE = 4, 0.8
+
+_LAYERS = re.compile(r"(^|_)(layers?|depths?|stages|blocks)$")
+_PARTS = re.compile(r"(^|_)(labels|heads|experts|groups|channels)$")
+
+
+def check_counts(data: Any, path: Path, tensors: Iterable[TensorInfo] | None) -> None:
+    """Raise InputFault where ``data``, a configuration from ``path``, counts more layers than can be.
+
+    ``tensors`` are those of the weights, None where random ones are to be drawn. A layer has at least one tensor.
+    """
+    held = None if tensors is None else sum(1 for _ in tensors)
+    for key, count in _integers(data):
+        if _LAYERS.search(key):
+            if held is not None and count > max(held, 1):
+                raise InputFault(
+                    f"{path} has {key} {count}, but the weights are {held} tensors, and each layer has at least one; "
+                    "give the weights' own config.json"
+                )
+            if count > MOST_LAYERS:
+                raise InputFault(f"{path} has {key} {count}; at most {MOST_LAYERS} layers are built")
+        most = MOST_PARTS if _PARTS.search(key) else MOST
+        if abs(count) > most and not _unlimited(key):
+            raise InputFault(f"{path} has {key} {count}, and {most} is the most; give the weights' own config.json")
+
+
+def _unlimited(key: str) -> bool:
+    return "max" in key or "length" in key
+
+
+def _integers(data: Any, key: str = "") -> Iterator[tuple[str, int]]:
+    """Every integer with the key that it stands under, at any depth."""
+    if isinstance(data, dict):
+        for name, value in data.items():
+            yield from _integers(value, name)
+    elif isinstance(data, list):
+        for value in data:
+            yield from _integers(value, key)
+    elif isinstance(data, int) and not isinstance(data, bool):
+        yield key, data
+
+
+def check_built(network: nn.Module, path: Path, tensors: Iterable[TensorInfo] | None) -> None:
+    """Raise InputFault where ``network``, built on the meta device from a configuration at ``path``, is too large.
+
+    That is: more numbers than ``tensors`` hold by a factor of ``SPARE_FACTOR`` and by ``SPARE``; for random weights,
+    more than the machine's memory has room for.
+    """
+    wanted = sum(each.numel() for each in (*network.parameters(), *network.buffers()))
+    if tensors is None:
+        room = int(_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        if wanted * _BYTES > room:
+            raise InputFault(
+                f"{path} describes a network of {wanted} numbers, {wanted * _BYTES >> 30} GiB, and this machine has "
+                f"room for {room >> 30} GiB; give a smaller one"
+            )
+        return
+    held = sum(_count(tensor.shape) for tensor in tensors)
+    if wanted > SPARE_FACTOR * held + SPARE:
+        raise InputFault(
+            f"{path} describes a network of {wanted} numbers, but the weights hold {held}; give the weights' own "
+            "config.json"
+        )
+
+
+def on_meta(auto: Any, config: Any) -> nn.Module:
+    """The network of ``config`` by transformers' class ``auto``, its tensors without memory and nothing drawn."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        built: nn.Module = auto.from_config(config, trust_remote_code=False)
+    return built
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    found = 1
+    for size in shape:
+        found *= size
+    return found

@@ -1,0 +1,130 @@
+"""Whether a loaded network has the digested weights, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from privctl.domain.errors import InputFault
+from privctl.storage.header import TensorInfo
+from privctl.storage.reader import Checkpoint, SafetensorsFile
+
+_TORCH = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
+#: Older names of a layer's weight and bias.
+_OLD = ((".gamma", ".weight"), (".beta", ".bias"))
+#: By how much sums over rearranged tensors may differ, relative to the sum of the magnitudes.
+_CLOSE = 1e-9
+
+
+def check_loaded(network: nn.Module, checkpoint: Checkpoint, unused: Collection[str], fresh: Collection[str]) -> None:
+    """Raise InputFault unless every number of ``network`` is one of ``checkpoint``, converted to the network's format.
+
+    ``unused`` names tensors of the checkpoint without a place, ``fresh`` those of the network that were drawn at
+    random. Tensors are held against each other by name. Where an architecture keeps them rearranged (experts in one
+    tensor), what is left on both sides must agree in its count, its sum and its sum of squares.
+    """
+    state = dict(network.state_dict())
+    prefix: str = getattr(network, "base_model_prefix", "")
+    ignored = getattr(network, "_keys_to_ignore_on_load_unexpected", None) or ()
+    seen: set[int] = set()
+    left: list[tuple[SafetensorsFile, TensorInfo]] = []
+    for file, info in checkpoint.tensors():
+        names = list(_names(info.name, prefix))
+        if info.name in unused or any(each in fresh for each in names):
+            continue
+        name = next((each for each in names if each in state), None)
+        if name is None and any(re.search(pattern, info.name) for pattern in ignored):
+            continue  # a table of an older version, which is computed now
+        if name is None or tuple(state[name].shape) != info.shape:
+            left.append((file, info))
+            continue
+        if not _equal(state[name], _read(file, info)):
+            raise InputFault(
+                f"{checkpoint.root}: the loaded tensor {name!r} is not the one in {file.path.name}; the model was put "
+                "together from other weights, so nothing found would be about these: remove what redirects the loader"
+            )
+        seen.add(state[name].data_ptr())
+    others = {n: t for n, t in state.items() if t.data_ptr() not in seen and n not in fresh}
+    kept = [tensor for name, tensor in others.items() if _learned(network, name)]
+    _check_rearranged(checkpoint, left, kept)
+
+
+def _names(name: str, prefix: str) -> Iterator[str]:
+    """Under which names a tensor of a file may be in a network."""
+    yield name
+    yield f"{prefix}.{name}"
+    yield name.removeprefix(f"{prefix}.")
+    for old, new in _OLD:
+        if name.endswith(old):
+            yield from _names(name.removesuffix(old) + new, prefix)
+
+
+def _learned(network: nn.Module, name: str) -> bool:
+    """Whether a tensor is a parameter: buffers may be computed."""
+    found: Any = network
+    for part in name.split("."):
+        found = getattr(found, part)
+    return isinstance(found, nn.Parameter)
+
+
+def _read(file: SafetensorsFile, info: TensorInfo) -> torch.Tensor:
+    kind = _TORCH.get(info.dtype)
+    if kind is None:
+        raise InputFault(f"{file.path}: the tensor {info.name!r} is {info.dtype}, which is not run here; convert it")
+    raw = file.read(info)
+    return torch.frombuffer(raw, dtype=kind).reshape(info.shape) if raw else torch.empty(info.shape, dtype=kind)
+
+
+def _equal(loaded: torch.Tensor, held: torch.Tensor) -> bool:
+    here, there = loaded.detach().cpu(), held.to(loaded.dtype)
+    if torch.equal(here, there):
+        return True
+    return here.is_floating_point() and torch.equal(here.isnan(), there.isnan()) and torch.equal(
+        torch.nan_to_num(here.float()), torch.nan_to_num(there.float())
+    )  # fmt: skip
+
+
+def _check_rearranged(
+    checkpoint: Checkpoint, left: list[tuple[SafetensorsFile, TensorInfo]], kept: list[torch.Tensor]
+) -> None:
+    if not left and not kept:
+        return
+    kind = kept[0].dtype if kept else torch.float32
+    here = _moments(kept)
+    there = _moments(_read(file, info).to(kind) for file, info in left)
+    room = _CLOSE * max(here[3], there[3], 1e-300)
+    if here[0] != there[0] or not all(abs(a - b) <= room for a, b in zip(here[1:3], there[1:3], strict=True)):
+        named = left[0][1].name if left else "tensors of the network"
+        raise InputFault(
+            f"{checkpoint.root}: {named!r} and {max(len(left), 1) - 1} more do not come back in the loaded model, "
+            "which holds other numbers in their place; nothing found would be about these weights"
+        )
+
+
+def _moments(tensors: Iterable[torch.Tensor]) -> tuple[int, float, float, float]:
+    """How many numbers there are, their sum, their sum of squares, and the scale of both."""
+    count, total, squares, scale = 0, 0.0, 0.0, 0.0
+    for tensor in tensors:
+        values = tensor.detach().cpu().double()
+        count += values.numel()
+        total += float(values.sum())
+        squares += float((values * values).sum())
+        scale += float(values.abs().sum()) + float((values * values).sum())
+    return count, total, squares, scale

@@ -1,0 +1,122 @@
+"""What lies beside the weights must be the same at training, at the audit and at release."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from privctl.domain.gate import GateJudgement
+from privctl.domain.report import Artifact
+from privctl.gate.checks import RULES
+from privctl.gate.judge import judge
+from privctl.gate.model import model_at
+from privctl.gate.policy import read_policy
+from privctl.storage.digest import file_digest
+from tests.conftest import WriteModel
+from tests.gate.made import FAIL, INCONCLUSIVE, NOW, PASS, PROVED, auc, audit, making, of
+
+OTHER = "the audit read another {}.json than the model is released with"
+STRAYS = [
+    "adapter_model.safetensors",
+    "adapter_config.json",
+    "pytorch_model.bin",
+    "modeling.py",
+    "a.jsonl",
+    "sub/x.json",
+]
+BESIDE = {"config.json": "{}", "tokenizer.json": '{"a": 1}', "generation_config.json": "{}"}
+
+
+def artifact(role: str, path: Path, folder: str = "m") -> Artifact:
+    return Artifact(role=role, path=f"{folder}/{path.name}", digest=file_digest(path), bytes=path.stat().st_size)
+
+
+@pytest.fixture
+def place(tmp_path: Path, write_model: WriteModel) -> Path:
+    (tmp_path / "m").mkdir()
+    write_model(tmp_path / "m" / "model.safetensors", {"w": np.ones(3, np.float32)})
+    for name, text in BESIDE.items():
+        (tmp_path / "m" / name).write_text(text)
+    weights = artifact("model", tmp_path / "m" / "model.safetensors")
+    beside = [artifact("companion", tmp_path / "m" / name) for name in BESIDE]
+    making(tmp_path / "m.report.json", PROVED, outputs=(weights, *beside))
+    audited(tmp_path)
+    return tmp_path
+
+
+def audited(place: Path, **changed: str) -> None:
+    """An audit of the weights, which read the files beside them, some of them changed."""
+    inputs = [artifact("model", place / "m" / "model.safetensors")]
+    for name, role in (("config.json", "config"), ("tokenizer.json", "tokenizer")):
+        path = place / name
+        path.write_text(changed.get(role, BESIDE[name]))
+        inputs.append(artifact(role, path))
+    audit(place / "a.report.json", auc(0.52, 0.48, 0.55), inputs=tuple(inputs))
+
+
+def at_hand(place: Path, model: bool = True) -> GateJudgement:
+    policy = read_policy(None, {"max_auc": "0.6"}, {}, RULES)
+    paths = [place / "m.report.json", place / "a.report.json"]
+    return judge(paths, policy, model_at(place / "m") if model else None, NOW)
+
+
+def faults(judgement: GateJudgement) -> list[tuple[str, str]]:
+    return [(each.subject, each.message) for each in of(judgement, "model") if each.outcome is not PASS]
+
+
+def test_one_model_throughout_passes(place: Path) -> None:
+    (place / "m" / "README.md").write_text("A model.")
+    (place / "m" / ".gitattributes").write_text("")
+    for model in (True, False):
+        assert faults(at_hand(place, model)) == []
+        assert at_hand(place, model).outcome is PASS
+
+
+@pytest.mark.parametrize("model", [True, False])
+@pytest.mark.parametrize("role", ["config", "tokenizer"])
+def test_an_audit_of_another_configuration_fails(place: Path, role: str, model: bool) -> None:
+    audited(place, **{role: '{"rms_norm_eps": 0.09}'})
+    judgement = at_hand(place, model)
+    assert judgement.outcome is FAIL
+    assert faults(judgement) == [
+        (f"{role}.json", f"the audit read another {role}.json than the model is released with")
+    ]
+
+
+@pytest.mark.parametrize("name", STRAYS)
+def test_what_no_report_lists_fails(place: Path, name: str) -> None:
+    (place / "m" / name).parent.mkdir(exist_ok=True)
+    (place / "m" / name).write_text("{}")
+    judgement = at_hand(place)
+    assert judgement.outcome is FAIL
+    assert faults(judgement) == [(name, f"{name} lies in the model's folder, and no report lists it")]
+
+
+def test_weights_written_by_themselves_leave_the_rest_open(place: Path) -> None:
+    """An older report, or one of a lone file, names nothing beside the weights."""
+    weights = artifact("model", place / "m" / "model.safetensors")
+    making(place / "m.report.json", PROVED, outputs=(weights,))
+    assert {each.outcome for each in of(at_hand(place), "model")} == {PASS, INCONCLUSIVE}
+    assert at_hand(place, model=False).outcome is PASS
+    audited(place, config='{"rms_norm_eps": 0.09}')
+    assert at_hand(place).outcome is FAIL, "the model at hand has another"
+
+
+def test_noise_that_changed_the_configuration_fails(place: Path) -> None:
+    weights = artifact("model", place / "m" / "model.safetensors")
+    (place / "config.json").write_text('{"rms_norm_eps": 0.09}')
+    first = Artifact(role="model", path="t/model.safetensors", digest="blake3:" + "1" * 64, bytes=4)
+    trained = (first, artifact("companion", place / "config.json", "t"))
+    making(place / "t.report.json", PROVED, outputs=trained)
+    beside = [artifact("companion", place / "m" / name) for name in BESIDE]
+    making(
+        place / "m.report.json", PROVED, step="noise", inputs=(first,), outputs=(weights, *beside),
+        parents=[place / "t.report.json"],
+    )  # fmt: skip
+    judgement = at_hand(place)
+    assert judgement.outcome is FAIL
+    assert ("config.json", "config.json is not the one that was written with the model before the noise") in faults(
+        judgement
+    )
