@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from privctl.accounting.gridded import NOTE, Released, near
 from privctl.accounting.guarantees import guarantee_of
 from privctl.domain.events import Ledger
 from privctl.domain.evidence import Bound, Evidence
@@ -156,7 +157,8 @@ def _guarantees(
     yield _for_records(job, finished, noise)
     if job.plan is not None and secrets is not None:
         shared = (starting_weights(job), *released_names(job), *secret_noise(noise))
-        yield secret_guarantee(job.plan, job.recipe, finished.spent, secrets, shared)
+        found = secret_guarantee(job.plan, job.recipe, finished.spent, secrets, shared)
+        yield near(found, Released(coordinates=finished.released))
 
 
 def _for_records(job: Job, finished: Finished, noise: GradientNoise | None) -> Guarantee:
@@ -167,7 +169,8 @@ def _for_records(job: Job, finished: Finished, noise: GradientNoise | None) -> G
         name=str(job.request.method),
         state=AssumptionState.ENFORCED,
         assumptions=(*premises(job), *secret_noise(noise)),
-        note="for real arithmetic; floating-point rounding is not modelled",
+        note=NOTE,
+        released=Released(coordinates=finished.released),
     )
 
 
@@ -260,6 +263,7 @@ def parameters_of(job: Job, finished: Finished, noise: GradientNoise | None) -> 
         "regrouped_layers": len(job.model.regrouped),
         "updates": finished.step,
         "steps_begun": finished.spent,
+        "released_numbers": finished.released if request.method.noised else None,
         "noise_source": None if noise is None else noise.description,
         "history": [dict(entry) for entry in finished.history],
     }

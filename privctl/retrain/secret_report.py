@@ -72,7 +72,7 @@ def secret_guarantee(
         assumptions=assumptions,
         note=f"{_overall(len(parts), within)}; nearest to its bound is {shown(held.ids[nearest])}: it gave away at "
         f"most {lost:.6g} of the {held.budgets[nearest]:.6g} nats that a posterior of {held.posteriors[nearest]:.6g} "
-        f"allows{curve}; for real arithmetic, floating-point rounding is not modelled",
+        f"allows{curve}",
         risks=tuple(_risks(nats, held.priors, nearest)),
     )
 

@@ -15,7 +15,7 @@ SOURCES = [KeyedNoise(NoiseSource(1)), DeviceNoise(torch.device("cpu"), seed=1)]
 
 def drawn(noise: GradientNoise, stddev: float, step: int, sizes: tuple[int, ...] = (BLOCK + 5, 1000)) -> torch.Tensor:
     tensors = [torch.zeros(size) for size in sizes]
-    noise.add(tensors, stddev, step)
+    noise.release(tensors, stddev, step)
     return torch.cat([t.reshape(-1) for t in tensors])
 
 
@@ -43,7 +43,7 @@ def test_steps_tensors_and_blocks_are_independent(noise: GradientNoise) -> None:
 
 def test_it_is_added_to_what_is_there() -> None:
     tensor = torch.full((10_000, 7), 3.0)
-    KeyedNoise(NoiseSource(1)).add([tensor], 1.0, 0)
+    KeyedNoise(NoiseSource(1)).release([tensor], 1.0, 0)
     assert float(tensor.mean()) == pytest.approx(3.0, abs=0.03)
 
 
