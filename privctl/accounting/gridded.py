@@ -48,6 +48,8 @@ STEPS = 64.0
 _SHARE = 2.0**-20
 #: exp of this is the first guess at what multiplies the tails' probability.
 _FIRST = 16.0
+#: What rounding may take from a target, relatively.
+_HAIR = 1e-13
 #: A log probability that is as good as 0.
 _REMOTE = -100.0
 
@@ -144,7 +146,7 @@ def ideal_target(released: Released, epsilon: float, delta: float) -> tuple[floa
     The epsilon is not positive where no noise reaches the target.
     """
     found = charge(released, delta, _level(epsilon))
-    return epsilon - found.epsilon, found.delta
+    return (epsilon - found.epsilon) * (1 - _HAIR), found.delta
 
 
 def _level(epsilon: float) -> float:

@@ -17,7 +17,7 @@ from scipy.stats import chi2, kstwo, norm
 from privctl.storage.digest import Advance, TensorHasher, silent
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile
-from verify.measured.values import VIEWS, Floats, deviates, numbers
+from verify.measured.values import VIEWS, Floats, astray, deviates, numbers
 
 #: Chance that noise as claimed is called wrong, all tests of one checkpoint together.
 LEVEL = 1e-6
@@ -36,7 +36,10 @@ _LEAST_GRAIN = {"F16": 2.0**-24}
 
 @dataclass(slots=True)
 class TensorNoise:
-    """What was found of one tensor; ``difference`` sums are over all its weights, the rest over the sample."""
+    """What was found of one tensor; ``difference`` sums are over all its weights, the rest over the sample.
+
+    ``astray`` weights are not what a point of the grid is rounded to.
+    """
 
     name: str
     dtype: str
@@ -45,6 +48,7 @@ class TensorNoise:
     total: float = 0.0
     squares: float = 0.0
     largest: float = 0.0
+    astray: int = 0
     deviates: list[Floats] = field(default_factory=list)
 
     @property
@@ -81,15 +85,16 @@ def measure(
     stddev: float,
     untouched: Sequence[str],
     advance: Advance = silent,
+    grid: float | None = None,
 ) -> Measured:
     """Read both files once, front to back, and compare them. ``untouched`` names tensors without noise.
 
-    ``before``'s digest is None where its tensors lie in another order.
+    Where sums were rounded onto a ``grid``, every weight with noise is held against it. ``before``'s digest is None where its tensors lie in another order.
     """
     old = {tensor.name: tensor for tensor in before.tensors}
     alike = [_kind(t) for t in before.tensors] == [_kind(t) for t in after.tensors]
     walk = _Walk(
-        stddev=stddev, before=TensorHasher(_header(before)) if alike else None, after=TensorHasher(_header(after))
+        stddev=stddev, grid=grid, before=TensorHasher(_header(before)) if alike else None, after=TensorHasher(_header(after))
     )
     for tensor in after.tensors:
         was = old.get(tensor.name)
@@ -123,6 +128,7 @@ class _Walk:
     """What grows while both files are read."""
 
     stddev: float
+    grid: float | None
     before: TensorHasher | None
     after: TensorHasher
     noised: list[TensorNoise] = field(default_factory=list)
@@ -144,7 +150,7 @@ class _Walk:
     def take(self, found: TensorNoise, old: memoryview, new: memoryview, start: int, size: int) -> None:
         """Add one stretch of a tensor of ``size`` bytes to ``found``, and its first deviates to the heads."""
         room = max(256, _SAMPLE * len(new) // max(size, 1))
-        head = _take(found, old, new, self.stddev, self.coins, room)
+        head = _take(found, old, new, self.stddev, self.grid, self.coins, room)
         if len(self.heads) < _MOST_HEADS and len(head) >= _LEAST_COMPARED:
             self.heads.append((f"{found.name} from weight {start // VIEWS[found.dtype].itemsize}", head))
 
@@ -170,7 +176,13 @@ def _chunks(
 
 
 def _take(
-    found: TensorNoise, old: memoryview, new: memoryview, stddev: float, coins: np.random.Generator, room: int
+    found: TensorNoise,
+    old: memoryview,
+    new: memoryview,
+    stddev: float,
+    grid: float | None,
+    coins: np.random.Generator,
+    room: int,
 ) -> Floats:
     """Add one stretch to ``found``; returns the deviates of its first weights."""
     view = VIEWS[found.dtype]
@@ -181,6 +193,8 @@ def _take(
     else:
         start = before
         difference = np.subtract(after, before, dtype=np.float64)
+    if grid is not None:
+        found.astray += astray(after, found.dtype, grid)
     found.changed += int(np.count_nonzero(before != after))
     found.total += float(difference.sum())
     found.squares += float(np.dot(difference, difference))
@@ -188,10 +202,10 @@ def _take(
     step = -(-len(before) // room)
     kept = slice(None, None, step)
     found.deviates.append(
-        deviates(before[kept], after[kept], found.dtype, stddev, coins.random(-(-len(before) // step)))
+        deviates(before[kept], after[kept], found.dtype, stddev, coins.random(-(-len(before) // step)), grid)
     )
     count = min(_HEAD, len(before))
-    return deviates(before[:count], after[:count], found.dtype, stddev, coins.random(count))
+    return deviates(before[:count], after[:count], found.dtype, stddev, coins.random(count), grid)
 
 
 def complaints(parts: Sequence[Measured], stddev: float, tied: Sequence[Sequence[str]] = ()) -> list[str]:
@@ -203,6 +217,12 @@ def complaints(parts: Sequence[Measured], stddev: float, tied: Sequence[Sequence
     found = [f"tensor {name!r} was to stay as it was, but changed" for part in parts for name in part.touched]
     found += [f"tensor {name!r} is not in the parent in this shape" for part in parts for name in part.missing]
     level = LEVEL / _TESTS / max(len(tensors), 1)
+    found += [
+        f"{tensor.astray} of {tensor.elements} weights of tensor {tensor.name!r} are no points of the grid reported: "
+        "their low bits may show the weights before noise"
+        for tensor in tensors
+        if tensor.astray
+    ]
     forgotten = [t for t in tensors if not t.changed and _would_show(t, stddev, level)]
     found += [f"tensor {t.name!r} got no noise: it equals its parent's" for t in forgotten]
     for tensor in tensors:
