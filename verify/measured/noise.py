@@ -38,7 +38,7 @@ _LEAST_GRAIN = {"F16": 2.0**-24}
 class TensorNoise:
     """What was found of one tensor; ``difference`` sums are over all its weights, the rest over the sample.
 
-    ``astray`` weights are not what a point of the grid is rounded to.
+    ``astray`` weights are no points of the ``grid``, which is 0 where sums were left as they were.
     """
 
     name: str
@@ -49,6 +49,7 @@ class TensorNoise:
     squares: float = 0.0
     largest: float = 0.0
     astray: int = 0
+    grid: float = 0.0
     deviates: list[Floats] = field(default_factory=list)
 
     @property
@@ -89,19 +90,20 @@ def measure(
 ) -> Measured:
     """Read both files once, front to back, and compare them. ``untouched`` names tensors without noise.
 
-    Where sums were rounded onto a ``grid``, every weight with noise is held against it. ``before``'s digest is None where its tensors lie in another order.
+    Where sums were rounded onto a ``grid``, every weight with noise is held against it. ``before``'s digest is None
+    where its tensors lie in another order.
     """
     old = {tensor.name: tensor for tensor in before.tensors}
     alike = [_kind(t) for t in before.tensors] == [_kind(t) for t in after.tensors]
     walk = _Walk(
-        stddev=stddev, grid=grid, before=TensorHasher(_header(before)) if alike else None, after=TensorHasher(_header(after))
+        stddev=stddev, before=TensorHasher(_header(before)) if alike else None, after=TensorHasher(_header(after))
     )
     for tensor in after.tensors:
         was = old.get(tensor.name)
         if was is not None and _kind(was) != _kind(tensor):
             was = None
         stays = tensor.name in untouched or tensor.dtype not in VIEWS
-        found = TensorNoise(name=tensor.name, dtype=tensor.dtype, elements=tensor.elements)
+        found = TensorNoise(name=tensor.name, dtype=tensor.dtype, elements=tensor.elements, grid=grid or 0.0)
         changed = False
         for start, old_part, new_part in _chunks(before, after, was, tensor):
             walk.digest(old_part, new_part)
@@ -128,7 +130,6 @@ class _Walk:
     """What grows while both files are read."""
 
     stddev: float
-    grid: float | None
     before: TensorHasher | None
     after: TensorHasher
     noised: list[TensorNoise] = field(default_factory=list)
@@ -150,7 +151,7 @@ class _Walk:
     def take(self, found: TensorNoise, old: memoryview, new: memoryview, start: int, size: int) -> None:
         """Add one stretch of a tensor of ``size`` bytes to ``found``, and its first deviates to the heads."""
         room = max(256, _SAMPLE * len(new) // max(size, 1))
-        head = _take(found, old, new, self.stddev, self.grid, self.coins, room)
+        head = _take(found, old, new, self.stddev, self.coins, room)
         if len(self.heads) < _MOST_HEADS and len(head) >= _LEAST_COMPARED:
             self.heads.append((f"{found.name} from weight {start // VIEWS[found.dtype].itemsize}", head))
 
@@ -176,13 +177,7 @@ def _chunks(
 
 
 def _take(
-    found: TensorNoise,
-    old: memoryview,
-    new: memoryview,
-    stddev: float,
-    grid: float | None,
-    coins: np.random.Generator,
-    room: int,
+    found: TensorNoise, old: memoryview, new: memoryview, stddev: float, coins: np.random.Generator, room: int
 ) -> Floats:
     """Add one stretch to ``found``; returns the deviates of its first weights."""
     view = VIEWS[found.dtype]
@@ -193,8 +188,8 @@ def _take(
     else:
         start = before
         difference = np.subtract(after, before, dtype=np.float64)
-    if grid is not None:
-        found.astray += astray(after, found.dtype, grid)
+    if found.grid:
+        found.astray += astray(after, found.dtype, found.grid)
     found.changed += int(np.count_nonzero(before != after))
     found.total += float(difference.sum())
     found.squares += float(np.dot(difference, difference))
@@ -202,10 +197,10 @@ def _take(
     step = -(-len(before) // room)
     kept = slice(None, None, step)
     found.deviates.append(
-        deviates(before[kept], after[kept], found.dtype, stddev, coins.random(-(-len(before) // step)), grid)
+        deviates(before[kept], after[kept], found.dtype, stddev, coins.random(-(-len(before) // step)), found.grid)
     )
     count = min(_HEAD, len(before))
-    return deviates(before[:count], after[:count], found.dtype, stddev, coins.random(count), grid)
+    return deviates(before[:count], after[:count], found.dtype, stddev, coins.random(count), found.grid)
 
 
 def complaints(parts: Sequence[Measured], stddev: float, tied: Sequence[Sequence[str]] = ()) -> list[str]:
@@ -239,7 +234,7 @@ def _would_show(tensor: TensorNoise, stddev: float, level: float) -> bool:
 
     A weight stays where the noise is less than half the way to its neighbours.
     """
-    apart = max(tensor.largest * _GRAIN[tensor.dtype], _LEAST_GRAIN.get(tensor.dtype, 0.0))
+    apart = max(tensor.largest * _GRAIN[tensor.dtype], _LEAST_GRAIN.get(tensor.dtype, 0.0), 2 * tensor.grid)
     return math.erf(apart / stddev / math.sqrt(8)) ** tensor.elements < level
 
 
@@ -253,7 +248,8 @@ def _of_tensor(tensor: TensorNoise, stddev: float, level: float) -> Iterator[str
     squares = float(np.dot(sample, sample))
     if tensor.dtype in ("F32", "F64") and tensor.largest * 2.0**-23 < 1e-4 * stddev:
         # Rounding hides nothing: all weights count, not the sample alone.
-        count, squares = tensor.elements, tensor.squares / stddev**2
+        # The grid adds the variance of an even spread over a cell.
+        count, squares = tensor.elements, tensor.squares / (stddev**2 + tensor.grid**2 / 12)
         mean = tensor.total / stddev / math.sqrt(count)
     else:
         mean = float(sample.sum()) / math.sqrt(count)
