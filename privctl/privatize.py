@@ -40,6 +40,8 @@ _NOT_COVERED = (
     "the guarantees speak of the weights; configuration and tokenizer are copied as they are, so check them for data",
     "this report is not covered: it holds digests of the weights without noise; keep it and the reports it names to "
     "yourself if the model goes to someone who must not learn of the data",
+    "the noise is covered down to the bits that are written; how floats rounded within the training is not, since the "
+    "sensitivity is of exact steps",
     "another run on the same weights draws new noise; the two releases compose, which no single report counts",
 )
 

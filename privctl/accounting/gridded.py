@@ -59,7 +59,10 @@ ASSUMPTION = Assumption(
     "of an exact Gaussian's: the machine's logarithm, sine and cosine were compared with others before noise was drawn",
     state=AssumptionState.CHECKED,
 )
-NOTE = "for the floats that are written: epsilon includes what rounding of the noise may add"
+NOTE = (
+    "for the floats that are written: epsilon includes what noise in floating point adds; the sensitivity is of real "
+    "arithmetic, so how floats round what the noise is added to is not counted"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,29 +177,33 @@ def _round(
     np.multiply(values, np.float32(1 / step), out=sums)
     if unit != step:
         noise = np.multiply(noise, np.float32(unit / step), out=whole)
-    largest = max(float(sums.max()), -float(sums.min()))
-    if not largest < 2.0**100:
+    np.add(sums, noise, out=sums)
+    reach, held = _largest(sums), None
+    if not reach < 2.0**100:
         return None
-    apart = largest > _NEAR
-    if apart:
+    if reach > _NEAR:
         # Multiples of the step that the values hold are kept out of the sums, whose rounding they would spoil.
+        np.multiply(values, np.float32(1 / step), out=sums)
         held = np.rint(sums)
         np.subtract(sums, held, out=sums)
-    np.add(sums, noise, out=sums)
-    reach = max(float(sums.max()), -float(sums.min()))
-    if not reach < 2.0**21:
-        return None
+        np.add(sums, noise, out=sums)
+        reach = _largest(sums)
     tolerance = error * unit / step * 1.001 + 2.0**-24 * reach
-    if tolerance > 2.0**-4:
+    if not tolerance < 2.0**-4:
         return None
     np.add(sums, _TO_INTEGER, out=whole)
     np.subtract(whole, _TO_INTEGER, out=whole)
     np.subtract(sums, whole, out=sums)
     np.abs(sums, out=sums)
     np.greater(sums, np.float32(0.5 - tolerance - 2.0**-24), out=flags)
-    if apart:
+    if held is not None:
         np.add(held, whole, out=whole)
     return np.flatnonzero(flags)
+
+
+def _largest(values: NDArray[np.float32]) -> float:
+    """In size; NaN where one is."""
+    return max(float(values.max()), -float(values.min()))
 
 
 def _exactly(
