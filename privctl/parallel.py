@@ -1,7 +1,8 @@
 """Several processes that train one model: each takes a share of every batch, and all make the same update.
 
-Started by torchrun, whose environment variables are all that is read. Noise is added by the first process alone, before
-the gradients are summed, so that its variance is that of one.
+Started by torchrun, whose environment variables are all that is read. The first process alone adds noise, to the sum
+over all, and hands out what it rounded: were noise rounded before the sum, the others' gradients would show in the low
+bits; were it drawn in every process, two machines could round one sum in two ways.
 """
 
 from __future__ import annotations
@@ -43,6 +44,12 @@ class Crew:
         if self.size > 1:
             for tensor in tensors:
                 dist.all_reduce(tensor)
+
+    def sum_for_leader(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its sum over the processes, in the first of them; the others' are left undefined."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.reduce(tensor, 0)
 
     def same(self, numbers: Tensor) -> Tensor:
         """The first process's ``numbers``, everywhere."""

@@ -18,6 +18,7 @@ from privctl.mechanisms.dp_weights import Premises, Target, guarantees, noise_st
 from privctl.mechanisms.weight_noise import WeightNoiser
 from privctl.placement import COMPANIONS, Place, left_behind, output_path, report_path
 from privctl.randomness import NoiseSource
+from privctl.randomness.gridded import spacing
 from privctl.reports import (
     POINTER,
     FoundReport,
@@ -41,7 +42,8 @@ _NOT_COVERED = (
     "the guarantees speak of the weights; configuration and tokenizer are copied as they are, so check them for data",
     "this report is not covered: it holds digests of the weights without noise; keep it and the reports it names to "
     "yourself if the model goes to someone who must not learn of the data",
-    "the bounds are for real arithmetic; what an attacker could read from floating-point rounding is not modelled",
+    "the noise is covered down to the bits that are written; how floats rounded within the training is not, since the "
+    "sensitivity is of exact steps",
     "another run on the same weights draws new noise; the two releases compose, which no single report counts",
 )
 
@@ -96,7 +98,8 @@ def plan(release: Release, output: Path | None) -> tuple[Candidate, ...]:
     Raises UsageFault where two targets ask for the same noise or a calibration does not apply.
     """
     dimension = release.selection.dimension
-    stddevs = [noise_stddev(release.training, target, dimension) for target in release.targets]
+    count = len(release.targets)
+    stddevs = [noise_stddev(release.training, target, dimension, count) for target in release.targets]
     if len(set(stddevs)) < len(stddevs):
         raise UsageFault("two of the epsilons ask for the same noise; give each --epsilon once")
     marks = [f"-eps{target.epsilon:g}" if len(stddevs) > 1 else "" for target in release.targets]
@@ -234,6 +237,7 @@ def _report(
             regime=target.regime if gaussian else None,
             candidate_stddevs=tuple(stddevs),
             noise_source=source.description,
+            grid=spacing(candidate.stddev),
         ),
         guarantees=candidate.guarantees,
         evidence=() if perplexity is None else (_perplexity(perplexity),),

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from scipy.special import ndtr
 
@@ -18,7 +19,7 @@ from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, 
 from privctl.domain.mechanism import Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
-from verify.recompute import gaussian, ledger, mutual, published, secret
+from verify.recompute import gaussian, gridded, ledger, mutual, published, secret
 from verify.recompute.enclosure import Enclosure
 from verify.recompute.sensitivity import TooManySteps, least_nonconvex, sensitivity
 
@@ -333,8 +334,23 @@ VERIFIERS: dict[tuple[type, Notion], Verifier] = {
 
 
 def verifier_of(report: PrivacyReport, guarantee: Guarantee) -> Verifier | None:
-    """The verifier for a guarantee of ``report``; None where there is none."""
-    return VERIFIERS.get((type(report.mechanism), guarantee.notion))
+    """The verifier for a guarantee of ``report``; None where there is none.
+
+    What floating-point noise may add is taken off first: the rest must hold in real arithmetic.
+    """
+    check = VERIFIERS.get((type(report.mechanism), guarantee.notion))
+    if check is None or guarantee.arithmetic is None:
+        return check
+    return partial(_written, check)
+
+
+def _written(check: Verifier, report: PrivacyReport, guarantee: Guarantee) -> Answer:
+    if wrong := gridded.objection(report, guarantee):
+        return Outcome.REFUTED, wrong
+    found = gridded.ideal(report, guarantee)
+    outcome, reason = check(report, found.guarantee)
+    taken = f"{found.epsilon:.3g} of {_number(guarantee.epsilon)} was taken off for noise in floating point"
+    return outcome, f"{reason}; {taken}"
 
 
 def titles(report: PrivacyReport) -> Iterator[str]:

@@ -75,6 +75,8 @@ def _unit(report: PrivacyReport, guarantee: Guarantee) -> PrivacyUnit:
 
 def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     mechanism = report.mechanism
+    if guarantee.arithmetic is not None:
+        yield "float arithmetic"
     if isinstance(mechanism, WeightNoise):
         yield from ("training-facts", "secret-noise")
         yield from _OF_REGIME.get(guarantee.name, ())

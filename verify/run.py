@@ -160,7 +160,7 @@ def _read_files(
             if old is None or not isinstance(mechanism, WeightNoise):
                 hashed[output] = hash_tensors(after, advance)
                 continue
-            found = measure(old, after, mechanism.noise_stddev, _untouched(report), advance)
+            found = measure(old, after, mechanism.noise_stddev, _untouched(report), advance, mechanism.grid)
             hashed[output] = found.after
             measured.append(found)
             if found.before is not None:
@@ -263,7 +263,7 @@ def _noise(report: PrivacyReport, measured: Sequence[Measured]) -> tuple[list[Ve
         return [Verdict(subject="noise", outcome=Outcome.REFUTED, reason=sentence) for sentence in wrong], [evidence]
     reason = (
         f"the noise of {len(tensors)} tensors is as reported, so far as tests at a level of {LEVEL:g} can see: mean, "
-        "deviation, shape, and none used twice"
+        "deviation, shape, and none used twice" + ("" if mechanism.grid is None else "; every weight is on the grid")
     )
     return [Verdict(subject="noise", outcome=Outcome.CONSISTENT, reason=reason)], [evidence]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from privctl.accounting.gridded import Released, charged, written
 from privctl.accounting.ledger import ACCOUNTANT, adjacency_of, epsilon_bound, gaussian_shift
 from privctl.accounting.risk import risks, trade_off
 from privctl.domain.events import Batches, Event, Ledger, SampledGaussian, SecretMixture
@@ -68,18 +69,23 @@ def guarantee_of(
     assumptions: Sequence[Assumption] = (),
     priors: Sequence[float] = (),
     note: str = "",
+    released: Released | None = None,
 ) -> Guarantee:
     """The tight guarantee of everything in ``ledger`` at ``delta``, with what it leaves an attacker.
 
-    ``state`` says who stands behind the ledger's own assumptions; ``assumptions`` are added to them. Raises ValueError
-    for delta outside (0, 1) and for events that do not compose.
+    ``state`` says who stands behind the ledger's own assumptions; ``assumptions`` are added to them. Where the numbers
+    ``released`` by Gaussian noise are known, it reaches down to the floats that were written; else it is for real
+    arithmetic. Raises ValueError for delta outside (0, 1) and for events that do not compose.
     """
     secret = any(isinstance(event, SecretMixture) for event in ledger.events)
     only = ledger.events[0]
     premises = (*assumptions_of(ledger, state), *assumptions)
-    epsilon = epsilon_bound(ledger, delta)
-    known = ((epsilon, delta),) if math.isfinite(epsilon) else ()
-    return Guarantee(
+    if released is None:
+        epsilon, known = epsilon_bound(ledger, delta), delta
+    else:
+        whole, found = charged(lambda less: epsilon_bound(ledger, less), released, delta)
+        epsilon, known = whole - found.epsilon if math.isfinite(whole) else whole, found.delta
+    guarantee = Guarantee(
         name=name,
         epsilon=finite(epsilon),
         delta=delta,
@@ -91,6 +97,7 @@ def guarantee_of(
         if len(ledger.events) == 1 and isinstance(only, SampledGaussian)
         else None,
         assumptions=premises,
-        risks=risks(trade_off(ledger, *known), priors),
+        risks=risks(trade_off(ledger, *(((epsilon, known),) if math.isfinite(epsilon) else ())), priors),
         note=note,
     )
+    return guarantee if released is None else written(guarantee, released, whole, found)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from privctl.domain.checks import at_least, fraction, probability
+from privctl.domain.checks import at_least, fraction, positive, probability
 
 
 class Notion(StrEnum):
@@ -107,6 +107,27 @@ class Risk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Arithmetic:
+    """How far a guarantee reaches below real arithmetic: to the numbers that were written.
+
+    ``coordinates`` numbers were released, each the nearest point of a public grid of fewer than ``steps`` steps a noise
+    standard deviation; each pair of deviates is within ``accuracy`` of its radius from an exact one. ``epsilon`` is
+    what that adds, and is part of the guarantee's.
+    """
+
+    coordinates: int
+    accuracy: float
+    steps: float
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        at_least("coordinates", self.coordinates, 1)
+        for name in ("accuracy", "steps"):
+            positive(name, getattr(self, name))
+        at_least("epsilon", self.epsilon, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:
     """A privacy bound with everything needed to weigh it.
 
@@ -114,7 +135,7 @@ class Guarantee:
     finite bound follows. ``follows`` is the epsilon that is proved for the same noise, where ``epsilon`` comes from
     elsewhere; ``floor`` is one below which no epsilon holds. ``risks`` say what it means for an attacker.
     ``sensitivity`` is the L2 sensitivity the bound used, in the units of what was released; ``noise_multiplier`` is
-    noise standard deviation / sensitivity.
+    noise standard deviation / sensitivity. Without ``arithmetic`` the bound is for noise in real arithmetic.
     """
 
     name: str
@@ -133,6 +154,7 @@ class Guarantee:
     risks: tuple[Risk, ...] = ()
     follows: float | None = None
     floor: float | None = None
+    arithmetic: Arithmetic | None = None
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:

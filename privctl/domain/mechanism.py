@@ -126,7 +126,8 @@ class WeightNoise:
 
     ``noise_stddev`` is in the weights' own units. ``dimension`` counts the weights that received noise, tied ones once.
     ``candidate_stddevs`` lists every standard deviation released by the run: candidates are nested, each the next less
-    noisy one plus fresh noise, so all of them together reveal what the least noisy one does.
+    noisy one plus fresh noise, so all of them together reveal what the least noisy one does. ``grid`` is the distance
+    of neighbouring points, in the weights' units, onto which sums were rounded; None where they were left as floats.
     """
 
     training: ClippedTraining
@@ -137,9 +138,12 @@ class WeightNoise:
     regime: Regime | None = None
     candidate_stddevs: tuple[float, ...] = ()
     noise_source: str = ""
+    grid: float | None = None
 
     def __post_init__(self) -> None:
         positive("noise_stddev", self.noise_stddev)
+        if self.grid is not None:
+            positive("grid", self.grid)
         at_least("dimension", self.dimension, 0)
 
 

@@ -11,13 +11,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from privctl.accounting.gaussian import gaussian_guarantee, noise_multiplier_for
+from privctl.accounting.gaussian import epsilon_at, gaussian_guarantee, noise_multiplier_for
+from privctl.accounting.gridded import NOTE, Released, charged, ideal_target, written
 from privctl.domain.checks import fraction, positive
 from privctl.domain.errors import UsageFault
 from privctl.domain.guarantee import Adjacency, Assumption, Guarantee, Scope, Status, status_of
 from privctl.domain.mechanism import Calibration, ClippedTraining, Formula, Regime
 from privctl.domain.report import Omission
 from privctl.mechanisms.sensitivity import REGIMES, NotApplicable, Sensitivity, sensitivity
+from privctl.randomness.gridded import increments, spacing
 
 PUBLISHED = "published"
 #: The fitted additive constant of the paper: a / epsilon^b.
@@ -79,17 +81,24 @@ def published_stddev(training: ClippedTraining, epsilon: float, delta: float, fo
     return math.sqrt(log_term) * shift / epsilon + tail
 
 
-def noise_stddev(training: ClippedTraining, target: Target, dimension: int) -> float:
-    """The standard deviation for ``target``; ``dimension`` counts the weights that get noise.
+def noise_stddev(training: ClippedTraining, target: Target, dimension: int, candidates: int = 1) -> float:
+    """The standard deviation for ``target``; ``dimension`` counts the weights that get noise, in one of ``candidates``.
 
-    Raises UsageFault where the regime says nothing about this training, with the reason.
+    What rounding onto the grid costs is within the Gaussian calibration's epsilon. Raises UsageFault where the regime
+    says nothing about this training, with the reason.
     """
     if target.calibration is Calibration.DP_WEIGHTS:
         return published_stddev(training, target.epsilon, target.delta, target.formula)
     bound = sensitivity(training, target.regime, target.adjacency, dimension)
     if isinstance(bound, NotApplicable):
         raise UsageFault(f"the regime {target.regime} does not apply: {bound.reason}; choose another --regime")
-    stddev = bound.value * noise_multiplier_for(target.epsilon, target.delta)
+    epsilon, delta = ideal_target(Released(coordinates=dimension, candidates=candidates), target.epsilon, target.delta)
+    if epsilon <= 0:
+        raise UsageFault(
+            f"--epsilon {target.epsilon:g} is below what floating-point noise on {dimension} weights costs by itself; "
+            "raise it"
+        )
+    stddev = bound.value * noise_multiplier_for(epsilon, delta)
     if not math.isfinite(stddev):
         raise UsageFault(f"no finite noise reaches epsilon {target.epsilon} under the regime {target.regime}")
     return stddev
@@ -111,6 +120,7 @@ def guarantees(
     """
     found: list[Guarantee] = []
     omitted: list[Omission] = []
+    alone = Released(coordinates=dimension, candidates=max(1, len(released_stddevs)))
     if target.calibration is Calibration.DP_WEIGHTS:
         found.append(_published(training, target, premises))
     for regime in REGIMES:
@@ -119,9 +129,10 @@ def guarantees(
             if isinstance(bound, NotApplicable):
                 omitted.append(Omission(what=f"guarantee under the regime {regime}", reason=bound.reason))
                 break
-            found.append(_under(bound, stddev, target.delta, premises, Scope.THIS_MODEL))
+            found.append(_under(bound, stddev, target.delta, premises, alone))
             if len(released_stddevs) > 1:
-                found.append(_under(bound, min(released_stddevs), target.delta, premises, Scope.ALL_CANDIDATES))
+                every = _all_of(released_stddevs, dimension)
+                found.append(_under(bound, min(released_stddevs), target.delta, premises, every))
     return tuple(found), tuple(omitted)
 
 
@@ -140,8 +151,20 @@ def _published(training: ClippedTraining, target: Target, premises: Premises) ->
     )
 
 
-def _under(bound: Sensitivity, stddev: float, delta: float, premises: Premises, scope: Scope) -> Guarantee:
+def _all_of(stddevs: Sequence[float], dimension: int) -> Released:
+    """Every candidate at once."""
+    ordered = sorted(stddevs)
+    return Released(
+        coordinates=dimension,
+        candidates=len(ordered),
+        increments=tuple(increments(ordered)),
+        spacings=tuple(spacing(stddev) for stddev in ordered),
+    )
+
+
+def _under(bound: Sensitivity, stddev: float, delta: float, premises: Premises, released: Released) -> Guarantee:
     assumptions = (*premises.assumptions, *bound.assumptions)
+    together = bool(released.increments)
     guarantee = gaussian_guarantee(
         name=str(bound.regime),
         sensitivity=bound.value,
@@ -150,9 +173,10 @@ def _under(bound: Sensitivity, stddev: float, delta: float, premises: Premises, 
         adjacency=bound.adjacency,
         status=premises.status(bound.assumptions),
         assumptions=assumptions,
-        scope=scope,
+        scope=Scope.ALL_CANDIDATES if together else Scope.THIS_MODEL,
     )
-    note = "for real arithmetic; floating-point rounding is not modelled"
-    if scope is Scope.ALL_CANDIDATES:
-        note = f"the candidates are nested: together they are worth the least noisy one; {note}"
-    return replace(guarantee, note=note)
+    note = f"the candidates are nested: together they are worth the least noisy one; {NOTE}" if together else NOTE
+    guarantee = replace(guarantee, note=note)
+    if guarantee.epsilon is None:
+        return guarantee
+    return written(guarantee, released, *charged(lambda less: epsilon_at(less, bound.value / stddev), released, delta))

@@ -1,14 +1,13 @@
-"""Adding Gaussian noise to weights as they stream past, in every float format, rounded once.
+"""Adding Gaussian noise to weights as they stream past, in every float format, onto a public grid.
 
-Candidates of several noise levels are nested: each is the next less noisy one plus fresh noise (gradual release,
-Koufogiannis et al. 2015); half precision rounds a sum kept in float32. One alone is exactly Gaussian around the
-weights; all of them together are post-processing of the least noisy one, so releasing them all costs what that one
-costs.
+Candidates of several noise levels are nested: each is the next less noisy sum plus fresh noise (gradual release,
+Koufogiannis et al. 2015), rounded onto its own grid from the sum that is not rounded; half precision rounds the grid's
+point. One alone is post-processing of a Gaussian around the weights; all of them together are post-processing of the
+least noisy one, so releasing them all costs what that one costs.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -42,8 +41,7 @@ class WeightNoiser:
         if list(stddevs) != sorted(set(stddevs)):
             raise ValueError(f"stddevs {list(stddevs)} must increase")
         self._source = source
-        before = [0.0, *stddevs[:-1]]
-        self._increments = [math.sqrt(s * s - b * b) for s, b in zip(stddevs, before, strict=True)]
+        self._stddevs = list(stddevs)
         self._streams = streams
         self._local = threading.local()
 
@@ -65,24 +63,25 @@ class WeightNoiser:
 
     def _noise_block(self, piece: Piece, stream: int, block: int, outputs: Sequence[NDArray[np.generic]]) -> None:
         dtype = piece.tensor.dtype
-        exact = dtype in ("F32", "F64")
-        noise, wide = self._scratch(len(outputs[0]), np.float64 if dtype == "F64" else np.float32)
-        running = outputs[0] if exact else _widen(outputs[0], dtype, wide)
-        for candidate, (out, increment) in enumerate(zip(outputs, self._increments, strict=True)):
-            self._source.normal(stream * len(outputs) + candidate, block, noise, increment)
-            if exact:
-                running = np.add(running, noise, out=out)
-            else:
-                _narrow(np.add(running, noise, out=running), dtype, out)
+        streams = [stream * len(outputs) + candidate for candidate in range(len(outputs))]
+        if dtype in ("F32", "F64"):
+            sums = [np.asarray(out) for out in outputs]
+            values = sums[0]
+        else:
+            sums = self._wide(len(outputs), len(outputs[0]))
+            values = _widen(outputs[0], dtype, sums[0])
+        self._source.release_nested(streams, block, values, self._stddevs, sums)
+        for out, released in zip(outputs, sums, strict=True):
+            if released is not out:
+                _narrow(released, dtype, out)
             if not _finite(out, dtype):
-                raise _not_finite(piece, np.asarray(running))
+                raise _not_finite(piece, released)
 
-    def _scratch(self, count: int, dtype: type[np.floating]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """Two working arrays of this thread, for the noise and for the running sum."""
+    def _wide(self, candidates: int, count: int) -> list[NDArray[np.floating]]:
+        """Float32 arrays of this thread, one a candidate."""
         if not hasattr(self._local, "arrays"):
-            self._local.arrays = [np.empty(BLOCK, np.float64) for _ in range(2)]
-        noise, running = (a.view(dtype)[:count] for a in self._local.arrays)
-        return noise, running
+            self._local.arrays = [np.empty(BLOCK, np.float32) for _ in range(candidates)]
+        return [array[:count] for array in self._local.arrays]
 
 
 def _widen(stored: NDArray[np.generic], dtype: str, out: NDArray[np.floating]) -> NDArray[np.floating]:

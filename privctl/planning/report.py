@@ -11,7 +11,7 @@ from privctl.reports import now, versions
 
 _WARNINGS = (
     "a plan, not a run: it holds for a training that does exactly what the mechanism says",
-    "bounds are for real arithmetic; floating-point noise is not modelled",
+    "bounds are for real arithmetic; the report of a run adds what floating-point noise costs on its model",
 )
 
 

@@ -13,7 +13,7 @@ _CHANGES = {
     Adjacency.ZERO_OUT: "one example's gradient becomes zero",
 }
 _EXPLAINED = {
-    Status.PROVED: "proved: follows from what was enforced, in real arithmetic",
+    Status.PROVED: "proved: follows from what was enforced or checked, for the floats that are written",
     Status.CONDITIONAL: "conditional: follows if the report's assumptions hold",
     Status.CLAIMED: "claimed: published, does not follow",
     Status.VOID: "VOID: an assumption is violated; nothing is guaranteed",

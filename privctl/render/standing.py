@@ -17,7 +17,7 @@ from privctl.render.text import raised
 
 #: What each status means, for readers who meet the word for the first time.
 MEANING = {
-    Status.PROVED: "follows from what was enforced or checked, in real arithmetic",
+    Status.PROVED: "follows from what was enforced or checked",
     Status.CONDITIONAL: "follows if the stated assumptions hold",
     Status.CLAIMED: "published, but does not follow",
     Status.REFUTED: "certainly false",

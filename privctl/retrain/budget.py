@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from privctl.accounting.calibration import noise_multiplier_for
+from privctl.accounting.gridded import Released, ideal_target
 from privctl.accounting.guarantees import default_delta
 from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.errors import UsageFault
@@ -21,12 +22,17 @@ from privctl.training.recipe import Method, Recipe, Schedule
 
 _DEFAULT_EPOCHS = 3
 _TOKENS_CPU, _TOKENS = 2048, 16_384
+#: A measurement shows one number a layer; no network has more layers.
+_MOST_LAYERS = 1 << 16
 
 
-def recipe_for(request: RetrainRequest, examples: int, plan: Protection | None = None) -> tuple[Recipe, float | None]:
+def recipe_for(
+    request: RetrainRequest, examples: int, plan: Protection | None = None, trained: int = 0
+) -> tuple[Recipe, float | None]:
     """The run's settings, and its delta where it is private. A ``plan`` decides on batches, steps and least noise.
 
-    Raises UsageFault for settings that contradict each other or the plan, or describe no training.
+    ``trained`` numbers of the network, at most, change in a step: what floating-point noise on them costs is within the
+    budget. Raises UsageFault for settings that contradict each other or the plan, or describe no training.
     """
     _check(request, examples)
     size = float(request.batch_size) if plan is None else _planned_size(request, plan)
@@ -36,7 +42,9 @@ def recipe_for(request: RetrainRequest, examples: int, plan: Protection | None =
     stated = private or request.method is Method.FERRET
     delta = (request.budget.delta or default_delta(examples)) if stated else None
     try:
-        noise = _noise(request, examples, rate, steps, delta, plan) if private and delta is not None else 0.0
+        noise = 0.0
+        if private and delta is not None:
+            noise = _noise(request, examples, rate, steps, delta, plan, trained)
         return Recipe(
             method=request.method,
             steps=steps,
@@ -105,25 +113,43 @@ def require_positive(given: Mapping[str, float | None]) -> None:
 
 
 def _noise(
-    request: RetrainRequest, examples: int, rate: float, steps: int, delta: float, plan: Protection | None
+    request: RetrainRequest,
+    examples: int,
+    rate: float,
+    steps: int,
+    delta: float,
+    plan: Protection | None,
+    trained: int,
 ) -> float:
     budget = request.budget
     if plan is not None:
-        return _planned_noise(request, steps, delta, plan)
+        return _planned_noise(request, steps, delta, plan, trained)
     require_one(str(request.method), {"--epsilon": budget.epsilon, "--noise-multiplier": budget.noise_multiplier})
     if budget.noise_multiplier is not None:
         return budget.noise_multiplier
     assert budget.epsilon is not None
     measured = measurements_of(request, examples, steps, rate)
     if measured is None:
-        return noise_multiplier_for(budget.epsilon, delta, lambda noise: _gaussians(noise, rate, steps))
-    check_alone(measured, budget.epsilon, delta)
-    return noise_multiplier_for(
-        budget.epsilon, delta, lambda noise: _gaussians(noise, rate, steps, measured.event(noise))
-    )
+        within = _within(budget.epsilon, delta, steps * trained)
+        return noise_multiplier_for(*within, lambda noise: _gaussians(noise, rate, steps))
+    within = _within(budget.epsilon, delta, steps * trained + measured.releases * _MOST_LAYERS if trained else 0)
+    check_alone(measured, *within)
+    return noise_multiplier_for(*within, lambda noise: _gaussians(noise, rate, steps, measured.event(noise)))
 
 
-def _planned_noise(request: RetrainRequest, steps: int, delta: float, plan: Protection) -> float:
+def _within(epsilon: float, delta: float, released: int) -> tuple[float, float]:
+    """What real arithmetic may take of a budget, so that the floats of ``released`` numbers stay within all of it."""
+    if not released:
+        return epsilon, delta
+    left, at = ideal_target(Released(coordinates=released), epsilon, delta)
+    if left <= 0:
+        raise UsageFault(
+            f"--epsilon {epsilon:g} is below what floating-point noise on {released} numbers costs by itself; raise it"
+        )
+    return left, at
+
+
+def _planned_noise(request: RetrainRequest, steps: int, delta: float, plan: Protection, trained: int) -> float:
     """What the secrets need, or more where a record's epsilon or the user asks for more."""
     budget, least, rate = request.budget, plan.facts.noise_multiplier, plan.largest_probability
     if budget.epsilon is not None and budget.noise_multiplier is not None:
@@ -135,9 +161,12 @@ def _planned_noise(request: RetrainRequest, steps: int, delta: float, plan: Prot
                 "leave --noise-multiplier out, or plan again for less protection"
             )
         return budget.noise_multiplier
-    if budget.epsilon is None or epsilon_bound(_gaussians(least, rate, steps), delta) <= budget.epsilon:
+    if budget.epsilon is None:
         return least
-    found = noise_multiplier_for(budget.epsilon, delta, lambda noise: _gaussians(noise, rate, steps))
+    epsilon, delta = _within(budget.epsilon, delta, steps * trained)
+    if epsilon_bound(_gaussians(least, rate, steps), delta) <= epsilon:
+        return least
+    found = noise_multiplier_for(epsilon, delta, lambda noise: _gaussians(noise, rate, steps))
     return max(least, found)
 
 

@@ -137,8 +137,9 @@ def _job(
 ) -> Job:
     if plan is not None:
         plan.check_examples(len(task))
-    recipe, delta = recipe_for(request, len(task), None if plan is None else plan.protection)
     choose_trained(model.network, request.model)
+    trained = most_trained(model.network, request.model)
+    recipe, delta = recipe_for(request, len(task), None if plan is None else plan.protection, trained)
     return Job(
         request=request,
         model=model,
@@ -167,6 +168,13 @@ def _vocabulary(model: ModelRequest, records: Sequence[TextRecord]) -> Vocabular
     if model.vocabulary == "private":
         return vocabulary_from_records(records)
     return vocabulary_from_file(Path(model.vocabulary))
+
+
+def most_trained(network: nn.Module, request: ModelRequest) -> int:
+    """How many numbers a step changes; with adapters of low rank, a bound: two narrow matrices for any one."""
+    if request.lora_rank is None:
+        return sum(p.numel() for p in network.parameters() if p.requires_grad)
+    return sum(p.numel() + request.lora_rank * sum(p.shape) for p in network.parameters())
 
 
 def choose_trained(network: nn.Module, request: ModelRequest) -> None:

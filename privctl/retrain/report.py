@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from privctl.accounting.gridded import NOTE, Released, near
 from privctl.accounting.guarantees import guarantee_of
 from privctl.domain.events import Ledger
 from privctl.domain.evidence import Bound, Evidence
@@ -174,8 +175,8 @@ def _guarantees(
     yield _for_records(job, finished, noise)
     if job.plan is not None and secrets is not None:
         shared = (starting_weights(job), *normalisation(job), *released_names(job), *secret_noise(noise))
-        found = secret_guarantees(job.plan, job.recipe, finished.spent, secrets, shared)
-        yield from (borne_out(each, job) for each in found)
+        for found in secret_guarantees(job.plan, job.recipe, finished.spent, secrets, shared):
+            yield borne_out(near(found, Released(coordinates=finished.released)), job)
 
 
 def _for_records(job: Job, finished: Finished, noise: GradientNoise | None) -> Guarantee:
@@ -186,7 +187,8 @@ def _for_records(job: Job, finished: Finished, noise: GradientNoise | None) -> G
         name=str(job.request.method),
         state=AssumptionState.ENFORCED,
         assumptions=(*premises(job), *secret_noise(noise)),
-        note="for real arithmetic; floating-point rounding is not modelled",
+        note=NOTE,
+        released=Released(coordinates=finished.released),
     )
     return borne_out(found, job)
 
@@ -276,6 +278,7 @@ def parameters_of(job: Job, finished: Finished, noise: GradientNoise | None) -> 
         "collected_from_data": list(collected(job)),
         "updates": finished.step,
         "steps_begun": finished.spent,
+        "released_numbers": finished.released if request.method.noised else None,
         "noise_source": None if noise is None else noise.description,
         **recorded(job),
         "history": withheld.released(request, finished.history),

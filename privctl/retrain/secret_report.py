@@ -75,8 +75,7 @@ def secret_guarantees(
             noise_multiplier=recipe.noise_multiplier,
             assumptions=assumptions,
             note=f"{overall}nearest to its bound is {shown(held.ids[nearest])}: "
-            f"{_said(held, bounds, nats, nearest, curve=curve)}; for real arithmetic, floating-point rounding is not "
-            "modelled",
+            f"{_said(held, bounds, nats, nearest, curve=curve)}",
             risks=tuple(_risks(bounds, held.priors, nearest, curve=curve)),
         )
 

@@ -38,13 +38,15 @@ Advance = Callable[[int], None]
 class Finished:
     """A run that came to its end: ``step`` updates, ``spent`` steps begun, one entry of ``history`` an epoch.
 
-    ``measured`` releases were begun beside the steps'.
+    ``measured`` releases were begun beside the steps'. ``released`` numbers were shown in all, with noise where there
+    is some.
     """
 
     step: int
     spent: int
     history: tuple[Mapping[str, float], ...]
     measured: int = 0
+    released: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,7 +107,9 @@ class Trainer:
                 if stopping:
                     raise Interrupted(self._parting(step))
                 self.advance(1)
-        return Finished(step=step, spent=spent, history=tuple(history), measured=self.precision.measured)
+        measured = self.precision.measured
+        released = spent * sum(p.numel() for p in self._trainable()) + measured * self.precision.numbers
+        return Finished(step=step, spent=spent, history=tuple(history), measured=measured, released=released)
 
     def _reached(self, step: int, spent: int, history: Sequence[Mapping[str, float]]) -> Saved:
         return Saved(step=step, spent=spent, tensors={}, history=tuple(history), measured=self.precision.measured)
@@ -140,10 +144,15 @@ class Trainer:
         for micro in self.task.micro_batches(chosen, place, self.recipe.micro_examples, self.recipe.micro_tokens):
             self._accumulate(engine, micro, place, tally)
         gradients = [_gradient(p) for p in parameters]
-        if self.noise is not None and self.crew.leads:
-            stddev = self.recipe.noise_multiplier * self.recipe.clip_norm / self.recipe.batch_size
-            self.noise.add(gradients, stddev, spent)
-        self.crew.total(gradients)
+        if self.noise is None:
+            self.crew.total(gradients)
+        else:
+            self.crew.sum_for_leader(gradients)
+            if self.crew.leads:
+                stddev = self.recipe.noise_multiplier * self.recipe.clip_norm / self.recipe.batch_size
+                self.noise.release(gradients, stddev, spent)
+            for gradient in gradients:
+                self.crew.same(gradient)
         for group in optimizer.param_groups:
             group["lr"] = self.recipe.learning_rate_at(step)
         optimizer.step()

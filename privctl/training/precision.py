@@ -28,6 +28,11 @@ class Precision(Protocol):
         """Releases beside the steps' that were begun; they belong in the ledger."""
         ...
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers one such release shows."""
+        ...
+
     def begin(self, step: int, place: int, mark: Mark) -> None:
         """Before anything of update ``step``, from 0, is computed; ``place`` is that of the step's draws.
 
@@ -63,6 +68,11 @@ class FullPrecision:
 
     @property
     def measured(self) -> int:
+        """See ``Precision``."""
+        return 0
+
+    @property
+    def numbers(self) -> int:
         """See ``Precision``."""
         return 0
 

@@ -70,7 +70,7 @@ def ours(work: Work, *, only_gradients: bool = False) -> Step:
         if not only_gradients:
             gradients = [p.grad for p in work.model.parameters() if p.grad is not None]
             if work.noise:
-                noise.add(gradients, work.noise * work.clip / work.count, next(steps))
+                noise.release(gradients, work.noise * work.clip / work.count, next(steps))
             optimizer.step()
 
     return step

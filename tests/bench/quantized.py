@@ -91,7 +91,7 @@ def _steps(shape: Shape, device: torch.device, formats: list[str]) -> dict[str, 
 
     def update() -> None:
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        noise.add(gradients, 1 / shape.examples, next(counter))
+        noise.release(gradients, 1 / shape.examples, next(counter))
         optimizer.step()
 
     def unquantized() -> None:

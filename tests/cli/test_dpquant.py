@@ -62,7 +62,9 @@ def test_steps_and_measurements_meet_one_budget(
     guarantee, claimed = report.guarantees
     assert guarantee.epsilon is not None
     assert 2.99 < guarantee.epsilon <= 3
-    assert guarantee.epsilon == epsilon_bound(report.mechanism, guarantee.delta)
+    assert guarantee.arithmetic is not None
+    ideal = epsilon_bound(report.mechanism, guarantee.delta)
+    assert ideal + guarantee.arithmetic.epsilon <= guarantee.epsilon <= ideal + 1e-5
     without = epsilon_bound(Ledger(events=(training,)), guarantee.delta)
     assert report.parameters["epsilon_without_measurements"] == without < guarantee.epsilon
     assert {a.name for a in guarantee.assumptions} >= {"public rounding", "rounding by example", "measurements"}

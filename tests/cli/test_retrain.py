@@ -71,7 +71,9 @@ def test_dp_sgd_meets_its_budget_and_says_what_it_rests_on(start: Path, data: Pa
     (event,) = report.mechanism.events
     assert isinstance(event, SampledGaussian)
     assert (event.sample_rate, event.steps) == (0.2, 10)
-    assert guarantee.epsilon == epsilon_bound(report.mechanism, guarantee.delta)
+    ideal = epsilon_bound(report.mechanism, guarantee.delta)
+    assert guarantee.arithmetic is not None
+    assert ideal + guarantee.arithmetic.epsilon <= guarantee.epsilon <= min(3.0, ideal + 1e-5)
     assert guarantee.epsilon is not None
     assert 2.99 < guarantee.epsilon <= 3
     # Random weights, and everything enforced but one thing: nobody here saw how the tokenizer was made.

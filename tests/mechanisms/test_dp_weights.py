@@ -101,12 +101,12 @@ def test_what_follows_when_the_loss_is_convex(epochs: int, batch: int, zero_out:
     ],
 )
 def test_what_follows_when_nothing_is_known(epochs: int, batch: int, claim: float, nonconvex: float) -> None:
-    assert epsilons(epochs, batch, claim)[2] == pytest.approx(nonconvex, rel=1e-11)
+    assert epsilons(epochs, batch, claim)[2] == pytest.approx(nonconvex, rel=2e-7)
 
 
 def test_a_convex_claim_below_the_tail_is_exceeded() -> None:
     # Claimed 0.01, convex replace-one gives 0.0493.
-    assert epsilons(10, 5, 0.01)[1] == pytest.approx(0.0493205935953, rel=1e-10)
+    assert epsilons(10, 5, 0.01)[1] == pytest.approx(0.0493205935953, rel=2e-7)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_gaussian_calibration(regime: Regime, adjacency: Adjacency, batch: int, 
     t = replace(PAPER, batch_size=batch)
     target = Target(epsilon=1, delta=DELTA, calibration=Calibration.GAUSSIAN, regime=regime, adjacency=adjacency)
     chosen = noise_stddev(t, target, 1)
-    assert chosen == pytest.approx(stddev, rel=1e-10)
+    assert chosen == pytest.approx(stddev, rel=2e-7)
     found, _ = guarantees(t, target, chosen, 1, ENFORCED)
     reached = under(regime, found, adjacency).epsilon
     assert reached is not None
@@ -161,7 +161,7 @@ def test_several_candidates_are_worth_the_least_noisy_one() -> None:
     found, _ = guarantees(PAPER, Target(epsilon=1, delta=DELTA), 0.02, 1, ASSERTED, released_stddevs=(0.01, 0.02))
     together = next(g for g in found if g.name == "convex" and g.scope is Scope.ALL_CANDIDATES)
     alone, _ = guarantees(PAPER, Target(epsilon=1, delta=DELTA), 0.01, 1, ASSERTED)
-    assert together.epsilon == under("convex", alone).epsilon
+    assert together.epsilon == pytest.approx(under("convex", alone).epsilon, rel=1e-6)
     assert together.epsilon > (under("convex", found).epsilon or 0)
 
 

@@ -13,6 +13,9 @@ from scipy import stats
 from privctl.domain.errors import InputFault
 from privctl.mechanisms.weight_noise import FLOAT_VIEWS, WeightNoiser, _narrow, _widen
 from privctl.randomness import BLOCK, NoiseSource
+from privctl.randomness.deviates import fine
+from privctl.randomness.gridded import increments, spacing
+from privctl.randomness.source import _Place
 from privctl.storage.header import DTYPE_BITS, TensorInfo
 from privctl.storage.stream import CHUNK, pieces
 
@@ -67,13 +70,13 @@ def one(dtype: str, array: np.ndarray, stddev: float, seed: int = 1) -> np.ndarr
     return noised({"w": (dtype, array)}, [stddev], {"w": 0}, seed)[0]["w"]
 
 
-def noise_of(dtype: str, count: int, stddev: float, seed: int = 1) -> np.ndarray:
-    """The noise itself: what is added to float zeros, drawn in the precision used for ``dtype``."""
+def released(dtype: str, values: np.ndarray, stddev: float, seed: int = 1) -> np.ndarray:
+    """The grid's points that ``values`` become, in the precision used for ``dtype``, before any rounding to it."""
     source, wide = NoiseSource(seed), np.float64 if dtype == "F64" else np.float32
     per_block = min(BLOCK, CHUNK * 8 // DTYPE_BITS[dtype])
-    out = np.empty(count, wide)
-    for block, start in enumerate(range(0, count, per_block)):
-        source.normal(0, block, out[start : start + per_block], stddev)
+    out = values.astype(wide)
+    for block, start in enumerate(range(0, len(out), per_block)):
+        source.release(0, block, out[start : start + per_block], stddev)
     return out
 
 
@@ -92,34 +95,14 @@ def test_noise_has_the_standard_deviation_asked_for(dtype: str) -> None:
     assert more.std() / 0.5 != pytest.approx(1, abs=spread), "a 2 % error would show"
 
 
-@pytest.mark.parametrize("dtype", ["F32", "F64"])
-def test_full_precision_is_rounded_once(dtype: str) -> None:
-    weights = np.random.default_rng(1).normal(size=300_001).astype(FLOAT_VIEWS[dtype])
-    exact = weights.astype(np.longdouble) + noise_of(dtype, len(weights), 0.3).astype(np.longdouble)
-    assert np.array_equal(one(dtype, weights, 0.3), exact.astype(weights.dtype))
-
-
-def test_bf16_is_rounded_as_torch_rounds() -> None:
-    before = to_bf16(np.random.default_rng(2).normal(size=300_001))
-    wide = from_bf16(before) + noise_of("BF16", len(before), 0.3)
-    assert np.array_equal(one("BF16", before, 0.3), to_bf16(wide))
-
-
-def test_f16_is_rounded_to_nearest_even() -> None:
-    before = np.random.default_rng(3).normal(size=300_001).astype(np.float16)
-    wide = before.astype(np.float32) + noise_of("F16", len(before), 0.3)
-    assert np.array_equal(one("F16", before, 0.3), torch.from_numpy(wide).to(torch.float16).numpy())
-
-
-@pytest.mark.parametrize("dtype", ["F16", "BF16"])
-def test_half_precision_is_within_half_an_ulp_of_the_exact_sum(dtype: str) -> None:
-    before = stored(np.random.default_rng(4).normal(size=300_001), dtype)
-    exact = numbers(before, dtype) + noise_of(dtype, len(before), 0.3).astype(np.float64)
-    after = numbers(one(dtype, before, 0.3), dtype)
-    fraction = {"F16": 10, "BF16": 7}[dtype]
-    ulp = np.exp2(np.maximum(np.floor(np.log2(np.maximum(np.abs(exact), 1e-30))), -14 if dtype == "F16" else -126))
-    # The float32 sum may move a tie by 2^-24 of the value, no more.
-    assert np.all(np.abs(after - exact) <= ulp * 2.0**-fraction * (0.5 + 2.0 ** (fraction - 23)))
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_what_is_written_is_a_point_of_the_grid_rounded_as_torch_rounds(dtype: str) -> None:
+    before = stored(np.random.default_rng(1).normal(size=300_001), dtype)
+    points = released(dtype, numbers(before, dtype), 0.3)
+    assert np.array_equal(points, np.rint(points / spacing(0.3)) * spacing(0.3))
+    expected = to_bf16(points) if dtype == "BF16" else torch.from_numpy(points).numpy().astype(FLOAT_VIEWS[dtype])
+    assert np.array_equal(one(dtype, before, 0.3), expected)
+    assert not np.array_equal(one(dtype, before, 0.3, seed=2), expected)
 
 
 def test_narrowing_agrees_with_torch_on_every_neighbourhood() -> None:
@@ -168,7 +151,7 @@ def test_tied_tensors_get_the_same_noise_and_others_do_not() -> None:
     tensors = dict.fromkeys(("wte", "lm_head", "other"), ("F32", weights))
     for candidate in noised(tensors, [0.1, 0.3], {"wte": 0, "lm_head": 0, "other": 1}):
         assert np.array_equal(candidate["wte"], candidate["lm_head"])
-        assert not np.any(candidate["wte"] == candidate["other"])
+        assert np.mean(candidate["wte"] == candidate["other"]) < 0.02
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -191,8 +174,9 @@ def test_every_element_is_noised_at_every_size(dtype: str, size: int) -> None:
     before = stored(np.zeros(size), dtype)
     after = numbers(one(dtype, before, 1.0), dtype)
     assert after.shape == (size,)
-    assert np.all(after != 0)
-    assert len(np.unique(after)) > 0.4 * size or size == 0
+    # A point in a hundred is where it was: the middle of the grid.
+    assert np.mean(after != 0) > 0.95 or size == 0
+    assert len(np.unique(after)) > 0.1 * size or size == 0
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -237,17 +221,22 @@ def test_candidates_are_nested(dtype: str) -> None:
     assert nested_faults(candidates, STDDEVS) == set()
 
 
-@pytest.mark.parametrize("dtype", ["F16", "BF16"])
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_candidates_are_formed_before_rounding(dtype: str) -> None:
+    """The sum in float64, of the very deviates, is what each candidate is the nearest point to."""
     before = stored(np.random.default_rng(8).normal(size=10_000), dtype)
     out = noised({"w": (dtype, before)}, STDDEVS, {"w": 0}, seed=5)
-    running = numbers(before, dtype).astype(np.float32)
-    for i, (candidate, stddev) in enumerate(zip(out, STDDEVS, strict=True)):
-        noise = np.empty(len(before), np.float32)
-        less = STDDEVS[i - 1] if i else 0.0
-        NoiseSource(5).normal(i, 0, noise, math.sqrt(stddev**2 - less**2))
-        running = running + noise
-        assert np.array_equal(candidate["w"], stored(running, dtype))
+    running = numbers(before, dtype)
+    for i, (candidate, increment) in enumerate(zip(out, increments(STDDEVS), strict=True)):
+        place = _Place(NoiseSource(5), i, 0)
+        words = place.leading(10_000, memoryview(bytes(4 * BLOCK)), bytearray(4 * BLOCK + 16))
+        middle = np.full(10_000, 1 << 63, np.uint64)
+        running = running + increment * fine(words[:5000], words[5000:], middle, place.deep).reshape(-1)
+        step = spacing(STDDEVS[i])
+        near = np.abs(np.abs(running / step - np.rint(running / step)) - 0.5) < 1e-5
+        assert near.mean() < 0.01
+        expected = stored(np.rint(running / step) * step + 0.0, dtype)
+        assert np.array_equal(candidate["w"][~near], expected[~near])
 
 
 def test_planted_errors_in_candidates_are_noticed() -> None:

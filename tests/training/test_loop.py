@@ -16,6 +16,7 @@ from privctl.domain.errors import InputFault
 from privctl.domain.mechanism import Optimizer
 from privctl.parallel import Crew
 from privctl.randomness import NoiseSource
+from privctl.randomness.gridded import spacing
 from privctl.training.batches import BatchSource, Passes, PoissonBatches
 from privctl.training.loop import Trainer
 from privctl.training.noise import KeyedNoise
@@ -245,3 +246,25 @@ def test_nothing_to_train() -> None:
 def test_recipes_that_are_none(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(changes)) if "method" not in changes else "noise_multiplier"):
         recipe(**changes)
+
+
+class OneOfTwo(Crew):
+    """The first of two processes; the other's part arrives with the sum, in numbers on no grid."""
+
+    def total(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            tensor += 0.1234567
+
+    sum_for_leader = total
+
+
+def test_what_is_kept_of_a_noised_sum_lies_on_the_grid_whoever_added_to_it() -> None:
+    plan = recipe(method=Method.DP_SGD, steps=1, noise_multiplier=0.7)
+    made = trainer(ROWS, plan, PoissonBatches(4, 0.5, NoiseSource(1)), crew=OneOfTwo())
+    done = made.run()
+    assert done.released == DIMENSION
+    gradient = made.network.weight.grad  # type: ignore[union-attr]
+    assert isinstance(gradient, Tensor)
+    steps = gradient / spacing(0.7 * plan.clip_norm / plan.batch_size)
+    assert torch.equal(steps, steps.round())
+    assert steps.abs().max() > 0

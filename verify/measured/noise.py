@@ -17,7 +17,7 @@ from scipy.stats import chi2, kstwo, norm
 from privctl.storage.digest import Advance, TensorHasher, silent
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile
-from verify.measured.values import VIEWS, Floats, deviates, numbers
+from verify.measured.values import VIEWS, Floats, astray, deviates, numbers
 
 #: Chance that noise as claimed is called wrong, all tests of one checkpoint together.
 LEVEL = 1e-6
@@ -36,7 +36,10 @@ _LEAST_GRAIN = {"F16": 2.0**-24}
 
 @dataclass(slots=True)
 class TensorNoise:
-    """What was found of one tensor; ``difference`` sums are over all its weights, the rest over the sample."""
+    """What was found of one tensor; ``difference`` sums are over all its weights, the rest over the sample.
+
+    ``astray`` weights are no points of the ``grid``, which is 0 where sums were left as they were.
+    """
 
     name: str
     dtype: str
@@ -45,6 +48,8 @@ class TensorNoise:
     total: float = 0.0
     squares: float = 0.0
     largest: float = 0.0
+    astray: int = 0
+    grid: float = 0.0
     deviates: list[Floats] = field(default_factory=list)
 
     @property
@@ -81,10 +86,12 @@ def measure(
     stddev: float,
     untouched: Sequence[str],
     advance: Advance = silent,
+    grid: float | None = None,
 ) -> Measured:
     """Read both files once, front to back, and compare them. ``untouched`` names tensors without noise.
 
-    ``before``'s digest is None where its tensors lie in another order.
+    Where sums were rounded onto a ``grid``, every weight with noise is held against it. ``before``'s digest is None
+    where its tensors lie in another order.
     """
     old = {tensor.name: tensor for tensor in before.tensors}
     stay = frozenset(untouched)
@@ -97,7 +104,7 @@ def measure(
         if was is not None and _kind(was) != _kind(tensor):
             was = None
         stays = tensor.name in stay or tensor.dtype not in VIEWS
-        found = TensorNoise(name=tensor.name, dtype=tensor.dtype, elements=tensor.elements)
+        found = TensorNoise(name=tensor.name, dtype=tensor.dtype, elements=tensor.elements, grid=grid or 0.0)
         changed = False
         for start, old_part, new_part in _chunks(before, after, was, tensor):
             walk.digest(old_part, new_part)
@@ -182,6 +189,8 @@ def _take(
     else:
         start = before
         difference = np.subtract(after, before, dtype=np.float64)
+    if found.grid:
+        found.astray += astray(after, found.dtype, found.grid)
     found.changed += int(np.count_nonzero(before != after))
     found.total += float(difference.sum())
     found.squares += float(np.dot(difference, difference))
@@ -189,10 +198,10 @@ def _take(
     step = -(-len(before) // room)
     kept = slice(None, None, step)
     found.deviates.append(
-        deviates(before[kept], after[kept], found.dtype, stddev, coins.random(-(-len(before) // step)))
+        deviates(before[kept], after[kept], found.dtype, stddev, coins.random(-(-len(before) // step)), found.grid)
     )
     count = min(_HEAD, len(before))
-    return deviates(before[:count], after[:count], found.dtype, stddev, coins.random(count))
+    return deviates(before[:count], after[:count], found.dtype, stddev, coins.random(count), found.grid)
 
 
 def complaints(parts: Sequence[Measured], stddev: float, tied: Sequence[Sequence[str]] = ()) -> list[str]:
@@ -204,6 +213,12 @@ def complaints(parts: Sequence[Measured], stddev: float, tied: Sequence[Sequence
     found = [f"tensor {name!r} was to stay as it was, but changed" for part in parts for name in part.touched]
     found += [f"tensor {name!r} is not in the parent in this shape" for part in parts for name in part.missing]
     level = LEVEL / _TESTS / max(len(tensors), 1)
+    found += [
+        f"{tensor.astray} of {tensor.elements} weights of tensor {tensor.name!r} are no points of the grid reported: "
+        "their low bits may show the weights before noise"
+        for tensor in tensors
+        if tensor.astray
+    ]
     forgotten = {t.name: t for t in tensors if not t.changed and _would_show(t, stddev, level)}
     found += [f"tensor {name!r} got no noise: it equals its parent's" for name in forgotten]
     for tensor in tensors:
@@ -220,7 +235,7 @@ def _would_show(tensor: TensorNoise, stddev: float, level: float) -> bool:
 
     A weight stays where the noise is less than half the way to its neighbours.
     """
-    apart = max(tensor.largest * _GRAIN[tensor.dtype], _LEAST_GRAIN.get(tensor.dtype, 0.0))
+    apart = max(tensor.largest * _GRAIN[tensor.dtype], _LEAST_GRAIN.get(tensor.dtype, 0.0), 2 * tensor.grid)
     return math.erf(apart / stddev / math.sqrt(8)) ** tensor.elements < level
 
 
@@ -234,7 +249,8 @@ def _of_tensor(tensor: TensorNoise, stddev: float, level: float) -> Iterator[str
     squares = float(np.dot(sample, sample))
     if tensor.dtype in ("F32", "F64") and tensor.largest * 2.0**-23 < 1e-4 * stddev:
         # Rounding hides nothing: all weights count, not the sample alone.
-        count, squares = tensor.elements, tensor.squares / stddev / stddev
+        # The grid adds the variance of an even spread over a cell.
+        count, squares = tensor.elements, tensor.squares / (stddev**2 + tensor.grid**2 / 12)
         mean = tensor.total / stddev / math.sqrt(count)
     else:
         mean = float(sample.sum()) / math.sqrt(count)

@@ -26,15 +26,33 @@ def numbers(stored: NDArray[Any], dtype: str) -> Floats:
     return stored.astype(np.float64)
 
 
-def deviates(before: NDArray[Any], after: NDArray[Any], dtype: str, stddev: float, coins: Floats) -> Floats:
-    """The noise in standard deviations, exactly N(0, 1) if it is Gaussian with ``stddev`` and was rounded once.
+def astray(stored: NDArray[Any], dtype: str, grid: float) -> int:
+    """How many weights are no multiples of ``grid``, a power of two.
 
-    A stored weight stands for all sums that round to it: the noise is placed among them by ``coins``, uniform on
-    (0, 1), in proportion to the Gaussian's mass. Shapes are all (n,).
+    Where a format's own steps are larger, all its numbers are multiples; where they are smaller, it holds every point.
+    So this is right for half formats too.
+    """
+    quick = dtype == "F32" and 1e-30 < grid < 1e30
+    with np.errstate(over="ignore"):
+        steps = stored * np.float32(1 / grid) if quick else numbers(stored, dtype) / grid
+    return int(np.count_nonzero(steps != np.rint(steps)))
+
+
+def deviates(
+    before: NDArray[Any], after: NDArray[Any], dtype: str, stddev: float, coins: Floats, grid: float = 0.0
+) -> Floats:
+    """The noise in standard deviations, exactly N(0, 1) if it is Gaussian with ``stddev`` and was rounded as said.
+
+    That is once, to the format, or first onto a ``grid``. A stored weight stands for all sums that round to it: the
+    noise is placed among them by ``coins``, uniform on (0, 1), in proportion to the Gaussian's mass. Shapes are all
+    (n,).
     """
     start, end = numbers(before, dtype), numbers(after, dtype)
     down, up = _neighbours(after, dtype)
-    low, high = ((end + down) / 2 - start) / stddev, ((end + up) / 2 - start) / stddev
+    low, high = (end + down) / 2, (end + up) / 2
+    if grid:
+        low, high = _cells(low, high, grid, after.view(f"<u{after.itemsize}") % 2 == 0)
+    low, high = (low - start) / stddev, (high - start) / stddev
     # From the nearer tail, so that far noise keeps its precision.
     mirrored = low + high > 0
     low, high = np.where(mirrored, -high, low), np.where(mirrored, -low, high)
@@ -42,6 +60,15 @@ def deviates(before: NDArray[Any], after: NDArray[Any], dtype: str, stddev: floa
     place = np.where(mass_high > 0, ndtri(mass_low + coins * (mass_high - mass_low)), (low + high) / 2)
     place = np.where(np.isfinite(place), place, (low + high) / 2)
     return np.where(mirrored, -place, place)
+
+
+def _cells(low: Floats, high: Floats, grid: float, even: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """The cells of all points that round into (low, high): a point at either end goes to the number that is even."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        first, last = np.ceil(low / grid), np.floor(high / grid)
+        first += (first * grid == low) & ~even
+        last -= (last * grid == high) & ~even
+        return (first - 0.5) * grid, (last + 0.5) * grid
 
 
 def _neighbours(stored: NDArray[Any], dtype: str) -> tuple[Floats, Floats]:

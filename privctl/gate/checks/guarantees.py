@@ -195,7 +195,8 @@ def _asserted(guarantee: Guarantee) -> list[str]:
 
 def _rests(guarantee: Guarantee) -> str:
     taken = _asserted(guarantee)
-    return f"{guarantee.status}, " + (f"if this holds: {', '.join(taken)}" if taken else "in real arithmetic")
+    reach = "in real arithmetic" if guarantee.arithmetic is None else "for the floats that were written"
+    return f"{guarantee.status}, " + (f"if this holds: {', '.join(taken)}" if taken else reach)
 
 
 def _first(case: Case, place: Place) -> Place:

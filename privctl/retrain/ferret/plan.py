@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privctl.accounting.calibration import noise_multiplier_for
+from privctl.accounting.gridded import Released, ideal_target
 from privctl.accounting.mutual_information import ceiling, fire_probability_for
 from privctl.accounting.sign_bits import dithered_ledger, gaussian_ledger, response_ledger
 from privctl.domain.errors import UsageFault
@@ -141,6 +142,11 @@ def plan_for(job: Job, network: nn.Module, seed: bytes) -> FerretPlan:
     )
 
 
+def released_by(release: Release, masks: Masks) -> Released | None:
+    """The numbers that get Gaussian noise; None where they are answers to coins, which are drawn without error."""
+    return None if release is Release.RANDOMIZED_RESPONSE else Released(coordinates=masks.total)
+
+
 def methods_used(plan: FerretPlan, engine: Derivatives) -> dict[str, int]:
     """By which method derivatives are found, and in how many steps that publish."""
     found: Counter[str] = Counter()
@@ -239,7 +245,8 @@ def _noise(job: Job, masks: Masks) -> tuple[float | None, float | None]:
     if asked.release is Release.GAUSSIAN:
         if epsilon is None:
             return budget.noise_multiplier, None
-        return noise_multiplier_for(epsilon, delta, lambda noise: gaussian_ledger(masks.sizes, noise, rate)), None
+        within = ideal_target(Released(coordinates=masks.total), epsilon, delta)
+        return noise_multiplier_for(*within, lambda noise: gaussian_ledger(masks.sizes, noise, rate)), None
     if asked.release is Release.RANDOMIZED_RESPONSE:
         if epsilon is None:
             assert asked.bit_epsilon is not None

@@ -11,6 +11,7 @@ from typing import Any
 from scipy.stats import binomtest
 
 from privctl.accounting import renyi
+from privctl.accounting.gridded import NOTE, arithmetic_of, charged
 from privctl.accounting.guarantees import finite, guarantee_of
 from privctl.accounting.sign_bits import average_case, worst_case
 from privctl.domain.events import Batches, Ledger
@@ -21,7 +22,7 @@ from privctl.reports import file_artifact, now, versions
 from privctl.retrain import withheld
 from privctl.retrain.budget import sampled
 from privctl.retrain.contribution import borne_out
-from privctl.retrain.ferret.plan import FerretPlan
+from privctl.retrain.ferret.plan import FerretPlan, released_by
 from privctl.retrain.prepare import Job
 from privctl.retrain.report import (
     TUNING,
@@ -98,7 +99,7 @@ def guarantees_of(job: Job, done: Done) -> Iterator[Guarantee]:
     shared = (*premises(job), _public_masks(job))
     if ledger is not None:
         rests = (*shared, *secret_noise(done.noise))
-        yield from (borne_out(found, job) for found in _sound(ledger, delta, rests, plan.release))
+        yield from (borne_out(found, job) for found in _sound(ledger, delta, rests, plan))
     if plan.release in (Release.PUBLISHED, Release.DITHERED):
         order = () if sampled(job.request) else (_passes(),)
         yield average_case(plan.signs, (*shared, *order))
@@ -110,15 +111,17 @@ def guarantees_of(job: Job, done: Done) -> Iterator[Guarantee]:
                 yield replace(refuted, name=f"{refuted.name}, {used}")
 
 
-def _sound(ledger: Ledger, delta: float, assumptions: tuple[Assumption, ...], release: Release) -> Iterator[Guarantee]:
+def _sound(ledger: Ledger, delta: float, assumptions: tuple[Assumption, ...], plan: FerretPlan) -> Iterator[Guarantee]:
+    release, released = plan.release, released_by(plan.release, plan.masks)
     tight = guarantee_of(
         ledger,
         delta,
         name=f"ferret, {release}",
         state=AssumptionState.ENFORCED,
         assumptions=assumptions,
-        note="given the masks, which are public: what counts is how many groups fire together, and how often; for real "
-        "arithmetic, floating-point rounding is not modelled",
+        note="given the masks, which are public: what counts is how many groups fire together, and how often"
+        + (f"; {NOTE}" if released is not None else ""),
+        released=released,
     )
     if release in _CONTRIBUTIONS:
         told = (
@@ -127,13 +130,15 @@ def _sound(ledger: Ledger, delta: float, assumptions: tuple[Assumption, ...], re
         tight = replace(tight, assumptions=tuple(told))
     yield tight
     if release is Release.DITHERED:
-        epsilon, _ = renyi.ledger_epsilon(ledger, delta)
+        assert released is not None
+        epsilon, found = charged(lambda less: renyi.ledger_epsilon(ledger, less)[0], released, delta)
         yield replace(
             tight,
             name=f"ferret, {release}, Renyi DP",
             epsilon=finite(epsilon),
             accountant="Renyi divergences, Canonne, Kamath and Steinke 2020",
             risks=(),
+            arithmetic=arithmetic_of(released, found),
         )
 
 

@@ -32,7 +32,7 @@ _WARNINGS = (
     "only the listed occurrences are protected: what the book misses, or what tells a secret without holding it, is "
     "not",
     "weights, noise and this report follow from where the secrets lie: keep them, and the plan, to yourself",
-    "bounds are for real arithmetic; floating-point noise is not modelled",
+    "bounds are for real arithmetic; the report of a run adds what floating-point noise costs on its model",
 )
 _ACCOUNTANT = {
     Form.REFERENCE: "KL divergence from the secret's absence, certified upper bound; Fano's inequality",

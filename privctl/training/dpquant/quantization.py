@@ -79,6 +79,11 @@ class Quantization:
         return self._measured
 
     @property
+    def numbers(self) -> int:
+        """See ``Precision``."""
+        return len(self.schedule.names)
+
+    @property
     def epochs(self) -> tuple[Epoch, ...]:
         """Those that began, in order."""
         return tuple(self._epochs)

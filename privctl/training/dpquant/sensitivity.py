@@ -1,8 +1,9 @@
 """How much quantizing each layer alone would hurt, measured on few private examples and released with noise.
 
 One release is one sampled Gaussian: a Poisson subsample, of each example a vector of loss differences that depends on
-that example alone, clipped in L2, summed, noised. Nothing is trained on the way. DPQuant as published clips what is
-already summed over a batch, which an example can move by twice as much, and trains before it measures.
+that example alone, clipped in L2, summed, noised, rounded onto a grid. Nothing is trained on the way. DPQuant as
+published clips what is already summed over a batch, which an example can move by twice as much, and trains before it
+measures.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -61,11 +61,9 @@ class Sensitivity:
         with measuring(self.network):
             for examples in self._groups(number, place):
                 total += clipped(self.differences(examples, place), self.clip_norm).sum(0)
+        self.crew.sum_for_leader([total])
         if self.crew.leads:
-            deviates = np.empty(len(self.names))
-            self.noise.normal(number, 0, deviates, self.noise_multiplier * self.clip_norm)
-            total += torch.from_numpy(deviates)
-        self.crew.total([total])
+            self.noise.release(number, 0, total.numpy(), self.noise_multiplier * self.clip_norm)
         found: Floats = (self.crew.same(total) / (self.size * self.clip_norm)).numpy()
         return found
 

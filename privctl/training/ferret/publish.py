@@ -96,7 +96,7 @@ class DitheredSigns:
     def publish(self, step: int, sums: Tensor) -> Tensor:
         """See ``Publisher``."""
         bounded = (sums / self.batch_size).clamp(-self.bound, self.bound)
-        return signs(bounded + normal(self.source, step, len(sums), self.noise_multiplier * self.bound))
+        return signs(released(self.source, step, bounded, self.noise_multiplier * self.bound))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class NoisySums:
 
     def publish(self, step: int, sums: Tensor) -> Tensor:
         """See ``Publisher``."""
-        noisy = sums + normal(self.source, step, len(sums), self.noise_multiplier * self.clip_norm)
+        noisy = released(self.source, step, sums, self.noise_multiplier * self.clip_norm)
         if self.shown is Publish.SIGN:
             return signs(noisy)
         return (noisy / self.batch_size).float().double()  # what is kept of it is what is used
@@ -171,11 +171,11 @@ def flips_of(bit_epsilon: float) -> int:
     return math.ceil(digits.multiply(share, Decimal(1) + Decimal(10) ** -50))
 
 
-def normal(source: NoiseSource, step: int, count: int, stddev: float) -> Tensor:
-    """``count`` deviates N(0, stddev^2), float64."""
-    drawn = np.empty(count)
-    source.normal(step, 0, drawn, stddev)
-    return torch.from_numpy(drawn)
+def released(source: NoiseSource, step: int, sums: Tensor, stddev: float) -> Tensor:
+    """``sums`` (k,) float64 with N(0, stddev^2) noise, rounded onto the noise's grid: the low bits show nothing."""
+    found = sums.clone()
+    source.release(step, 0, found.numpy(), stddev)
+    return found
 
 
 def clipped(vectors: Tensor, norm: float) -> tuple[Tensor, Tensor]:

@@ -66,21 +66,10 @@ def made(
     return Trainer(
         **{
             "network": net, "task": task, "recipe": recipe(), "clipping": Clipping(norm=1.0),
-            "batches": PoissonBatches(20, 0.25, NoiseSource(1)), "noise": KeyedNoise64(NoiseSource(7)),
+            "batches": PoissonBatches(20, 0.25, NoiseSource(1)), "noise": KeyedNoise(NoiseSource(7)),
             "crew": crew or Crew(), "device": CPU, "folder": folder, **more, **changes,
         }
     )  # fmt: skip
-
-
-class KeyedNoise64(KeyedNoise):
-    """For float64 weights."""
-
-    def add(self, tensors: Any, stddev: float, step: int) -> None:
-        each = list(tensors)
-        small = [tensor.float() for tensor in each]
-        super().add(small, stddev, step)
-        for tensor, noised in zip(each, small, strict=True):
-            tensor.copy_(noised)
 
 
 def precision(trainer: Trainer) -> Quantization:

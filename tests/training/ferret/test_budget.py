@@ -99,10 +99,11 @@ def test_silent_steps_cost_nothing_and_groups_nothing_either() -> None:
     rare = plan(release=Release.GAUSSIAN, epsilon=1.0, fire_probability=0.001)
     assert 80 < rare.masks.speaking < 190  # 1 - 0.999^148 = 13.8 % of the steps
     direct = noise_multiplier_for(1.0, DELTA, lambda noise: gaussian_ledger({1: rare.masks.speaking}, noise, 0.005))
-    assert rare.noise_multiplier == direct < 0.939
+    assert rare.noise_multiplier is not None
+    assert direct < rare.noise_multiplier < direct * (1 + 1e-6) < 0.939
     # One group or 148, each firing every time: the same noise.
     one, many = (plan(release=Release.GAUSSIAN, epsilon=1.0, fire_probability=1.0, groups=g) for g in ("1", "max"))
-    assert one.noise_multiplier == many.noise_multiplier
+    assert one.noise_multiplier == pytest.approx(many.noise_multiplier, rel=1e-6)
 
 
 def test_responses_follow_from_the_three_point_pair() -> None:

@@ -1,0 +1,205 @@
+"""What it costs that Gaussian noise is drawn by floating point and released on a grid.
+
+Theorem. Each released number is the integer nearest to (x + Z') / g, with g > 0 public, x any number (it may depend on
+what was released before and on other coins), and Z' within A R of an ideal Z ~ N(0, sigma^2), in units of sigma; Z
+comes in independent pairs of radius R. Let P be the law of all integers with Z in place of Z', P' the real one, D the
+number of released numbers and S >= sigma / g. For any tail > 0 let T = sqrt(2 ln(D / tail)) and
+
+    a = 1.001 A (T + 1) (2 S + T + 1),    b = 2 a,    e = D b^2 exp(b) / 2 + tail + b sqrt(2 D ln(1 / tail)).
+
+Then P and P' are within (e, 2 tail) of each other, as in differential privacy, and within ``total_variation``; and
+where P is (epsilon, d)-DP, P' is (epsilon + 2 e, exp(e) d + 2 tail (1 + exp(epsilon + e)))-DP.
+
+Proof. Rounding Z to integers is post-processing, so P is as private as the Gaussian mechanism. Let B be the cells of
+one pair's two integers, a rectangle of sides g. If Z' lies in B then Z lies in B made larger by A R on each side, and
+if Z lies in B made smaller by as much then Z' lies in B. Where B meets the disc of radius T, A R <= A (T + 1) =: h
+there. The affine map between B and the changed rectangle stretches each side by at most 1 + 2 h S, or 1 / (1 - 2 h S),
+and moves each coordinate by h, which changes the log density by at most (T + 1) h + h^2: together at most a a
+coordinate. So the two laws' log ratio l of a pair, given all before it, is at most b in size, but where B does not meet
+the disc, which has probability q <= exp(-T^2 / 2) under either. Under P', l (taken as 0 outside) has mean at most q +
+b^2 exp(b) / 2 since exp(-l) <= 1 - l + l^2 exp(b) / 2 and P(B meets) >= 1 - q. There are at most D pairs: by Azuma and
+Hoeffding the sum of l exceeds e with probability at most ``tail``, and some pair leaves the disc with probability at
+most D exp(-T^2 / 2) = ``tail``. The same holds with P and P' exchanged. Total variation: Pinsker. The last claim joins
+P'_x to P_x to P_y to P'_y.
+
+Nested candidates round x + Z_1 + ... + Z_j, each j by its own g_j. Each of k alone has h = A (T + 1) sqrt(k), for the
+increments' standard deviations, in units of its own, have squares that sum to 1 and so a sum of at most sqrt(k). Of all
+together a cell is a box in all sums at once, with density the product of the increments' own: its sides stretch by
+2 h_j / g_j, and increment j, at most T + 2 (g_j + g_(j-1)) / s_j of its standard deviations s_j long, by h_j + h_(j-1).
+
+Premises: A (``ACCURACY``) is as ``privctl.randomness.deviates`` checks it; integers are released, or functions of them.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from privctl.domain.guarantee import Arithmetic, Assumption, AssumptionState, Guarantee, Risk, RiskMeasure
+
+#: Distance of a deviate from an ideal one, at most, per unit of its pair's radius.
+ACCURACY = 2.0**-48
+#: Grid steps in a standard deviation, fewer than these.
+STEPS = 64.0
+
+#: The share of delta that is set aside for the tails.
+_SHARE = 2.0**-20
+#: exp of this is the first guess at what multiplies the tails' probability.
+_FIRST = 16.0
+#: What rounding may take from a target, relatively.
+_HAIR = 1e-13
+#: A log probability that is as good as 0.
+_REMOTE = -100.0
+
+ASSUMPTION = Assumption(
+    name="float arithmetic",
+    statement="what is released is rounded onto a public grid, and each deviate is within 2^-48 of its pair's radius "
+    "of an exact Gaussian's: the machine's logarithm, sine and cosine were compared with others before noise was drawn",
+    state=AssumptionState.CHECKED,
+)
+NOTE = (
+    "for the floats that are written: epsilon includes what noise in floating point adds; the sensitivity is of real "
+    "arithmetic, so how floats round what the noise is added to is not counted"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """Gaussian sums that were released: ``coordinates`` numbers in all, of one of ``candidates`` nested noise levels.
+
+    All levels together need ``increments``, the standard deviations of what is added from one to the next, and the
+    ``spacings`` of their grids; else these are empty.
+    """
+
+    coordinates: int
+    candidates: int = 1
+    increments: tuple[float, ...] = ()
+    spacings: tuple[float, ...] = ()
+
+    def log_ratio(self, log_tail: float) -> float:
+        """b: how far one pair's log ratio goes, but with a probability that is ``tail`` over all pairs."""
+        reach = math.sqrt(2 * (math.log(max(self.coordinates, 1) * self.candidates) - log_tail)) + 1
+        if self.increments:
+            return 2 * self._joint(reach)
+        reach *= math.sqrt(self.candidates)
+        return 2.002 * ACCURACY * reach * (2 * STEPS + reach)
+
+    def _joint(self, reach: float) -> float:
+        """A of all sums together: the box's sides stretch, and each increment's density moves with two sums."""
+        found = error = before = spacing_before = 0.0
+        for increment, spacing in zip(self.increments, self.spacings, strict=True):
+            own = reach + 2 * (spacing + spacing_before) / increment
+            error += ACCURACY * increment * own
+            found += 2 * error / spacing + own * (error + before) / increment
+            before, spacing_before = error, spacing
+        return 1.001 * found
+
+    def deviation(self, log_tail: float) -> float:
+        """E of the theorem."""
+        b = self.log_ratio(log_tail)
+        if b > 1:
+            return math.inf
+        drift = self.coordinates * b * b * math.exp(b) / 2
+        return drift + math.exp(log_tail) + b * math.sqrt(-2 * self.coordinates * log_tail)
+
+    def total_variation(self) -> float:
+        """Between the real and the ideal law."""
+        b, tail = self.log_ratio(_REMOTE), math.exp(_REMOTE)
+        if b > 1:
+            return 1.0
+        return min(1.0, math.sqrt((self.coordinates * b * b * math.exp(b) / 2 + tail) / 2) + tail)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What is to be known of the ideal mechanism: ``epsilon`` less of it suffices at the smaller ``delta``."""
+
+    epsilon: float
+    delta: float
+
+
+def charge(released: Released, delta: float, most: float) -> Charge:
+    """What the real mechanism costs above the ideal one, where its own epsilon is at most ``most``."""
+    log_tail = math.log(delta) + math.log(_SHARE / 2) - most - math.log1p(math.exp(-most))
+    deviation = released.deviation(log_tail)
+    return Charge(epsilon=2 * deviation, delta=delta * (1 - _SHARE) * math.exp(-deviation))
+
+
+def charged(ideal: Callable[[float], float], released: Released, delta: float) -> tuple[float, Charge]:
+    """The real mechanism's epsilon at ``delta``, where ``ideal`` gives the ideal one's; with what was charged.
+
+    Infinite where no finite one follows.
+    """
+    most = _FIRST
+    while True:
+        found = charge(released, delta, most)
+        if not found.delta > 0:
+            return math.inf, found
+        epsilon = ideal(found.delta) + found.epsilon
+        if epsilon <= most or not math.isfinite(epsilon):
+            return epsilon, found
+        most = _level(epsilon)
+
+
+def ideal_target(released: Released, epsilon: float, delta: float) -> tuple[float, float]:
+    """The (epsilon, delta) that the ideal mechanism must have for the real one to be (``epsilon``, ``delta``)-DP.
+
+    The epsilon is not positive where no noise reaches the target.
+    """
+    found = charge(released, delta, _level(epsilon))
+    return (epsilon - found.epsilon) * (1 - _HAIR), found.delta
+
+
+def _level(epsilon: float) -> float:
+    return _FIRST * 2.0 ** max(0, math.ceil(math.log2(max(epsilon, 1e-300) / _FIRST)))
+
+
+def written(guarantee: Guarantee, released: Released, epsilon: float, found: Charge) -> Guarantee:
+    """``guarantee`` of an ideal mechanism as one of the numbers that were written, by what ``charged`` gave.
+
+    Bounds on an attacker grow by the total variation.
+    """
+    if not released.coordinates:
+        return guarantee
+    apart = released.total_variation()
+    return replace(
+        guarantee,
+        epsilon=epsilon if math.isfinite(epsilon) else None,
+        risks=tuple(_risk(risk, apart) for risk in guarantee.risks),
+        assumptions=(*guarantee.assumptions, ASSUMPTION),
+        arithmetic=arithmetic_of(released, found),
+    )
+
+
+def near(guarantee: Guarantee, released: Released) -> Guarantee:
+    """A guarantee in nats, which are of the ideal mechanism, with bounds on an attacker that hold for the real one."""
+    apart = released.total_variation()
+    note = (
+        f"{guarantee.note}; the nats are for real arithmetic, and the floats that are written differ from it by a "
+        f"total variation of {apart:.2g} at most, which the bounds on an attacker include"
+    )
+    risks = tuple(replace(risk, bound=min(1.0, risk.bound + 2 * apart)) for risk in guarantee.risks)
+    return replace(guarantee, note=note, risks=risks, assumptions=(*guarantee.assumptions, ASSUMPTION))
+
+
+def arithmetic_of(released: Released, found: Charge) -> Arithmetic:
+    """What a report says of it."""
+    cost = min(found.epsilon, sys.float_info.max)
+    return Arithmetic(coordinates=released.coordinates, accuracy=ACCURACY, steps=STEPS, epsilon=cost)
+
+
+def _risk(risk: Risk, apart: float) -> Risk:
+    """A bound on an attacker when both laws differ by ``apart`` from ideal ones.
+
+    At false positive rate f the ideal laws' rate is at most f + apart; the ideal power is concave and so grows by no
+    more than in proportion. Of a posterior ``at`` is the prior, which is no probability of an event under either law.
+    """
+    if risk.measure is RiskMeasure.ADVANTAGE:
+        bound = risk.bound + 2 * apart
+    elif risk.at:
+        bound = risk.bound * (1 + apart / risk.at) + apart
+    else:
+        bound = risk.bound + 2 * apart
+    return replace(risk, bound=min(1.0, bound))

@@ -1,0 +1,5 @@
+"""Randomness that protects: a keystream, Gaussian deviates from it, and sums rounded onto a public grid."""
+
+from privctl.randomness.source import BLOCK, NoiseSource
+
+__all__ = ["BLOCK", "NoiseSource"]

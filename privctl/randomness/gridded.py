@@ -1,0 +1,235 @@
+"""Sums of values and Gaussian noise, rounded onto a public grid without error: what is released has no stray low bits.
+
+Floats near x + z that x + z can be show much of x (Mironov 2012; Haney et al. 2022; Holohan et al. 2024). Here what is
+released is a function of one integer for each value x,
+
+    n = the integer nearest to (x + Z) / g,    g = ``spacing(stddev)``, a power of two,
+
+with Z within a tiny distance of an exact Gaussian (``deviates``). As long as Z is exact, n is post-processing of the
+Gaussian mechanism on the very float x; what the distance costs is counted in ``privctl.accounting.gridded``. All else
+is free of error: x / g is exact, so are its nearest integer m and the rest; n g is then rounded to the output's format.
+
+Most deviates are drawn in float32. Whose sum lies so close to the middle between two integers that the float32 error
+could decide is computed again in float64 from the same bits and more: every n is the one that the float64 sampler
+finds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from privctl.randomness import deviates
+from privctl.randomness.deviates import FAST
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: A grid has between 2^FINENESS and 2^(FINENESS + 1) points in a standard deviation.
+FINENESS = 5
+
+#: 1.5 2^23: adding it to a float32 below 2^22 and taking it off again rounds to the nearest integer, never to -0.
+_TO_INTEGER = np.float32(1.5 * 2.0**23)
+#: Sums up to this many grid steps are formed at once; the float32 error of doing so stays below 2^-10 of a step.
+_NEAR = 2.0**14
+#: Float32 radii reach this far: U is above 2^-32.
+_REACH = 6.7
+#: Spacings whose float32 reciprocal is exact and leaves room for everything.
+_LEAST, _MOST = 2.0**-100, 2.0**100
+
+
+class Bits(Protocol):
+    """The random bits of one block of noise; each method gives the same ones whenever it is asked."""
+
+    def leading(self, count: int, zeros: memoryview, out: bytearray) -> NDArray[np.int32]:
+        """``count`` words, drawn into ``out``."""
+        ...
+
+    def following(self, count: int) -> NDArray[np.uint64]:
+        """``count`` words."""
+        ...
+
+    def deep(self, count: int) -> list[int]:
+        """``count`` words of 64 bits."""
+        ...
+
+
+class Scratch:
+    """One thread's working memory for blocks of up to ``block`` values, small enough to stay in its cache."""
+
+    def __init__(self, block: int) -> None:
+        self._size = block * 4
+        self.zeros = memoryview(bytes(self._size))
+        self.pairs = [np.empty(block // 2, np.float32) for _ in range(3)]
+        self.deviates, self.steps, self.whole = (np.empty(block, np.float32) for _ in range(3))
+        self.flags = np.empty(block, np.bool_)
+        self._streams: list[bytearray] = []
+        self._kept: list[NDArray[np.float32]] = []
+
+    def stream(self, candidate: int) -> bytearray:
+        """Where the words of one candidate are kept."""
+        while len(self._streams) <= candidate:
+            self._streams.append(bytearray(self._size + 16))
+        return self._streams[candidate]
+
+    def kept(self, number: int, count: int) -> NDArray[np.float32]:
+        """More arrays, for nested candidates alone."""
+        while len(self._kept) <= number:
+            self._kept.append(np.empty(self._size // 4, np.float32))
+        return self._kept[number][:count]
+
+
+def spacing(stddev: float) -> float:
+    """The grid's step for noise of ``stddev``: the largest power of two not above stddev / 2^FINENESS."""
+    return math.ldexp(1.0, math.frexp(stddev)[1] - 1 - FINENESS)
+
+
+def increments(stddevs: Sequence[float]) -> list[float]:
+    """What makes each standard deviation, in increasing order, of the one before; never rounded down."""
+    found = [stddevs[0]]
+    for less, more in pairwise(stddevs):
+        found.append(math.nextafter(math.sqrt((more - less) * (more + less)), math.inf))
+    return found
+
+
+def release(
+    values: NDArray[np.floating],
+    stddevs: Sequence[float],
+    outputs: Sequence[NDArray[np.floating]],
+    bits: Sequence[Bits],
+    scratch: Scratch,
+) -> None:
+    """Write into each of ``outputs`` (n,) ``values`` (n,) plus noise of its standard deviation, on its own grid.
+
+    Candidate j is rounded from ``values`` + Z_1 + ... + Z_j, which is never rounded itself. What is not finite passes
+    as NaN or as it is. ``outputs[0]`` may be ``values``; all are of one type, float32 or float64.
+    """
+    if not len(values):
+        return
+    quick = values.dtype == np.float32 and all(_LEAST <= spacing(s) <= _MOST for s in stddevs)
+    if not (quick and deviates.float32_is_fast() and _quickly(values, stddevs, outputs, bits, scratch)):
+        pairs = np.arange((len(values) + 1) // 2)
+        words = [each.leading(2 * len(pairs), scratch.zeros, scratch.stream(j)) for j, each in enumerate(bits)]
+        _exactly(values.astype(np.float64), pairs, stddevs, outputs, words, bits)
+
+
+def _quickly(
+    values: NDArray[np.floating],
+    stddevs: Sequence[float],
+    outputs: Sequence[NDArray[np.floating]],
+    bits: Sequence[Bits],
+    scratch: Scratch,
+) -> bool:
+    """``release`` by float32, those refined that need it; False, with ``values`` as they were, where it cannot."""
+    count, only = len(values), len(stddevs) == 1
+    pairs = (count + 1) // 2
+    noise, fresh = scratch.deviates[:count], None if only else scratch.kept(0, count)
+    unit, error, words, doubtful = spacing(stddevs[0]), 0.0, [], []
+    found: list[NDArray[np.float32]] = []
+    for j, (stddev, increment) in enumerate(zip(stddevs, increments(stddevs), strict=True)):
+        words.append(bits[j].leading(2 * pairs, scratch.zeros, scratch.stream(j)))
+        part = noise if j == 0 else fresh
+        assert part is not None
+        doubtful.append(deviates.fast(words[j], increment / unit, scratch.pairs, part))
+        error += FAST * increment / unit
+        if j:
+            np.add(noise, part, out=noise)
+            error += 2.0**-24 * _REACH * sum(increments(stddevs)[: j + 1]) / unit
+        # The first candidate's values are still needed for the others.
+        whole = scratch.whole[:count] if only else scratch.kept(1 + j, count)
+        near = _round(values, noise, unit, spacing(stddev), error, whole, scratch)
+        if near is None:
+            return False
+        doubtful.append(np.where(near < pairs, near, near - pairs))
+        found.append(whole)
+    chosen = np.unique(np.concatenate(doubtful))
+    places = np.concatenate([chosen, chosen[chosen + pairs < count] + pairs])
+    padded = np.zeros(2 * len(chosen))
+    padded[: len(places)] = values[places]
+    refined = [np.empty(len(padded), np.float32) for _ in stddevs]
+    leading = [np.concatenate([each[chosen], each[chosen + pairs]]) for each in words]
+    _exactly(padded, np.arange(len(chosen)), stddevs, refined, leading, bits)
+    for out, whole, exact, stddev in zip(outputs, found, refined, stddevs, strict=True):
+        np.multiply(whole, np.float32(spacing(stddev)), out=out)
+        out[places] = exact[: len(places)]
+    return True
+
+
+def _round(
+    values: NDArray[np.floating],
+    noise: NDArray[np.float32],
+    unit: float,
+    step: float,
+    error: float,
+    whole: NDArray[np.float32],
+    scratch: Scratch,
+) -> NDArray[np.intp] | None:
+    """Fill ``whole`` with the nearest integers to (values + noise unit) / step; returns where that may be wrong.
+
+    ``error`` bounds that of ``noise``, in units. None where values are not finite, or too large for float32.
+    """
+    sums = scratch.steps[: len(values)]
+    flags = scratch.flags[: len(values)]
+    np.multiply(values, np.float32(1 / step), out=sums)
+    if unit != step:
+        noise = np.multiply(noise, np.float32(unit / step), out=whole)
+    np.add(sums, noise, out=sums)
+    reach, held = _largest(sums), None
+    if not reach < 2.0**100:
+        return None
+    if reach > _NEAR:
+        # Multiples of the step that the values hold are kept out of the sums, whose rounding they would spoil.
+        np.multiply(values, np.float32(1 / step), out=sums)
+        held = np.rint(sums)
+        np.subtract(sums, held, out=sums)
+        np.add(sums, noise, out=sums)
+        reach = _largest(sums)
+    tolerance = error * unit / step * 1.001 + 2.0**-24 * reach
+    if not tolerance < 2.0**-4:
+        return None
+    np.add(sums, _TO_INTEGER, out=whole)
+    np.subtract(whole, _TO_INTEGER, out=whole)
+    np.subtract(sums, whole, out=sums)
+    np.abs(sums, out=sums)
+    np.greater(sums, np.float32(0.5 - tolerance - 2.0**-24), out=flags)
+    if held is not None:
+        np.add(held, whole, out=whole)
+    return np.flatnonzero(flags)
+
+
+def _largest(values: NDArray[np.float32]) -> float:
+    """In size; NaN where one is."""
+    return max(float(values.max()), -float(values.min()))
+
+
+def _exactly(
+    values: NDArray[np.float64],
+    pairs: NDArray[np.intp],
+    stddevs: Sequence[float],
+    outputs: Sequence[NDArray[np.floating]],
+    words: Sequence[NDArray[np.int32]],
+    bits: Sequence[Bits],
+) -> None:
+    """``release`` by float64: pair i of ``words`` makes the noise of values i and len(pairs) + i."""
+    count = len(values)
+    total = np.zeros(count)
+    for j, (stddev, increment) in enumerate(zip(stddevs, increments(stddevs), strict=True)):
+        first, second = words[j][: len(pairs)], words[j][len(pairs) :]
+        drawn = deviates.fine(first, second, bits[j].following(2 * len(pairs)), bits[j].deep)
+        total += increment * drawn.reshape(-1)[:count]
+        outputs[j][:] = on_grid(values, total, spacing(stddev))
+
+
+def on_grid(values: NDArray[np.float64], noise: NDArray[np.float64], step: float) -> NDArray[np.float64]:
+    """The multiples of ``step`` nearest to ``values`` + ``noise``, from sums that are not rounded to begin with."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps = values / step
+        held = np.rint(steps)
+        rest = np.where(np.isinf(steps), 0.0, steps - held)
+        found = (held + np.rint(rest + noise / step)) * step
+    # Too large to be divided, a value is a multiple far beyond any noise. And -0 would tell on which side of 0 it was.
+    return np.where(np.isinf(steps) & np.isfinite(values), values, found) + 0.0

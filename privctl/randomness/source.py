@@ -1,0 +1,130 @@
+"""A cryptographic keystream, and what is drawn from it.
+
+AES-256 in counter mode under a key from the operating system gives the bits (drawn as AES-GCM's encryption of zeros,
+the same bits from faster code).
+
+Every deviate has a fixed place in the keystream, given by (stream, position): threads draw without sharing state, and
+a stream drawn twice for the same values is the same noise (which tied weights need).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from privctl.randomness import gridded
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext
+    from numpy.typing import NDArray
+
+#: Values get noise in blocks of at most this many, each from its own stretch of keystream.
+BLOCK = 1 << 18
+
+_AES_BLOCK = 16
+#: Lanes of the keystream at one place: the leading bits of deviates, bits that follow them where they are needed, bits
+#: that follow those next to never, and words that are no deviate's.
+_LEADING, _FOLLOWING, _DEEP, _WORDS = 0, 1, 2, 3
+
+
+class NoiseSource:
+    """Independent Gaussian noise, addressed by stream and position."""
+
+    def __init__(self, seed: int | None = None, *, key: bytes | None = None) -> None:
+        """A fresh key from the operating system, or, for tests, one made from ``seed`` (no privacy then).
+
+        ``key`` is another source's, in a process that must draw the same.
+        """
+        self.seeded = seed is not None
+        fresh = os.urandom(32) if seed is None else hashlib.sha256(b"privctl noise seed %d" % seed).digest()
+        self._key = fresh if key is None else key
+        self._local = threading.local()
+
+    @property
+    def key(self) -> bytes:
+        """The secret itself, for fellow processes only."""
+        return self._key
+
+    @property
+    def description(self) -> str:
+        """What a report says of where the noise came from."""
+        key = "a key made from a given seed" if self.seeded else "a key from the operating system"
+        return f"AES-256-CTR keystream under {key}, Box-Muller, rounded onto a grid"
+
+    def release(self, stream: int, block: int, values: NDArray[np.floating], stddev: float) -> None:
+        """Replace ``values`` (float32 or float64, at most ``BLOCK``) by the sums with N(0, stddev^2) noise, on a grid.
+
+        See ``gridded.release``. ``block`` (below 2^48) and ``stream`` (below 2^40) say which deviates; ask for one
+        place at one length only, and twice for equal values only.
+        """
+        self.release_nested([stream], block, values, [stddev], [values])
+
+    def release_nested(
+        self,
+        streams: Sequence[int],
+        block: int,
+        values: NDArray[np.floating],
+        stddevs: Sequence[float],
+        outputs: Sequence[NDArray[np.floating]],
+    ) -> None:
+        """Write ``values`` + N(0, stddev^2) into each of ``outputs``, on the grid of its ``stddev``.
+
+        ``stddevs`` increase, and each sum is the one before plus fresh noise from its own stream. ``outputs`` have the
+        type of ``values``; the first may be ``values`` itself.
+        """
+        if len(values) > BLOCK:
+            raise ValueError(f"there are {len(values)} values; a block has {BLOCK}")
+        if values.dtype not in (np.float32, np.float64):
+            raise ValueError(f"values are {values.dtype}; noise is added to float32 or float64")
+        keystreams = [_Place(self, stream, block) for stream in streams]
+        gridded.release(values, stddevs, outputs, keystreams, self._scratch())
+
+    def words(self, stream: int, block: int, count: int) -> NDArray[np.uint64]:
+        """``count`` uniform 64-bit words; their place is no deviate's."""
+        return np.frombuffer(self._keystream(stream, block, 8 * count, lane=_WORDS), np.uint64, count)
+
+    def _keystream(self, stream: int, block: int, size: int, lane: int) -> bytes:
+        return self._cipher(stream, block, lane).update(bytes(size))
+
+    def _cipher(self, stream: int, block: int, lane: int) -> AEADEncryptionContext:
+        """The keystream of one place: GCM's 96-bit nonce is lane (8 bits) | stream (40) | block (48).
+
+        GCM encrypts with AES-CTR from counter nonce | 2 (NIST SP 800-38D, 7.1); its tag is never asked for.
+        """
+        nonce = ((lane << 40 | stream) << 48 | block).to_bytes(12, "big")
+        return Cipher(algorithms.AES(self._key), modes.GCM(nonce)).encryptor()
+
+    def _scratch(self) -> gridded.Scratch:
+        if not hasattr(self._local, "scratch"):
+            self._local.scratch = gridded.Scratch(BLOCK)
+        scratch: gridded.Scratch = self._local.scratch
+        return scratch
+
+
+class _Place:
+    """The keystream of one block of one stream; see ``gridded.Bits``."""
+
+    def __init__(self, source: NoiseSource, stream: int, block: int) -> None:
+        self._source, self._stream, self._block = source, stream, block
+
+    def leading(self, count: int, zeros: memoryview, out: bytearray) -> NDArray[np.int32]:
+        """See ``gridded.Bits``."""
+        size = -(-4 * count // _AES_BLOCK) * _AES_BLOCK
+        self._source._cipher(self._stream, self._block, _LEADING).update_into(zeros[:size], out)
+        return np.frombuffer(out, np.int32, count)
+
+    def following(self, count: int) -> NDArray[np.uint64]:
+        """See ``gridded.Bits``."""
+        raw = self._source._keystream(self._stream, self._block, 8 * count, _FOLLOWING)
+        return np.frombuffer(raw, np.uint64, count)
+
+    def deep(self, count: int) -> list[int]:
+        """See ``gridded.Bits``."""
+        raw = self._source._keystream(self._stream, self._block, 8 * count, _DEEP)
+        return [int(word) for word in np.frombuffer(raw, np.uint64, count)]
