@@ -23,6 +23,8 @@ from privctl.domain.guarantee import Risk, RiskMeasure
 
 #: False positive rates at which a report states the best true positive rate.
 RATES = (0.01, 0.001)
+#: Relative; far below what the four digits that are printed can show.
+_RAISED = 1e-4
 
 
 class TradeOff(Protocol):
@@ -146,14 +148,18 @@ def line(epsilon: float, delta: float) -> TradeOff:
 def risks(curve: TradeOff, priors: Sequence[float] = ()) -> tuple[Risk, ...]:
     """The bounds a report states: advantage, true positive rates at low false positive rates, and posteriors.
 
-    A posterior is the largest chance of guessing a secret whose most likely value has the prior's probability.
+    A posterior is the largest chance of guessing a secret whose most likely value has the prior's probability. All are
+    ``stated``: rounded up by what a second computation, on another grid, may find.
     """
-    found = [Risk(measure=RiskMeasure.ADVANTAGE, bound=curve.advantage())]
-    found += [
-        Risk(measure=RiskMeasure.TRUE_POSITIVE_RATE, bound=curve.true_positive_rate(rate), at=rate) for rate in RATES
-    ]
-    found += [Risk(measure=RiskMeasure.POSTERIOR, bound=curve.true_positive_rate(prior), at=prior) for prior in priors]
+    found = [Risk(measure=RiskMeasure.ADVANTAGE, bound=stated(curve.advantage()))]
+    for measure, rates in ((RiskMeasure.TRUE_POSITIVE_RATE, RATES), (RiskMeasure.POSTERIOR, priors)):
+        found += [Risk(measure=measure, bound=stated(curve.true_positive_rate(rate)), at=rate) for rate in rates]
     return tuple(found)
+
+
+def stated(chance: float) -> float:
+    """``chance`` as a report states it, a little raised, so that others who compute it find no more."""
+    return min(1.0, chance * (1 + _RAISED))
 
 
 def _kink(epsilon: float, delta: float) -> float:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import numpy as np
 
 from privctl.domain.events import (
     Batches,
@@ -19,7 +18,7 @@ from privctl.domain.events import (
     SecretMixture,
 )
 from verify.recompute import gaussian
-from verify.recompute.compose import Grid, Lower, Upper, bound_above, bound_below, make_grid
+from verify.recompute.compose import LARGEST_GRID, Grid, Lower, Upper, bound_above, bound_below, make_grid
 from verify.recompute.enclosure import Enclosure
 from verify.recompute.pairs import (
     Cells,
@@ -35,9 +34,9 @@ from verify.recompute.pairs import (
 )
 
 #: What the grid may add to epsilon, relatively: as finely as claims ask for.
-PRECISIONS = (1e-3, 6e-6, 1e-6)
-#: For whole trade-off curves.
-_BULK = 6e-6
+PRECISIONS = (1e-3, 6e-6, 1e-6, 1e-8)
+#: As fine as it gets where no claim is to be decided.
+_SHARP = 1e-6
 _SKETCH = 2000
 
 
@@ -86,13 +85,16 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = ()) -> E
     if mu is not None:
         found = gaussian.epsilon_at(delta, mu)
         return found if attained(ledger) else Enclosure(0.0, found.upper)
-    found, near = Enclosure(0.0, math.inf), None
+    found, near, size = Enclosure(0.0, math.inf), None, 0
     for precision in PRECISIONS:
-        here = bounds(ledger, math.log(delta), precision, near).epsilon(delta)
+        if precision < _SHARP and size > LARGEST_GRID // 16:
+            break  # rounding would cost what the grid gains
+        sharper = bounds(ledger, math.log(delta), precision, near)
+        here, size = sharper.epsilon(delta), max(bound.law.grid.count for bound in sharper.above)
         upper = min(found.upper, here.upper)
         found = Enclosure(min(max(found.lower, here.lower), upper), upper)
         near = found.upper if 0 < found.upper < math.inf else None
-        if claimed and all(found.at_most(value) is not None for value in claimed):
+        if all(found.at_most(value) is not None for value in claimed) and (claimed or precision == _SHARP):
             break
     return found
 
@@ -218,57 +220,6 @@ def exact_shift(ledger: Ledger) -> float | None:
 def attained(ledger: Ledger) -> bool:
     """Whether some data set and an observer who knows the order of the records meet the exact Gaussian."""
     return exact_shift(ledger) is not None
-
-
-def power(ledger: Ledger, rate: float, *, present_only: bool = False) -> Enclosure:
-    """The largest true positive rate at false positive ``rate``, in the worse order (or with the record as P alone)."""
-    mu = exact_shift(ledger)
-    if mu is not None:
-        return gaussian.power(rate, mu)
-    found = bounds(ledger, None, _BULK)
-    orders = slice(0, 1) if present_only else slice(None)
-    upper = max(_power_above(bound, rate) for bound in found.above[orders])
-    lower = max((_power_below(bound, rate) for bound in found.below[orders]), default=0.0)
-    return Enclosure(min(lower, upper), upper)
-
-
-def advantage(ledger: Ledger) -> Enclosure:
-    """The largest true minus false positive rate; delta at epsilon 0."""
-    mu = exact_shift(ledger)
-    if mu is not None:
-        return gaussian.advantage(mu)
-    found = bounds(ledger, None, _BULK).delta(0.0)
-    return Enclosure(found.lower, min(found.upper, max(found.lower, taking_part(ledger))))
-
-
-def taking_part(ledger: Ledger) -> float:
-    """The chance that the record ever takes part, which bounds every advantage; 1 where batches are not Poisson."""
-    absent = 0.0
-    for event in ledger.events:
-        if isinstance(event, SampledGaussian) and event.batches is not Batches.POISSON:
-            return 1.0
-        rates = event.probabilities if isinstance(event, SecretMixture) else (event.sample_rate,)
-        if max(rates) >= 1:
-            return 1.0
-        absent += event.steps * math.fsum(math.log1p(-rate) for rate in rates)
-    return -math.expm1(absent)
-
-
-def _power_above(bound: Upper, rate: float) -> float:
-    """Min over epsilon of e^epsilon rate + delta(epsilon): convex in e^epsilon, so its turn is searched."""
-    losses = bound.law.grid.losses
-    marks = losses[:: max(1, len(losses) // 400)]
-    values = [math.exp(min(e, 700.0)) * rate + bound.delta(float(e)) for e in marks]
-    best = int(np.argmin(values))
-    around = np.linspace(marks[max(best - 1, 0)], marks[min(best + 1, len(marks) - 1)], 400)
-    return min(1.0, *values, *(math.exp(min(e, 700.0)) * rate + bound.delta(float(e)) for e in around))
-
-
-def _power_below(bound: Lower, rate: float) -> float:
-    """The power of the sum of rounded losses as a test at level ``rate``, randomized between two thresholds."""
-    present, absent = bound.present, bound.absent
-    order = np.argsort(absent)
-    return float(np.interp(rate, np.concatenate([[0.0], absent[order]]), np.concatenate([[0.0], present[order]])))
 
 
 def _first(holds: Callable[[float], bool], top: float) -> float:

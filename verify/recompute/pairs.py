@@ -202,14 +202,16 @@ def laplace(event: LaplaceNoise, width: float) -> Cells:
     """Laplace noise on a number that the record moves by 1, on a Poisson batch."""
     most = 1 / event.scale
     # Without sampling: losses -most and most have masses of their own; between them P has density e^((l - most)/2)/4.
-    count = min(_MOST_CELLS, max(1, math.ceil(2 * most / width)))
+    rate = event.sample_rate
+    # Sampling makes a loss's slope at most that at the top.
+    slope = rate / (rate + (1 - rate) * math.exp(-most)) if rate else 0.0
+    count = min(_MOST_CELLS, max(1, math.ceil(2 * most * slope / width)))
     base = np.linspace(-most, most, count + 1)
     between = np.exp((base[:-1] - most) / 2) * np.expm1(np.diff(base) / 2) / 2
     without = np.exp((-base[1:] - most) / 2) * np.expm1(np.diff(base) / 2) / 2
     p0 = np.concatenate([[math.exp(-most) / 2], between, [0.5]])
     q0 = np.concatenate([[0.5], without, [math.exp(-most) / 2]])
     low, high = np.concatenate([base[:1], base[:-1], base[-1:]]), np.concatenate([base[:1], base[1:], base[-1:]])
-    rate = event.sample_rate
     p, (low, high) = (1 - rate) * q0 + rate * p0, (_on_batch(ends, rate) for ends in (low, high))
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(high > low, (p - np.exp(low) * q0) / -np.expm1(low - high), p)

@@ -14,6 +14,8 @@ import numpy as np
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
 
+#: What one step's float arithmetic may add to or take off these sums, relatively.
+STEP_ROUNDING = 8 * 2.0**-53
 _ADAMS = (Optimizer.ADAM, Optimizer.ADAMW)
 
 

@@ -1,0 +1,116 @@
+"""What an attacker can make of a ledger, from both sides, as sharply as it takes to decide a claim.
+
+True positive rate <= e^epsilon * false positive rate + delta(epsilon) for every epsilon (Wasserman and Zhou 2010), so
+the least over all epsilons bounds every test; the test of the sum of rounded losses reaches what is said from below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from privctl.domain.events import Batches, Ledger, SampledGaussian, SecretMixture
+from verify.recompute import gaussian
+from verify.recompute.compose import LARGEST_GRID, Lower, Upper
+from verify.recompute.enclosure import Enclosure
+from verify.recompute.ledger import Bounds, bounds, exact_shift
+
+#: What the grid may add, relatively, one after the other until the claim is decided.
+_PRECISIONS = (6e-6, 1e-7, 1e-8)
+_POINTS = 400
+
+
+def advantage(ledger: Ledger, claimed: float | None = None) -> Enclosure:
+    """The largest true minus false positive rate, delta at epsilon 0; fine enough to decide whether it is ``claimed``.
+
+    Raises NoBound where nothing bounds the ledger.
+    """
+    mu = exact_shift(ledger)
+    if mu is not None:
+        return gaussian.advantage(mu)
+    most = taking_part(ledger)
+    found = Enclosure(0.0, most)
+    for here in _finer(ledger):
+        found = _both(found, here.delta(0.0))
+        if claimed is None or found.at_most(claimed) is not None:
+            break
+    return found
+
+
+def power(ledger: Ledger, rate: float, claimed: float | None = None, *, present_only: bool = False) -> Enclosure:
+    """The largest true positive rate at false positive ``rate``, in the worse order (or with the record as P alone).
+
+    As fine as ``advantage``. Raises NoBound.
+    """
+    mu = exact_shift(ledger)
+    if mu is not None:
+        return gaussian.power(rate, mu)
+    orders = slice(0, 1) if present_only else slice(None)
+    found, top = Enclosure(0.0, 1.0), (0.0, 0.0)
+    for here in _finer(ledger, lambda: top):
+        bests = [_power_above(bound, rate) for bound in here.above[orders]]
+        upper, top = max(bests)[0], max(bests)[1:]
+        lower = max((_power_below(bound, rate) for bound in here.below[orders]), default=0.0)
+        found = _both(found, Enclosure(min(lower, upper), upper))
+        if claimed is None or found.at_most(claimed) is not None:
+            break
+    return found
+
+
+def taking_part(ledger: Ledger) -> float:
+    """The chance that the record ever takes part, which bounds every advantage; 1 where batches are not Poisson."""
+    absent = 0.0
+    for event in ledger.events:
+        if isinstance(event, SampledGaussian) and event.batches is not Batches.POISSON:
+            return 1.0
+        rates = event.probabilities if isinstance(event, SecretMixture) else (event.sample_rate,)
+        if max(rates) >= 1:
+            return 1.0
+        absent += event.steps * math.fsum(math.log1p(-rate) for rate in rates)
+    return -math.expm1(absent)
+
+
+def _finer(ledger: Ledger, where: Callable[[], tuple[float, float]] | None = None) -> Iterator[Bounds]:
+    """Bounds in the bulk ever finer, then near the (epsilon, delta) that decides, where FFT's rounding weighs less."""
+    for precision in _PRECISIONS:
+        found = bounds(ledger, None, precision)
+        yield found
+        if max(bound.law.grid.count for bound in found.above) > LARGEST_GRID // 8:
+            break  # a finer one costs seconds, and its rounding as much as it gains
+    if where is not None:
+        epsilon, delta = where()
+        if 0 < delta < 1:
+            for precision in _PRECISIONS[:2]:
+                yield bounds(ledger, math.log(delta), precision, epsilon if epsilon > 0 else None)
+
+
+def _both(found: Enclosure, here: Enclosure) -> Enclosure:
+    """What both say; the later one's upper end where rounding sets them apart."""
+    upper = min(found.upper, here.upper)
+    return Enclosure(min(max(found.lower, here.lower), upper), upper)
+
+
+def _power_above(bound: Upper, rate: float) -> tuple[float, float, float]:
+    """Min over epsilon of e^epsilon rate + delta(epsilon), with the epsilon and the delta.
+
+    Convex in e^epsilon, so its turn is searched.
+    """
+    losses = bound.law.grid.losses
+    marks = losses[:: max(1, len(losses) // _POINTS)]
+
+    def height(epsilon: float) -> tuple[float, float, float]:
+        delta = bound.delta(epsilon)
+        return math.exp(min(epsilon, 700.0)) * rate + delta, epsilon, delta
+
+    best = int(np.argmin([height(float(e))[0] for e in marks]))
+    around = np.linspace(marks[max(best - 1, 0)], marks[min(best + 1, len(marks) - 1)], _POINTS)
+    return min((1.0, 0.0, 1.0), *(height(float(e)) for e in (marks[best], *around)))
+
+
+def _power_below(bound: Lower, rate: float) -> float:
+    """The power of the sum of rounded losses as a test at level ``rate``, randomized between two thresholds."""
+    present, absent = bound.present, bound.absent
+    order = np.argsort(absent)
+    return float(np.interp(rate, np.concatenate([[0.0], absent[order]]), np.concatenate([[0.0], present[order]])))
