@@ -16,7 +16,7 @@ from privctl.domain.events import Batches, Ledger, SampledGaussian, SecretMixtur
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, Scope, Status
 from privctl.domain.mechanism import Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
-from privctl.domain.shown import apart, downward, upward
+from privctl.domain.shown import apart, upward
 from privctl.domain.verdict import Outcome
 from verify.recompute import gaussian, ledger, mutual, published, risk, secret
 from verify.recompute.enclosure import Enclosure
@@ -150,27 +150,34 @@ _STANDING = (Status.PROVED, Status.CONDITIONAL)
 
 
 def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:
-    claims = [value for value in (guarantee.epsilon, guarantee.follows, guarantee.floor) if value is not None]
+    claimed, follows, floor = guarantee.epsilon, guarantee.follows, guarantee.floor
+    claims = [value for value in (claimed, follows) if value is not None]
     if guarantee.delta == 0:
         found = ledger.pure_epsilon(whole)
-    elif claims or guarantee.status in _STANDING:
-        found = ledger.epsilon_of(whole, guarantee.delta, claims)
+    elif claims or floor is not None or guarantee.status in _STANDING:
+        found = ledger.epsilon_of(whole, guarantee.delta, claims, () if floor is None else (floor,))
     else:
         return Outcome.CONSISTENT, "it claims no finite epsilon"
-    claimed, follows, floor = guarantee.epsilon, guarantee.follows, guarantee.floor
+    at = f"epsilon at delta {guarantee.delta:g}"
     if follows is not None and found.at_most(follows) is False:
-        return Outcome.REFUTED, f"it says that {follows:.9g} follows, but epsilon is at least {found.lower:.9g}"
+        said, least = apart(follows, found.lower)
+        return Outcome.REFUTED, f"it says that {said} follows, but epsilon is at least {least}"
     if floor is not None and floor > found.upper * (1 + _ROUNDING):
-        return Outcome.REFUTED, f"it says that none below {floor:.9g} holds, but {found.upper:.9g} does"
+        said, most = apart(floor, found.upper)
+        return Outcome.REFUTED, f"it says that none below {said} holds, but {most} does"
+    if floor is not None and floor > found.lower * (1 + _GRIDS):
+        said, least = apart(floor, found.lower)
+        return Outcome.INCONCLUSIVE, f"it says that none below {said} holds, which is shown for none below {least} only"
     if claimed is None:
         return Outcome.CONSISTENT, f"it claims no finite epsilon; {_finite(found.upper)} follows"
     holds = found.at_most(claimed)
+    low, high, said = apart(found.lower, found.upper, claimed)
     if holds:
-        return Outcome.PROVED, f"epsilon at delta {guarantee.delta:g} is at most {found.upper:.9g}"
+        return Outcome.PROVED, f"{at} is at most {upward(found.upper, 9)}"
     if holds is None and found.upper <= claimed * (1 + _AGREES):
-        return Outcome.CONSISTENT, f"epsilon at delta {guarantee.delta:g} lies {found}, the claim up to rounding"
+        return Outcome.CONSISTENT, f"{at} lies between {low} and {high}: {said}, up to rounding"
     if holds is None:
-        return Outcome.INCONCLUSIVE, f"epsilon at delta {guarantee.delta:g} lies {found}, so the claim may be right"
+        return Outcome.INCONCLUSIVE, f"{at} lies between {low} and {high}, so {said} may be right"
     return Outcome.REFUTED, f"{_witness(whole, guarantee, claimed)}; the epsilon that follows is {_finite(found.upper)}"
 
 

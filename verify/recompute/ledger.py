@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 
 from privctl.domain.events import (
@@ -19,7 +19,7 @@ from privctl.domain.events import (
 )
 from verify.recompute import gaussian
 from verify.recompute.compose import LARGEST_GRID, Grid, Lower, Upper, bound_above, bound_below, make_grid
-from verify.recompute.enclosure import Enclosure
+from verify.recompute.enclosure import ROUNDING, Enclosure
 from verify.recompute.pairs import (
     Cells,
     Reach,
@@ -38,31 +38,52 @@ PRECISIONS = (1e-3, 6e-6, 1e-6, 1e-8)
 #: As fine as it gets where no claim is to be decided.
 _SHARP = 1e-6
 _SKETCH = 2000
+#: In each order of the neighbours, the cells of each kind of step with their number, and the grid they go on.
+Made = list[tuple[list[tuple[Cells, int]], Grid]]
 
 
 class NoBound(ValueError):
     """Nothing here bounds this ledger; the message says why."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # without slots, for what is computed when asked for
 class Bounds:
-    """Both orders of the neighbours from above and from below, sharpest near one delta."""
+    """Both orders of the neighbours from above and from below, sharpest near one delta.
+
+    ``attained`` are the steps and grids whose losses some data set meets: what bounds from below are made of.
+    """
 
     above: tuple[Upper, ...]
-    below: tuple[Lower, ...]
+    attained: Made
+
+    @cached_property
+    def below(self) -> tuple[Lower, ...]:
+        """Twice the work of ``above``, so only on demand."""
+        return tuple(bound_below(kinds, grid) for kinds, grid in self.attained)
 
     def delta(self, epsilon: float) -> Enclosure:
         """At ``epsilon``, the worse order."""
-        upper = max(bound.delta(epsilon) for bound in self.above)
+        upper = self.upper_delta(epsilon)
         return Enclosure(min(upper, max((bound.delta(epsilon) for bound in self.below), default=0.0)), upper)
+
+    def upper_delta(self, epsilon: float) -> float:
+        """The upper end of ``delta``."""
+        return max(bound.delta(epsilon) for bound in self.above)
 
     def epsilon(self, delta: float) -> Enclosure:
         """At ``delta``, the worse order."""
-        top = max(bound.law.grid.losses[-1] for bound in self.above)
-        upper = _first(lambda epsilon: max(b.delta(epsilon) for b in self.above) <= delta, top)
+        upper = self.upper_epsilon(delta)
         # Beyond the top nothing is known from below.
-        lower = min(top, _first(lambda epsilon: max((b.delta(epsilon) for b in self.below), default=0.0) <= delta, top))
-        return Enclosure(min(lower, upper), upper)
+        lower = _first(lambda epsilon: max((b.delta(epsilon) for b in self.below), default=0.0) <= delta, self._top)
+        return Enclosure(min(lower, self._top, upper), upper)
+
+    def upper_epsilon(self, delta: float) -> float:
+        """The upper end of ``epsilon``."""
+        return _first(lambda epsilon: self.upper_delta(epsilon) <= delta, self._top)
+
+    @property
+    def _top(self) -> float:
+        return max(float(bound.law.grid.losses[-1]) for bound in self.above)
 
     def witness(self, epsilon: float) -> str:
         """The event that shows that delta at ``epsilon`` is at least what it is said to be."""
@@ -76,25 +97,33 @@ class Bounds:
         )
 
 
-def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = ()) -> Enclosure:
-    """The smallest epsilon at ``delta``, as sharply as it takes to decide whether it is at most each of ``claimed``.
+def epsilon_of(
+    ledger: Ledger, delta: float, claimed: Sequence[float] = (), floors: Sequence[float] = ()
+) -> Enclosure:
+    """The smallest epsilon at ``delta``, as sharply as it takes to decide what is said of it.
 
-    Raises NoBound where nothing bounds the ledger.
+    That it is at most each of ``claimed``, and at least each of ``floors``; without either, as sharply as usual. The
+    lower end is 0 where no claim hangs on it. Raises NoBound where nothing bounds the ledger.
     """
     mu = exact_shift(ledger)
     if mu is not None:
         found = gaussian.epsilon_at(delta, mu)
         return found if attained(ledger) else Enclosure(0.0, found.upper)
-    found, near, size = Enclosure(0.0, math.inf), None, 0
+    lower, upper, size = 0.0, math.inf, 0
     for precision in PRECISIONS:
         if precision < _SHARP and size > LARGEST_GRID // 16:
             break  # rounding would cost what the grid gains
-        sharper = bounds(ledger, math.log(delta), precision, near)
-        here, size = sharper.epsilon(delta), max(bound.law.grid.count for bound in sharper.above)
-        upper = min(found.upper, here.upper)
-        found = Enclosure(min(max(found.lower, here.lower), upper), upper)
-        near = found.upper if 0 < found.upper < math.inf else None
-        if all(found.at_most(value) is not None for value in claimed) and (claimed or precision == _SHARP):
+        here = bounds(ledger, math.log(delta), precision, upper if 0 < upper < math.inf else None)
+        size = max(bound.law.grid.count for bound in here.above)
+        upper = min(upper, here.upper_epsilon(delta))
+        asked = bool(claimed or floors)
+        if not asked or floors or any(upper > value * (1 + ROUNDING) for value in claimed):
+            lower = max(lower, here.epsilon(delta).lower)
+        found = Enclosure(min(lower, upper), upper)
+        if precision <= _SHARP and not asked:
+            break
+        decided = all(found.at_most(value) is not None for value in claimed)
+        if asked and decided and all(not found.lower < value <= found.upper for value in floors):
             break
     return found
 
@@ -133,25 +162,19 @@ def bounds(ledger: Ledger, log_delta: float | None, precision: float, near: floa
             lower = _orders(ledger, tail, (log_delta, precision, near), attained_only=True)[:1]
     except (ValueError, OverflowError, MemoryError) as error:
         raise NoBound(str(error)) from None
-    return Bounds(
-        above=tuple(bound_above(kinds, grid) for kinds, grid in upper),
-        below=tuple(bound_below(kinds, grid) for kinds, grid in lower),
-    )
-
-
-_Made = list[tuple[list[tuple[Cells, int]], Grid]]
+    return Bounds(above=tuple(bound_above(kinds, grid) for kinds, grid in upper), attained=lower)
 
 
 def _orders(
     ledger: Ledger, tail: float, where: tuple[float | None, float, float | None], *, attained_only: bool
-) -> _Made:
+) -> Made:
     """The steps' cells in each order, with the grid for it; ``where`` is what ``make_grid`` is told."""
     makers = [(_cells_of(event, attained_only), times) for event, times in _kinds(ledger)]
     rough = [(make(1e9, Reach(tail)), times) for make, times in makers]
     span = max(float(cells.high[-1] - cells.low[0]) for cells, _ in rough)
     rough = [(make(span / _SKETCH, Reach(tail)), times) for make, times in makers]
     both = [rough, [(cells.reversed(), times) for cells, times in rough]]
-    found: _Made = []
+    found: Made = []
     for position, sketch in enumerate(both):
         grid = make_grid(sketch, *where)
         try:

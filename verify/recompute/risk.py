@@ -7,7 +7,7 @@ the least over all epsilons bounds every test; the test of the sum of rounded lo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -30,10 +30,9 @@ def advantage(ledger: Ledger, claimed: float | None = None) -> Enclosure:
     mu = exact_shift(ledger)
     if mu is not None:
         return gaussian.advantage(mu)
-    most = taking_part(ledger)
-    found = Enclosure(0.0, most)
+    found = Enclosure(0.0, taking_part(ledger))
     for here in _finer(ledger):
-        found = _both(found, here.delta(0.0))
+        found = _narrowed(found, here.upper_delta(0.0), claimed, lambda here=here: here.delta(0.0).lower)
         if claimed is None or found.at_most(claimed) is not None:
             break
     return found
@@ -52,8 +51,7 @@ def power(ledger: Ledger, rate: float, claimed: float | None = None, *, present_
     for here in _finer(ledger, lambda: top):
         bests = [_power_above(bound, rate) for bound in here.above[orders]]
         upper, top = max(bests)[0], max(bests)[1:]
-        lower = max((_power_below(bound, rate) for bound in here.below[orders]), default=0.0)
-        found = _both(found, Enclosure(min(lower, upper), upper))
+        found = _narrowed(found, upper, claimed, lambda here=here: _most_reached(here.below[orders], rate))
         if claimed is None or found.at_most(claimed) is not None:
             break
     return found
@@ -86,10 +84,16 @@ def _finer(ledger: Ledger, where: Callable[[], tuple[float, float]] | None = Non
                 yield bounds(ledger, math.log(delta), precision, epsilon if epsilon > 0 else None)
 
 
-def _both(found: Enclosure, here: Enclosure) -> Enclosure:
-    """What both say; the later one's upper end where rounding sets them apart."""
-    upper = min(found.upper, here.upper)
-    return Enclosure(min(max(found.lower, here.lower), upper), upper)
+def _narrowed(found: Enclosure, upper: float, claimed: float | None, lower: Callable[[], float]) -> Enclosure:
+    """With a further upper end; the lower one, which costs more, where the upper one does not decide the claim."""
+    upper = min(found.upper, upper)
+    if claimed is not None and upper <= claimed:
+        return Enclosure(min(found.lower, upper), upper)
+    return Enclosure(min(max(found.lower, lower()), upper), upper)
+
+
+def _most_reached(bounds: Sequence[Lower], rate: float) -> float:
+    return max((_power_below(bound, rate) for bound in bounds), default=0.0)
 
 
 def _power_above(bound: Upper, rate: float) -> tuple[float, float, float]:
