@@ -24,6 +24,8 @@ from verify.parameters import contradictions
 from verify.planned import with_nearest_secret
 from verify.premises import faults
 from verify.recompute.protection import KEY, check_plan
+from verify.whole import STEPS, gaps
+from verify.wording import unknown
 
 _MODEL = "model"
 _MAKERS = ("retrain", "noise", "replay")
@@ -95,6 +97,8 @@ def verify(
     found += [
         Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=sentence) for sentence in contradictions(report)
     ]
+    found += [Verdict(subject="report", outcome=Outcome.REFUTED, reason=sentence) for sentence in gaps(report)]
+    found += _unknown(report)
     found += _plans(path, report)
     noise, evidence = _noise(report, measured)
     found += noise
@@ -105,6 +109,17 @@ def verify(
         path=path, report=report, links=links, integrity=tuple(found), guarantees=judged,
         evidence=tuple(evidence), omissions=tuple(omissions),
     )  # fmt: skip
+
+
+def _unknown(report: PrivacyReport) -> Iterator[Verdict]:
+    """Texts that may mean anything: of whatever status, they are what a reader goes by."""
+    if report.step not in STEPS:
+        yield Verdict(
+            subject="report", outcome=Outcome.INCONCLUSIVE, reason=f"privctl has no step of the name {report.step!r}"
+        )
+    for guarantee, title in zip(report.guarantees, titles(report), strict=True):
+        for sentence in unknown(report, guarantee):
+            yield Verdict(subject=title, outcome=Outcome.INCONCLUSIVE, reason=sentence)
 
 
 def _located(path: Path, artifact: Artifact) -> Path:

@@ -1,0 +1,100 @@
+"""Every way to make one entry of a report look better, and those that may pass, with the reason."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+Report = dict[str, Any]
+Path_ = tuple[str | int, ...]
+
+#: Where a change says nothing about what is promised, or is not for ``privctl verify`` to see: the first keys of the
+#: place ("*" is any), and why.
+HARMLESS: dict[tuple[str, ...], str] = {
+    ("created",): "when; nothing follows from it",
+    ("versions",): "of packages; nothing follows from them",
+    ("warnings",): "words",
+    ("omissions",): "words about what is not there",
+    ("schema_version",): "another version is not read",
+    ("guarantees", "*", "note"): "words about a number that is itself checked",
+    ("evidence",): "measurements, which privctl verify does not repeat and says so",
+    ("verdicts",): "of audits: conclusions from measurements",
+}
+
+
+def at(report: Any, place: Path_) -> Any:
+    """The entry at ``place``."""
+    for key in place:
+        report = report[key]
+    return report
+
+
+def harmless(place: Path_) -> str | None:
+    """Why a change at ``place`` may pass; None where it may not."""
+    for prefix, reason in HARMLESS.items():
+        if len(place) >= len(prefix) and all(a in ("*", str(b)) for a, b in zip(prefix, place, strict=False)):
+            return reason
+    return None
+
+
+def leaves(value: Any, place: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
+    """Every leaf, and every list that has entries to lose."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, (*place, key))
+    elif isinstance(value, list):
+        if value:
+            yield place, value
+        for index, item in enumerate(value):
+            yield from leaves(item, (*place, index))
+    else:
+        yield place, value
+
+
+def changes(place: Path_, value: Any) -> Iterator[tuple[str, Any]]:
+    """Other values for one leaf, each with a word for it."""
+    last = str(place[-1])
+    if isinstance(value, list):
+        for index in range(len(value) if len(value) <= 4 else 2):
+            yield f"without {index}", [*value[:index], *value[index + 1 :]]
+    elif isinstance(value, bool):
+        yield "the other", not value
+    elif isinstance(value, int | float):
+        for word, factor in (("halved", 0.5), ("doubled", 2), ("a little less", 0.98), ("a little more", 1.02)):
+            changed = round(value * factor) if isinstance(value, int) else value * factor
+            if changed != value:
+                yield word, changed
+    elif isinstance(value, str):
+        choices = {
+            "status": ("proved", "conditional"), "state": ("enforced", "checked"),
+            "adjacency": ("zero-out", "add-or-remove", "replace-one"), "scope": ("all-candidates", "this-model"),
+            "unit": ("secret", "example"), "notion": ("approximate-dp", "secret-protection", "mutual-information"),
+            "batches": ("poisson", "shuffled", "fixed-size"), "outcome": ("PROVED", "CONSISTENT"),
+        }.get(last, (f"{value} or so", "another"))  # fmt: skip
+        yield from ((f"now {choice!r}", choice) for choice in choices if choice != value)
+    elif value is None and last in ("epsilon", "follows", "floor"):
+        yield "now 1", 1.0
+
+
+def mutants(report: Report) -> Iterator[tuple[str, Path_, Report]]:
+    """Every one-entry change of ``report``, and all deltas together."""
+    for place, value in leaves(report):
+        for word, other in changes(place, value):
+            mutant = copy.deepcopy(report)
+            at(mutant, place[:-1])[place[-1]] = other
+            yield f"{'.'.join(map(str, place))} {word}", place, mutant
+    for factor in (0.5, 0.1):
+        mutant = copy.deepcopy(report)
+        for guarantee in mutant["guarantees"]:
+            guarantee["delta"] *= factor
+        if mutant != report:
+            yield f"all deltas times {factor}", ("guarantees", "*", "delta"), mutant
+
+
+def better(place: Path_, value: Any, other: Any, report: Report) -> bool:
+    """Whether the change at ``place`` can make what is promised look better: a bound that only got weaker does not."""
+    if not place or place[0] != "guarantees" or not isinstance(value, int | float) or isinstance(other, bool):
+        return True
+    weaker = {"epsilon": 1, "delta": 1, "bound": 1, "follows": 1, "floor": -1, "at": 0}.get(str(place[-1]))
+    return weaker is None or not isinstance(other, int | float) or (other - value) * weaker <= 0
