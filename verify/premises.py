@@ -20,6 +20,8 @@ _NEVER_ENFORCED = frozenset({
     "tied-tensors", "separate-tensors", "unrounded-weights", "integer-tensors", "excluded-tensors", "frozen-tensors",
     "vocabulary", "labels", "plan", "book of secrets", "priors", "pairwise form",
 })  # fmt: skip
+#: Conditions that are looked at, not brought about.
+_CHECKED = frozenset({"step-size", "plan's numbers"})
 _OF_REGIME = {
     str(Regime.CONVEX): ("convex-loss", "clipping-keeps-convexity", "step-size"),
     str(Regime.STRONGLY_CONVEX): ("strongly-convex-loss", "clipping-inactive", "step-size"),
@@ -54,6 +56,10 @@ def faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Privac
             yield f"it rests on the assumption {name!r}, which it does not name"
     for name, state in states.items():
         yield from _unborne(report, name, state, parents)
+        if state is AssumptionState.ENFORCED and name in _CHECKED or state is AssumptionState.CHECKED and (
+            name not in _CHECKED
+        ):
+            yield f"its assumption {name!r} is said to be {state}, which no part of privctl does with it"
 
 
 def _unit(report: PrivacyReport, guarantee: Guarantee) -> PrivacyUnit:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from privctl.domain.events import Ledger
+from privctl.domain.events import Batches, Ledger, SignBits
 from privctl.domain.guarantee import Guarantee, Notion, RiskMeasure, Scope, Status
 from privctl.domain.mechanism import Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
+from verify.recompute.mutual import unavoidable_delta
 
 STEPS = frozenset({
     "account", "audit", "claims", "inspect", "noise", "replay", "retrain", "secrets-plan", "secrets-scan",
     "secrets plan", "secrets scan", "shadow", "verify",
 })  # fmt: skip
 _RATES = (0.01, 0.001)
+#: Step -> the role of what it reads, without which it cannot be.
+_READS = {"noise": "model", "retrain": "data"}
 _STANDING = (Status.PROVED, Status.CONDITIONAL)
 
 
@@ -31,6 +34,11 @@ def gaps(report: PrivacyReport) -> Iterator[str]:
         yield from _candidates(report, report.mechanism)
     if report.step == "account":
         yield from _plan(report)
+    if isinstance(report.mechanism, SignBits):
+        yield from _worst_case(report, report.mechanism)
+    needed = _READS.get(report.step)
+    if needed and report.mechanism is not None and not any(artifact.role == needed for artifact in report.inputs):
+        yield f"it names no {needed} that the {report.step} step read"
 
 
 def _out_of_place(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
@@ -100,6 +108,18 @@ def _candidates(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
         for scope in scopes:
             if (name, adjacency, scope) not in here:
                 yield f"{name!r}, {adjacency}, is not stated for {scope}"
+
+
+def _worst_case(report: PrivacyReport, mechanism: SignBits) -> Iterator[str]:
+    """Nats on average stand beside the (epsilon, delta) that published signs do not have."""
+    delta = report.parameters.get("delta")
+    if not isinstance(delta, float) or unavoidable_delta(mechanism, Batches.POISSON) <= delta:
+        return
+    told = [g for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP and g.status is Status.REFUTED]
+    for kind in ("Poisson", "shuffled"):
+        stated = any(kind in g.name for g in told) or any(kind in omission.what for omission in report.omissions)
+        if not stated and (kind == "Poisson" or unavoidable_delta(mechanism, Batches.SHUFFLED) > delta):
+            yield f"it does not say that no (epsilon, {delta:g})-DP follows with {kind} batches"
 
 
 def _plan(report: PrivacyReport) -> Iterator[str]:

@@ -185,7 +185,11 @@ def unknown(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
             yield f"it rests on an assumption {each.name!r} that is not known here"
         elif not any(re.fullmatch(pattern, each.statement, re.DOTALL) for pattern in known):
             yield f"its assumption {each.name!r} says {each.statement!r}, which is not that assumption"
-    if "step-size" in (names := {a.name: a.statement for a in guarantee.assumptions}):
+    names = {a.name: a.statement for a in guarantee.assumptions}
+    source = report.parameters.get("noise_source")
+    if "secret noise" in names and names["secret noise"] != f"nobody can foretell the noise: {source}":
+        yield f"its assumption 'secret noise' speaks of another source than {source!r}"
+    if "step-size" in names:
         rate = getattr(getattr(report.mechanism, "training", None), "learning_rate", None)
         if f"the learning rate {rate} is" not in names["step-size"]:
             yield f"its assumption 'step-size' speaks of another learning rate than {rate}"

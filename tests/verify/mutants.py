@@ -18,8 +18,18 @@ HARMLESS: dict[tuple[str, ...], str] = {
     ("omissions",): "words about what is not there",
     ("schema_version",): "another version is not read",
     ("guarantees", "*", "note"): "words about a number that is itself checked",
+    ("guarantees", "#"): "a bound fewer promises less; which must be there is checked of each mechanism",
+    ("outputs", "#"): "a companion less is described; that a model is described is checked elsewhere",
+    ("outputs", "*", "role"): "what a companion is called",
+    ("parameters", "ledger"): "where the file lay; its digest is an input's",
+    ("inputs", "*", "path"): "where a file lay; its digest is checked where it is found",
+    ("parameters", "methods", "*", "seconds"): "how long it took",
+    ("mechanism", "noise_source"): "words around the one phrase that is looked for",
+    ("mechanism", "training", "beta1"): "of Adam, and the training was by SGD",
+    ("mechanism", "training", "beta2"): "of Adam, and the training was by SGD",
     ("evidence",): "measurements, which privctl verify does not repeat and says so",
-    ("verdicts",): "of audits: conclusions from measurements",
+    ("verdicts",): "of audits: conclusions from measurements; why a verification came to what it did",
+    ("parameters", "simulated"): "whether there are simulations too, which are random",
 }
 
 
@@ -30,8 +40,28 @@ def at(report: Any, place: Path_) -> Any:
     return report
 
 
-def harmless(place: Path_) -> str | None:
+#: Of a training's parameters those that its guarantees rest on; the others tell how it went.
+BEARING = frozenset({
+    "method", "examples", "batch_size", "sample_rate", "noise_multiplier", "delta", "fired", "fired_by_group",
+    "bit_epsilon", "release", "measure_rate", "measure_noise", "measurements_begun", "initial_weights", "noise_source",
+    "plan",
+})  # fmt: skip
+#: What else they rest on where signs are published as they are, and where they are not.
+_OF_SIGNS, _OF_LEDGER = {"number_of_groups", "fire_probability", "steps"}, {"fired_steps"}
+
+
+def harmless(place: Path_, report: Report) -> str | None:
     """Why a change at ``place`` may pass; None where it may not."""
+    signs = (report["mechanism"] or {}).get("type") == "sign-bits"
+    bearing = BEARING | (_OF_SIGNS if signs else _OF_LEDGER)
+    if report["step"] == "retrain" and place[0] == "parameters" and len(place) > 1 and place[1] not in bearing:
+        return "how the training went; its mechanism and guarantees say what it released"
+    if place[0] == "verdicts" and report["step"] == "verify" and place[-1] != "reason":
+        return None
+    if place in (("guarantees",), ("outputs",)):
+        return HARMLESS[place[0], "#"]
+    if place == ("parameters", "fired_by_group"):
+        return "a group that never fired is left out; their sum is checked"
     for prefix, reason in HARMLESS.items():
         if len(place) >= len(prefix) and all(a in ("*", str(b)) for a, b in zip(prefix, place, strict=False)):
             return reason
@@ -94,6 +124,11 @@ def mutants(report: Report) -> Iterator[tuple[str, Path_, Report]]:
 
 def better(place: Path_, value: Any, other: Any, report: Report) -> bool:
     """Whether the change at ``place`` can make what is promised look better: a bound that only got weaker does not."""
+    if place[:1] == ("parameters",) and place[-1] in ("epsilon", "posterior") and isinstance(value, int | float):
+        return bool(other < value)  # what was asked for; that a bound stays below it is checked
+    if place[:1] == ("guarantees",) and len(place) > 2 and place[-1] != "status":
+        if report["guarantees"][place[1]]["status"] in ("refuted", "void"):
+            return False  # it promises nothing, and says so
     if not place or place[0] != "guarantees" or not isinstance(value, int | float) or isinstance(other, bool):
         return True
     weaker = {"epsilon": 1, "delta": 1, "bound": 1, "follows": 1, "floor": -1, "at": 0}.get(str(place[-1]))
