@@ -147,6 +147,19 @@ def events(report: PrivacyReport, guarantee: Guarantee) -> Answer:
 
 
 _STANDING = (Status.PROVED, Status.CONDITIONAL)
+#: It speaks of another ledger than the report's: of measurements as a paper makes them.
+_OF_ANOTHER = "dpquant, measurements as its paper makes and accounts for them"
+
+
+def false_beside(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    """What is wrong with the epsilon that follows, and the floor, beside a number that is not a bound itself."""
+    if (guarantee.follows is None and guarantee.floor is None) or guarantee.name == _OF_ANOTHER:
+        return
+    check = verifier_of(report, guarantee)
+    if check is events:
+        outcome, reason = events(report, replace(guarantee, epsilon=None, risks=()))
+        if outcome is Outcome.REFUTED:
+            yield reason
 
 
 def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:

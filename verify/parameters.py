@@ -11,8 +11,8 @@ from privctl.domain.events import Batches, Event, Ledger, RandomizedResponse, Sa
 from privctl.domain.guarantee import Adjacency, Notion, Scope
 from privctl.domain.mechanism import Calibration, ClippedTraining, Formula, Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
-from verify.recompute import gaussian, published
 from verify.plans import of_plan
+from verify.recompute import gaussian, published
 from verify.recompute.sensitivity import sensitivity
 
 _ROUNDING = 1e-9
@@ -110,11 +110,6 @@ def _retrain(report: PrivacyReport) -> Iterator[str]:
     method = str(said.get("method"))
     if not isinstance(mechanism, _OF_METHOD.get(method, ())):
         yield f"its mechanism is not one of the method {method!r}"
-    if isinstance(mechanism, SignBits):
-        yield from _compare("release", said.get("release"), "published", "signs as they are is")
-        groups = said.get("fired_by_group")
-        if isinstance(groups, list):
-            yield from _compare("fired", said.get("fired"), sum(groups), "the groups together fired")
     if isinstance(mechanism, ClippedTraining):
         for name in ("clip_norm", "learning_rate", "momentum", "beta1", "beta2", "weight_decay"):
             if name in said:
@@ -127,14 +122,23 @@ def _retrain(report: PrivacyReport) -> Iterator[str]:
             "parameter sample_rate", said.get("sample_rate"), batch / examples, "batch_size / examples is"
         )
     if isinstance(mechanism, SignBits):
-        pairs = {
-            "groups": "number_of_groups", "fire_probability": "fire_probability", "sample_rate": "sample_rate",
-            "steps": "steps",
-        }  # fmt: skip
-        for name, key in pairs.items():
-            yield from _compare(f"mechanism's {name}", getattr(mechanism, name), said.get(key), f"parameter {key} says")
+        yield from _published_signs(mechanism, said)
     if isinstance(mechanism, Ledger):
         yield from (_ferret if said.get("method") == "ferret" else _sampled)(mechanism, said)
+
+
+def _published_signs(mechanism: SignBits, said: Mapping[str, Any]) -> Iterator[str]:
+    """FERRET as published: the signs of the recipe, all that fired."""
+    yield from _compare("release", said.get("release"), "published", "signs as they are is")
+    groups = said.get("fired_by_group")
+    if isinstance(groups, list):
+        yield from _compare("fired", said.get("fired"), sum(groups), "the groups together fired")
+    pairs = {
+        "groups": "number_of_groups", "fire_probability": "fire_probability", "sample_rate": "sample_rate",
+        "steps": "steps",
+    }  # fmt: skip
+    for name, key in pairs.items():
+        yield from _compare(f"mechanism's {name}", getattr(mechanism, name), said.get(key), f"parameter {key} says")
 
 
 def _sampled(ledger: Ledger, said: Mapping[str, Any]) -> Iterator[str]:

@@ -60,8 +60,10 @@ def of_plan(report: PrivacyReport) -> Iterator[str]:
     if isinstance(event, SampledGaussian) and said.get("epsilon") is None:
         for guarantee in report.guarantees:
             if guarantee.noise_multiplier != event.noise_multiplier:
-                yield f"noise multiplier of {guarantee.name!r} is {guarantee.noise_multiplier}, but it is " \
-                      f"{event.noise_multiplier} in the plan"
+                yield (
+                    f"noise multiplier of {guarantee.name!r} is {guarantee.noise_multiplier}, but it is "
+                    f"{event.noise_multiplier} in the plan"
+                )
 
 
 def of_file(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
@@ -81,26 +83,30 @@ def of_file(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
     except InputFault as fault:
         yield Verdict(subject=files[0].path, outcome=Outcome.REFUTED, reason=str(fault))
         return
-    reason = "its events are the mechanism's" if same else "its events are not those that the guarantees are computed of"
+    reason = (
+        "its events are the mechanism's" if same else "its events are not those that the guarantees are computed of"
+    )
     yield Verdict(subject=files[0].path, outcome=Outcome.PROVED if same else Outcome.REFUTED, reason=reason)
 
 
 def _fields(event: Event | SignBits, said: Mapping[str, Any]) -> Iterator[str]:
     found = said.get("found")
-    solved = {_SOLVED.get(name, name): value for name, value in (found.items() if isinstance(found, dict) else ())}
-    wanted = dict(solved)
-    for name, (field, default) in _FIELDS.items():
-        if name == "bit_epsilon" and not isinstance(event, RandomizedResponse):
+    solved: dict[str, Any] = {
+        _SOLVED.get(str(what), str(what)): value for what, value in (found.items() if isinstance(found, dict) else ())
+    }
+    wanted: dict[str, Any] = dict(solved)
+    for key, (field, default) in _FIELDS.items():
+        if key == "bit_epsilon" and not isinstance(event, RandomizedResponse):
             continue
-        if field not in solved and (value := said.get(name, default)) is not None:
+        if field not in solved and (value := said.get(key, default)) is not None:
             wanted[field] = value
     if "dataset_size" in said:
         wanted |= _rate_and_steps(said)
     if isinstance(event, SecretMixture):
         wanted["probabilities"] = tuple(_chances(said.get("records")))
-    for field, value in wanted.items():
-        if hasattr(event, field) and not _alike(here := getattr(event, field), value):
-            yield f"mechanism's {field} is {_shown(here)}, but the parameters say {_shown(value)}"
+    for name, value in wanted.items():
+        if hasattr(event, name) and not _alike(here := getattr(event, name), value):
+            yield f"mechanism's {name} is {_shown(here)}, but the parameters say {_shown(value)}"
 
 
 def _rate_and_steps(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,8 +144,10 @@ def _targets(report: PrivacyReport) -> Iterator[str]:
     if isinstance(target, int | float) and not (guarantee.epsilon or 0) <= target * (1 + _ROUNDING):
         yield f"the guarantee to rely on has epsilon {_shown(guarantee.epsilon)}, above the {target:g} planned for"
     for risk in guarantee.risks:
-        if isinstance(posterior, int | float) and risk.measure is RiskMeasure.POSTERIOR and risk.bound > posterior * (
-            1 + 1e-6
+        if (
+            isinstance(posterior, int | float)
+            and risk.measure is RiskMeasure.POSTERIOR
+            and risk.bound > posterior * (1 + 1e-6)
         ):
             yield f"a secret may be guessed with probability {risk.bound:.6g}, above the {posterior:g} planned for"
     if guarantee.notion is Notion.SECRET_PROTECTION and isinstance(priors, list):

@@ -56,8 +56,8 @@ def faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Privac
             yield f"it rests on the assumption {name!r}, which it does not name"
     for name, state in states.items():
         yield from _unborne(report, name, state, parents)
-        if state is AssumptionState.ENFORCED and name in _CHECKED or state is AssumptionState.CHECKED and (
-            name not in _CHECKED
+        if (state is AssumptionState.ENFORCED and name in _CHECKED) or (
+            state is AssumptionState.CHECKED and (name not in _CHECKED)
         ):
             yield f"its assumption {name!r} is said to be {state}, which no part of privctl does with it"
 

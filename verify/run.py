@@ -18,7 +18,7 @@ from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import Advance, TensorHasher, file_digest, hash_tensors, silent
 from privctl.storage.reader import SafetensorsFile, read_named_text
-from verify.guarantees import Answer, titles, verifier_of
+from verify.guarantees import Answer, false_beside, titles, verifier_of
 from verify.integrity import Link, check_chain
 from verify.measured.noise import LEVEL, Measured, complaints, measure
 from verify.parameters import contradictions
@@ -129,9 +129,9 @@ def _said_before(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
     parent = read(place)
     if parent.step == "verify":
         return  # the chain goes on, and each is verified by itself
-    now = Counter((v.subject, v.outcome) for v in verify(place, parent).verdicts)
-    said = Counter((v.subject, v.outcome) for v in report.verdicts)
-    for (subject, outcome), count in (now - said).items():
+    now = Counter((v.subject, v.outcome, v.status) for v in verify(place, parent).verdicts)
+    said = Counter((v.subject, v.outcome, v.status) for v in report.verdicts)
+    for (subject, outcome, _), count in (now - said).items():
         worst = Outcome.REFUTED if outcome is Outcome.REFUTED else Outcome.INCONCLUSIVE
         reason = f"{count} verdicts {outcome} on it are found now that the report does not state"
         yield Verdict(subject=subject, outcome=worst, reason=reason)
@@ -148,7 +148,7 @@ def _unknown(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterato
             yield Verdict(subject=title, outcome=Outcome.INCONCLUSIVE, reason=sentence)
         # What its assumptions say of the run they say whatever becomes of the number.
         if guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
-            for sentence in faults(report, guarantee, parents):
+            for sentence in (*faults(report, guarantee, parents), *false_beside(report, guarantee)):
                 yield Verdict(subject=title, outcome=Outcome.REFUTED, reason=sentence)
 
 

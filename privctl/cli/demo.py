@@ -55,7 +55,9 @@ def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quie
         ctx.exit(checked.exit_code)
     delta = next(g.delta for chapter in chapters for g in chapter.guarantees)
     click.echo(demo_table([_row(chapter) for chapter in chapters], delta), nl=False)
-    click.echo(verified(checked.reports, checked.proved, checked.false, [path.name for path in checked.failed]), nl=False)
+    click.echo(
+        verified(checked.reports, checked.proved, checked.false, [path.name for path in checked.failed]), nl=False
+    )
     note(f"everything is in {output}; next: privctl inspect {chapters[1].model}", quiet=quiet)
     ctx.exit(checked.exit_code)
 

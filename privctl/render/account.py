@@ -87,7 +87,9 @@ def _rests_on(main: Guarantee, *, verbose: bool) -> str:
     )
     noise = "" if main.noise_multiplier is None else f"noise multiplier {_bound(main.noise_multiplier)}, "
     return (
-        paragraph(f"To rely on: {main.name}, {noise}epsilon {_bound(main.epsilon)} at delta {bound(main.delta)}{known}.")
+        paragraph(
+            f"To rely on: {main.name}, {noise}epsilon {_bound(main.epsilon)} at delta {bound(main.delta)}{known}."
+        )
         + paragraph(f"It protects one {main.unit}, neighbours by {main.adjacency}, and holds if:")
         + assumption_lines(main.assumptions, verbose=verbose)
     )

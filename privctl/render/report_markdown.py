@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from privctl.render.dossier import Dossier, Source
 from privctl.render.page.markup import clean
 from privctl.render.standing import MEANING, Standing, amount, protects, standing_of, verdicts_of, word_of
-from privctl.render.text import bound, number, short
+from privctl.render.text import bound, short
 
 #: What Markdown or the HTML within it would take for markup.
 _SPECIAL = re.compile(r"[\\`*_\[\]#|~$]")

@@ -126,9 +126,9 @@ def better(place: Path_, value: Any, other: Any, report: Report) -> bool:
     """Whether the change at ``place`` can make what is promised look better: a bound that only got weaker does not."""
     if place[:1] == ("parameters",) and place[-1] in ("epsilon", "posterior") and isinstance(value, int | float):
         return bool(other < value)  # what was asked for; that a bound stays below it is checked
-    if place[:1] == ("guarantees",) and len(place) > 2 and place[-1] != "status":
-        if report["guarantees"][place[1]]["status"] in ("refuted", "void"):
-            return False  # it promises nothing, and says so
+    inside = place[:1] == ("guarantees",) and len(place) > 2 and place[-1] != "status"
+    if inside and report["guarantees"][place[1]]["status"] in ("refuted", "void"):
+        return False  # it promises nothing, and says so
     if not place or place[0] != "guarantees" or not isinstance(value, int | float) or isinstance(other, bool):
         return True
     weaker = {"epsilon": 1, "delta": 1, "bound": 1, "follows": 1, "floor": -1, "at": 0}.get(str(place[-1]))

@@ -35,7 +35,10 @@ def kinds(tmp_path_factory: pytest.TempPathFactory, write_model: Callable[..., P
     folder = tmp_path_factory.mktemp("leaves")
     (folder / "gaussian").mkdir()
     calibrated = ("--calibration", "gaussian", "--regime", "convex")
-    found = {"noise": noise(folder, write_model), "noise, calibrated": noise(folder / "gaussian", write_model, *calibrated)}
+    found = {
+        "noise": noise(folder, write_model),
+        "noise, calibrated": noise(folder / "gaussian", write_model, *calibrated),
+    }
     found |= {kind: plan(folder, kind) for kind in PLANS}
     (folder / "events.json").write_text(json.dumps(EVENTS))
     more = {

@@ -15,13 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import lfilter
 
 from verify.recompute.pairs import MASS_ERROR, Cells, Floats
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: Transforms are taken in the longest floats there are (64 bits of mantissa on x86, 53 elsewhere).
 _LONG = np.longdouble
@@ -101,7 +104,7 @@ def composed(weights: Sequence[tuple[Floats, Floats, int]], grid: Grid, tilt: fl
         total = float(np.exp(tilted - top).sum())
         law = np.bincount((positions.astype(np.int64)) % grid.count, np.exp(tilted - top) / total, minlength=grid.count)
         log_scale += times * (top + math.log(total))
-        found = rfft(law.astype(_LONG))
+        found = np.asarray(rfft(law.astype(_LONG)), np.clongdouble)
         size = np.abs(found.astype(np.complex128))
         # A relative error e of each coefficient in the 2-norm, raised to a power: times |.|^(times - 1).
         norms.append((times, float(np.linalg.norm(law)), size))
@@ -118,7 +121,9 @@ def composed(weights: Sequence[tuple[Floats, Floats, int]], grid: Grid, tilt: fl
     masses = np.maximum(np.roll(masses, -(grid.first % grid.count)), 0.0).astype(np.float64)
     error += _FFT_ERROR * bits * float(np.linalg.norm(masses))
     beyond = min(1.0, _beyond(weights, grid, tilt))
-    return Law(grid=grid, masses=masses, log_scale=log_scale, tilt=tilt, error=error, wrapped=beyond)
+    return Law(
+        grid=grid, masses=np.asarray(masses, np.float64), log_scale=log_scale, tilt=tilt, error=error, wrapped=beyond
+    )
 
 
 def _raised(found: NDArray[np.clongdouble], size: Floats, times: int) -> NDArray[np.clongdouble]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-
 from privctl.domain.events import (
     Batches,
     Event,
@@ -97,9 +96,7 @@ class Bounds:
         )
 
 
-def epsilon_of(
-    ledger: Ledger, delta: float, claimed: Sequence[float] = (), floors: Sequence[float] = ()
-) -> Enclosure:
+def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floors: Sequence[float] = ()) -> Enclosure:
     """The smallest epsilon at ``delta``, as sharply as it takes to decide what is said of it.
 
     That it is at most each of ``claimed``, and at least each of ``floors``; without either, as sharply as usual. The

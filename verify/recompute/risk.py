@@ -7,7 +7,8 @@ the least over all epsilons bounds every test; the test of the sum of rounded lo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,7 +33,9 @@ def advantage(ledger: Ledger, claimed: float | None = None) -> Enclosure:
         return gaussian.advantage(mu)
     found = Enclosure(0.0, taking_part(ledger))
     for here in _finer(ledger):
-        found = _narrowed(found, here.upper_delta(0.0), claimed, lambda here=here: here.delta(0.0).lower)
+        upper = min(found.upper, here.upper_delta(0.0))
+        lower = found.lower if _holds(upper, claimed) else max(found.lower, here.delta(0.0).lower)
+        found = Enclosure(min(lower, upper), upper)
         if claimed is None or found.at_most(claimed) is not None:
             break
     return found
@@ -47,11 +50,15 @@ def power(ledger: Ledger, rate: float, claimed: float | None = None, *, present_
     if mu is not None:
         return gaussian.power(rate, mu)
     orders = slice(0, 1) if present_only else slice(None)
-    found, top = Enclosure(0.0, 1.0), (0.0, 0.0)
-    for here in _finer(ledger, lambda: top):
+    found, turn = Enclosure(0.0, 1.0), _Turn()
+    for here in _finer(ledger, turn):
         bests = [_power_above(bound, rate) for bound in here.above[orders]]
-        upper, top = max(bests)[0], max(bests)[1:]
-        found = _narrowed(found, upper, claimed, lambda here=here: _most_reached(here.below[orders], rate))
+        upper, turn.epsilon, turn.delta = max(bests)
+        upper = min(found.upper, upper)
+        lower = found.lower
+        if not _holds(upper, claimed):
+            lower = max(lower, *(_power_below(bound, rate) for bound in here.below[orders]))
+        found = Enclosure(min(lower, upper), upper)
         if claimed is None or found.at_most(claimed) is not None:
             break
     return found
@@ -70,30 +77,30 @@ def taking_part(ledger: Ledger) -> float:
     return -math.expm1(absent)
 
 
-def _finer(ledger: Ledger, where: Callable[[], tuple[float, float]] | None = None) -> Iterator[Bounds]:
-    """Bounds in the bulk ever finer, then near the (epsilon, delta) that decides, where FFT's rounding weighs less."""
+@dataclass(slots=True)
+class _Turn:
+    """Where the bound on a power is least, so far."""
+
+    epsilon: float = 0.0
+    delta: float = 0.0
+
+
+def _finer(ledger: Ledger, turn: _Turn | None = None) -> Iterator[Bounds]:
+    """Bounds in the bulk ever finer, then near the ``turn`` that decides, where the FFT's rounding weighs less."""
     for precision in _PRECISIONS:
         found = bounds(ledger, None, precision)
         yield found
         if max(bound.law.grid.count for bound in found.above) > LARGEST_GRID // 8:
             break  # a finer one costs seconds, and its rounding as much as it gains
-    if where is not None:
-        epsilon, delta = where()
-        if 0 < delta < 1:
-            for precision in _PRECISIONS[:2]:
-                yield bounds(ledger, math.log(delta), precision, epsilon if epsilon > 0 else None)
+    if turn is not None and 0 < turn.delta < 1:
+        log_delta, near = math.log(turn.delta), turn.epsilon if turn.epsilon > 0 else None
+        for precision in _PRECISIONS[:2]:
+            yield bounds(ledger, log_delta, precision, near)
 
 
-def _narrowed(found: Enclosure, upper: float, claimed: float | None, lower: Callable[[], float]) -> Enclosure:
-    """With a further upper end; the lower one, which costs more, where the upper one does not decide the claim."""
-    upper = min(found.upper, upper)
-    if claimed is not None and upper <= claimed:
-        return Enclosure(min(found.lower, upper), upper)
-    return Enclosure(min(max(found.lower, lower()), upper), upper)
-
-
-def _most_reached(bounds: Sequence[Lower], rate: float) -> float:
-    return max((_power_below(bound, rate) for bound in bounds), default=0.0)
+def _holds(upper: float, claimed: float | None) -> bool:
+    """Whether the upper end decides, so that the lower one, which costs more, is not needed."""
+    return claimed is not None and upper <= claimed
 
 
 def _power_above(bound: Upper, rate: float) -> tuple[float, float, float]:
