@@ -20,7 +20,7 @@ from privctl.domain.shown import apart, upward
 from privctl.domain.verdict import Outcome
 from verify.recompute import gaussian, ledger, mutual, published, risk, secret
 from verify.recompute.enclosure import Enclosure
-from verify.recompute.sensitivity import STEP_ROUNDING, least_nonconvex, sensitivity
+from verify.recompute.sensitivity import least_nonconvex, rounding, sensitivity
 
 #: An outcome with its reason.
 Answer = tuple[Outcome, str]
@@ -55,7 +55,7 @@ def weight_noise(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     multiplier = guarantee.noise_multiplier
     if multiplier is None or not math.isclose(multiplier, noise / told, rel_tol=_ROUNDING):
         return Outcome.REFUTED, f"its noise_multiplier is {_number(multiplier)}, but the noise is {noise / told:.9g}"
-    error = (mechanism.training.total_steps + 1) * STEP_ROUNDING
+    error = rounding(mechanism.training, Regime(guarantee.name))
     return _exact(guarantee, Enclosure(bound / noise * (1 - error), bound / noise * (1 + error)))
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState
 from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
 
-#: What one step's float arithmetic may take off a bound, relatively: every term is positive, so errors add up.
-_STEP_ROUNDING = 16 * 2.0**-53
+#: What float arithmetic may take off a bound for each of its terms (steps, or visits), relatively: all are positive.
+_TERM_ROUNDING = 16 * 2.0**-53
 #: Regimes in the order reports list them.
 REGIMES = tuple(Regime)
 
@@ -50,7 +50,8 @@ def sensitivity(
     found = _RULES[regime](training, adjacency, dimension)
     if isinstance(found, NotApplicable):
         return found
-    return replace(found, value=found.value * (1 + (training.total_steps + 1) * _STEP_ROUNDING))
+    terms = training.epochs if regime in (Regime.CONVEX, Regime.STRONGLY_CONVEX) else training.total_steps
+    return replace(found, value=found.value * (1 + (terms + 1) * _TERM_ROUNDING))
 
 
 def _convex(t: ClippedTraining, adjacency: Adjacency, _: int) -> Sensitivity | NotApplicable:

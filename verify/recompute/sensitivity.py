@@ -14,8 +14,8 @@ import numpy as np
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
 
-#: What one step's float arithmetic may add to or take off these sums, relatively.
-STEP_ROUNDING = 8 * 2.0**-53
+#: What float arithmetic may add to or take off these sums for each of their terms, relatively.
+_TERM_ROUNDING = 8 * 2.0**-53
 _ADAMS = (Optimizer.ADAM, Optimizer.ADAMW)
 
 
@@ -42,6 +42,12 @@ def sensitivity(training: ClippedTraining, regime: Regime, adjacency: Adjacency,
         return None
     shrink = (1 - training.learning_rate * gamma) ** (training.dataset_size // training.batch_size)
     return visit * math.fsum(shrink**epoch for epoch in range(training.epochs))
+
+
+def rounding(training: ClippedTraining, regime: Regime) -> float:
+    """How far ``sensitivity`` may be off, relatively."""
+    terms = training.epochs if regime in (Regime.CONVEX, Regime.STRONGLY_CONVEX) else training.total_steps
+    return (terms + 1) * _TERM_ROUNDING
 
 
 def least_nonconvex(training: ClippedTraining) -> float | None:
