@@ -256,8 +256,9 @@ def _shuffled(whole: Ledger) -> bool:
 
 def sign_bits(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     """Published signs: nats by the chain rule, what they allow, and the delta that nothing goes below."""
-    event = report.mechanism
-    assert isinstance(event, SignBits)
+    event = report.mechanism if isinstance(report.mechanism, SignBits) else _signs_of(report)
+    if event is None:
+        return Outcome.INCONCLUSIVE, "the parameters do not say how many signs were published"
     if guarantee.notion is Notion.APPROXIMATE_DP:
         return _unavoidable(event, guarantee)
     nats = mutual.nats(event)
@@ -278,6 +279,16 @@ def sign_bits(report: PrivacyReport, guarantee: Guarantee) -> Answer:
             least, said = apart(allowed.lower, each.bound)
             return Outcome.REFUTED, f"{nats:.6g} nats allow a {each.measure} of {least}, not {said}"
     return Outcome.PROVED, f"{nats:.9g} nats by the chain rule, ln 2 a sign; an average over data, no worst case"
+
+
+def _signs_of(report: PrivacyReport) -> SignBits | None:
+    """The signs of a run whose noise has a ledger: noise before a sign is taken leaves it one bit."""
+    names = {"groups": "number_of_groups", "fire_probability": "fire_probability", "sample_rate": "sample_rate",
+             "steps": "steps"}  # fmt: skip
+    try:
+        return SignBits(**{field: report.parameters[name] for field, name in names.items()})
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _unavoidable(event: SignBits, guarantee: Guarantee) -> Answer:
@@ -345,6 +356,7 @@ VERIFIERS: dict[tuple[type, Notion], Verifier] = {
     (Ledger, Notion.APPROXIMATE_DP): events,
     (Ledger, Notion.SECRET_PROTECTION): secret_information,
     (SignBits, Notion.MUTUAL_INFORMATION): sign_bits,
+    (Ledger, Notion.MUTUAL_INFORMATION): sign_bits,
     (SignBits, Notion.APPROXIMATE_DP): sign_bits,
 }
 

@@ -148,7 +148,8 @@ def _unknown(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterato
             yield Verdict(subject=title, outcome=Outcome.INCONCLUSIVE, reason=sentence)
         # What its assumptions say of the run they say whatever becomes of the number.
         if guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
-            for sentence in (*faults(report, guarantee, parents), *false_beside(report, guarantee)):
+            premises = faults(report, guarantee, parents) if guarantee.assumptions else ()
+            for sentence in (*premises, *false_beside(report, guarantee)):
                 yield Verdict(subject=title, outcome=Outcome.REFUTED, reason=sentence)
 
 

@@ -95,6 +95,7 @@ def test_without_a_cap_the_noise_is_that_of_the_worst_secret(data: Path, tmp_pat
     assert found.facts.noise_multiplier == pytest.approx(alone, rel=1e-8)
 
 
+@pytest.mark.forged("genuine, but the pairwise form rests on a conjecture and is left open")
 def test_the_pairwise_form_takes_more_noise(data: Path, secrets: Path, tmp_path: Path) -> None:
     found = []
     for form in ("reference", "pairwise"):
