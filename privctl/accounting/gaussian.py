@@ -81,9 +81,7 @@ def epsilon_at(delta: float, mu: float) -> float:
     if log_delta_above(0.0, mu) <= target:
         return 0.0
     # Privacy loss is N(mu^2/2, mu^2): at this many deviations its tail alone is below delta.
-    high = mu * mu / 2 + mu * (2 + math.sqrt(-2 * target))
-    while log_delta_above(high, mu) > target:
-        high *= 1.01
+    high = (mu * mu / 2 + mu * (2 + math.sqrt(-2 * target))) * (1 + 2 * _QUOTIENT)
     return _switch(lambda epsilon: log_delta_above(epsilon, mu) <= target, 0.0, high)[1]
 
 
