@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from privctl.domain.events import Batches, Ledger, SignBits
-from privctl.domain.guarantee import Guarantee, Notion, RiskMeasure, Scope, Status
+from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, Scope, Status
 from privctl.domain.mechanism import Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
 from verify.recompute.mutual import unavoidable_delta
@@ -46,6 +46,9 @@ def _out_of_place(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     if guarantee.scope is Scope.ALL_CANDIDATES and not isinstance(report.mechanism, WeightNoise):
         yield f"{name!r} speaks of all candidates, but this step makes none"
     of_ledger = isinstance(report.mechanism, Ledger)
+    claimed = report.step == "account" and of_ledger and guarantee.status is Status.CLAIMED
+    if claimed and guarantee.adjacency is not Adjacency.UNSTATED:
+        yield f"{name!r} is only claimed, and no neighbours are stated for what does not follow"
     fits = of_ledger and (guarantee.notion is Notion.APPROXIMATE_DP or guarantee.delta > 0)
     for field in ("follows", "floor"):
         if getattr(guarantee, field) is not None and not fits:

@@ -151,7 +151,8 @@ def bounds(ledger: Ledger, log_delta: float | None, precision: float, near: floa
 
     Raises NoBound.
     """
-    tail = (-40.0 if log_delta is None else log_delta - 25.0) - math.log(sum(event.steps for event in ledger.events))
+    steps = sum(event.steps for event in ledger.events)
+    tail = (-40.0 if log_delta is None else log_delta - 25.0 - _tilted(ledger, log_delta)) - math.log(steps)
     try:
         upper = _orders(ledger, tail, (log_delta, precision, near), attained_only=False)
         lower = upper
@@ -160,6 +161,19 @@ def bounds(ledger: Ledger, log_delta: float | None, precision: float, near: floa
     except (ValueError, OverflowError, MemoryError) as error:
         raise NoBound(str(error)) from None
     return Bounds(above=tuple(bound_above(kinds, grid) for kinds, grid in upper), attained=lower)
+
+
+def _tilted(ledger: Ledger, log_delta: float) -> float:
+    """By how much tilting raises the log of the mass of a step's least loss, log(1 - rate), about.
+
+    With mu = rate sqrt(steps) / noise the tilt is about sqrt(-2 log delta) / mu. A poor guess only makes bounds looser.
+    """
+    ratios = [
+        event.noise_multiplier / math.sqrt(event.steps)
+        for event in ledger.events
+        if isinstance(event, SampledGaussian) and event.sample_rate < 1
+    ]
+    return min(1000.0, math.sqrt(-2 * log_delta) * max(ratios, default=0.0))
 
 
 def _orders(
