@@ -14,6 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
+pytest_plugins = ("tests.reports_verified",)
+
 #: numpy dtype -> the format's name. Plain uint16 arrays stand for bfloat16, which numpy lacks.
 _NAMES = {
     "float64": "F64",

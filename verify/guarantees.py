@@ -18,15 +18,16 @@ from privctl.domain.events import Batches, Ledger, SampledGaussian, SecretMixtur
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, Scope, Status
 from privctl.domain.mechanism import Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import apart, upward
 from privctl.domain.verdict import Outcome
-from verify.recompute import gaussian, gridded, ledger, mutual, published, secret
+from verify.recompute import gaussian, gridded, ledger, mutual, published, risk, secret
 from verify.recompute.enclosure import Enclosure
-from verify.recompute.sensitivity import TooManySteps, least_nonconvex, sensitivity
+from verify.recompute.sensitivity import TooManySteps, least_nonconvex, rounding, sensitivity
 
 #: An outcome with its reason.
 Answer = tuple[Outcome, str]
 
-#: By how much two sound bounds on an attacker's chances may differ, relatively: each has its own grid.
+#: Bounds on an attacker's chances that differ by less, relatively, as two sound ones may, do not contradict each other.
 _GRIDS = 1e-4
 _ROUNDING = 1e-9
 #: A claim that two accountants place this closely together, relatively, is not in doubt.
@@ -56,12 +57,13 @@ def _regime(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
     if guarantee.scope is Scope.ALL_CANDIDATES:
         noise = min((noise, *mechanism.candidate_stddevs))
     told = guarantee.sensitivity
-    if told is None or not math.isclose(told, bound, rel_tol=_ROUNDING):
+    if told is None or not math.isclose(told, bound, rel_tol=_AGREES):
         return Outcome.REFUTED, f"its sensitivity is {_number(told)}, but what follows from the facts is {bound:.9g}"
     multiplier = guarantee.noise_multiplier
-    if multiplier is None or not math.isclose(multiplier, noise / bound, rel_tol=_ROUNDING):
-        return Outcome.REFUTED, f"its noise_multiplier is {_number(multiplier)}, but the noise is {noise / bound:.9g}"
-    return _exact(guarantee, bound / noise)
+    if multiplier is None or not math.isclose(multiplier, noise / told, rel_tol=_ROUNDING):
+        return Outcome.REFUTED, f"its noise_multiplier is {_number(multiplier)}, but the noise is {noise / told:.9g}"
+    error = rounding(mechanism.training, Regime(guarantee.name))
+    return _exact(guarantee, Enclosure(bound / noise * (1 - error), bound / noise * (1 + error)))
 
 
 def _published(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
@@ -92,35 +94,40 @@ def _published(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
         return Outcome.INCONCLUSIVE, "it lies between what one training is known to reach and what is proved for all"
     return Outcome.REFUTED, (
         f"for losses like -C|w| these facts let zeroing one example move the weights by {least:.6g}: "
-        + _halfspace(epsilon, least / noise, found)
-        + f", not {delta:g}; the epsilon that follows is {gaussian.epsilon_at(delta, least / noise).upper:.6g}"
+        + _halfspace(epsilon, least / noise, delta)
+        + f"; the epsilon that follows is {gaussian.epsilon_at(delta, least / noise).upper:.6g}"
     )
 
 
-def _exact(guarantee: Guarantee, mu: float) -> Answer:
-    """One Gaussian of shift ``mu``, in ball arithmetic."""
+def _exact(guarantee: Guarantee, mu: Enclosure) -> Answer:
+    """One Gaussian whose shift is within ``mu``, in ball arithmetic."""
     if guarantee.epsilon is None:
         return Outcome.CONSISTENT, "it claims no finite epsilon"
-    if guarantee.delta == 0:
+    epsilon, delta = guarantee.epsilon, guarantee.delta
+    if delta == 0:
         return Outcome.REFUTED, "Gaussian noise has no finite epsilon at delta 0"
-    found = gaussian.delta_at(guarantee.epsilon, mu)
-    holds = found.at_most(guarantee.delta)
+    found = Enclosure(gaussian.delta_at(epsilon, mu.lower).lower, gaussian.delta_at(epsilon, mu.upper).upper)
+    holds = found.at_most(delta)
     if holds:
-        return Outcome.PROVED, f"delta at this epsilon is at most {found.upper:.6g} (shift {mu:.6g}, ball arithmetic)"
+        told = f"delta at this epsilon is at most {upward(found.upper)} (shift {mu.upper:.6g}, ball arithmetic)"
+        return Outcome.PROVED, told
     if holds is None:
-        return Outcome.INCONCLUSIVE, f"delta at this epsilon lies {found}"
+        low, high, said = apart(found.lower, found.upper, delta)
+        return Outcome.INCONCLUSIVE, f"delta at this epsilon lies between {low} and {high}, and {said} may be right"
+    follows = gaussian.epsilon_at(delta, mu.upper).upper
     return Outcome.REFUTED, (
-        _halfspace(guarantee.epsilon, mu, found)
-        + f", not {guarantee.delta:g}; the epsilon that follows is {gaussian.epsilon_at(guarantee.delta, mu).upper:.9g}"
+        f"{_halfspace(epsilon, mu.lower, delta)}; the epsilon that follows is {apart(follows, epsilon)[0]}"
     )
 
 
-def _halfspace(epsilon: float, mu: float, found: Enclosure) -> str:
+def _halfspace(epsilon: float, mu: float, claimed: float) -> str:
+    """The event that shows delta at ``epsilon`` to be above ``claimed`` where the shift is ``mu``."""
     edge = epsilon / mu - mu / 2
+    found, said = apart(gaussian.delta_at(epsilon, mu).lower, claimed)
     return (
         f"the event 'the output lies more than {edge:.6g} deviations along the shift' has probability "
-        f"{ndtr(-edge):.6g} with it and {ndtr(-edge - mu):.6g} without, so delta is {found.lower:.6g} at epsilon "
-        f"{epsilon:.6g}"
+        f"{ndtr(-edge):.6g} with it and {ndtr(-edge - mu):.6g} without, so delta is {found} at epsilon {epsilon:.6g}, "
+        f"not {said}"
     )
 
 
@@ -153,30 +160,50 @@ def events(report: PrivacyReport, guarantee: Guarantee) -> Answer:
 
 
 _STANDING = (Status.PROVED, Status.CONDITIONAL)
+#: It speaks of another ledger than the report's: of measurements as a paper makes them.
+_OF_ANOTHER = "dpquant, measurements as its paper makes and accounts for them"
+
+
+def false_beside(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    """What is wrong with the epsilon that follows, and the floor, beside a number that is not a bound itself."""
+    if (guarantee.follows is None and guarantee.floor is None) or guarantee.name == _OF_ANOTHER:
+        return
+    check = verifier_of(report, guarantee)
+    if check is events:
+        outcome, reason = events(report, replace(guarantee, epsilon=None, risks=()))
+        if outcome is Outcome.REFUTED:
+            yield reason
 
 
 def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:
-    claims = [value for value in (guarantee.epsilon, guarantee.follows, guarantee.floor) if value is not None]
+    claimed, follows, floor = guarantee.epsilon, guarantee.follows, guarantee.floor
+    claims = [value for value in (claimed, follows) if value is not None]
     if guarantee.delta == 0:
         found = ledger.pure_epsilon(whole)
-    elif claims or guarantee.status in _STANDING:
-        found = ledger.epsilon_of(whole, guarantee.delta, claims)
+    elif claims or floor is not None or guarantee.status in _STANDING:
+        found = ledger.epsilon_of(whole, guarantee.delta, claims, () if floor is None else (floor,))
     else:
         return Outcome.CONSISTENT, "it claims no finite epsilon"
-    claimed, follows, floor = guarantee.epsilon, guarantee.follows, guarantee.floor
+    at = f"epsilon at delta {guarantee.delta:g}"
     if follows is not None and found.at_most(follows) is False:
-        return Outcome.REFUTED, f"it says that {follows:.9g} follows, but epsilon is at least {found.lower:.9g}"
+        said, least = apart(follows, found.lower)
+        return Outcome.REFUTED, f"it says that {said} follows, but epsilon is at least {least}"
     if floor is not None and floor > found.upper * (1 + _ROUNDING):
-        return Outcome.REFUTED, f"it says that none below {floor:.9g} holds, but {found.upper:.9g} does"
+        said, most = apart(floor, found.upper)
+        return Outcome.REFUTED, f"it says that none below {said} holds, but {most} does"
+    if floor is not None and floor > found.lower * (1 + _GRIDS):
+        said, least = apart(floor, found.lower)
+        return Outcome.INCONCLUSIVE, f"it says that none below {said} holds, which is shown for none below {least} only"
     if claimed is None:
         return Outcome.CONSISTENT, f"it claims no finite epsilon; {_finite(found.upper)} follows"
     holds = found.at_most(claimed)
+    low, high, said = apart(found.lower, found.upper, claimed)
     if holds:
-        return Outcome.PROVED, f"epsilon at delta {guarantee.delta:g} is at most {found.upper:.9g}"
+        return Outcome.PROVED, f"{at} is at most {upward(found.upper, 9)}"
     if holds is None and found.upper <= claimed * (1 + _AGREES):
-        return Outcome.CONSISTENT, f"epsilon at delta {guarantee.delta:g} lies {found}, the claim up to rounding"
+        return Outcome.CONSISTENT, f"{at} lies between {low} and {high}: {said}, up to rounding"
     if holds is None:
-        return Outcome.INCONCLUSIVE, f"epsilon at delta {guarantee.delta:g} lies {found}, so the claim may be right"
+        return Outcome.INCONCLUSIVE, f"{at} lies between {low} and {high}, so {said} may be right"
     return Outcome.REFUTED, f"{_witness(whole, guarantee, claimed)}; the epsilon that follows is {_finite(found.upper)}"
 
 
@@ -184,7 +211,7 @@ def _witness(whole: Ledger, guarantee: Guarantee, claimed: float) -> str:
     mu = ledger.exact_shift(whole)
     if mu is not None:
         seen = " (seen by somebody who knows the order of the records)" if _shuffled(whole) else ""
-        return _halfspace(claimed, mu, gaussian.delta_at(claimed, mu)) + seen
+        return _halfspace(claimed, mu, guarantee.delta) + seen
     if guarantee.delta == 0:
         return "one step's loss can be as large as its bound"
     near = ledger.epsilon_of(whole, guarantee.delta).upper
@@ -194,21 +221,25 @@ def _witness(whole: Ledger, guarantee: Guarantee, claimed: float) -> str:
 def _with_risks(whole: Ledger, guarantee: Guarantee, answer: Answer) -> Answer:
     """The answer, unless an attacker can do more than the guarantee says."""
     one_order = guarantee.notion is Notion.SECRET_PROTECTION
-    for risk in guarantee.risks:
-        if risk.measure is RiskMeasure.ADVANTAGE:
-            found = ledger.advantage(whole)
-        elif risk.measure in (RiskMeasure.TRUE_POSITIVE_RATE, RiskMeasure.POSTERIOR) and risk.at is not None:
-            found = ledger.power(whole, risk.at, present_only=one_order)
+    for each in guarantee.risks:
+        if each.measure is RiskMeasure.ADVANTAGE:
+            found = risk.advantage(whole, each.bound)
+        elif each.measure in (RiskMeasure.TRUE_POSITIVE_RATE, RiskMeasure.POSTERIOR) and each.at is not None:
+            found = risk.power(whole, each.at, each.bound, present_only=one_order)
         else:
-            return Outcome.INCONCLUSIVE, f"no verifier knows the risk {risk.measure}"
-        at = "" if risk.at is None else f" at {risk.at:g}"
-        if found.lower > risk.bound * (1 + _ROUNDING):
+            return Outcome.INCONCLUSIVE, f"no verifier knows the risk {each.measure}"
+        what = f"the {each.measure}" if each.at is None else f"the {each.measure} at {each.at:g}"
+        low, high, said = apart(found.lower, found.upper, each.bound)
+        holds = found.at_most(each.bound)
+        if holds is False:
             return Outcome.REFUTED, (
-                f"it says the {risk.measure}{at} is at most {risk.bound:.6g}, but a test of the sum of rounded losses "
-                f"reaches {found.lower:.6g}"
+                f"it says {what} is at most {said}, but a test of the sum of rounded losses reaches {low}"
             )
-        if found.upper > risk.bound * (1 + _GRIDS):
-            return Outcome.INCONCLUSIVE, f"the {risk.measure}{at} lies {found}, and {risk.bound:.6g} is not proved"
+        if holds is None and found.upper > each.bound * (1 + _GRIDS):
+            return Outcome.INCONCLUSIVE, f"{what} lies between {low} and {high}, and {said} is not proved"
+        if holds is None and answer[0] is Outcome.PROVED:
+            reason = f"{answer[1]}; {what} is at most {high}, which is {said} up to {_GRIDS:g} of it"
+            answer = Outcome.CONSISTENT, reason
     return answer
 
 
@@ -238,8 +269,9 @@ def _shuffled(whole: Ledger) -> bool:
 
 def sign_bits(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     """Published signs: nats by the chain rule, what they allow, and the delta that nothing goes below."""
-    event = report.mechanism
-    assert isinstance(event, SignBits)
+    event = report.mechanism if isinstance(report.mechanism, SignBits) else _signs_of(report)
+    if event is None:
+        return Outcome.INCONCLUSIVE, "the parameters do not say how many signs were published"
     if guarantee.notion is Notion.APPROXIMATE_DP:
         return _unavoidable(event, guarantee)
     nats = mutual.nats(event)
@@ -252,16 +284,24 @@ def sign_bits(report: PrivacyReport, guarantee: Guarantee) -> Answer:
             f"{_number(guarantee.epsilon)}"
         )
     measures = {RiskMeasure.ADVANTAGE: mutual.total_variation, RiskMeasure.AUC: mutual.auc}
-    for risk in guarantee.risks:
-        if risk.measure not in measures:
-            return Outcome.INCONCLUSIVE, f"no verifier knows the risk {risk.measure} of nats"
-        allowed = measures[risk.measure](nats)
-        if allowed.lower > risk.bound * (1 + _ROUNDING):
-            return (
-                Outcome.REFUTED,
-                f"{nats:.6g} nats allow a {risk.measure} of {allowed.lower:.9g}, not {risk.bound:.9g}",
-            )
+    for each in guarantee.risks:
+        if each.measure not in measures:
+            return Outcome.INCONCLUSIVE, f"no verifier knows the risk {each.measure} of nats"
+        allowed = measures[each.measure](nats)
+        if allowed.lower > each.bound * (1 + _ROUNDING):
+            least, said = apart(allowed.lower, each.bound)
+            return Outcome.REFUTED, f"{nats:.6g} nats allow a {each.measure} of {least}, not {said}"
     return Outcome.PROVED, f"{nats:.9g} nats by the chain rule, ln 2 a sign; an average over data, no worst case"
+
+
+def _signs_of(report: PrivacyReport) -> SignBits | None:
+    """The signs of a run whose noise has a ledger: noise before a sign is taken leaves it one bit."""
+    names = {"groups": "number_of_groups", "fire_probability": "fire_probability", "sample_rate": "sample_rate",
+             "steps": "steps"}  # fmt: skip
+    try:
+        return SignBits(**{field: report.parameters[name] for field, name in names.items()})
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _unavoidable(event: SignBits, guarantee: Guarantee) -> Answer:
@@ -307,14 +347,14 @@ def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
         return Outcome.REFUTED, (
             f"its noise_multiplier is {_number(guarantee.noise_multiplier)}, the ledger's {only.noise_multiplier:.9g}"
         )
-    for risk in guarantee.risks:
-        if risk.measure is not RiskMeasure.POSTERIOR or risk.at is None:
-            return Outcome.INCONCLUSIVE, f"no verifier knows the risk {risk.measure} of a secret"
-        least = secret.posterior(nats.lower, risk.at)
+    for each in guarantee.risks:
+        if each.measure is not RiskMeasure.POSTERIOR or each.at is None:
+            return Outcome.INCONCLUSIVE, f"no verifier knows the risk {each.measure} of a secret"
+        least = secret.posterior(nats.lower, each.at)
         if guarantee.name.endswith(_CURVE):
             return _with_risks(whole, guarantee, (Outcome.PROVED, f"{nats.upper:.9g} nats and the curve, {_AGAIN}"))
-        if risk.bound < least * (1 - 1e-8):
-            return Outcome.REFUTED, f"a prior of {risk.at:g} and {nats.upper:.6g} nats allow {least:.9g}, by Fano"
+        if each.bound < least * (1 - 1e-8):
+            return Outcome.REFUTED, f"a prior of {each.at:g} and {nats.upper:.6g} nats allow {least:.9g}, by Fano"
     return (
         Outcome.PROVED,
         f"at most {nats.upper:.9g} nats about the secret, by the trapezoidal rule; Fano gives the rest",
@@ -329,6 +369,7 @@ VERIFIERS: dict[tuple[type, Notion], Verifier] = {
     (Ledger, Notion.APPROXIMATE_DP): events,
     (Ledger, Notion.SECRET_PROTECTION): secret_information,
     (SignBits, Notion.MUTUAL_INFORMATION): sign_bits,
+    (Ledger, Notion.MUTUAL_INFORMATION): sign_bits,
     (SignBits, Notion.APPROXIMATE_DP): sign_bits,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 from privctl.domain.events import Batches, Event, Ledger, RandomizedResponse, SampledGaussian, SignBits
@@ -11,12 +12,16 @@ from privctl.domain.guarantee import Adjacency, Notion, Scope
 from privctl.domain.mechanism import Calibration, ClippedTraining, Formula, Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.storage.header import elements_of
+from verify.plans import of_plan
 from verify.recompute import gaussian, gridded, published
 from verify.recompute.sensitivity import TooManySteps, sensitivity
 
 _ROUNDING = 1e-9
 #: Whole numbers in JSON may be larger than any float.
 _LARGEST = 1e300
+_UNTOUCHED = frozenset({
+    "integer type", "left out by --include or --exclude", "equal to the public base", "initial value of a statistic",
+})  # fmt: skip
 
 
 def contradictions(report: PrivacyReport) -> Iterator[str]:
@@ -70,6 +75,10 @@ def _noise(report: PrivacyReport) -> Iterator[str]:
     for guarantee in report.guarantees:
         if guarantee.name == "published":
             yield from _compare("epsilon of 'published'", guarantee.epsilon, float(epsilon), "the noise was made for")
+            shift = published.shift(mechanism.training)
+            yield from _compare("sensitivity of 'published'", guarantee.sensitivity, shift, "the paper's formula gives")
+            if guarantee.adjacency is not Adjacency.UNSTATED or guarantee.notion is not Notion.APPROXIMATE_DP:
+                yield "'published' states neighbours or a notion of privacy, and the paper states none"
         if guarantee.scope is Scope.ALL_CANDIDATES and len(mechanism.candidate_stddevs) < 2:
             yield f"{guarantee.name!r} speaks of all candidates, but there is one"
 
@@ -103,6 +112,9 @@ def _tensors(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
     untouched, tied = report.parameters.get("tensors_untouched"), report.parameters.get("tensors_tied")
     if not tensors or not isinstance(untouched, dict) or not isinstance(tied, list):
         return
+    for name in sorted(untouched):
+        if str(untouched[name]) not in _UNTOUCHED:
+            yield f"tensor {name!r} is said to have no noise for a reason that privctl does not have: {untouched[name]}"
     noised = {name: t for name, t in tensors.items() if name not in untouched}
     yield from _compare(
         "tensors_noised", report.parameters.get("tensors_noised"), len(noised), "the tensors listed are"
@@ -115,6 +127,9 @@ def _tensors(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
 
 def _retrain(report: PrivacyReport) -> Iterator[str]:
     said, mechanism = report.parameters, report.mechanism
+    method = str(said.get("method"))
+    if not isinstance(mechanism, _OF_METHOD.get(method, ())):
+        yield f"its mechanism is not one of the method {method!r}"
     if isinstance(mechanism, ClippedTraining):
         for name in ("clip_norm", "learning_rate", "momentum", "beta1", "beta2", "weight_decay"):
             if name in said:
@@ -127,14 +142,23 @@ def _retrain(report: PrivacyReport) -> Iterator[str]:
             "parameter sample_rate", said.get("sample_rate"), batch / examples, "batch_size / examples is"
         )
     if isinstance(mechanism, SignBits):
-        pairs = {
-            "groups": "number_of_groups", "fire_probability": "fire_probability", "sample_rate": "sample_rate",
-            "steps": "steps",
-        }  # fmt: skip
-        for name, key in pairs.items():
-            yield from _compare(f"mechanism's {name}", getattr(mechanism, name), said.get(key), f"parameter {key} says")
+        yield from _published_signs(mechanism, said)
     if isinstance(mechanism, Ledger):
         yield from (_ferret if said.get("method") == "ferret" else _sampled)(mechanism, said)
+
+
+def _published_signs(mechanism: SignBits, said: Mapping[str, Any]) -> Iterator[str]:
+    """FERRET as published: the signs of the recipe, all that fired."""
+    yield from _compare("release", said.get("release"), "published", "signs as they are is")
+    groups = said.get("fired_by_group")
+    if isinstance(groups, list):
+        yield from _compare("fired", said.get("fired"), sum(groups), "the groups together fired")
+    pairs = {
+        "groups": "number_of_groups", "fire_probability": "fire_probability", "sample_rate": "sample_rate",
+        "steps": "steps",
+    }  # fmt: skip
+    for name, key in pairs.items():
+        yield from _compare(f"mechanism's {name}", getattr(mechanism, name), said.get(key), f"parameter {key} says")
 
 
 def _sampled(ledger: Ledger, said: Mapping[str, Any]) -> Iterator[str]:
@@ -215,36 +239,13 @@ def _values(event: Event, said: Mapping[str, Any]) -> int:
     return round((noise / (2 * event.noise_multiplier)) ** 2)
 
 
-def _account(report: PrivacyReport) -> Iterator[str]:
-    said, mechanism = report.parameters, report.mechanism
-    event = mechanism.events[0] if isinstance(mechanism, Ledger) and len(mechanism.events) == 1 else mechanism
-    if isinstance(event, Ledger) or event is None:
-        return
-    found = said.get("found")
-    for name in ("noise_multiplier", "sample_rate", "steps", "scale", "fire_probability", "groups", "bits", "batches"):
-        if name in said and hasattr(event, name):
-            yield from _compare(f"mechanism's {name}", getattr(event, name), said[name], "the parameters say")
-    if "dataset_size" in said and "batch_size" in said and hasattr(event, "sample_rate"):
-        rate = said["batch_size"] / said["dataset_size"]
-        yield from _compare("mechanism's sample_rate", event.sample_rate, rate, "batch_size / dataset_size is")
-    for name, value in found.items() if isinstance(found, dict) else ():
-        field = _SOLVED.get(name, "")
-        if hasattr(event, field):
-            yield from _compare(f"mechanism's {field}", getattr(event, field), value, "found is")
-    by_noise = isinstance(event, SampledGaussian) and said.get("epsilon") is None
-    for guarantee in report.guarantees if by_noise else ():
-        if guarantee.noise_multiplier is not None:
-            here = getattr(event, "noise_multiplier", None)
-            yield from _compare(f"noise multiplier of {guarantee.name!r}", guarantee.noise_multiplier, here, "it is")
-
-
-#: What a plan may have looked for -> the field of its event.
-_SOLVED = {
-    "noise multiplier": "noise_multiplier", "fire probability": "fire_probability", "scale": "scale",
-    "bit epsilon": "epsilon",
+#: Method of training -> what its report may say touched the data.
+_OF_METHOD: dict[str, tuple[type, ...]] = {
+    "plain": (NoneType,), "clipped": (ClippedTraining,), "dp-sgd": (Ledger,), "dpquant": (Ledger, NoneType),
+    "ferret": (Ledger, SignBits, NoneType),
 }  # fmt: skip
 _OF_STEP: dict[str, Callable[[PrivacyReport], Iterator[str]]] = {
     "noise": _noise,
     "retrain": _retrain,
-    "account": _account,
+    "account": of_plan,
 }

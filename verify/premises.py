@@ -20,6 +20,8 @@ _NEVER_ENFORCED = frozenset({
     "tied-tensors", "separate-tensors", "unrounded-weights", "integer-tensors", "excluded-tensors", "frozen-tensors",
     "initial-statistics", "vocabulary", "labels", "plan", "book of secrets", "priors", "pairwise form",
 })  # fmt: skip
+#: Conditions that are looked at, not brought about.
+_CHECKED = frozenset({"step-size", "plan's numbers"})
 _OF_REGIME = {
     str(Regime.CONVEX): ("convex-loss", "clipping-keeps-convexity", "step-size"),
     str(Regime.STRONGLY_CONVEX): ("strongly-convex-loss", "clipping-inactive", "step-size"),
@@ -63,6 +65,10 @@ def faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Privac
     yield from _of_names(report, states)
     for name, state in states.items():
         yield from _unborne(report, name, state, parents)
+        if (state is AssumptionState.ENFORCED and name in _CHECKED) or (
+            state is AssumptionState.CHECKED and (name not in _CHECKED)
+        ):
+            yield f"its assumption {name!r} is said to be {state}, which no part of privctl does with it"
 
 
 def _unit(report: PrivacyReport, guarantee: Guarantee) -> PrivacyUnit:
@@ -83,11 +89,7 @@ def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
         yield from _of_tensors(report)
         return
     if report.step == "retrain":
-        of_secret = guarantee.notion is Notion.SECRET_PROTECTION
-        planned = "plan" in report.parameters
-        if report.parameters.get("frozen_norm_layers"):
-            yield "normalisation statistics"
-        yield from _OF_PLAN if of_secret else (*_OF_TRAINING, "plan" if planned else "number of examples")
+        yield from _of_training(report, guarantee)
     if guarantee.notion is Notion.MUTUAL_INFORMATION:
         yield "public masks"
         return
@@ -100,6 +102,15 @@ def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
             yield "secret noise"
             if report.parameters.get("method") == "ferret":
                 yield "public masks"
+
+
+def _of_training(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    if report.parameters.get("frozen_norm_layers"):
+        yield "normalisation statistics"
+    if guarantee.notion is Notion.SECRET_PROTECTION:
+        yield from _OF_PLAN
+        return
+    yield from (*_OF_TRAINING, "plan" if "plan" in report.parameters else "number of examples")
 
 
 def _of_names(report: PrivacyReport, states: Mapping[str, AssumptionState]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,14 +18,17 @@ from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import Advance, NamedFiles, TensorHasher, hash_tensors, silent
 from privctl.storage.reader import SafetensorsFile, read_named_text
-from verify.guarantees import Answer, Verifier, titles, verifier_of
+from verify.guarantees import Answer, Verifier, false_beside, titles, verifier_of
 from verify.integrity import Link, check_chain
 from verify.measured.noise import LEVEL, Measured, complaints, measure
 from verify.parameters import contradictions
 from verify.planned import Part, parts_of
+from verify.plans import of_file
 from verify.premises import faults
 from verify.recompute.book import check_book
 from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
+from verify.whole import STEPS, gaps
+from verify.wording import unknown
 
 _MODEL = "model"
 #: No step states more than a dozen; each takes up to some seconds.
@@ -101,6 +105,10 @@ def verify(
     found += [
         Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=sentence) for sentence in contradictions(report)
     ]
+    found += [Verdict(subject="report", outcome=Outcome.REFUTED, reason=sentence) for sentence in gaps(report)]
+    found += _unknown(report, parents)
+    found += of_file(path, report)
+    found += _said_before(path, report)
     found += _plans(path, report)
     noise, evidence = _noise(report, measured)
     found += noise
@@ -123,6 +131,44 @@ def recompute(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport
     ]
     judged = _guarantees(path, report, parents, lambda text: None)
     return (*wrong, *(each.verdict for each in judged))
+
+
+def _said_before(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
+    """The verdicts of an earlier verification, found again: none stands that is better than what is found now."""
+    if report.step != "verify":
+        return
+    if len(report.parents) != 1:
+        reason = f"it names {len(report.parents)} reports that it verified, and not one"
+        yield Verdict(subject="report", outcome=Outcome.INCONCLUSIVE, reason=reason)
+        return
+    place = Path(os.path.normpath(path.parent.absolute() / report.parents[0].path))
+    if not os.path.isfile(place) or NamedFiles().digest(place) != report.parents[0].digest:
+        return  # the chain's verdict says so
+    parent = read(place)
+    if parent.step == "verify":
+        return  # the chain goes on, and each is verified by itself
+    now = Counter((v.subject, v.outcome, v.status) for v in verify(place, parent).verdicts)
+    said = Counter((v.subject, v.outcome, v.status) for v in report.verdicts)
+    for (subject, outcome, _), count in (now - said).items():
+        worst = Outcome.REFUTED if outcome is Outcome.REFUTED else Outcome.INCONCLUSIVE
+        reason = f"{count} verdicts {outcome} on it are found now that the report does not state"
+        yield Verdict(subject=subject, outcome=worst, reason=reason)
+
+
+def _unknown(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Texts that may mean anything: of whatever status, they are what a reader goes by."""
+    if report.step not in STEPS:
+        yield Verdict(
+            subject="report", outcome=Outcome.INCONCLUSIVE, reason=f"privctl has no step of the name {report.step!r}"
+        )
+    for guarantee, title in zip(report.guarantees, titles(report), strict=True):
+        for sentence in unknown(report, guarantee):
+            yield Verdict(subject=title, outcome=Outcome.INCONCLUSIVE, reason=sentence)
+        # What its assumptions say of the run they say whatever becomes of the number.
+        if guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
+            premises = faults(report, guarantee, parents) if guarantee.assumptions else ()
+            for sentence in (*premises, *false_beside(report, guarantee)):
+                yield Verdict(subject=title, outcome=Outcome.REFUTED, reason=sentence)
 
 
 def _located(path: Path, artifact: Artifact) -> Path:

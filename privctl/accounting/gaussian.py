@@ -22,6 +22,10 @@ ACCOUNTANT = "analytic Gaussian (Balle-Wang 2018), exact"
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 #: Above this argument Mills' ratio of its negative overflows soon and the complement is used.
 _FAR = 25.0
+#: Unit roundoff times what the error bounds below leave out, with room to spare (3 is the most that was measured).
+_ROUNDING = 8 * 2.0**-53
+#: By how much a quotient such as sensitivity / noise may be too small, relatively.
+_QUOTIENT = 4 * 2.0**-53
 #: Shifts beyond this have an epsilon (about mu^2 / 2) that floats can no longer hold; no finite bound is reported.
 _VACUOUS = 1e150
 
@@ -44,45 +48,85 @@ def log_delta(epsilon: float, mu: float) -> float:
     return log_density + math.log(difference) if difference > 0 else -math.inf
 
 
+def log_delta_above(epsilon: float, mu: float, errors: int = 1) -> float:
+    """As ``log_delta``, never below the truth: its rounding is added, and that of a quotient ``mu``.
+
+    With a as there, rounding a shifts the logarithm by (|a| + 1) |da|, and Mills' ratios cancel for small ``mu``.
+    What met a target by 3 ``errors`` meets it by one at every float nearby.
+    """
+    mu *= 1 + _QUOTIENT
+    found = log_delta(epsilon, mu)
+    if not math.isfinite(found):
+        return found if mu == 0 else max(found, math.log(mu) - _LOG_SQRT_2PI)  # delta at epsilon 0 is below this
+    a = mu / 2 - epsilon / mu
+    error = (max(0.0, -a) + 2) * (mu / 2 + epsilon / mu) + a * a + abs(found) + 4
+    if a <= _FAR:
+        near, far = mills(-a), mills(mu - a)
+        error += (near + far) / (near - far) * (1 + abs(a) + min(mu, 40.0))
+    return min(0.0, found + errors * _ROUNDING * error)
+
+
 def delta_at(epsilon: float, mu: float) -> float:
     """The smallest delta at ``epsilon`` for shift ``mu`` = sensitivity / standard deviation."""
     return math.exp(log_delta(epsilon, mu))
 
 
 def epsilon_at(delta: float, mu: float) -> float:
-    """The smallest epsilon at ``delta`` for shift ``mu``, to about 1e-11 relative in delta.
+    """The smallest epsilon at ``delta`` for shift ``mu``, rounded up: to about 1e-11 relative in delta, never below.
 
     0 where even epsilon 0 has no larger delta.
     """
     fraction("delta", delta)
-    target = math.log(delta)
-    if log_delta(0.0, mu) <= target:
+    target = _log_below(delta)
+    if log_delta_above(0.0, mu) <= target:
         return 0.0
     # Privacy loss is N(mu^2/2, mu^2): at this many deviations its tail alone is below delta.
-    high = mu * mu / 2 + mu * (2 + math.sqrt(-2 * target))
-    return _switch(lambda epsilon: log_delta(epsilon, mu) <= target, 0.0, high)[1]
+    high = (mu * mu / 2 + mu * (2 + math.sqrt(-2 * target))) * (1 + 2 * _QUOTIENT)
+    return _switch(lambda epsilon: log_delta_above(epsilon, mu) <= target, 0.0, high)[1]
+
+
+def epsilon_floor_at(delta: float, mu: float) -> float:
+    """As ``epsilon_at``, rounded down: no epsilon below this has so small a delta."""
+    fraction("delta", delta)
+    found, slack = epsilon_at(delta, mu), 2 * _QUOTIENT
+    # One unit of rounding at a time until delta there is above the target for certain.
+    while found > 0 and _log_delta_below(found, mu) < math.log(delta):
+        found, slack = found * (1 - slack), 2 * slack
+    return found
 
 
 def shift_at(epsilon: float, delta: float) -> float:
-    """The largest shift mu = sensitivity / standard deviation that is (epsilon, delta)-DP, as exactly as epsilon_at."""
+    """The largest shift mu = sensitivity / standard deviation that is (epsilon, delta)-DP, rounded down.
+
+    It leaves room for more rounding: a shift as near to it as floats are has an ``epsilon_at`` of at most ``epsilon``.
+    """
     at_least("epsilon", epsilon, 0)
     fraction("delta", delta)
-    target = math.log(delta)
+    target = _log_below(delta)
     high = 1.0
-    while log_delta(epsilon, high) <= target:
+    while log_delta_above(epsilon, high) <= target:
         high *= 2
-    return _switch(lambda mu: log_delta(epsilon, mu) > target, 0.0, high)[0]
+    return _switch(lambda mu: log_delta_above(epsilon, mu, 3) > target, 0.0, high)[0] * (1 - 4 * _QUOTIENT)
 
 
 def noise_multiplier_for(epsilon: float, delta: float) -> float:
-    """The smallest noise standard deviation / sensitivity that is (epsilon, delta)-DP.
+    """The smallest noise standard deviation / sensitivity that is (epsilon, delta)-DP, rounded up as ``shift_at``.
 
     Example: epsilon 1, delta 1e-5 gives 3.73063163481594.
     """
-    multiplier = 1.0 / shift_at(epsilon, delta)
-    while log_delta(epsilon, 1.0 / multiplier) > math.log(delta):
-        multiplier = math.nextafter(multiplier, math.inf)
-    return multiplier
+    return 1.0 / shift_at(epsilon, delta)
+
+
+def _log_below(delta: float) -> float:
+    """The logarithm of ``delta``, rounded down."""
+    found = math.log(delta)
+    return found - 2.0**-51 * abs(found)
+
+
+def _log_delta_below(epsilon: float, mu: float) -> float:
+    """As ``log_delta_above``, never above the truth: the error is as much on this side."""
+    found = log_delta(epsilon, mu * (1 - _QUOTIENT))
+    return found - 2 * abs(log_delta_above(epsilon, mu) - found)
 
 
 def _switch(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:

@@ -100,7 +100,7 @@ def epsilon_floor(ledger: Ledger, delta: float, *, precision: float = FINE) -> f
     ledger = Ledger(events=tuple(_rarer(event) for event in ledger.events))
     exact = gaussian_shift(ledger)
     if exact is not None:
-        return gaussian.epsilon_at(delta, exact) * (1 - 1e-10) if exact else 0.0
+        return gaussian.epsilon_floor_at(delta, exact) if exact else 0.0
     once = _once(ledger, delta)
     if once is not None:
         return once[0]

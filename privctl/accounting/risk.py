@@ -23,6 +23,8 @@ from privctl.domain.guarantee import Risk, RiskMeasure
 
 #: False positive rates at which a report states the best true positive rate.
 RATES = (0.01, 0.001)
+#: By how much what is stated is raised, relatively: where it comes from a grid, and from a formula.
+_RAISED, _ROUNDED = 1e-4, 1e-11
 
 
 class TradeOff(Protocol):
@@ -146,14 +148,19 @@ def line(epsilon: float, delta: float) -> TradeOff:
 def risks(curve: TradeOff, priors: Sequence[float] = ()) -> tuple[Risk, ...]:
     """The bounds a report states: advantage, true positive rates at low false positive rates, and posteriors.
 
-    A posterior is the largest chance of guessing a secret whose most likely value has the prior's probability.
+    A posterior is the largest chance of guessing a secret whose most likely value has the prior's probability. All are
+    rounded up: by a ten-thousandth, which two sound grids may differ by, and by next to nothing where there is none.
     """
-    found = [Risk(measure=RiskMeasure.ADVANTAGE, bound=curve.advantage())]
-    found += [
-        Risk(measure=RiskMeasure.TRUE_POSITIVE_RATE, bound=curve.true_positive_rate(rate), at=rate) for rate in RATES
-    ]
-    found += [Risk(measure=RiskMeasure.POSTERIOR, bound=curve.true_positive_rate(prior), at=prior) for prior in priors]
+    more = _ROUNDED if isinstance(curve, GaussianTradeOff) else _RAISED
+    found = [Risk(measure=RiskMeasure.ADVANTAGE, bound=_stated(curve.advantage(), more))]
+    for measure, rates in ((RiskMeasure.TRUE_POSITIVE_RATE, RATES), (RiskMeasure.POSTERIOR, priors)):
+        found += [Risk(measure=measure, bound=_stated(curve.true_positive_rate(rate), more), at=rate) for rate in rates]
     return tuple(found)
+
+
+def _stated(chance: float, more: float) -> float:
+    """``chance`` as a report states it, raised by ``more`` of it, so that others who compute it find no more."""
+    return min(1.0, chance * (1 + more))
 
 
 def _kink(epsilon: float, delta: float) -> float:

@@ -77,6 +77,7 @@ def account(**options: Any) -> None:
     from privctl.codec import encode
     from privctl.planning.report import report_of
     from privctl.progress import note
+    from privctl.reports import file_artifact
     from privctl.storage.atomic import require_absent, write_bytes
 
     if to_standard_output(options["output"]):
@@ -94,7 +95,10 @@ def account(**options: Any) -> None:
     except ValueError as error:
         raise UsageFault(_flagged(str(error))) from None
     said = {k: list(v) if isinstance(v, tuple) else v for k, v in options.items() if k in given - _NOT_REPORTED}
-    text = encode(report_of(plan, said))
+    inputs = []
+    if options["ledger"]:
+        inputs.append(file_artifact("ledger", Path(options["ledger"]), output or Path("plan.report.json")))
+    text = encode(report_of(plan, said, inputs))
     show(text if options["as_json"] else _rendered(plan), as_json=options["as_json"])
     for path, content in ((plot, drawn), (output, text.encode())):
         if path is not None:

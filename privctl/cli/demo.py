@@ -25,33 +25,39 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the invented records.")
 @common
-def demo(output: Path | None, seed: int, as_json: bool, quiet: bool) -> None:
+@click.pass_context
+def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quiet: bool) -> None:
     """Train a small GPT-2 on invented records, add noise at several epsilons, attack each model.
 
     Needs no network and no files. One table at the end: epsilon claimed, epsilon that follows, noise, perplexity, and
-    how well an attacker tells members from non-members. Everything made stays in a folder.
+    how well an attacker tells members from non-members. Everything made stays in a folder, and every report in it is
+    verified at the end, with the exit code of privctl verify.
 
     \b
     Example:
       privctl demo -o /tmp/privctl-demo
     """
     from privctl.codec import encode
+    from privctl.demo.check import check
     from privctl.demo.story import tell
     from privctl.progress import note, progress
-    from privctl.render.demo import demo_table
+    from privctl.render.demo import demo_table, verified
     from privctl.reports import read_report
     from privctl.storage.atomic import fresh_folder, new_folder
 
     output = output or fresh_folder(Path("privctl-demo"))
     new_folder(output)
     chapters = tell(output, seed, partial(progress, quiet=quiet))
+    checked = check(output)
     if as_json:
         reports = [encode(read_report(path)).rstrip("\n") for path in sorted(output.glob("*.report.json"))]
         show("[" + ",\n".join(reports) + "]\n", as_json=True)
-        return
+        ctx.exit(checked.exit_code)
     delta = next(g.delta for chapter in chapters for g in chapter.guarantees)
-    click.echo(demo_table([_row(chapter) for chapter in chapters], delta), nl=False)
+    show(demo_table([_row(chapter) for chapter in chapters], delta))
+    show(verified(checked.reports, checked.proved, checked.false, [path.name for path in checked.failed]))
     note(f"everything is in {output}; next: privctl inspect {chapters[1].model}", quiet=quiet)
+    ctx.exit(checked.exit_code)
 
 
 def _row(chapter: Chapter) -> DemoRow:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState
 from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
 
+#: What float arithmetic may take off a bound for each of its terms (steps, or visits), relatively: all are positive.
+_TERM_ROUNDING = 16 * 2.0**-53
 #: Regimes in the order reports list them.
 REGIMES = tuple(Regime)
 
@@ -39,13 +41,17 @@ class NotApplicable:
 def sensitivity(
     training: ClippedTraining, regime: Regime, adjacency: Adjacency, dimension: int
 ) -> Sensitivity | NotApplicable:
-    """The L2 sensitivity of the final weights; ``dimension`` is their number (only Adam's bound needs it).
+    """The L2 sensitivity of the final weights, rounded up; ``dimension`` is their number (only Adam's bound needs it).
 
     ``adjacency`` is REPLACE_ONE, or ZERO_OUT (one example's gradient becomes zero, the normaliser stays).
 
     Example: E=10, N=1000, B=5, lr=5e-5, C=1, SGD: convex replace-one 2 E lr C / B = 2e-4.
     """
-    return _RULES[regime](training, adjacency, dimension)
+    found = _RULES[regime](training, adjacency, dimension)
+    if isinstance(found, NotApplicable):
+        return found
+    terms = training.epochs if regime in (Regime.CONVEX, Regime.STRONGLY_CONVEX) else training.total_steps
+    return replace(found, value=found.value * (1 + (terms + 1) * _TERM_ROUNDING))
 
 
 def _convex(t: ClippedTraining, adjacency: Adjacency, _: int) -> Sensitivity | NotApplicable:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.planning.plan import Plan
 from privctl.reports import now, versions
 
@@ -15,12 +15,16 @@ _WARNINGS = (
 )
 
 
-def report_of(plan: Plan, parameters: Mapping[str, Any]) -> PrivacyReport:
-    """Every row's guarantee; rows without an answer become omissions with their reason."""
+def report_of(plan: Plan, parameters: Mapping[str, Any], inputs: Sequence[Artifact] = ()) -> PrivacyReport:
+    """Every row's guarantee; rows without an answer become omissions with their reason.
+
+    ``inputs`` are the files that the plan was read from.
+    """
     return PrivacyReport(
         step="account",
         created=now(),
         versions=versions(("numpy", "scipy", "opacus")),
+        inputs=tuple(inputs),
         parameters={
             **parameters,
             "methods": {row.key: {"title": row.title, "seconds": round(row.seconds, 6)} for row in plan.rows},

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privctl.domain.guarantee import Guarantee, Status
+from privctl.domain.shown import downward
 from privctl.render.guarantee import attacker_text, guarantee_text
-from privctl.render.text import assumption_lines, number, paragraph, table
+from privctl.render.text import assumption_lines, bound, paragraph, table
 
 _BOUND = {
     Status.PROVED: "yes",
@@ -41,8 +42,8 @@ def account_text(
         body.append(
             [
                 row.title,
-                _value(value),
-                "none" if row.guarantee.follows is None else number(row.guarantee.follows, 4),
+                _bound(value),
+                "none" if row.guarantee.follows is None else bound(row.guarantee.follows, 4),
                 _BOUND[row.guarantee.status],
                 f"{row.seconds:.3f}",
             ]
@@ -67,8 +68,9 @@ def notions_text(rows: Sequence[AccountRow], *, heading: str, verbose: bool = Fa
     return "\n".join(parts)
 
 
-def _value(value: float | None) -> str:
-    return "none" if value is None else number(value)
+def _bound(value: float | None) -> str:
+    """An epsilon, or the noise for one: rounded up, either is on the safe side."""
+    return "none" if value is None else bound(value)
 
 
 def _behind(row: AccountRow) -> str:
@@ -81,11 +83,13 @@ def _behind(row: AccountRow) -> str:
 
 def _rests_on(main: Guarantee, *, verbose: bool) -> str:
     known = (
-        f"; no less than {number(main.floor)} for the worst data and an observer of every step" if main.floor else ""
+        f"; no less than {downward(main.floor)} for the worst data and an observer of every step" if main.floor else ""
     )
-    noise = "" if main.noise_multiplier is None else f"noise multiplier {_value(main.noise_multiplier)}, "
+    noise = "" if main.noise_multiplier is None else f"noise multiplier {_bound(main.noise_multiplier)}, "
     return (
-        paragraph(f"To rely on: {main.name}, {noise}epsilon {_value(main.epsilon)} at delta {main.delta:g}{known}.")
+        paragraph(
+            f"To rely on: {main.name}, {noise}epsilon {_bound(main.epsilon)} at delta {bound(main.delta)}{known}."
+        )
         + paragraph(f"It protects one {main.unit}, neighbours by {main.adjacency}, and holds if:")
         + assumption_lines(main.assumptions, verbose=verbose)
     )

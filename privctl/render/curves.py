@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from privctl.domain.shown import upward
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -277,7 +279,7 @@ def _step_label(curve: StepCurve) -> str:
         notes.append(f"infinite at {left_out} of {len(curve.epsilons)} points, left out")
     label = curve.label + "".join(f" ({note})" for note in notes)
     if len(epsilons) and curve.epsilons[-1] < _ENDLESS:
-        label += f": ends at ε = {epsilons[-1]:.4g}"
+        label += f": ends at ε = {upward(epsilons[-1], 4)}"
     return _wrapped(label, _LINE)
 
 

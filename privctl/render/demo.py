@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Guarantee
-from privctl.render.text import number, paragraph, table
+from privctl.render.text import bound, number, paragraph, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ def demo_table(rows: Sequence[DemoRow], delta: float) -> str:
     status = next(str(row.nonconvex.status) for row in rows if row.nonconvex)
     headings = ["model", "eps claimed", "if convex", f"any loss ({status})", "noise stddev", "perplexity", "attack AUC"]
     told = (
-        f"eps at delta {number(delta, 3)}, replacing one record. 'claimed' is the published formula's promise.",
+        f"eps at delta {bound(delta, 3)}, replacing one record. 'claimed' is the published formula's promise.",
         "'if convex' follows for a convex loss, which a GPT-2 does not have; 'any loss' needs no such assumption.",
         "'perplexity' is on records the model never saw; 'attack AUC' is 0.5 where a guess is as good.",
         "An AUC near 0.5 means that this attack found nothing, not that nothing leaks.",
@@ -48,5 +48,15 @@ def demo_table(rows: Sequence[DemoRow], delta: float) -> str:
     return "".join([table(headings, body), "\n", *(paragraph(line, indent=2, hanging=2) for line in told)])
 
 
+def verified(reports: int, proved: int, false: int, failed: Sequence[str]) -> str:
+    """What the verification of the demonstration's own reports found."""
+    if failed:
+        return paragraph(f"privctl verify does not pass {len(failed)} of {reports} reports: {', '.join(failed)}")
+    return paragraph(
+        f"privctl verify passes all {reports} reports: {proved} guarantees proved again by independent code, "
+        f"{false} published claims refuted, as the reports say"
+    )
+
+
 def _epsilon(guarantee: Guarantee | None) -> str:
-    return number(guarantee.epsilon if guarantee else None, 4)
+    return bound(guarantee.epsilon if guarantee else None, 4)

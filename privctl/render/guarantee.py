@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privctl.domain.guarantee import Guarantee, Notion, Risk, RiskMeasure, Status
-from privctl.render.text import assumption_lines, number, paragraph, status_word
+from privctl.render.text import assumption_lines, bound, paragraph, status_word
 
 
 def amount(guarantee: Guarantee) -> str:
@@ -14,9 +14,9 @@ def amount(guarantee: Guarantee) -> str:
         about = (
             "of mutual information, on average" if guarantee.notion is Notion.MUTUAL_INFORMATION else "about a secret"
         )
-        return f"{'no finite number of' if guarantee.epsilon is None else number(guarantee.epsilon)} nats {about}"
-    epsilon = "no finite epsilon" if guarantee.epsilon is None else f"epsilon {number(guarantee.epsilon)}"
-    return f"{epsilon} at delta {guarantee.delta:g}"
+        return f"{'no finite number of' if guarantee.epsilon is None else bound(guarantee.epsilon)} nats {about}"
+    epsilon = "no finite epsilon" if guarantee.epsilon is None else f"epsilon {bound(guarantee.epsilon)}"
+    return f"{epsilon} at delta {bound(guarantee.delta)}"
 
 
 def guarantee_text(guarantee: Guarantee, *, named: bool, verbose: bool) -> str:
@@ -44,11 +44,13 @@ def attacker_text(guarantee: Guarantee) -> str:
 def _risk(risk: Risk) -> str:
     if risk.measure is RiskMeasure.ADVANTAGE:
         return (
-            f"advantage (true minus false positive rate) {risk.bound:.4g}: if a fair coin decided whether a record "
-            f"was used, {50 * (1 + risk.bound):.3g} % told right"
+            f"advantage (true minus false positive rate) {bound(risk.bound, 4)}: if a fair coin decided whether a "
+            f"record was used, {50 * (1 + risk.bound):.3g} % told right"
         )
     if risk.measure is RiskMeasure.TRUE_POSITIVE_RATE:
-        return f"true positive rate {risk.bound:.4g} at {100 * (risk.at or 0):g} % false positives"
+        return f"true positive rate {bound(risk.bound, 4)} at {100 * (risk.at or 0):g} % false positives"
     if risk.measure is RiskMeasure.POSTERIOR:
-        return f"a secret's value named right with probability {risk.bound:.4g}, where a blind guess has {risk.at:g}"
-    return f"area under the ROC curve {risk.bound:.4g}"
+        return (
+            f"a secret's value named right with probability {bound(risk.bound, 4)}, where a blind guess has {risk.at:g}"
+        )
+    return f"area under the ROC curve {bound(risk.bound, 4)}"

@@ -11,7 +11,7 @@ from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport, TensorDigest
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.render.plain import plain
-from privctl.render.text import Colour, coloured, number, paragraph, short, size, table
+from privctl.render.text import Colour, bound, coloured, number, paragraph, short, size, table
 
 _MOST_DIMENSIONS = 16
 
@@ -89,7 +89,7 @@ def _content(report: PrivacyReport) -> Iterator[str]:
         yield "as the report says, not recomputed:"
     for g in report.guarantees:
         if g.scope is Scope.THIS_MODEL:
-            said = f"epsilon {number(g.epsilon)} at delta {number(g.delta)}"
+            said = f"epsilon {bound(g.epsilon)} at delta {bound(g.delta)}"
             if g.notion is Notion.SECRET_PROTECTION and not g.delta:
-                said = f"{number(g.epsilon)} nats about a secret at most"
+                said = f"{bound(g.epsilon)} nats about a secret at most"
             yield f"  {g.name}: {said}, {g.adjacency}, {g.status}"

@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from privctl.domain.shown import upward
+
 _BLUE, _RED, _GREY = "#0072B2", "#D55E00", "#6B6B6B"
 
 Array = NDArray[np.float64]
@@ -39,7 +41,7 @@ def draw(picture: LossPicture, format: Literal["svg", "png"]) -> bytes:  # noqa:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({"svg.hashsalt": "privctl", "svg.fonttype": "none", "text.parse_math": False})
         figure = Figure(figsize=(10.5, 4.2), dpi=150, layout="constrained")
-        figure.suptitle(f"{picture.name}: epsilon {picture.epsilon:.4g}, delta {picture.delta:.3g}")
+        figure.suptitle(f"{picture.name}: epsilon {upward(picture.epsilon, 4)}, delta {upward(picture.delta, 3)}")
         left, right = figure.subplots(1, 2)
         _density(left, picture)
         _deltas(right, picture)

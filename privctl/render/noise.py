@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privctl.domain.guarantee import Adjacency, Guarantee, Scope, Status
-from privctl.render.text import number, paragraph, table
+from privctl.render.text import bound, number, paragraph, table
 
 _CHANGES = {
     Adjacency.REPLACE_ONE: "one example is replaced",
@@ -48,7 +48,7 @@ def noise_table(
     body = []
     for row in rows:
         cells = [number(row.epsilon), number(row.stddev)]
-        cells += [number(_find(row, g.name)) for g in regimes]
+        cells += [bound(_find(row, g.name)) for g in regimes]
         cells += [number(row.perplexity)] if evaluated else []
         body.append([*cells, row.path])
     if original_perplexity is not None:
@@ -75,7 +75,7 @@ def _find(row: NoiseRow, name: str) -> float | None:
 def _legend(rows: Sequence[NoiseRow]) -> str:
     found = rows[0].guarantees
     change = _CHANGES[rows[0].adjacency]
-    lines = [f"epsilon at delta {number(found[0].delta)} when {change}; the report has the other adjacency too"]
+    lines = [f"epsilon at delta {bound(found[0].delta)} when {change}; the report has the other adjacency too"]
     lines += [text for status, text in _EXPLAINED.items() if any(g.status is status for g in found)]
     if len(rows) > 1:
         lines.append("candidates are nested: someone who holds several of them has what the least noisy one gives")

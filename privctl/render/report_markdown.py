@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from privctl.render.dossier import Dossier, Source
 from privctl.render.page.markup import clean
 from privctl.render.standing import MEANING, Standing, amount, protects, standing_of, verdicts_of, word_of
-from privctl.render.text import number, short
+from privctl.render.text import bound, short
 
 #: What Markdown or the HTML within it would take for markup.
 _SPECIAL = re.compile(r"[\\`*_\[\]#|~$]")
@@ -101,6 +101,6 @@ def _guarantees(source: Source) -> Iterator[str]:
     yield from (f"- {status}: {meaning}" for status, meaning in MEANING.items() if status in statuses)
     follows = [g for g in found if g.follows is not None and g.follows != g.epsilon]
     yield from (
-        f"- {plain(g.name)}: from the same noise follows epsilon {number(g.follows, 4)}" for g in follows[:_MOST]
+        f"- {plain(g.name)}: from the same noise follows epsilon {bound(g.follows, 4)}" for g in follows[:_MOST]
     )
     yield ""

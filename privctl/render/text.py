@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from privctl.domain.guarantee import Assumption, AssumptionState, Status
+from privctl.domain.shown import upward
 from privctl.domain.verdict import Outcome
 from privctl.render.plain import seen
 
@@ -169,9 +170,14 @@ def number(value: float | None, digits: int = 6) -> str:
     return "-" if value is None else f"{value:.{digits}g}"
 
 
+def bound(value: float | None, digits: int = 6) -> str:
+    """As ``number``, for what is a guarantee's: epsilon, delta, an attacker's chances. Never below ``value``."""
+    return "-" if value is None else upward(value, digits)
+
+
 def raised(value: float | None, digits: int = 4) -> str:
-    """``value`` as people write it, with a power of ten where there is one: 0.001, 6.54·10⁻⁶, 10⁻⁵."""
-    mantissa, mark, exponent = number(value, digits).partition("e")
+    """``value`` as people write it, never less, with a power of ten where there is one: 0.001, 6.55·10⁻⁶, 10⁻⁵."""
+    mantissa, mark, exponent = bound(value, digits).partition("e")
     if not mark:
         return mantissa
     power = "10" + str(int(exponent)).translate(_RAISED)

@@ -10,7 +10,7 @@ from privctl.domain.guarantee import Guarantee, Status
 from privctl.domain.report import Omission
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.render.plain import plain
-from privctl.render.text import number, outcome_word, paragraph, status_word, table
+from privctl.render.text import bound, number, outcome_word, paragraph, status_word, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def _guarantees(guarantees: Sequence[VerifiedRow]) -> Iterator[str]:
         yield "The report holds no guarantee.\n"
         return
     rows = [
-        [plain(row.verdict.subject), number(row.guarantee.epsilon), f"{row.guarantee.delta:g}",
+        [plain(row.verdict.subject), bound(row.guarantee.epsilon), bound(row.guarantee.delta),
          status_word(row.guarantee.status), outcome_word(row.verdict.outcome)]
         for row in guarantees
     ]  # fmt: skip

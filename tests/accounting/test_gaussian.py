@@ -1,6 +1,7 @@
 """The exact Gaussian mechanism against 50-digit reference values."""
 
 import math
+import random
 from itertools import pairwise
 
 import pytest
@@ -8,12 +9,14 @@ import pytest
 from privctl.accounting.gaussian import (
     delta_at,
     epsilon_at,
+    epsilon_floor_at,
     gaussian_guarantee,
     log_delta,
     noise_multiplier_for,
     shift_at,
 )
 from privctl.domain.guarantee import Adjacency, Status
+from verify.recompute import gaussian as ball
 
 # (epsilon, mu, delta), mpmath at 50 digits.
 DELTAS = [
@@ -80,8 +83,8 @@ def test_classical_formula_violates_its_claim_at_epsilon_10() -> None:
 def test_epsilon_inverts_delta_at_every_scale(mu: float, delta: float) -> None:
     epsilon = epsilon_at(delta, mu)
     if epsilon:
-        # one rounding of epsilon moves log delta by about epsilon * 1e-16 * (slope ~ a few / mu)
-        slack = 1e-9 + 10 * epsilon * 2.3e-16 * (10 + math.sqrt(-math.log(delta))) / mu
+        # one rounding of epsilon moves log delta by about epsilon * 1e-16 * (slope ~ a few / mu); a few are kept clear
+        slack = 1e-9 + 30 * epsilon * 2.3e-16 * (10 + math.sqrt(-math.log(delta))) / mu
         assert log_delta(epsilon, mu) == pytest.approx(math.log(delta), abs=slack)
 
 
@@ -130,3 +133,19 @@ def test_guarantee_carries_its_terms() -> None:
     )
     assert g.epsilon == pytest.approx(9.9972561464343003965, rel=1e-12)
     assert (g.noise_multiplier, g.sensitivity, g.adjacency) == (0.5, 0.2, Adjacency.ZERO_OUT)
+
+
+def test_what_is_stated_is_on_the_safe_side_by_ball_arithmetic() -> None:
+    drawn = random.Random(3)
+    for _ in range(300):
+        mu, delta = math.exp(drawn.uniform(math.log(1e-6), math.log(2e5))), 10 ** drawn.uniform(-14, -0.5)
+        epsilon = epsilon_at(delta, mu)
+        assert ball.delta_at(epsilon, math.nextafter(mu, math.inf)).upper <= delta
+        floor = epsilon_floor_at(delta, mu)
+        assert floor <= epsilon
+        assert floor == 0 or ball.delta_at(math.nextafter(floor, 0), mu).lower >= delta * (1 - 1e-15)
+        if epsilon > 0:
+            noise = noise_multiplier_for(epsilon, delta)
+            assert ball.delta_at(epsilon, 1 / noise).upper <= delta
+            sensitivity = 0.0123456789  # two roundings more
+            assert epsilon_at(delta, sensitivity / (sensitivity * noise)) <= epsilon

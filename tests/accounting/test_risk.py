@@ -167,8 +167,9 @@ def test_what_a_report_states() -> None:
         RiskMeasure.POSTERIOR,
         RiskMeasure.POSTERIOR,
     ]
-    assert found[0].bound == curve.advantage()
-    assert found[3].bound == curve.true_positive_rate(0.001)
+    # Raised by a ten-thousandth, which another grid may find.
+    assert found[0].bound == pytest.approx(curve.advantage() * 1.0001, rel=1e-12)
+    assert found[3].bound == pytest.approx(curve.true_positive_rate(0.001) * 1.0001, rel=1e-12)
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, math.nan])

@@ -13,6 +13,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from privctl.cli import run
+from privctl.demo.check import check
 from privctl.demo.story import EPSILONS, PROVED_EPSILON, Chapter, follows, tell
 from privctl.domain.guarantee import Status
 from privctl.domain.mechanism import Regime
@@ -51,6 +52,12 @@ def test_every_chain_is_intact(told: tuple[Chapter, ...], capsys: pytest.Capture
     for chapter in told:
         assert run(["inspect", str(chapter.model), "-q"]) == 0
     assert "retrain at" in capsys.readouterr().out
+
+
+def test_every_report_passes_verification(told: tuple[Chapter, ...]) -> None:
+    found = check(told[0].model.parent)
+    assert (found.exit_code, found.failed, found.reports) == (0, (), 12)
+    assert (found.proved, found.false) == (4 * 8 + 4, 4)
 
 
 def test_every_report_reads_back(told: tuple[Chapter, ...]) -> None:

@@ -36,7 +36,9 @@ def test_nonconvex() -> None:
 @pytest.mark.parametrize(("epochs", "expected"), [(10, 0.03154598866323411), (10**6, 0.03154735060171209)])
 def test_strongly_convex(epochs: int, expected: float) -> None:
     t = replace(PAPER, epochs=epochs, learning_rate=0.1, batch_size=10, strong_convexity=0.1)
-    assert value(t, Regime.STRONGLY_CONVEX) == pytest.approx(expected, rel=1e-12)
+    found = value(t, Regime.STRONGLY_CONVEX)
+    assert found == pytest.approx(expected, rel=1e-12 + 2e-15 * epochs)
+    assert found >= expected  # rounded up
 
 
 def test_smooth() -> None:
@@ -52,7 +54,7 @@ def test_heavy_ball() -> None:
 @pytest.mark.parametrize(("steps", "expected"), [(2000, 11816.414112980243), (100, 179.0927170749138)])
 def test_adamw(steps: int, expected: float) -> None:
     t = replace(PAPER, epochs=1, dataset_size=5 * steps, optimizer=Optimizer.ADAMW)
-    assert value(t, Regime.NONCONVEX, dimension=124_439_808) == pytest.approx(expected, rel=1e-12)
+    assert value(t, Regime.NONCONVEX, dimension=124_439_808) == pytest.approx(expected, rel=1e-11)
 
 
 def test_adam_does_not_depend_on_the_clip_norm() -> None:

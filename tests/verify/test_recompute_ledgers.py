@@ -17,7 +17,7 @@ from privctl.domain.events import (
     SampledGaussian,
     SecretMixture,
 )
-from verify.recompute import gaussian, ledger
+from verify.recompute import gaussian, ledger, risk
 from verify.recompute.ledger import NoBound, bounds, epsilon_of
 
 
@@ -159,10 +159,10 @@ def test_an_attacker_s_chances() -> None:
     # One exact Gaussian, by its formula and by the grid: 2 Phi(1/2) - 1 and Phi(Phi^-1(0.01) + 1).
     by_formula, by_grid = poisson(1, 1, 1), Ledger(events=(*poisson(1, 1, 1).events, LaplaceNoise(scale=1e7)))
     for whole in (by_formula, by_grid):
-        assert ledger.advantage(whole).near(0.38292492254802620728, 1e-4)
-        assert ledger.power(whole, 0.01).near(0.0923622481, 1e-4)
+        assert risk.advantage(whole).near(0.38292492254802620728, 1e-4)
+        assert risk.power(whole, 0.01).near(0.0923622481, 1e-4)
     rare = poisson(0.3, 1e-3, 10)
-    assert ledger.advantage(rare).upper <= 1 - 0.999**10 + 1e-15
+    assert risk.advantage(rare).upper <= 1 - 0.999**10 + 1e-15
 
 
 def test_a_witness_is_an_event_that_can_be_checked() -> None:

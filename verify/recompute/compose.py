@@ -15,14 +15,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
+from scipy.signal import lfilter
 
 from verify.recompute.pairs import MASS_ERROR, Cells, Floats
 
-#: Unit roundoff times a constant of the FFT's butterflies, with room to spare.
-_FFT_ERROR = 10 * 2.0**-53
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Transforms are taken in the longest floats there are (64 bits of mantissa on x86, 53 elsewhere).
+_LONG = np.longdouble
+#: Their unit roundoff times a constant of the FFT's butterflies, with room to spare.
+_FFT_ERROR = 5 * float(np.finfo(_LONG).eps)
+#: Logarithm of what a coefficient may be and count as 0.
+_NEGLIGIBLE = -100.0
 #: What may wrap round the grid or lie beyond it, as a log of mass under the tilted law.
 _WRAPPED = -28.0
 #: One step's loss so far above all that matters may as well be infinite.
@@ -90,7 +99,7 @@ class Law:
 def composed(weights: Sequence[tuple[Floats, Floats, int]], grid: Grid, tilt: float) -> Law:
     """The law of a sum of independent losses: (grid positions, log masses, number of times) of each kind of step."""
     spectrum, log_scale = None, 0.0
-    error, norms = 0.0, []
+    error, norms = len(weights) * math.exp(_NEGLIGIBLE), []
     bits = math.log2(grid.count) + 2
     for positions, log_masses, times in weights:
         tilted = log_masses + tilt * positions * grid.width
@@ -98,31 +107,38 @@ def composed(weights: Sequence[tuple[Floats, Floats, int]], grid: Grid, tilt: fl
         total = float(np.exp(tilted - top).sum())
         law = np.bincount((positions.astype(np.int64)) % grid.count, np.exp(tilted - top) / total, minlength=grid.count)
         log_scale += times * (top + math.log(total))
-        found = rfft(law)
-        size = np.abs(found)
+        found = np.asarray(rfft(law.astype(_LONG)), np.clongdouble)
+        size = np.abs(found.astype(np.complex128))
         # A relative error e of each coefficient in the 2-norm, raised to a power: times |.|^(times - 1).
-        norms.append((times, float(np.linalg.norm(law)), found, size))
-        with np.errstate(divide="ignore", under="ignore"):
-            raised = np.exp(times * np.log(size)) * np.exp(1j * _turned(found, times))
+        norms.append((times, float(np.linalg.norm(law)), size))
+        raised = _raised(found, size, times)
         spectrum = raised if spectrum is None else spectrum * raised
     assert spectrum is not None
-    whole = np.abs(spectrum)
-    for times, norm, _, size in norms:
+    whole = np.abs(spectrum.astype(np.complex128))
+    for times, norm, size in norms:
         with np.errstate(divide="ignore", invalid="ignore"):
             others = np.where(size > 0, whole / size, 0.0)
         # Cauchy-Schwarz over the coefficients; rfft keeps half of them.
         error += times * _FFT_ERROR * bits * norm * math.sqrt(2 * float(np.dot(others, others)) / grid.count)
     masses = irfft(spectrum, grid.count)
+    masses = np.maximum(np.roll(masses, -(grid.first % grid.count)), 0.0).astype(np.float64)
     error += _FFT_ERROR * bits * float(np.linalg.norm(masses))
-    masses = np.maximum(np.roll(masses, -(grid.first % grid.count)), 0.0)
     beyond = min(1.0, _beyond(weights, grid, tilt))
-    return Law(grid=grid, masses=masses, log_scale=log_scale, tilt=tilt, error=error, wrapped=beyond)
+    return Law(
+        grid=grid, masses=np.asarray(masses, np.float64), log_scale=log_scale, tilt=tilt, error=error, wrapped=beyond
+    )
 
 
-def _turned(found: np.ndarray[tuple[int], np.dtype[np.complex128]], times: int) -> Floats:
-    """Angles times ``times``, reduced while they are still turns."""
-    turns = np.angle(found) / (2 * math.pi)
-    return np.asarray(2 * math.pi * np.remainder(turns * times, 1.0))
+def _raised(found: NDArray[np.clongdouble], size: Floats, times: int) -> NDArray[np.clongdouble]:
+    """Coefficients to the power ``times``, those that all but vanish set to 0; angles are reduced as turns."""
+    with np.errstate(divide="ignore"):
+        held = np.flatnonzero(times * np.log(size) > _NEGLIGIBLE)
+    kept = found[held]
+    length, turn = np.exp(times * np.log(np.abs(kept))), 2 * np.arctan2(_LONG(0), _LONG(-1))
+    angle = turn * np.remainder(np.angle(kept) / turn * times, _LONG(1))
+    raised = np.zeros_like(found)
+    raised[held] = length * np.cos(angle) + 1j * (length * np.sin(angle))
+    return raised
 
 
 def _beyond(weights: Sequence[tuple[Floats, Floats, int]], grid: Grid, tilt: float) -> float:
@@ -154,7 +170,10 @@ def _logsum(values: Floats) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Upper:
-    """Delta from above. ``sums`` are those of the untilted masses, and of them times e^-loss, from each point on."""
+    """Delta from above.
+
+    ``sums`` are those of the untilted masses from each point on, and of them times e^-(loss beyond that point).
+    """
 
     law: Law
     infinite: float
@@ -167,11 +186,12 @@ class Upper:
         start = min(max(math.floor(epsilon / grid.width) - grid.first + 1, 0), grid.count)
         if start == 0:
             return 1.0  # the grid does not reach so low
-        found = max(0.0, float(self.sums[0][start]) - math.exp(min(epsilon, 700.0)) * float(self.sums[1][start]))
+        behind = epsilon - (grid.first + start) * grid.width
+        found = max(0.0, float(self.sums[0][start]) - math.exp(min(behind, 0.0)) * float(self.sums[1][start]))
         # Rounding of the transform, at every point above; then what lies above the grid.
         scale = math.exp(min(law.log_scale - law.tilt * epsilon, 700.0))
         points = min(float(grid.count), 1 / -math.expm1(-law.tilt * grid.width)) if law.tilt else float(grid.count)
-        cancelled = (_SUM_ERROR * grid.count + law.rounding) * float(self.sums[0][start])
+        cancelled = (2 * _SUM_ERROR * grid.count + law.rounding) * float(self.sums[0][start])
         return min(1.0, (found + cancelled + scale * (law.error * points + law.wrapped)) * self.growth + self.infinite)
 
 
@@ -214,9 +234,9 @@ def _event_probabilities(law: Law, sign: float, growth: float) -> Floats:
     return np.clip(mass * (growth + slack), _UNDERFLOW, 1.0)
 
 
-def _untilted(law: Law, losses: Floats, more: float = 0.0) -> Floats:
+def _untilted(law: Law, losses: Floats) -> Floats:
     with np.errstate(over="ignore", under="ignore"):
-        return np.asarray(np.exp(np.minimum(law.log_scale - (law.tilt + more) * losses, 690.0)))
+        return np.asarray(np.exp(np.minimum(law.log_scale - law.tilt * losses, 690.0)))
 
 
 Kinds = Sequence[tuple[Cells, int]]
@@ -228,11 +248,10 @@ def bound_above(kinds: Kinds, grid: Grid) -> Upper:
     placed = [(*_placed_above(cells, grid), times) for cells, times in kinds]
     alive = sum(times * (math.log1p(-infinite) if infinite < 1 else -math.inf) for _, _, infinite, times in placed)
     law = composed([(at, logs, times) for at, logs, _, times in placed], grid, grid.tilt)
-    losses = grid.losses
     with np.errstate(under="ignore"):
-        masses = law.masses * _untilted(law, losses)
-        shrunk = law.masses * _untilted(law, losses, 1.0)
-    sums = tuple(np.append(np.cumsum(part[::-1])[::-1], 0.0) for part in (masses, shrunk))
+        masses = law.masses * _untilted(law, grid.losses)
+        tails = np.cumsum(masses[::-1]), lfilter([1.0], [1.0, -math.exp(-grid.width)], masses[::-1])
+    sums = tuple(np.append(part[::-1], 0.0) for part in tails)
     growth = math.exp(2 * steps * MASS_ERROR)
     return Upper(law=law, infinite=-math.expm1(alive), growth=growth, sums=(sums[0], sums[1]))
 

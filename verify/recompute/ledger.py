@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-
-import numpy as np
+from functools import cached_property, lru_cache
 
 from privctl.domain.events import (
     Batches,
@@ -19,8 +17,8 @@ from privctl.domain.events import (
     SecretMixture,
 )
 from verify.recompute import gaussian
-from verify.recompute.compose import Grid, Lower, Upper, bound_above, bound_below, make_grid
-from verify.recompute.enclosure import Enclosure
+from verify.recompute.compose import LARGEST_GRID, Grid, Lower, Upper, bound_above, bound_below, make_grid
+from verify.recompute.enclosure import ROUNDING, Enclosure
 from verify.recompute.once import epsilon_once
 from verify.recompute.pairs import (
     Cells,
@@ -37,35 +35,56 @@ from verify.recompute.pairs import (
 from verify.recompute.visits import visits
 
 #: What the grid may add to epsilon, relatively: as finely as claims ask for.
-PRECISIONS = (1e-3, 6e-6, 1e-6)
-#: For whole trade-off curves.
-_BULK = 6e-6
+PRECISIONS = (1e-3, 6e-6, 1e-6, 1e-8)
+#: As fine as it gets where no claim is to be decided.
+_SHARP = 1e-6
 _SKETCH = 2000
+#: In each order of the neighbours, the cells of each kind of step with their number, and the grid they go on.
+Made = list[tuple[list[tuple[Cells, int]], Grid]]
 
 
 class NoBound(ValueError):
     """Nothing here bounds this ledger; the message says why."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # without slots, for what is computed when asked for
 class Bounds:
-    """Both orders of the neighbours from above and from below, sharpest near one delta."""
+    """Both orders of the neighbours from above and from below, sharpest near one delta.
+
+    ``attained`` are the steps and grids whose losses some data set meets: what bounds from below are made of.
+    """
 
     above: tuple[Upper, ...]
-    below: tuple[Lower, ...]
+    attained: Made
+
+    @cached_property
+    def below(self) -> tuple[Lower, ...]:
+        """Twice the work of ``above``, so only on demand."""
+        return tuple(bound_below(kinds, grid) for kinds, grid in self.attained)
 
     def delta(self, epsilon: float) -> Enclosure:
         """At ``epsilon``, the worse order."""
-        upper = max(bound.delta(epsilon) for bound in self.above)
+        upper = self.upper_delta(epsilon)
         return Enclosure(min(upper, max((bound.delta(epsilon) for bound in self.below), default=0.0)), upper)
+
+    def upper_delta(self, epsilon: float) -> float:
+        """The upper end of ``delta``."""
+        return max(bound.delta(epsilon) for bound in self.above)
 
     def epsilon(self, delta: float) -> Enclosure:
         """At ``delta``, the worse order."""
-        top = max(bound.law.grid.losses[-1] for bound in self.above)
-        upper = _first(lambda epsilon: max(b.delta(epsilon) for b in self.above) <= delta, top)
+        upper = self.upper_epsilon(delta)
         # Beyond the top nothing is known from below.
-        lower = min(top, _first(lambda epsilon: max((b.delta(epsilon) for b in self.below), default=0.0) <= delta, top))
-        return Enclosure(min(lower, upper), upper)
+        lower = _first(lambda epsilon: max((b.delta(epsilon) for b in self.below), default=0.0) <= delta, self._top)
+        return Enclosure(min(lower, self._top, upper), upper)
+
+    def upper_epsilon(self, delta: float) -> float:
+        """The upper end of ``epsilon``."""
+        return _first(lambda epsilon: self.upper_delta(epsilon) <= delta, self._top)
+
+    @property
+    def _top(self) -> float:
+        return max(float(bound.law.grid.losses[-1]) for bound in self.above)
 
     def witness(self, epsilon: float) -> str:
         """The event that shows that delta at ``epsilon`` is at least what it is said to be."""
@@ -79,10 +98,11 @@ class Bounds:
         )
 
 
-def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = ()) -> Enclosure:
-    """The smallest epsilon at ``delta``, as sharply as it takes to decide whether it is at most each of ``claimed``.
+def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floors: Sequence[float] = ()) -> Enclosure:
+    """The smallest epsilon at ``delta``, as sharply as it takes to decide what is said of it.
 
-    Raises NoBound where nothing bounds the ledger.
+    That it is at most each of ``claimed``, and at least each of ``floors``; without either, as sharply as usual. The
+    lower end is 0 where no claim hangs on it. Raises NoBound where nothing bounds the ledger.
     """
     mu = exact_shift(ledger)
     if mu is not None:
@@ -91,13 +111,21 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = ()) -> E
     once = epsilon_once(ledger, delta)
     if once is not None and (once.lower > 0 or not _fixed_size(ledger)):
         return once
-    found, near = once or Enclosure(0.0, math.inf), None
+    lower, upper, size = (0.0, math.inf, 0) if once is None else (once.lower, once.upper, 0)
     for precision in PRECISIONS:
-        here = bounds(ledger, math.log(delta), precision, near).epsilon(delta)
-        upper = min(found.upper, here.upper)
-        found = Enclosure(min(max(found.lower, here.lower), upper), upper)
-        near = found.upper if 0 < found.upper < math.inf else None
-        if claimed and all(found.at_most(value) is not None for value in claimed):
+        if precision < _SHARP and size > LARGEST_GRID // 16:
+            break  # rounding would cost what the grid gains
+        here = bounds(ledger, math.log(delta), precision, upper if 0 < upper < math.inf else None)
+        size = max(bound.law.grid.count for bound in here.above)
+        upper = min(upper, here.upper_epsilon(delta))
+        asked = bool(claimed or floors)
+        if not asked or floors or any(upper > value * (1 + ROUNDING) for value in claimed):
+            lower = max(lower, here.epsilon(delta).lower)
+        found = Enclosure(min(lower, upper), upper)
+        if precision <= _SHARP and not asked:
+            break
+        decided = all(found.at_most(value) is not None for value in claimed)
+        if asked and decided and all(not found.lower < value <= found.upper for value in floors):
             break
     return found
 
@@ -128,7 +156,8 @@ def bounds(ledger: Ledger, log_delta: float | None, precision: float, near: floa
 
     Raises NoBound.
     """
-    tail = (-40.0 if log_delta is None else log_delta - 25.0) - math.log(sum(event.steps for event in ledger.events))
+    steps = sum(event.steps for event in ledger.events)
+    tail = (-40.0 if log_delta is None else log_delta - 25.0 - _tilted(ledger, log_delta)) - math.log(steps)
     try:
         upper = _orders(ledger, tail, (log_delta, precision, near), attained_only=False)
         lower = upper
@@ -136,29 +165,36 @@ def bounds(ledger: Ledger, log_delta: float | None, precision: float, near: floa
             lower = _orders(ledger, tail, (log_delta, precision, near), attained_only=True)[:1]
     except (ValueError, OverflowError, MemoryError) as error:
         raise NoBound(str(error)) from None
-    return Bounds(
-        above=tuple(bound_above(kinds, grid) for kinds, grid in upper),
-        below=tuple(bound_below(kinds, grid) for kinds, grid in lower),
-    )
+    return Bounds(above=tuple(bound_above(kinds, grid) for kinds, grid in upper), attained=lower)
 
 
 def _fixed_size(ledger: Ledger) -> bool:
     return any(isinstance(e, SampledGaussian) and e.batches is Batches.FIXED_SIZE for e in ledger.events)
 
 
-_Made = list[tuple[list[tuple[Cells, int]], Grid]]
+def _tilted(ledger: Ledger, log_delta: float) -> float:
+    """By how much tilting raises the log of the mass of a step's least loss, log(1 - rate), about.
+
+    With mu = rate sqrt(steps) / noise the tilt is about sqrt(-2 log delta) / mu. A poor guess only makes bounds looser.
+    """
+    ratios = [
+        event.noise_multiplier / math.sqrt(event.steps)
+        for event in ledger.events
+        if isinstance(event, SampledGaussian) and event.sample_rate < 1
+    ]
+    return min(1000.0, math.sqrt(-2 * log_delta) * max(ratios, default=0.0))
 
 
 def _orders(
     ledger: Ledger, tail: float, where: tuple[float | None, float, float | None], *, attained_only: bool
-) -> _Made:
+) -> Made:
     """The steps' cells in each order, with the grid for it; ``where`` is what ``make_grid`` is told."""
     makers = [(_cells_of(event, attained_only), times) for event, times in _kinds(ledger)]
     rough = [(make(1e9, Reach(tail)), times) for make, times in makers]
     span = max(float(cells.high[-1] - cells.low[0]) for cells, _ in rough)
     rough = [(make(span / _SKETCH, Reach(tail)), times) for make, times in makers]
     both = [rough, [(cells.reversed(), times) for cells, times in rough]]
-    found: _Made = []
+    found: Made = []
     for position, sketch in enumerate(both):
         grid = make_grid(sketch, *where)
         try:
@@ -225,68 +261,6 @@ def exact_shift(ledger: Ledger) -> float | None:
 def attained(ledger: Ledger) -> bool:
     """Whether some data set and an observer who knows the order of the records meet the exact Gaussian."""
     return exact_shift(ledger) is not None
-
-
-def power(ledger: Ledger, rate: float, *, present_only: bool = False, precision: float | None = None) -> Enclosure:
-    """The largest true positive rate at false positive ``rate``, in the worse order (or with the record as P alone)."""
-    mu = exact_shift(ledger)
-    if mu is not None:
-        return gaussian.power(rate, mu)
-    found = bounds(ledger, None, _bulk_of(ledger) if precision is None else precision)
-    orders = slice(0, 1) if present_only else slice(None)
-    upper = max(_power_above(bound, rate) for bound in found.above[orders])
-    lower = max((_power_below(bound, rate) for bound in found.below[orders]), default=0.0)
-    return Enclosure(min(lower, upper), upper)
-
-
-def advantage(ledger: Ledger) -> Enclosure:
-    """The largest true minus false positive rate; delta at epsilon 0."""
-    mu = exact_shift(ledger)
-    if mu is not None:
-        return gaussian.advantage(mu)
-    found = bounds(ledger, None, _bulk_of(ledger)).delta(0.0)
-    return Enclosure(found.lower, min(found.upper, max(found.lower, taking_part(ledger))))
-
-
-def _bulk_of(ledger: Ledger) -> float:
-    """Precision for whole curves: laws on few points, with corners between them, take more and cost less."""
-    return _BULK / 60 if all(isinstance(event, RandomizedResponse) for event in ledger.events) else _BULK
-
-
-def taking_part(ledger: Ledger) -> float:
-    """The chance that the record ever takes part, which bounds every advantage; 1 where batches are not Poisson."""
-    absent = 0.0
-    for event in ledger.events:
-        if isinstance(event, SampledGaussian) and event.batches is not Batches.POISSON:
-            return 1.0
-        rates = event.probabilities if isinstance(event, SecretMixture) else (event.sample_rate,)
-        if max(rates) >= 1:
-            return 1.0
-        absent += event.steps * math.fsum(math.log1p(-rate) for rate in rates)
-    return -math.expm1(absent)
-
-
-def _power_above(bound: Upper, rate: float) -> float:
-    """Min over epsilon of e^epsilon rate + delta(epsilon): convex in e^epsilon, so its turn is searched."""
-    losses = bound.law.grid.losses
-    low, high, least = 0, len(losses) - 1, 1.0
-    while high > low:
-        # A hundred points at a time, then between the neighbours of the least, down to neighbours on the grid.
-        at = np.unique(np.linspace(low, high, 101).astype(np.int64))
-        values = [math.exp(min(e, 700.0)) * rate + bound.delta(float(e)) for e in losses[at]]
-        best = int(np.argmin(values))
-        least = min(least, values[best])
-        low, high = int(at[max(best - 1, 0)]), int(at[min(best + 1, len(at) - 1)])
-        if len(at) == high - low + 1 or high - low <= 2:
-            break
-    return least
-
-
-def _power_below(bound: Lower, rate: float) -> float:
-    """The power of the sum of rounded losses as a test at level ``rate``, randomized between two thresholds."""
-    present, absent = bound.present, bound.absent
-    order = np.argsort(absent)
-    return float(np.interp(rate, np.concatenate([[0.0], absent[order]]), np.concatenate([[0.0], present[order]])))
 
 
 def _first(holds: Callable[[float], bool], top: float) -> float:

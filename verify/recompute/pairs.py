@@ -202,13 +202,13 @@ def laplace(event: LaplaceNoise, width: float) -> Cells:
     """Laplace noise on a number that the record moves by 1, on a Poisson batch."""
     most = 1 / event.scale
     # Without sampling: losses -most and most have masses of their own; between them P has density e^((l - most)/2)/4.
-    base = _laplace_edges(most, event.sample_rate, width)
+    rate = event.sample_rate
+    base = _laplace_edges(most, rate, width)
     between = np.exp((base[:-1] - most) / 2) * np.expm1(np.diff(base) / 2) / 2
     without = np.exp((-base[1:] - most) / 2) * np.expm1(np.diff(base) / 2) / 2
     p0 = np.concatenate([[math.exp(-most) / 2], between, [0.5]])
     q0 = np.concatenate([[0.5], without, [math.exp(-most) / 2]])
     low, high = np.concatenate([base[:1], base[:-1], base[-1:]]), np.concatenate([base[:1], base[1:], base[-1:]])
-    rate = event.sample_rate
     p, (low, high) = (1 - rate) * q0 + rate * p0, (_on_batch(ends, rate) for ends in (low, high))
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(high > low, (p - np.exp(low) * q0) / -np.expm1(low - high), p)

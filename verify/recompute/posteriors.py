@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from privctl.domain.events import Ledger, SecretMixture
 from privctl.domain.verdict import Outcome, Verdict
 from verify.recompute.enclosure import Enclosure
-from verify.recompute.ledger import NoBound, power
+from verify.recompute.ledger import NoBound
+from verify.recompute.risk import power
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -37,7 +38,7 @@ def largest_success(chances: NDArray[np.float64], noise: float, steps: int, prio
     whole = Ledger(events=(SecretMixture(probabilities=tuple(chances.tolist()), noise_multiplier=noise, steps=steps),))
     found = Enclosure(0.0, 1.0)
     for precision in _PRECISIONS:
-        here = power(whole, prior, present_only=True, precision=precision)
+        here = power(whole, prior, present_only=True, precisions=(precision,))
         upper = min(found.upper, here.upper)
         found = Enclosure(min(max(found.lower, here.lower), upper), upper)
         if found.lower > told * (1 + _ROUNDING) or found.upper <= told * (1 + _GRIDS):

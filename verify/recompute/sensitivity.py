@@ -16,6 +16,8 @@ import numpy as np
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
 
+#: What float arithmetic may add to or take off these sums for each of their terms, relatively.
+_TERM_ROUNDING = 8 * 2.0**-53
 _ADAMS = (Optimizer.ADAM, Optimizer.ADAMW)
 #: Steps that are added up one by one, and those that are followed beside each other, at most: some seconds of work.
 _MOST_ADDED, _MOST_FOLLOWED = 10_000_000, 1_000_000
@@ -57,6 +59,12 @@ def sensitivity(training: ClippedTraining, regime: Regime, adjacency: Adjacency,
         return None
     log_shrink = math.log1p(-training.learning_rate * gamma) * (training.dataset_size // training.batch_size)
     return visit * _geometric(log_shrink, training.epochs)
+
+
+def rounding(training: ClippedTraining, regime: Regime) -> float:
+    """How far ``sensitivity`` may be off, relatively."""
+    terms = training.epochs if regime in (Regime.CONVEX, Regime.STRONGLY_CONVEX) else training.total_steps
+    return (terms + 1) * _TERM_ROUNDING
 
 
 def least_nonconvex(training: ClippedTraining) -> float | None:

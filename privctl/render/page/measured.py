@@ -11,7 +11,7 @@ from privctl.render.page.dots import MOST, Mark, Row, dots, height
 from privctl.render.page.figure import colour, evidence_table, figure, interval, table
 from privctl.render.page.markup import Node
 from privctl.render.standing import amount
-from privctl.render.text import number, raised
+from privctl.render.text import bound, number, raised
 
 #: Tensors of one picture.
 _TENSORS = 16
@@ -131,7 +131,7 @@ def account_figure(source: Source) -> Node | None:
         for g in drawn
     ]
     body = [
-        (g.name, number(g.noise_multiplier), number(g.epsilon), number(g.follows), str(g.status), g.accountant)
+        (g.name, number(g.noise_multiplier), bound(g.epsilon), bound(g.follows), str(g.status), g.accountant)
         for g in guarantees
     ]
     heads = ("method", "noise multiplier", "epsilon it says", "true epsilon, at most", "status", "accountant")

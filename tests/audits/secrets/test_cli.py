@@ -17,6 +17,8 @@ from tests.audits.other import save
 from tests.audits.secrets.small import book, protect
 from tests.audits.tiny import write_jsonl
 
+pytestmark = pytest.mark.forged("the plan promises more than it can keep")
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -1,0 +1,116 @@
+"""Whatever a command of the tests writes as a report is verified as soon as the command is done.
+
+A report counts when privctl itself put it in place (atomically, by a rename or a link) during a call of
+``privctl.cli.run`` in this process. Reports that say the same of the same kind of mechanism are verified once; with
+``--every-report``, all are. ``@pytest.mark.forged("why")`` exempts a test that makes reports lie.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import privctl.cli
+from privctl.domain.errors import ExitCode, PrivctlError
+
+_SUFFIX = ".report.json"
+#: Entries that differ from run to run and change nothing about what is claimed.
+_IDLE = ("created", "versions", "inputs", "outputs", "parents", "evidence", "omissions", "warnings")
+
+
+class Watch:
+    """The reports put in place since the last look, and what was verified before."""
+
+    def __init__(self) -> None:
+        self.placed: list[Path] = []
+        self.seen: set[str] = set()
+        self.every = False
+        self.exempt = False
+        self.verified = self.skipped = 0
+        self.depth = 0
+
+    def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Python's audit hook: notes every file that gets a report's name."""
+        if event in ("os.rename", "os.link") and self.depth:
+            place = os.fsdecode(arguments[1])
+            if place.endswith(_SUFFIX):
+                self.placed.append(Path(place).absolute())
+
+    def check(self) -> None:
+        """Verify what was placed; AssertionError where a genuine report does not pass."""
+        from privctl.render.verify import VerifiedRow, verification
+        from verify.run import read, verify
+
+        placed, self.placed = self.placed, []
+        for path in dict.fromkeys(placed):
+            if self.exempt or not path.is_file() or not self._new(path):
+                continue
+            try:
+                found = verify(path, read(path))
+            except PrivctlError as error:
+                raise AssertionError(f"privctl verify cannot read what privctl wrote: {error}") from error
+            rows = [VerifiedRow(guarantee=j.guarantee, verdict=j.verdict) for j in found.guarantees]
+            said = verification(found.integrity, rows, (), (), found.omissions)
+            self.verified += 1
+            assert found.exit_code is ExitCode.OK, f"privctl verify does not pass what privctl wrote, {path}:\n{said}"
+
+    def _new(self, path: Path) -> bool:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        key = json.dumps({name: data[name] for name in data if name not in _IDLE}, sort_keys=True)
+        if key in self.seen and not self.every:
+            self.skipped += 1
+            return False
+        self.seen.add(key)
+        return True
+
+
+WATCH = Watch()
+
+
+def _watched(run: Callable[..., int]) -> Callable[..., int]:
+    @functools.wraps(run)
+    def call(arguments: Sequence[str] | None = None) -> int:
+        WATCH.depth += 1
+        try:
+            code = run(arguments)
+        finally:
+            WATCH.depth -= 1
+        if not WATCH.depth:
+            WATCH.check()
+        return code
+
+    return call
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--every-report", action="store_true", help="Verify every report that a command writes.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    WATCH.every = bool(config.getoption("--every-report"))
+    if not hasattr(privctl.cli.run, "__wrapped__"):
+        sys.addaudithook(WATCH.audit)
+        privctl.cli.run = _watched(privctl.cli.run)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    WATCH.exempt = item.get_closest_marker("forged") is not None
+    try:
+        return (yield)
+    finally:
+        WATCH.exempt, WATCH.placed = False, []
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if WATCH.verified:
+        terminalreporter.write_line(
+            f"{WATCH.verified} reports that commands wrote were verified; {WATCH.skipped} more say the same"
+        )

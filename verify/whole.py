@@ -1,0 +1,136 @@
+"""Whether a report says all that goes with what it promises: nothing left out, nothing that cannot be there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from privctl.domain.events import Batches, Ledger, SignBits
+from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, Scope, Status
+from privctl.domain.mechanism import Regime, WeightNoise
+from privctl.domain.report import PrivacyReport
+from verify.recompute.mutual import unavoidable_delta
+
+STEPS = frozenset({
+    "account", "audit", "claims", "inspect", "noise", "replay", "retrain", "secrets-plan", "secrets-scan",
+    "secrets plan", "secrets scan", "shadow", "verify",
+})  # fmt: skip
+_RATES = (0.01, 0.001)
+#: Step -> the role of what it reads, without which it cannot be.
+_READS = {"noise": "model"}
+_STANDING = (Status.PROVED, Status.CONDITIONAL)
+
+
+def gaps(report: PrivacyReport) -> Iterator[str]:
+    """What is missing, twice there, or cannot be said of this mechanism; a sentence each."""
+    twice = Counter((g.name, g.adjacency, g.scope) for g in report.guarantees)
+    for (name, _, _), count in twice.items():
+        if count > 1:
+            yield f"it states {name!r} {count} times for the same neighbours and files"
+    for guarantee in report.guarantees:
+        yield from _out_of_place(report, guarantee)
+        yield from _risks(report, guarantee)
+    if isinstance(report.mechanism, WeightNoise):
+        yield from _candidates(report, report.mechanism)
+    if report.step == "account":
+        yield from _plan(report)
+    if isinstance(report.mechanism, SignBits):
+        yield from _worst_case(report, report.mechanism)
+    needed = _READS.get(report.step)
+    if needed and report.mechanism is not None and not any(artifact.role == needed for artifact in report.inputs):
+        yield f"it names no {needed} that the {report.step} step read"
+
+
+def _out_of_place(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    name = guarantee.name
+    if guarantee.scope is Scope.ALL_CANDIDATES and not isinstance(report.mechanism, WeightNoise):
+        yield f"{name!r} speaks of all candidates, but this step makes none"
+    of_ledger = isinstance(report.mechanism, Ledger)
+    claimed = report.step == "account" and of_ledger and guarantee.status is Status.CLAIMED
+    if claimed and guarantee.adjacency is not Adjacency.UNSTATED:
+        yield f"{name!r} is only claimed, and no neighbours are stated for what does not follow"
+    fits = of_ledger and (guarantee.notion is Notion.APPROXIMATE_DP or guarantee.delta > 0)
+    for field in ("follows", "floor"):
+        if getattr(guarantee, field) is not None and not fits:
+            yield f"{name!r} has a {field}, which bounds on such a mechanism do not have"
+
+
+def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    """A bound by the whole curve says the same of attackers as any other."""
+    found = Counter((risk.measure, risk.at) for risk in guarantee.risks)
+    if guarantee.status not in _STANDING:
+        return
+    priors = report.parameters.get("priors")
+    wanted: set[tuple[RiskMeasure, float | None]] = {
+        (RiskMeasure.POSTERIOR, prior) for prior in (priors if isinstance(priors, list) else ())
+    }
+    if guarantee.notion is Notion.MUTUAL_INFORMATION:
+        wanted = {(RiskMeasure.ADVANTAGE, None), (RiskMeasure.AUC, None)}
+    elif guarantee.notion is Notion.SECRET_PROTECTION:
+        if not any(measure is RiskMeasure.POSTERIOR for measure, _ in found):
+            yield f"{guarantee.name!r} does not say how likely a secret is guessed"
+        if report.step != "account":
+            return
+    elif not _of_curve(report, guarantee):
+        wanted = set()
+    else:
+        wanted |= {(RiskMeasure.ADVANTAGE, None), *((RiskMeasure.TRUE_POSITIVE_RATE, rate) for rate in _RATES)}
+    for measure, at in sorted(wanted - found.keys(), key=str):
+        yield f"{guarantee.name!r} does not say the {measure}{'' if at is None else f' at {at:g}'}"
+    for measure, at in sorted(found.keys() - wanted, key=str):
+        yield f"{guarantee.name!r} says the {measure}{'' if at is None else f' at {at:g}'}, which was not asked for"
+
+
+def _of_curve(report: PrivacyReport, guarantee: Guarantee) -> bool:
+    """Whether the guarantee is the tight accountant's, which has the whole trade-off curve."""
+    if not isinstance(report.mechanism, Ledger) or guarantee.name.endswith("Renyi DP"):
+        return False
+    if report.step != "account":
+        return True
+    return report.parameters.get("rely_on") == _key_of(report, guarantee)
+
+
+def _key_of(report: PrivacyReport, guarantee: Guarantee) -> str | None:
+    methods = report.parameters.get("methods")
+    rows = methods.items() if isinstance(methods, dict) else ()
+    return next((key for key, row in rows if isinstance(row, dict) and row.get("title") == guarantee.name), None)
+
+
+def _candidates(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
+    """With several candidates, each bound on one stands beside that on all."""
+    if mechanism.noise_stddev not in mechanism.candidate_stddevs:
+        yield "its noise_stddev is not among the candidate_stddevs of its run"
+    regimes = [g for g in report.guarantees if g.name in list(Regime)]
+    if not regimes:
+        yield "no regime's bound is stated for its noise"
+    scopes = (Scope.THIS_MODEL, Scope.ALL_CANDIDATES) if len(mechanism.candidate_stddevs) > 1 else (Scope.THIS_MODEL,)
+    here = {(g.name, g.adjacency, g.scope) for g in regimes}
+    for name, adjacency in sorted({(g.name, g.adjacency) for g in regimes}):
+        for scope in scopes:
+            if (name, adjacency, scope) not in here:
+                yield f"{name!r}, {adjacency}, is not stated for {scope}"
+
+
+def _worst_case(report: PrivacyReport, mechanism: SignBits) -> Iterator[str]:
+    """Nats on average stand beside the (epsilon, delta) that published signs do not have."""
+    delta = report.parameters.get("delta")
+    if not isinstance(delta, float) or unavoidable_delta(mechanism, Batches.POISSON) <= delta:
+        return
+    told = [g for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP and g.status is Status.REFUTED]
+    for kind in ("Poisson", "shuffled"):
+        stated = any(kind in g.name for g in told) or any(kind in omission.what for omission in report.omissions)
+        if not stated and (kind == "Poisson" or unavoidable_delta(mechanism, Batches.SHUFFLED) > delta):
+            yield f"it does not say that no (epsilon, {delta:g})-DP follows with {kind} batches"
+
+
+def _plan(report: PrivacyReport) -> Iterator[str]:
+    """A plan's rows are the methods it names, each with an answer or the reason why there is none."""
+    methods = report.parameters.get("methods")
+    titles = {str(row.get("title")) for row in methods.values()} if isinstance(methods, dict) else set()
+    stated = {g.name for g in report.guarantees}
+    for name in sorted(stated - titles):
+        yield f"{name!r} is none of the methods that its parameters name"
+    for title in sorted(titles - stated - {omission.what for omission in report.omissions}):
+        yield f"its parameters name the method {title!r}, but neither its guarantee nor why there is none is stated"
+    if isinstance(methods, dict) and report.parameters.get("rely_on") not in methods:
+        yield "the method to rely on is none of those that its parameters name"

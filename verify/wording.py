@@ -1,0 +1,217 @@
+"""The texts that carry a guarantee's meaning, as a closed list: what each assumption says, and whose bound it is.
+
+A text that is not on the list may mean anything, so nothing is passed that rests on one. A program of the user's own
+may well write others; privctl writes these. Numbers in them stand for themselves where other checks recompute them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from privctl.domain.guarantee import Guarantee
+from privctl.domain.report import PrivacyReport
+
+_NUMBER = r"[\d.e+-]+"
+#: What a run adds of the test that a record's contribution is its own.
+_TESTED = (
+    "(; whether its gradient is its own was not tested|; tested on made-up records before the first step: (no batch "
+    "leaves anything behind for another|loss and gradient were the same alone and in batches of up to "
+    rf"\d+ records and \d+ padded tokens, within rounding of {_NUMBER} of its size in [a-z0-9: ]+"
+    rf"(, {_NUMBER} of its size in [a-z0-9: ]+)*(, every text being padded to \d+ tokens)?))?"
+)
+
+#: Name of an assumption -> the statements it may have, as regular expressions for the whole text.
+STATEMENTS: dict[str, tuple[str, ...]] = {
+    "contribution": (
+        f"one (example|record) changes what noise is added to by the clip norm at most{_TESTED}",
+        f"one example changes each derivative by twice the clip norm at most: all are brought within it{_TESTED}",
+        f"one example may turn every sign of the batches it is in, and no other{_TESTED}",
+    ),
+    "poisson batches": (
+        "every example enters each batch independently, with the stated probability",
+        "every (example|record) enters each batch independently, with the probability that the plan gives it",
+    ),
+    "shuffled batches": ("every example is in one batch of each pass, and no other batch depends on it",),
+    "fixed-size batches": ("each batch is drawn afresh, uniformly, without replacement, always of the same size",),
+    "whole passes": ("every example is in one batch of each pass, in an order that does not depend on the data",),
+    "public masks": (
+        "which groups fire, and the random directions, do not depend on the data"
+        "(: a public seed makes them, which (was given|the operating system drew before the first step))?",
+    ),
+    "starting weights": ("the training began with weights that were made without these examples(, at random)?",),
+    "normalisation statistics": (
+        "batch normalisation goes by its initial statistics, 0 and 1, and is released with them",
+        "the running statistics of batch normalisation, released as they were, were computed without these examples",
+    ),
+    "float arithmetic": (
+        r"what is released is rounded onto a public grid, and each deviate is within 2\^-48 of its pair's radius of an "
+        "exact Gaussian's: the machine's logarithm, sine and cosine were compared with others before noise was drawn",
+    ),
+    "unit of privacy": (
+        "each record is one example; who is in several records is protected in each, not in all together",
+        "all records with one value of .+ are one example",
+    ),
+    "number of examples": (
+        r"that there are \d+ examples is public: neighbours are compared at the same sampling rate, number of steps "
+        "and noise, which follow from it",
+    ),
+    "vocabulary": (
+        "the tokenizer, which is released too, was made without these examples",
+        r"the tokenizer's words were known without the examples \(they were collected from them\)",
+        r"the released vocabulary was chosen without the examples \(the training collected it from them\)",
+    ),
+    "labels": (
+        r"the names of the classes were known without the examples \(they were collected from them\)",
+        r"the released labels was chosen without the examples \(the training collected it from them\)",
+    ),
+    "secret noise": ("nobody can foretell the noise: .+",),
+    "noise": (
+        f"every step has Gaussian noise of {_NUMBER} clip norms on its sum, no less than the {_NUMBER} that the plan "
+        "found sufficient",
+    ),
+    "plan": (
+        "the plan is public and the same with and without the record: neighbours are compared at the same "
+        "probabilities of the other records, number of steps and noise, though these were computed from all records; "
+        f"the record itself is drawn with probability {_NUMBER} at most, and less tells less"
+        r"(; \d+ of \d+ records are not used at all)?",
+    ),
+    "book of secrets": (
+        "each secret lies in the records that the book names and in no others: where the scan missed one, it is not "
+        "protected",
+    ),
+    "whole book": (
+        "the book names every record that depends on a secret, and which these are does not depend on the secret's "
+        "value",
+    ),
+    "priors": (
+        "whoever attacks knows all other records at most, and then gives no value of a secret more than its prior; a "
+        "secret's value decides about nothing but what stands in its records",
+    ),
+    "prior": ("knowing all else in the data, an adversary gives no value of a secret more than its prior",),
+    "reference form": (
+        "the run is compared with one to which the secret's records contribute nothing, which bounds guessing among "
+        "any values",
+    ),
+    "pairwise form": (
+        "no two values of a secret are told apart better than two with opposite contributions, as all cases tried "
+        "show and no proof does",
+    ),
+    "opposite contributions": (
+        r"two values of a secret differ most where their contributions are opposite \(checked on grids, not proved\)",
+    ),
+    "plan's numbers": (
+        r"what (a step|the run) gives away was computed again for all \d+ secrets",
+        r"the plan's numbers are right for \d+ of its \d+ secrets; for the \d+ that seemed nearest to their bounds "
+        "they were computed again",
+    ),
+    "public rounding": (
+        "how numbers are rounded and which layers are depends on the data through released measurements alone, and on "
+        "a public seed, which (was given|the operating system drew)",
+    ),
+    "rounding by example": (
+        "in real arithmetic an example's gradient and loss do not depend on what else is in its batch: no scale spans "
+        "two examples, and each draws its own rounding",
+    ),
+    "measurements": (
+        "each release adds noise to a Poisson subsample's sum of vectors of loss differences, each clipped; nothing is "
+        "trained on the way, every repetition counts, and so does one that was begun and lost",
+    ),
+    "training-facts": (
+        "the model was trained as the facts say: per-example clipping, each example once an epoch in a data-independent"
+        r" order, a constant learning rate, a fixed normaliser, no other access to the data \(facts from .+?"
+        r"(, which names these very bytes but is not signed)?\)",
+    ),
+    "secret-noise": ("the noise comes from a cryptographic generator whose key nobody knows",),
+    "integer-tensors": ("tensors of integer type hold no trained weights",),
+    "excluded-tensors": ("tensors left out by --include or --exclude do not depend on the data",),
+    "frozen-tensors": ("tensors equal to the public base would be so whatever the data",),
+    "initial-statistics": (
+        "batch normalisation's statistics that are 0 and 1 were never computed, whatever the data",
+    ),
+    "batch-statistics": ("no statistic of the data is released without noise",),
+    "tied-tensors": ("tensors with the same bytes are one parameter, whatever the data",),
+    "separate-tensors": ("tensors that hold the same constant are parameters of their own",),
+    "unrounded-weights": (
+        "the weights were not rounded to (F16|BF16)( or BF16)? by or after the training that the facts describe: "
+        "rounding can move them much farther than the sensitivity",
+    ),
+    "convex-loss": ("every example's loss is convex in the weights",),
+    "strongly-convex-loss": (
+        "every example's loss is strongly convex in the weights, with the constant given",
+    ),
+    "smooth-loss": ("every example's loss has a gradient that is Lipschitz with the smoothness given",),
+    "clipping-inactive": (
+        "no gradient ever exceeds the clip norm: where clipping acts, steps no longer contract",
+    ),
+    "clipping-keeps-convexity": (
+        "the loss is of a generalized linear model, or its gradients never exceed the clip norm "
+        r"\(clipping breaks convexity otherwise\)",
+    ),
+    "step-size": (
+        rf"the learning rate {_NUMBER} is at most 2 / (smoothness|\(smoothness \+ strong convexity\))",
+    ),
+}  # fmt: skip
+
+_GRID = "privacy loss distribution \\(privctl\\), connect the dots"
+_GAUSSIAN = r"analytic Gaussian \(Balle(-| and )Wang 2018\), exact"
+_RENYI = "Renyi divergences, Canonne, Kamath and Steinke 2020"
+_FANO = (
+    "KL divergence (from the secret's absence|between two values with opposite contributions), exact integral; "
+    "Fano's inequality"
+)
+_TIGHT = f"{_GRID}|{_GAUSSIAN}"
+
+#: Name of a guarantee -> whose bound it is; both regular expressions for the whole text, the first that fits counts.
+ACCOUNTANTS: dict[str, str] = {
+    "published": "DP-Weights, (algorithm2|eq1)",
+    "convex|strongly-convex|smooth|nonconvex": _GAUSSIAN,
+    r"basic \(naive\) composition": "Dwork et al. 2006, amplified by sampling",
+    "advanced composition": "Dwork, Rothblum and Vadhan 2010, the whole formula",
+    "optimal composition": "Kairouz, Oh and Viswanath 2015",
+    "naive, as on the poster": r"sum over rate \* steps participations, classical Gaussian",
+    "advanced, as on the poster": "printed simplification, which has the ratio upside down",
+    "the same, right way up": r"the simplification read as epsilon = 2 eps' sqrt\(2 k ln 1/delta'\)",
+    "moments / Renyi DP": "Abadi et al. 2016; Mironov, Talwar and Zhang 2019",
+    "privacy loss distribution": f"Koskela et al. 2020; Doroshenko et al. 2022|{_TIGHT}",
+    "GDP: estimate, not a bound": "Bu, Dong, Long and Su 2020",
+    "passes, not amplified": "one exact Gaussian a pass; no gain from the order",
+    "drawing a fixed number": "Dong, Roth and Su 2022, theorem 4.2",
+    "Opacus PRV": "Opacus, after Gopi, Lee and Wutschitz 2021",
+    "Renyi DP|ferret, .+, Renyi DP": _RENYI,
+    r"mutual information \(MI-DP\)": "Cuff and Yu 2016, one bit a fired group and step, in nats",
+    r"\(epsilon, .+\)-DP, (Poisson|shuffled) batches.*": "one record that decides the sign of its batch",
+    "dp-sgd|dpquant|ferret, [a-z-]+|any one record": _TIGHT,
+    "dpquant, measurements as its paper makes and accounts for them": f"({_TIGHT}); DPQuant's own events",
+    "secret protection": _FANO,
+    "secret protection, mutual information": (
+        f"{_FANO}|KL divergence (from the secret's absence|of opposite contributions), certified upper bound; "
+        "Fano's inequality"
+    ),
+    "secret protection, trade-off curve": (
+        f"{_TIGHT}|trade-off curve of the privacy loss distribution, from the secret's absence"
+    ),
+}
+
+
+def unknown(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    """Each text of a guarantee that is not on the list, in one sentence."""
+    wanted = next((of for name, of in ACCOUNTANTS.items() if re.fullmatch(name, guarantee.name)), None)
+    if wanted is None:
+        yield f"privctl states no guarantee of the name {guarantee.name!r}, so what it is a bound on is not known"
+    elif not re.fullmatch(wanted, guarantee.accountant):
+        yield f"its accountant is called {guarantee.accountant!r}, which is not whose bound it is"
+    for each in guarantee.assumptions:
+        known = STATEMENTS.get(each.name)
+        if known is None:
+            yield f"it rests on an assumption {each.name!r} that is not known here"
+        elif not any(re.fullmatch(pattern, each.statement, re.DOTALL) for pattern in known):
+            yield f"its assumption {each.name!r} says {each.statement!r}, which is not that assumption"
+    names = {a.name: a.statement for a in guarantee.assumptions}
+    source = report.parameters.get("noise_source")
+    if "secret noise" in names and names["secret noise"] != f"nobody can foretell the noise: {source}":
+        yield f"its assumption 'secret noise' speaks of another source than {source!r}"
+    if "step-size" in names:
+        rate = getattr(getattr(report.mechanism, "training", None), "learning_rate", None)
+        if f"the learning rate {rate} is" not in names["step-size"]:
+            yield f"its assumption 'step-size' speaks of another learning rate than {rate}"
