@@ -81,6 +81,15 @@ def from_report(path: Path, report: PrivacyReport) -> FactSource | None:
     return FactSource(str(path), {k: v for k, v in values.items() if v is not None}, enforced)
 
 
+#: What no facts tell: sensitivities are derived for steps in real arithmetic.
+TRAINING_ROUNDING = Assumption(
+    name="training-rounding",
+    statement="float rounding in the training moved the weights no farther than the sensitivity says, which is derived "
+    "for exact steps",
+    state=AssumptionState.ASSERTED,
+)
+
+
 def collected_names(report: PrivacyReport) -> tuple[Assumption, ...]:
     """What ``report`` says was collected from the private examples and is released with the weights: violated each."""
     found = report.parameters.get("collected_from_data")

@@ -6,6 +6,7 @@ the report bears out, a condition that is missing, and a status better than the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from privctl.domain.events import Batches, Event, Ledger, SampledGaussian, SecretMixture
@@ -18,10 +19,11 @@ _BELIEVED = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
 _NEVER_ENFORCED = frozenset({
     "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity",
     "tied-tensors", "separate-tensors", "unrounded-weights", "integer-tensors", "excluded-tensors", "frozen-tensors",
-    "initial-statistics", "vocabulary", "labels", "plan", "book of secrets", "priors", "pairwise form",
+    "initial-statistics", "training-rounding", "vocabulary", "labels", "plan", "book of secrets", "priors",
+    "pairwise form",
 })  # fmt: skip
 #: Conditions that are looked at, not brought about.
-_CHECKED = frozenset({"step-size", "plan's numbers"})
+_CHECKED = frozenset({"step-size", "plan's numbers", "float arithmetic", "rounding of sums"})
 _OF_REGIME = {
     str(Regime.CONVEX): ("convex-loss", "clipping-keeps-convexity", "step-size"),
     str(Regime.STRONGLY_CONVEX): ("strongly-convex-loss", "clipping-inactive", "step-size"),
@@ -80,28 +82,40 @@ def _unit(report: PrivacyReport, guarantee: Guarantee) -> PrivacyUnit:
 
 
 def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
-    mechanism = report.mechanism
     if guarantee.arithmetic is not None:
         yield "float arithmetic"
-    if isinstance(mechanism, WeightNoise):
-        yield from ("training-facts", "secret-noise")
-        yield from _OF_REGIME.get(guarantee.name, ())
-        yield from _of_tensors(report)
+    if isinstance(report.mechanism, WeightNoise):
+        yield from _of_weight_noise(report, report.mechanism, guarantee)
         return
     if report.step == "retrain":
         yield from _of_training(report, guarantee)
     if guarantee.notion is Notion.MUTUAL_INFORMATION:
         yield "public masks"
+    elif isinstance(report.mechanism, Ledger):
+        yield from _of_ledger(report, report.mechanism, guarantee)
+
+
+def _of_weight_noise(report: PrivacyReport, mechanism: WeightNoise, guarantee: Guarantee) -> Iterator[str]:
+    yield from ("training-facts", "secret-noise")
+    if mechanism.grid is not None:
+        yield "training-rounding"
+    yield from _OF_REGIME.get(guarantee.name, ())
+    yield from _of_tensors(report)
+
+
+def _of_ledger(report: PrivacyReport, ledger: Ledger, guarantee: Guarantee) -> Iterator[str]:
+    yield "contribution"
+    for event in ledger.events:
+        if (kind := _batches(event)) is not None:
+            yield f"{kind} batches"
+    if report.step != "retrain":
         return
-    if isinstance(mechanism, Ledger):
-        yield "contribution"
-        for event in mechanism.events:
-            if (kind := _batches(event)) is not None:
-                yield f"{kind} batches"
-        if report.step == "retrain":
-            yield "secret noise"
-            if report.parameters.get("method") == "ferret":
-                yield "public masks"
+    yield "secret noise"
+    if report.parameters.get("method") == "ferret":
+        yield "public masks"
+    clipped = any(a.name == "contribution" and "clip norm" in a.statement for a in guarantee.assumptions)
+    if clipped and guarantee.arithmetic is not None:
+        yield "rounding of sums"
 
 
 def _of_training(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
@@ -152,7 +166,9 @@ def _unborne(
     word = f"its assumption {name!r} is said to be {state}"
     if report.step == "account":
         yield f"{word}, but a plan enforces and checks nothing"
-    elif name == "contribution" and report.step == "retrain" and (fault := _untested(report)):
+    elif (name == "contribution" and report.step == "retrain" and (fault := _untested(report))) or (
+        name == "rounding of sums" and (fault := _too_rough(report))
+    ):
         yield f"{word}, but {fault}"
     elif name in _NEVER_ENFORCED:
         yield f"{word}, but no program can see to it: at best it is asserted"
@@ -185,6 +201,20 @@ def _untested(report: PrivacyReport) -> str:
         if limit > (_EXACT if _FLOAT32 in stage else _ROUNDED):
             return f"its test ({stage}) allowed {limit:g}, which is more than rounding makes"
     return ""
+
+
+def _too_rough(report: PrivacyReport) -> str:
+    """Why rounding may move a batch's sum by more than clipping leaves for it; "" where the test shows otherwise."""
+    found = report.parameters.get("contribution_test")
+    differences = found.get("differences") if isinstance(found, dict) else None
+    try:
+        size, examples = (float(report.parameters[key]) for key in ("batch_size", "dataset_size"))
+        largest = max((float(each) for each in dict(differences or {}).values()), default=math.inf)
+        records = min(math.ceil(size + 6 * math.sqrt(size) + 20), examples)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return "no test says by how much a record's gradient differs with other records"
+    moved = records * (largest + 2.0**-22)
+    return "" if moved <= 2.0**-10 else f"{records} records may move a sum by {moved:.2g} of the clip norm by rounding"
 
 
 def _facts_known(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> bool:

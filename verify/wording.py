@@ -126,6 +126,14 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
     "integer-tensors": ("tensors of integer type hold no trained weights",),
     "excluded-tensors": ("tensors left out by --include or --exclude do not depend on the data",),
     "frozen-tensors": ("tensors equal to the public base would be so whatever the data",),
+    "training-rounding": (
+        "float rounding in the training moved the weights no farther than the sensitivity says, which is derived for "
+        "exact steps",
+    ),
+    "rounding of sums": (
+        f"where a record is added, float rounding moves a batch's sum by no more than the {_NUMBER} of the clip norm "
+        rf"that clipping leaves for it(: \d+ records at most, which differ by {_NUMBER} of their size)?",
+    ),
     "initial-statistics": (
         "batch normalisation's statistics that are 0 and 1 were never computed, whatever the data",
     ),

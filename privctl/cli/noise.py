@@ -128,7 +128,7 @@ def _opened(base: str | None) -> Iterator[Checkpoint | None]:
 
 
 def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str, Any]) -> Release:
-    from privctl.facts import collected_names, from_file, from_flags, from_report, training_facts
+    from privctl.facts import TRAINING_ROUNDING, collected_names, from_file, from_flags, from_report, training_facts
     from privctl.mechanisms.dp_weights import Premises, default_delta
     from privctl.privatize import Release, noise_premises
     from privctl.reports import report_of
@@ -149,11 +149,12 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
     inputs = {role: Path(path) for role, path in files.items() if path}
     collected = collected_names(found.report) if found else ()
     inputs |= {f"base-{file.path.name}": file.path for file in base.files} if base else {}
+    assumptions = (trust, TRAINING_ROUNDING, noise_premises(options["seed"]), *collected, *selection.assumptions)
     return Release(
         checkpoint=checkpoint,
         training=training,
         selection=selection,
-        premises=Premises(assumptions=(trust, noise_premises(options["seed"]), *collected, *selection.assumptions)),
+        premises=Premises(assumptions=assumptions),
         targets=targets,
         found=found if told and told[0] is not None else None,
         inputs=inputs,

@@ -16,7 +16,7 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Adjacency, Guarantee
 from privctl.domain.mechanism import Calibration, Regime
 from privctl.domain.report import PrivacyReport
-from privctl.facts import from_report, training_facts
+from privctl.facts import TRAINING_ROUNDING, from_report, training_facts
 from privctl.mechanisms.dp_weights import Premises, Target, default_delta
 from privctl.models import load_model
 from privctl.privatize import Candidate, Release, noise_premises, perplexity_of, plan, privatize
@@ -100,7 +100,7 @@ def _releases(
             checkpoint=checkpoint,
             training=training,
             selection=selection,
-            premises=Premises(assumptions=(trust, noise_premises(None), *selection.assumptions)),
+            premises=Premises(assumptions=(trust, TRAINING_ROUNDING, noise_premises(None), *selection.assumptions)),
             targets=tuple(Target(epsilon=epsilon, delta=delta) for epsilon in EPSILONS),
             found=found,
         )

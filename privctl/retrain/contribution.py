@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from privctl.domain.guarantee import AssumptionState, Guarantee, status_of
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, status_of
 from privctl.retrain.prepare import Job
 from privctl.training.contribution import (
     ClippedGradients,
@@ -20,7 +20,7 @@ from privctl.training.contribution import (
     examine,
 )
 from privctl.training.contribution.findings import ROUNDING_QUANTIZED, ROUNDING_REDUCED
-from privctl.training.perexample.clipping import Clipping
+from privctl.training.perexample.clipping import ROUNDING_MARGIN, Clipping
 from privctl.training.precision import Precision
 from privctl.training.recipe import Method
 from privctl.training.tasks.corpus_task import CorpusTask
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+#: What adding up may add to a record's part of a float32 sum, relative: sums in blocks err by a few 2^-24.
+_OF_A_SUM = 2.0**-22
 #: Hears what the user should know before the run begins.
 Told = Callable[[str], None]
 
@@ -133,8 +135,26 @@ def borne_out(guarantee: Guarantee, job: Job) -> Guarantee:
         else each
         for each in guarantee.assumptions
     )
+    if any(each.name == NAME and "clip norm" in each.statement for each in guarantee.assumptions):
+        found = (*found, _rounding(job))
     before, after = status_of(guarantee.assumptions), status_of(found)
     return replace(guarantee, assumptions=found, status=after if guarantee.status is before else guarantee.status)
+
+
+def _rounding(job: Job) -> Assumption:
+    """That float rounding of a batch's sum stays within what clipping leaves for it."""
+    records, margin = min(_most(job), len(job.task)), ROUNDING_MARGIN
+    measured = (
+        max(job.contribution.differences.values(), default=math.inf) if job.contribution is not None else math.inf
+    )
+    within = records * (measured + _OF_A_SUM) <= margin
+    return Assumption(
+        name="rounding of sums",
+        statement=f"where a record is added, float rounding moves a batch's sum by no more than the {margin:g} of the "
+        "clip norm that clipping leaves for it"
+        + (f": {records} records at most, which differ by {measured:.2g} of their size" if within else ""),
+        state=AssumptionState.CHECKED if within else AssumptionState.ASSERTED,
+    )
 
 
 def _state(job: Job, state: AssumptionState) -> AssumptionState:
