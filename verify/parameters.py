@@ -23,7 +23,7 @@ def contradictions(report: PrivacyReport) -> Iterator[str]:
     """Each disagreement in one sentence that names what disagrees."""
     if report.step in _OF_STEP:
         yield from _OF_STEP[report.step](report)
-    deltas = {g.delta for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP}
+    deltas = {g.delta for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP or g.delta > 0}
     said = report.parameters.get("delta")
     if isinstance(said, float) and deltas - {said}:
         yield f"a guarantee has delta {max(deltas - {said}):g}, but the parameters say {said:g}"
