@@ -164,15 +164,15 @@ _STANDING = (Status.PROVED, Status.CONDITIONAL)
 _OF_ANOTHER = "dpquant, measurements as its paper makes and accounts for them"
 
 
-def false_beside(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
-    """What is wrong with the epsilon that follows, and the floor, beside a number that is not a bound itself."""
+def beside(report: PrivacyReport, guarantee: Guarantee) -> Iterator[Answer]:
+    """What is wrong or open about the epsilon that follows, and the floor, beside a number that is no bound itself."""
     if (guarantee.follows is None and guarantee.floor is None) or guarantee.name == _OF_ANOTHER:
         return
     check = verifier_of(report, guarantee)
     if check is events:
-        outcome, reason = events(report, replace(guarantee, epsilon=None, risks=()))
-        if outcome is Outcome.REFUTED:
-            yield reason
+        answer = events(report, replace(guarantee, epsilon=None, risks=()))
+        if answer[0] in (Outcome.REFUTED, Outcome.INCONCLUSIVE):
+            yield answer
 
 
 def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:
@@ -185,15 +185,8 @@ def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:
     else:
         return Outcome.CONSISTENT, "it claims no finite epsilon"
     at = f"epsilon at delta {guarantee.delta:g}"
-    if follows is not None and found.at_most(follows) is False:
-        said, least = apart(follows, found.lower)
-        return Outcome.REFUTED, f"it says that {said} follows, but epsilon is at least {least}"
-    if floor is not None and floor > found.upper * (1 + _ROUNDING):
-        said, most = apart(floor, found.upper)
-        return Outcome.REFUTED, f"it says that none below {said} holds, but {most} does"
-    if floor is not None and floor > found.lower * (1 + _GRIDS):
-        said, least = apart(floor, found.lower)
-        return Outcome.INCONCLUSIVE, f"it says that none below {said} holds, which is shown for none below {least} only"
+    if (answer := _follows_and_floor(found, follows, floor)) is not None:
+        return answer
     if claimed is None:
         return Outcome.CONSISTENT, f"it claims no finite epsilon; {_finite(found.upper)} follows"
     holds = found.at_most(claimed)
@@ -205,6 +198,23 @@ def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:
     if holds is None:
         return Outcome.INCONCLUSIVE, f"{at} lies between {low} and {high}, so {said} may be right"
     return Outcome.REFUTED, f"{_witness(whole, guarantee, claimed)}; the epsilon that follows is {_finite(found.upper)}"
+
+
+def _follows_and_floor(found: Enclosure, follows: float | None, floor: float | None) -> Answer | None:
+    """What is wrong or open about them; None where nothing is."""
+    if follows is not None and found.at_most(follows) is False:
+        said, least = apart(follows, found.lower)
+        return Outcome.REFUTED, f"it says that {said} follows, but epsilon is at least {least}"
+    if follows is not None and found.upper > follows * (1 + _AGREES):
+        said, most = apart(follows, found.upper)
+        return Outcome.INCONCLUSIVE, f"it says that {said} follows, and {most} is what is proved here"
+    if floor is not None and floor > found.upper * (1 + _ROUNDING):
+        said, most = apart(floor, found.upper)
+        return Outcome.REFUTED, f"it says that none below {said} holds, but {most} does"
+    if floor is not None and floor > found.lower * (1 + _GRIDS):
+        said, least = apart(floor, found.lower)
+        return Outcome.INCONCLUSIVE, f"it says that none below {said} holds, which is shown for none below {least} only"
+    return None
 
 
 def _witness(whole: Ledger, guarantee: Guarantee, claimed: float) -> str:

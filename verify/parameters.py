@@ -31,7 +31,7 @@ def contradictions(report: PrivacyReport) -> Iterator[str]:
             yield from _OF_STEP[report.step](report)
     except (ArithmeticError, ValueError) as error:
         yield f"the parameters hold a number that no {report.step} step has: {error}"
-    deltas = {g.delta for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP}
+    deltas = {g.delta for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP or g.delta > 0}
     said = report.parameters.get("delta")
     if isinstance(said, float) and deltas - {said}:
         yield f"a guarantee has delta {max(deltas - {said}):g}, but the parameters say {said:g}"

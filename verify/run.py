@@ -18,7 +18,7 @@ from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import Advance, NamedFiles, TensorHasher, hash_tensors, silent
 from privctl.storage.reader import SafetensorsFile, read_named_text
-from verify.guarantees import Answer, Verifier, false_beside, titles, verifier_of
+from verify.guarantees import Answer, Verifier, beside, titles, verifier_of
 from verify.integrity import Link, check_chain
 from verify.measured.noise import LEVEL, Measured, complaints, measure
 from verify.parameters import contradictions
@@ -167,8 +167,9 @@ def _unknown(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterato
         # What its assumptions say of the run they say whatever becomes of the number.
         if guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
             premises = faults(report, guarantee, parents) if guarantee.assumptions else ()
-            for sentence in (*premises, *false_beside(report, guarantee)):
-                yield Verdict(subject=title, outcome=Outcome.REFUTED, reason=sentence)
+            wrong = ((Outcome.REFUTED, sentence) for sentence in premises)
+            for outcome, reason in (*wrong, *beside(report, guarantee)):
+                yield Verdict(subject=title, outcome=outcome, reason=reason)
 
 
 def _located(path: Path, artifact: Artifact) -> Path:

@@ -105,8 +105,10 @@ def changes(place: Path_, value: Any) -> Iterator[tuple[str, Any]]:
             "batches": ("poisson", "shuffled", "fixed-size"), "outcome": ("PROVED", "CONSISTENT"),
         }.get(last, (f"{value} or so", "another"))  # fmt: skip
         yield from ((f"now {choice!r}", choice) for choice in choices if choice != value)
-    elif value is None and last in ("epsilon", "follows", "floor"):
+    elif value is None and last in ("epsilon", "follows"):
         yield "now 1", 1.0
+    elif value is None and last == "floor":
+        yield "now 1e9", 1e9  # a low one may well be true
 
 
 def mutants(report: Report) -> Iterator[tuple[str, Path_, Report]]:
@@ -131,6 +133,8 @@ def better(place: Path_, value: Any, other: Any, report: Report) -> bool:
     inside = place[:1] == ("guarantees",) and len(place) > 2 and place[-1] != "status"
     if inside and report["guarantees"][place[1]]["status"] in ("refuted", "void"):
         return False  # it promises nothing, and says so
+    if inside and report["guarantees"][place[1]]["status"] == "claimed" and place[-1] == "epsilon":
+        return False  # a number that others state, and the report does not stand behind
     if not place or place[0] != "guarantees" or not isinstance(value, int | float) or isinstance(other, bool):
         return True
     weaker = {"epsilon": 1, "delta": 1, "bound": 1, "follows": 1, "floor": -1, "at": 0}.get(str(place[-1]))
