@@ -100,8 +100,9 @@ def gradient_stages(job: Job, network: nn.Module, device: torch.device) -> list[
 
 
 def clipping_of(job: Job) -> Clipping:
-    """How the job's gradients are clipped."""
-    return Clipping(norm=job.recipe.clip_norm, style=job.request.clipping)
+    """How the job's gradients are clipped: with noise, by a margin below the clip norm that its noise is for."""
+    inside = 1 - ROUNDING_MARGIN if job.request.method.noised else 1.0
+    return Clipping(norm=job.recipe.clip_norm * inside, style=job.request.clipping)
 
 
 def limits_of(job: Job) -> Limits:
@@ -147,7 +148,8 @@ def _rounding(job: Job) -> Assumption:
     measured = (
         max(job.contribution.differences.values(), default=math.inf) if job.contribution is not None else math.inf
     )
-    within = records * (measured + _OF_A_SUM) <= margin
+    # Sums of measured differences of losses have no margin of their own.
+    within = records * (measured + _OF_A_SUM) <= margin and job.request.method is not Method.DPQUANT
     return Assumption(
         name="rounding of sums",
         statement=f"where a record is added, float rounding moves a batch's sum by no more than the {margin:g} of the "

@@ -21,7 +21,7 @@ from privctl.parallel import Crew, own_device
 from privctl.progress import Advance
 from privctl.randomness import NoiseSource
 from privctl.retrain.adapt import adapted, merged
-from privctl.retrain.contribution import Told, gradient_stages, rehearsed, tested
+from privctl.retrain.contribution import Told, clipping_of, gradient_stages, rehearsed, tested
 from privctl.retrain.prepare import Job
 from privctl.retrain.report import report_for, zeroed_of
 from privctl.retrain.secret_check import CheckedSecrets, check_secrets
@@ -32,7 +32,6 @@ from privctl.training.batches import BatchSource, Passes, PoissonBatches, Weight
 from privctl.training.contribution.carried import secret_draws
 from privctl.training.loop import Finished, Trainer
 from privctl.training.noise import GradientNoise, noise_for
-from privctl.training.perexample.clipping import Clipping
 from privctl.training.precision import FullPrecision, Precision
 from privctl.training.recipe import Method
 from privctl.training.release import rehearse, report_path, save_network
@@ -109,7 +108,7 @@ def carry_out(
         network=network,
         task=job.task,
         recipe=recipe,
-        clipping=None if request.method is Method.PLAIN else Clipping(norm=recipe.clip_norm, style=request.clipping),
+        clipping=None if request.method is Method.PLAIN else clipping_of(job),
         batches=_batches(job, crew),
         noise=noise,
         crew=crew,

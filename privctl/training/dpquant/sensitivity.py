@@ -18,7 +18,6 @@ from privctl.parallel import Crew
 from privctl.randomness import NoiseSource
 from privctl.training.batches import BatchSource
 from privctl.training.dpquant.draw import Floats
-from privctl.training.perexample.clipping import INSIDE
 from privctl.training.quantized import QuantizedLayers
 from privctl.training.tasks.base import Task, measuring
 
@@ -94,7 +93,6 @@ def clipped(rows: Tensor, norm: float) -> Tensor:
     """``rows`` (m, n), each brought within L2 ``norm``; one that is not finite becomes zero, which is within it."""
     sound = torch.isfinite(rows).all(1, keepdim=True)
     rows = torch.where(sound, rows, torch.zeros_like(rows))
-    norm *= INSIDE
     # Twice, for squares of large numbers overflow.
     rows = rows / rows.abs().amax(1, keepdim=True).clamp(min=norm) * norm
     factors = (norm / rows.norm(dim=1, keepdim=True).clamp(min=norm)).clamp(max=1)

@@ -17,6 +17,7 @@ from privctl.training.batches import BatchSource
 from privctl.training.directional import Fired
 from privctl.training.ferret.compare import EXAMPLES, Comparison, Looked
 from privctl.training.ferret.publish import Publisher, clipped
+from privctl.training.perexample.clipping import ROUNDING_MARGIN
 from privctl.training.recipe import Recipe
 from privctl.training.tasks.base import Task
 
@@ -150,7 +151,7 @@ class Data:
                 return found
         else:
             vectors = self.engine.per_example(losses, fired, directions).detach().cpu() * lengths
-            total, norms = clipped(vectors, norm)
+            total, norms = clipped(vectors, norm * (1 - ROUNDING_MARGIN))
             sound = ~norms.isnan()
             if sound.all() or len(examples) == 1:
                 self.met.norms.append(norms[sound])

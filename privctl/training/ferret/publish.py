@@ -14,7 +14,6 @@ from torch import Tensor
 
 from privctl.domain.checks import positive
 from privctl.randomness import NoiseSource
-from privctl.training.perexample.clipping import INSIDE
 
 #: The largest log-odds of a true sign on offer: e^44 + 1 is the last such number below 2^64.
 MOST_BIT_EPSILON = 44.0
@@ -186,7 +185,6 @@ def clipped(vectors: Tensor, norm: float) -> tuple[Tensor, Tensor]:
     """
     norms = torch.linalg.vector_norm(vectors, dim=1)
     sound = torch.isfinite(norms)
-    inside = norm * INSIDE
-    factors = torch.where(sound, inside / norms.clamp(min=inside), 0.0)
+    factors = torch.where(sound, norm / norms.clamp(min=norm), 0.0)
     total = torch.where(sound[:, None], vectors, 0.0) * factors[:, None]
     return total.sum(0), torch.where(sound, norms, torch.nan)

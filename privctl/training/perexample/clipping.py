@@ -16,10 +16,12 @@ from privctl.training.perexample.terms import Squares
 #: Stabilizer of automatic clipping (Bu et al. 2022, "Automatic Clipping", section 4: AUTO-S with gamma 0.01).
 AUTOMATIC_GAMMA = 0.01
 
-#: Clipping stays below the clip norm by this share of it, which is left for float rounding: of factors and norms, and
-#: of the sum of a batch, which may change by a little more than a record's own gradient where that record is added.
+#: Factors and sums of squares round by some 2^-24 each; aiming this much lower keeps the rounded norm within C.
+INSIDE = 1 - 2.0**-20
+
+#: A run with noise clips by this share below the clip norm. It is left for float rounding of a batch's sum, which may
+#: change by a little more than a record's own gradient where that record is added.
 ROUNDING_MARGIN = 2.0**-10
-INSIDE = 1 - ROUNDING_MARGIN
 
 #: A squared norm from Gram matrices errs by at most this share of its ``slack`` (see ``Squares``). A float32 sum of K
 #: products errs by about sqrt(K) 2^-24 of the sum of their sizes, and less in blocks; this allows 32 times 2^-24.
