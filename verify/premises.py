@@ -208,7 +208,7 @@ def _too_rough(report: PrivacyReport) -> str:
     found = report.parameters.get("contribution_test")
     differences = found.get("differences") if isinstance(found, dict) else None
     try:
-        size, examples = (float(report.parameters[key]) for key in ("batch_size", "dataset_size"))
+        size, examples = (float(report.parameters[key]) for key in ("batch_size", "examples"))
         largest = max((float(each) for each in dict(differences or {}).values()), default=math.inf)
         records = min(math.ceil(size + 6 * math.sqrt(size) + 20), examples)
     except (KeyError, TypeError, ValueError, OverflowError):

@@ -97,7 +97,7 @@ def test_no_assumption_about_the_loss_counts_unless_the_policy_names_it(tmp_path
 
 @pytest.mark.parametrize(("delta", "outcome"), [(0.1, FAIL), (1 / 60, FAIL), (0.016, PASS)])
 def test_no_delta_at_which_a_record_may_come_out_whole(tmp_path: Path, delta: float, outcome: object) -> None:
-    report = making(tmp_path / "m.report.json", replace(PROVED, delta=delta), parameters={"dataset_size": 60})
+    report = making(tmp_path / "m.report.json", replace(PROVED, delta=delta), parameters={"examples": 60})
     found = only(judged(report, max_epsilon="2", at_delta="0.5"), "max_epsilon")
     assert found.outcome is outcome
     assert outcome is PASS or "one of 60 examples may come out whole" in found.message

@@ -250,7 +250,8 @@ def _of_tensor(tensor: TensorNoise, stddev: float, level: float) -> Iterator[str
     if tensor.dtype in ("F32", "F64") and tensor.largest * 2.0**-23 < 1e-4 * stddev:
         # Rounding hides nothing: all weights count, not the sample alone.
         # The grid adds the variance of an even spread over a cell.
-        count, squares = tensor.elements, tensor.squares / (stddev**2 + tensor.grid**2 / 12)
+        spread = math.hypot(stddev, tensor.grid / math.sqrt(12))
+        count, squares = tensor.elements, tensor.squares / spread / spread
         mean = tensor.total / stddev / math.sqrt(count)
     else:
         mean = float(sample.sum()) / math.sqrt(count)

@@ -37,7 +37,7 @@ _WRAPPED = -28.0
 #: One step's loss so far above all that matters may as well be infinite.
 _DECISIVE = 18.0
 #: Exponents of mass beside delta, or beside that of whole curves, that does not matter.
-_NEGLIGIBLE, _BULK = 20.0, -14.0
+_BESIDE, _BULK = 20.0, -14.0
 #: An order of the neighbours whose delta is smaller by this exponent needs no sharper look.
 _FAR_BELOW = 15.0
 #: Of a sum of so many terms, relative, a term.
@@ -314,7 +314,7 @@ def make_grid(sketch: Kinds, log_delta: float | None, precision: float, near: fl
     parts = [(0.5 * (c.low + c.high)[c.p > 0], np.log(c.p[c.p > 0]), times) for c, times in sketch]
     steps = sum(times for _, _, times in parts)
     tilt, epsilon, reach = 0.0, 0.0, math.inf
-    cap = _far(sketch, (_BULK if log_delta is None else log_delta) - _NEGLIGIBLE - math.log(steps))
+    cap = _far(sketch, (_BULK if log_delta is None else log_delta) - _BESIDE - math.log(steps))
     if log_delta is not None:
         tilt, epsilon = _saddle(parts, log_delta)
         kept = [(losses <= cap, losses, logs, times) for losses, logs, times in parts]

@@ -178,7 +178,7 @@ def _unfit(report: Loaded, guarantee: Guarantee, policy: Policy) -> str:
 
 def _records(report: Loaded) -> int:
     """The number of examples behind a report; 0 where it names none."""
-    mechanism, said = report.report.mechanism, report.report.parameters.get("dataset_size")
+    mechanism, said = report.report.mechanism, report.report.parameters.get("examples")
     if isinstance(mechanism, WeightNoise):
         return mechanism.training.dataset_size
     return said if isinstance(said, int) and not isinstance(said, bool) else 0
