@@ -46,7 +46,7 @@ cat >"$folder/privctl-policy.toml" <<EOF
 max_epsilon = $epsilon
 at_delta = 1e-5
 require = ["proved", "conditional"]
-accepted_assumptions = ["starting weights", "vocabulary", "training-facts"]
+accepted_assumptions = ["starting weights", "vocabulary", "training-facts", "training-rounding"]
 require_model = true
 required_steps = ["retrain", "audit", "verify"]
 max_age_days = 90

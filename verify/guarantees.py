@@ -20,12 +20,11 @@ from privctl.domain.mechanism import Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import apart, upward
 from privctl.domain.verdict import Outcome
-from verify.recompute import gaussian, gridded, ledger, mutual, published, risk, secret
+from verify.answers import Answer, number
+from verify.recompute import gaussian, gridded, ledger, published, risk, secret
 from verify.recompute.enclosure import Enclosure
 from verify.recompute.sensitivity import TooManySteps, least_nonconvex, rounding, sensitivity
-
-#: An outcome with its reason.
-Answer = tuple[Outcome, str]
+from verify.signs import sign_bits
 
 #: Bounds on an attacker's chances that differ by less, relatively, as two sound ones may, do not contradict each other.
 _GRIDS = 1e-4
@@ -58,10 +57,10 @@ def _regime(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
         noise = min((noise, *mechanism.candidate_stddevs))
     told = guarantee.sensitivity
     if told is None or not math.isclose(told, bound, rel_tol=_AGREES):
-        return Outcome.REFUTED, f"its sensitivity is {_number(told)}, but what follows from the facts is {bound:.9g}"
+        return Outcome.REFUTED, f"its sensitivity is {number(told)}, but what follows from the facts is {bound:.9g}"
     multiplier = guarantee.noise_multiplier
     if multiplier is None or not math.isclose(multiplier, noise / told, rel_tol=_ROUNDING):
-        return Outcome.REFUTED, f"its noise_multiplier is {_number(multiplier)}, but the noise is {noise / told:.9g}"
+        return Outcome.REFUTED, f"its noise_multiplier is {number(multiplier)}, but the noise is {noise / told:.9g}"
     error = rounding(mechanism.training, Regime(guarantee.name))
     return _exact(guarantee, Enclosure(bound / noise * (1 - error), bound / noise * (1 + error)))
 
@@ -70,7 +69,7 @@ def _published(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
     told, epsilon, delta = guarantee.sensitivity, guarantee.epsilon, guarantee.delta
     shift = published.shift(mechanism.training)
     if told is None or not math.isclose(told, shift, rel_tol=_ROUNDING):
-        return Outcome.REFUTED, f"its sensitivity is {_number(told)}, but the paper's formula gives {shift:.9g}"
+        return Outcome.REFUTED, f"its sensitivity is {number(told)}, but the paper's formula gives {shift:.9g}"
     if epsilon is None or delta == 0:
         return (
             Outcome.INCONCLUSIVE,
@@ -86,7 +85,7 @@ def _published(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
         )
     if least is None:
         return Outcome.INCONCLUSIVE, (
-            f"it does not follow: weights may move by up to {_number(most)}; no case is known here that refutes it for "
+            f"it does not follow: weights may move by up to {number(most)}; no case is known here that refutes it for "
             f"{mechanism.training.optimizer}"
         )
     found = gaussian.delta_at(epsilon, least / noise)
@@ -277,59 +276,6 @@ def _shuffled(whole: Ledger) -> bool:
     return any(isinstance(e, SampledGaussian) and e.batches is Batches.SHUFFLED for e in whole.events)
 
 
-def sign_bits(report: PrivacyReport, guarantee: Guarantee) -> Answer:
-    """Published signs: nats by the chain rule, what they allow, and the delta that nothing goes below."""
-    event = report.mechanism if isinstance(report.mechanism, SignBits) else _signs_of(report)
-    if event is None:
-        return Outcome.INCONCLUSIVE, "the parameters do not say how many signs were published"
-    if guarantee.notion is Notion.APPROXIMATE_DP:
-        return _unavoidable(event, guarantee)
-    nats = mutual.nats(event)
-    if guarantee.delta != 0 or guarantee.adjacency is not Adjacency.REPLACE_ONE:
-        return Outcome.REFUTED, "nats of information have no delta, and are for one example replaced"
-    if guarantee.epsilon is None or guarantee.epsilon < nats * (1 - _ROUNDING):
-        return Outcome.REFUTED, (
-            f"what follows is {nats:.9g} nats: {event.groups} groups x {event.steps} steps x "
-            f"rate {event.sample_rate:g} x fire probability {event.fire_probability:g} x ln 2, not "
-            f"{_number(guarantee.epsilon)}"
-        )
-    measures = {RiskMeasure.ADVANTAGE: mutual.total_variation, RiskMeasure.AUC: mutual.auc}
-    for each in guarantee.risks:
-        if each.measure not in measures:
-            return Outcome.INCONCLUSIVE, f"no verifier knows the risk {each.measure} of nats"
-        allowed = measures[each.measure](nats)
-        if allowed.lower > each.bound * (1 + _ROUNDING):
-            least, said = apart(allowed.lower, each.bound)
-            return Outcome.REFUTED, f"{nats:.6g} nats allow a {each.measure} of {least}, not {said}"
-    return Outcome.PROVED, f"{nats:.9g} nats by the chain rule, ln 2 a sign; an average over data, no worst case"
-
-
-def _signs_of(report: PrivacyReport) -> SignBits | None:
-    """The signs of a run whose noise has a ledger: noise before a sign is taken leaves it one bit."""
-    names = {"groups": "number_of_groups", "fire_probability": "fire_probability", "sample_rate": "sample_rate",
-             "steps": "steps"}  # fmt: skip
-    try:
-        return SignBits(**{field: report.parameters[name] for field, name in names.items()})
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _unavoidable(event: SignBits, guarantee: Guarantee) -> Answer:
-    kind = Batches.SHUFFLED if "shuffled" in guarantee.name else Batches.POISSON
-    least = mutual.unavoidable_delta(event, kind)
-    if guarantee.epsilon is not None:
-        return (
-            Outcome.REFUTED,
-            f"no epsilon holds: a record that decides its batch shows itself with chance {least:.6g}",
-        )
-    if least > guarantee.delta:
-        return Outcome.REFUTED, (
-            f"a record that decides its batch's sign shows itself with probability {least:.6g}, above delta "
-            f"{guarantee.delta:g}"
-        )
-    return Outcome.CONSISTENT, f"nothing refutes it: a record shows itself with probability {least:.6g} at most"
-
-
 #: What a plan calls the bound that takes the whole trade-off curve, not the nats alone.
 _CURVE = "trade-off curve"
 _AGAIN = "computed again on another grid"
@@ -351,11 +297,11 @@ def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
             f"its neighbours are {guarantee.adjacency}; the divergence is from the secret zeroed out",
         )
     if guarantee.epsilon is None or guarantee.epsilon < nats.lower * (1 - _ROUNDING):
-        return Outcome.REFUTED, f"what follows is {nats.upper:.9g} nats, not {_number(guarantee.epsilon)}"
+        return Outcome.REFUTED, f"what follows is {nats.upper:.9g} nats, not {number(guarantee.epsilon)}"
     only = whole.events[0] if len(whole.events) == 1 else None
     if isinstance(only, SecretMixture) and guarantee.noise_multiplier not in (None, only.noise_multiplier):
         return Outcome.REFUTED, (
-            f"its noise_multiplier is {_number(guarantee.noise_multiplier)}, the ledger's {only.noise_multiplier:.9g}"
+            f"its noise_multiplier is {number(guarantee.noise_multiplier)}, the ledger's {only.noise_multiplier:.9g}"
         )
     for each in guarantee.risks:
         if each.measure is not RiskMeasure.POSTERIOR or each.at is None:
@@ -400,7 +346,7 @@ def _written(check: Verifier, report: PrivacyReport, guarantee: Guarantee) -> An
         return Outcome.REFUTED, wrong
     found = gridded.ideal(report, guarantee)
     outcome, reason = check(report, found.guarantee)
-    taken = f"{found.epsilon:.3g} of {_number(guarantee.epsilon)} was taken off for noise in floating point"
+    taken = f"{found.epsilon:.3g} of {number(guarantee.epsilon)} was taken off for noise in floating point"
     return outcome, f"{reason}; {taken}"
 
 
@@ -410,10 +356,6 @@ def titles(report: PrivacyReport) -> Iterator[str]:
     for guarantee in report.guarantees:
         more = [str(guarantee.adjacency), *(["all candidates"] if guarantee.scope is Scope.ALL_CANDIDATES else [])]
         yield guarantee.name if times[guarantee.name] == 1 else f"{guarantee.name}, {', '.join(more)}"
-
-
-def _number(value: float | None) -> str:
-    return "missing" if value is None else f"{value:.9g}"
 
 
 def _finite(value: float) -> str:

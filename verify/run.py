@@ -18,7 +18,8 @@ from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import Advance, NamedFiles, TensorHasher, hash_tensors, silent
 from privctl.storage.reader import SafetensorsFile, read_named_text
-from verify.guarantees import Answer, Verifier, beside, titles, verifier_of
+from verify.answers import Answer
+from verify.guarantees import Verifier, beside, titles, verifier_of
 from verify.integrity import Link, check_chain
 from verify.measured.noise import LEVEL, Measured, complaints, measure
 from verify.parameters import contradictions

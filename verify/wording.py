@@ -17,8 +17,8 @@ _NUMBER = r"[\d.e+-]+"
 _TESTED = (
     "(; whether its gradient is its own was not tested|; tested on made-up records before the first step: (no batch "
     "leaves anything behind for another|loss and gradient were the same alone and in batches of up to "
-    rf"\d+ records and \d+ padded tokens, within rounding of {_NUMBER} of its size in [a-z0-9: ]+"
-    rf"(, {_NUMBER} of its size in [a-z0-9: ]+)*(, every text being padded to \d+ tokens)?))?"
+    rf"\d+ records and \d+ padded tokens, within rounding of {_NUMBER} of its size in [a-z0-9:, -]+"
+    rf"(, {_NUMBER} of its size in [a-z0-9:, -]+)*(, every text being padded to \d+ tokens)?))?"
 )
 
 #: Name of an assumption -> the statements it may have, as regular expressions for the whole text.
@@ -123,7 +123,10 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
         r"(, which names these very bytes but is not signed)?\)",
     ),
     "secret-noise": ("the noise comes from a cryptographic generator whose key nobody knows",),
-    "integer-tensors": ("tensors of integer type hold no trained weights",),
+    "integer-tensors": (
+        "tensors of integer type hold no trained weights",
+        "tensors of integer type are index tables, masks and counters; none holds trained weights",
+    ),
     "excluded-tensors": ("tensors left out by --include or --exclude do not depend on the data",),
     "frozen-tensors": ("tensors equal to the public base would be so whatever the data",),
     "training-rounding": (

@@ -82,7 +82,7 @@ def test_a_memorised_set_is_found(place: Path, capfd: pytest.CaptureFixture[str]
     report = report_of(place / "model.audit.report.json")
     assert report.step == "audit"
     assert [item.role for item in report.inputs] == [
-        "model", "config", "tokenizer", "tokenizer", "members", "nonmembers",
+        "model", "config", "tokenizer", "tokenizer", "companion", "members", "nonmembers",
     ]  # fmt: skip
     for item in (*report.inputs, *report.outputs):
         assert file_digest(place / item.path) == item.digest

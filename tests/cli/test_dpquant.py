@@ -23,6 +23,8 @@ from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.guarantee import Status
 from privctl.domain.report import PrivacyReport
 from privctl.reports import read_report
+from tests.training.logs import begun as logged
+from tests.training.logs import pretend
 from tests.training.tasks.small import architecture
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
@@ -177,19 +179,19 @@ def test_a_killed_run_goes_on_with_its_layers_and_its_ledger(start: Path, data: 
         [sys.executable, "-m", "privctl", *arguments], env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     state, deadline = tmp_path / "private.run", time.monotonic() + 120
-    while not ((state / "begun").exists() and int((state / "begun").read_text() or 0) > 12):
+    while not logged(state / "begun") > 12:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    seed, counted = (state / "public-seed").read_text(), int((state / "measured").read_text())
+    seed, counted = (state / "public-seed").read_text(), logged(state / "measured")
     assert counted >= 2
     assert run([*arguments, "--resume", "--beta", "3"]) == 2
     assert run([*arguments, "--resume", "--measure-clip", "1"]) == 2
     # The rest of 300 steps would take long: pretend that most were begun, and one measurement more.
-    (state / "begun").write_text(f"{295:020d}\n")
-    (state / "measured").write_text(f"{counted + 1:020d}\n")
+    pretend(state / "begun", 295)
+    pretend(state / "measured", counted + 1)
     assert run([*arguments, "--resume"]) == 0
     report = report_of(output)
     assert isinstance(report.mechanism, Ledger)

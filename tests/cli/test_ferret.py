@@ -23,6 +23,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports import read_report
 from privctl.training.directional import Derivatives, Method
 from privctl.training.ferret.stream import read_stream
+from tests.training.logs import begun as logged
 from tests.training.tasks.small import words
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
@@ -196,7 +197,7 @@ def interrupting(begun: Path, after: int) -> threading.Thread:
 
     def watch() -> None:
         deadline = time.monotonic() + 60
-        while not (begun.exists() and int(begun.read_text() or 0) > after) and time.monotonic() < deadline:
+        while not (logged(begun) > after) and time.monotonic() < deadline:
             time.sleep(0.005)
         os.kill(os.getpid(), signal.SIGINT)
 

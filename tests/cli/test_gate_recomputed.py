@@ -38,6 +38,7 @@ def test_an_edited_number_does_not_pass(
     assert run(["gate", OWN, "--max-epsilon", "3", "--recompute", "false"]) == 0
 
 
+@pytest.mark.forged("nothing can be recomputed without scipy, which is what is tested")
 def test_without_scipy_nothing_is_recomputed_and_that_is_said(
     here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ def test_noise_inspect_generate_audit(
     assert report.mechanism.noise_stddev == pytest.approx(0.00976052988025269, rel=1e-12)
     epsilons = {g.name: g.epsilon for g in report.guarantees if g.adjacency.value != "zero-out"}
     assert epsilons["published"] == 1
-    assert epsilons["convex"] == pytest.approx(0.0728298432464, rel=1e-10)
+    assert epsilons["convex"] == pytest.approx(0.0728298432464, rel=1e-5)
     assert epsilons["nonconvex"] == pytest.approx(306.229454833, rel=1e-11)
 
     assert run(["inspect", str(private), "-q"]) == 0

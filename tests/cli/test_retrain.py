@@ -27,6 +27,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports import read_report
 from privctl.storage.reader import open_checkpoint
 from privctl.training.tasks.language import CausalLanguage
+from tests.training.logs import begun as logged
 from tests.training.tasks.small import architecture
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
@@ -133,7 +134,7 @@ def test_clipped_records_what_noise_needs(
     assert run(["noise", str(output), "--epsilon", "1", "-q"]) == 0
     shown = capsys.readouterr().out
     assert "nonconvex" in shown
-    assert "(proved)" in shown
+    assert "(conditional)" in shown
 
 
 @pytest.mark.parametrize(
@@ -247,7 +248,7 @@ def ended(call: list[str], begun: Path, number: int) -> tuple[int, str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(call, stderr=subprocess.PIPE, text=True, env=environment)
     deadline = time.monotonic() + 120
-    while not (begun.exists() and int(begun.read_text() or 0) > 12):
+    while not logged(begun) > 12:
         assert process.poll() is None, process.stderr
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -269,7 +270,7 @@ def test_an_interrupted_run_loses_nothing(method: str, number: int, start: Path,
     reached = json.loads((state / "state.json").read_text())
     assert f"interrupted after step {reached['step']} of 120, whose state was saved in {state}" in said
     assert "--resume" in said
-    assert reached["step"] == reached["spent"] == int((state / "begun").read_text()) < 120
+    assert reached["step"] == reached["spent"] == logged(state / "begun") < 120
     assert [run([*arguments[0], "--resume"]), run(arguments[1])] == [0, 0]
     with open_checkpoint(cut) as one, open_checkpoint(whole) as two:
         pairs = zip(one.tensors(), two.tensors(), strict=True)
@@ -288,14 +289,14 @@ def test_a_killed_run_goes_on_and_its_ledger_has_everything(start: Path, data: P
     begun = output.with_name("private.run") / "begun"
     ended(call, begun, signal.SIGKILL)
     assert not output.exists()
-    spent = int(begun.read_text())
+    spent = logged(begun)
     # Without --resume nothing is touched; with other settings neither.
     assert run([*call[3:], "--steps", "20"]) == 2
     assert run([*call[3:], "--resume", "--unit", "who"]) == 2
     short = [a if a != "400" else "4" for a in call[3:]]
     assert run(short) == 2
     assert run([*short, "--resume"]) == 2
-    assert int(begun.read_text()) == spent
+    assert logged(begun) == spent
     state = json.loads((begun.parent / "state.json").read_text())
     assert state["spent"] <= spent
     # The rest of 2,000 steps would take long: pretend that most were begun.

@@ -166,7 +166,7 @@ def test_verifying_millions_of_epochs(tmp_path: Path, epochs: int) -> None:
     found = caged(tmp_path, "verify", report, memory=2 << 30, seconds=60)
     assert found.code in (1, 3), found.said
     assert "internal" not in found.said
-    assert 0 < found.peak < 512 << 20
+    assert 0 < found.peak < 700 << 20
 
 
 # Chains of reports.
@@ -264,7 +264,9 @@ def test_the_gates_work_grows_with_the_reports(tmp_path: Path, make: Callable[[P
 
 def test_more_reports_than_are_read(tmp_path: Path) -> None:
     path = making(tmp_path / "m.report.json", PROVED)
-    judgement = judge([path] * (MOST_GIVEN + 1), read_policy(None, {"max_epsilon": "8", "recompute": "false"}, {}, {}), None, NOW)
+    judgement = judge(
+        [path] * (MOST_GIVEN + 1), read_policy(None, {"max_epsilon": "8", "recompute": "false"}, {}, {}), None, NOW
+    )
     assert judgement.outcome is GateOutcome.INCONCLUSIVE
     assert any(f"{MOST_GIVEN} are read at most" in each.message for each in judgement.findings)
 

@@ -238,7 +238,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, root: Path, hint: int) 
     output, _ = python(root, LIMITED, tmp_path / "f", hint, "limit").communicate(timeout=20)
     assert f"fault: {tmp_path / 'f'} does not fit: " in output
     assert "left: ['f'] b'old'" in output
-    assert ("open" in output) == (hint == 0)
+    assert ("open\n" in output) == (hint == 0)
 
 
 def mounted(options: str, then: str = "true") -> tuple[str, ...]:

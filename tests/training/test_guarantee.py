@@ -179,15 +179,15 @@ def test_many_runs_show_a_good_part_of_what_is_claimed() -> None:
 class HalfNoise(KeyedNoise):
     """Half the standard deviation that was asked for."""
 
-    def add(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
-        super().add(tensors, stddev / 2, step)
+    def release(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
+        super().release(tensors, stddev / 2, step)
 
 
 class NoiseForOne(KeyedNoise):
     """Noise for the first tensor, and none for the rest."""
 
-    def add(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
-        super().add(list(tensors)[:1], stddev, step)
+    def release(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
+        super().release(list(tensors)[:1], stddev, step)
 
 
 @pytest.mark.parametrize(("fault", "runs"), [(HalfNoise, 2000), (NoiseForOne, 300)])

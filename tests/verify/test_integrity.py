@@ -153,6 +153,7 @@ def test_a_file_that_no_report_lists_is_named(folder: Path, name: str) -> None:
     assert of_folder(released) == [f"{name}: it lies in the folder, and no report lists it"]
 
 
+@pytest.mark.forged("the configuration is edited between two steps")
 def test_a_configuration_that_changed_between_two_steps_is_named(folder: Path) -> None:
     (folder / "m.private" / "config.json").write_text('{"rms_norm_eps": 0.1}')
     assert run(["noise", str(folder / "m.private"), "-q"]) == 0

@@ -1,0 +1,66 @@
+"""Published signs (FERRET): the nats they give away, and the delta that nothing goes below."""
+
+from __future__ import annotations
+
+from privctl.domain.events import Batches, SignBits
+from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure
+from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import apart
+from privctl.domain.verdict import Outcome
+from verify.answers import Answer, number
+from verify.recompute import mutual
+
+_ROUNDING = 1e-9
+
+
+def sign_bits(report: PrivacyReport, guarantee: Guarantee) -> Answer:
+    """Published signs: nats by the chain rule, what they allow, and the delta that nothing goes below."""
+    event = report.mechanism if isinstance(report.mechanism, SignBits) else _signs_of(report)
+    if event is None:
+        return Outcome.INCONCLUSIVE, "the parameters do not say how many signs were published"
+    if guarantee.notion is Notion.APPROXIMATE_DP:
+        return _unavoidable(event, guarantee)
+    nats = mutual.nats(event)
+    if guarantee.delta != 0 or guarantee.adjacency is not Adjacency.REPLACE_ONE:
+        return Outcome.REFUTED, "nats of information have no delta, and are for one example replaced"
+    if guarantee.epsilon is None or guarantee.epsilon < nats * (1 - _ROUNDING):
+        return Outcome.REFUTED, (
+            f"what follows is {nats:.9g} nats: {event.groups} groups x {event.steps} steps x "
+            f"rate {event.sample_rate:g} x fire probability {event.fire_probability:g} x ln 2, not "
+            f"{number(guarantee.epsilon)}"
+        )
+    measures = {RiskMeasure.ADVANTAGE: mutual.total_variation, RiskMeasure.AUC: mutual.auc}
+    for each in guarantee.risks:
+        if each.measure not in measures:
+            return Outcome.INCONCLUSIVE, f"no verifier knows the risk {each.measure} of nats"
+        allowed = measures[each.measure](nats)
+        if allowed.lower > each.bound * (1 + _ROUNDING):
+            least, said = apart(allowed.lower, each.bound)
+            return Outcome.REFUTED, f"{nats:.6g} nats allow a {each.measure} of {least}, not {said}"
+    return Outcome.PROVED, f"{nats:.9g} nats by the chain rule, ln 2 a sign; an average over data, no worst case"
+
+
+def _signs_of(report: PrivacyReport) -> SignBits | None:
+    """The signs of a run whose noise has a ledger: noise before a sign is taken leaves it one bit."""
+    names = {"groups": "number_of_groups", "fire_probability": "fire_probability", "sample_rate": "sample_rate",
+             "steps": "steps"}  # fmt: skip
+    try:
+        return SignBits(**{field: report.parameters[name] for field, name in names.items()})
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _unavoidable(event: SignBits, guarantee: Guarantee) -> Answer:
+    kind = Batches.SHUFFLED if "shuffled" in guarantee.name else Batches.POISSON
+    least = mutual.unavoidable_delta(event, kind)
+    if guarantee.epsilon is not None:
+        return (
+            Outcome.REFUTED,
+            f"no epsilon holds: a record that decides its batch shows itself with chance {least:.6g}",
+        )
+    if least > guarantee.delta:
+        return Outcome.REFUTED, (
+            f"a record that decides its batch's sign shows itself with probability {least:.6g}, above delta "
+            f"{guarantee.delta:g}"
+        )
+    return Outcome.CONSISTENT, f"nothing refutes it: a record shows itself with probability {least:.6g} at most"
