@@ -38,8 +38,8 @@ def sign(
     \b
     Example:
       privctl sign --new-key ci
-      privctl sign model.report.json model.audit.report.json --key ci.key
-      privctl sign model.report.json --check ci.pub
+      privctl sign m.report.json m.audit.report.json --key ci.key
+      privctl sign m.report.json --check ci.pub
     """
     from privctl.progress import note
     from privctl.signing import make_keys

@@ -20,7 +20,7 @@ from privctl.accounting.ledger import epsilon_bound
 from privctl.accounting.published_measurements import aggregate_ledger, claimed_ledger
 from privctl.cli import run
 from privctl.domain.events import Ledger, SampledGaussian
-from privctl.domain.guarantee import Status
+from privctl.domain.guarantee import AssumptionState, Status
 from privctl.domain.report import PrivacyReport
 from privctl.reports import read_report
 from tests.training.logs import begun as logged
@@ -158,7 +158,8 @@ def test_images_adam_and_lower_precision(tmp_path: Path) -> None:
         run(call(net, tmp_path / "images.npz", tmp_path / "a", *more, "--held-out", str(tmp_path / "images.npz"))) == 0
     )
     report = report_of(tmp_path / "a")
-    assert report.guarantees[0].status is Status.PROVED
+    asserted = {a.name for a in report.guarantees[0].assumptions if a.state is AssumptionState.ASSERTED}
+    assert asserted == {"rounding of sums"}, "few bits differ by more than the margin for rounding"
     assert all(cost > 0 for cost in report.parameters["multiply_adds"])
 
 

@@ -28,6 +28,7 @@ from privctl.reports import read_report
 from privctl.storage.reader import open_checkpoint
 from privctl.training.tasks.language import CausalLanguage
 from tests.training.logs import begun as logged
+from tests.training.logs import pretend
 from tests.training.tasks.small import architecture
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
@@ -300,7 +301,7 @@ def test_a_killed_run_goes_on_and_its_ledger_has_everything(start: Path, data: P
     state = json.loads((begun.parent / "state.json").read_text())
     assert state["spent"] <= spent
     # The rest of 2,000 steps would take long: pretend that most were begun.
-    begun.write_text(f"{1990:020d}\n")
+    pretend(begun, 1990)
     assert run([*call[3:], "--resume"]) == 0
     report = report_of(output)
     assert isinstance(report.mechanism, Ledger)

@@ -34,13 +34,14 @@ def objection(report: PrivacyReport, guarantee: Guarantee) -> str:
     """What is wrong with what a guarantee says of its arithmetic; empty where nothing is."""
     said = guarantee.arithmetic
     assert said is not None
-    if said.accuracy < _ACCURACY or said.steps < _STEPS:
+    if said.accuracy != _ACCURACY or said.steps != _STEPS:
         return (
             f"it says that deviates are within {said.accuracy:.3g} of Gaussians on a grid of {said.steps:g} steps a "
             f"standard deviation; this version's are within {_ACCURACY:.3g} on {_STEPS:g}"
         )
     least = _coordinates(report)
-    if least is not None and said.coordinates < least:
+    exact = isinstance(report.mechanism, WeightNoise)
+    if least is not None and (said.coordinates < least or (exact and said.coordinates != least)):
         return f"it counts {said.coordinates} numbers released, but the report speaks of {least}"
     mechanism = report.mechanism
     if isinstance(mechanism, WeightNoise):
