@@ -27,8 +27,8 @@ from privctl.storage.reader import open_checkpoint
 
 #: Claimed epsilons: the published noise barely depends on them.
 EPSILONS = (100.0, 10.0, 1.0, 0.3)
-#: An epsilon that is proved instead, by noise calibrated to the sensitivity that needs no assumption on the loss.
-PROVED_EPSILON = 8.0
+#: An epsilon that follows instead, by noise calibrated to the sensitivity that needs no assumption on the loss.
+ANY_LOSS_EPSILON = 8.0
 
 #: (label, total, unit) -> a block that yields the function which advances it.
 Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
@@ -104,11 +104,13 @@ def _releases(
             targets=tuple(Target(epsilon=epsilon, delta=delta) for epsilon in EPSILONS),
             found=found,
         )
-        proved = Target(epsilon=PROVED_EPSILON, delta=delta, calibration=Calibration.GAUSSIAN, regime=Regime.NONCONVEX)
+        calibrated = Target(
+            epsilon=ANY_LOSS_EPSILON, delta=delta, calibration=Calibration.GAUSSIAN, regime=Regime.NONCONVEX
+        )
         with progress("noise", 2 * sum(file.size for file in checkpoint.files), "bytes") as advance:
             for part, output in (
                 (release, None),
-                (replace(release, targets=(proved,)), prepared.model.with_name("model.proved")),
+                (replace(release, targets=(calibrated,)), prepared.model.with_name("model.any-loss")),
             ):
                 candidates = plan(part, output)
                 reports = privatize(part, candidates, advance=advance, evaluate=evaluate)
