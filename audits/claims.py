@@ -17,7 +17,7 @@ _WITH_OR_WITHOUT = (Adjacency.ADD_OR_REMOVE, Adjacency.ZERO_OUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class EpsilonClaim:
     """The (``epsilon``, ``delta``)-DP for one record more or less that ``source`` claims."""
 
     epsilon: float
@@ -25,7 +25,7 @@ class Claim:
     source: str = "as claimed"
 
 
-def subject_of(claim: Claim) -> str:
+def subject_of(claim: EpsilonClaim) -> str:
     """What a verdict on ``claim`` is about."""
     return f"({claim.epsilon:g}, {claim.delta:g})-DP, {claim.source}"
 
@@ -35,9 +35,9 @@ def refuted(verdicts: Iterable[Verdict]) -> bool:
     return any(each.outcome is Outcome.REFUTED and each.subject.startswith("(") for each in verdicts)
 
 
-def claims_of(guarantees: Iterable[Guarantee], source: str) -> tuple[Claim, ...]:
+def claims_of(guarantees: Iterable[Guarantee], source: str) -> tuple[EpsilonClaim, ...]:
     """What a report's guarantees say of this model's epsilon for one record more or less, each pair of numbers once."""
-    found: dict[tuple[float, float], Claim] = {}
+    found: dict[tuple[float, float], EpsilonClaim] = {}
     for each in guarantees:
         speaks = (
             each.epsilon is not None
@@ -48,7 +48,7 @@ def claims_of(guarantees: Iterable[Guarantee], source: str) -> tuple[Claim, ...]
             and each.status is not Status.VOID
         )
         if speaks and each.epsilon is not None:
-            claim = Claim(
+            claim = EpsilonClaim(
                 epsilon=each.epsilon,
                 delta=each.delta,
                 source=f"{each.status} in {source} ({each.name}, {each.adjacency})",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from audits.scoring.book import Book
+from audits.scores.scorer import RowScores
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Omission
 from privctl.domain.verdict import Verdict
@@ -27,11 +27,11 @@ class Findings:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
-class Part(Protocol):
+class AuditPart(Protocol):
     """One question that an audit asks of a model: membership, canaries, extraction."""
 
     #: Every row whose scores ``judge`` will read.
     rows: Sequence[NDArray[Any]]
 
-    def judge(self, book: Book, alpha: float) -> Findings:
+    def judge(self, book: RowScores, alpha: float) -> Findings:
         """What the scores show; everything concluded is wrong together with probability at most ``alpha``."""

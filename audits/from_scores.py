@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.claims import VIOLATION, Claim, subject_of
+from audits.claims import VIOLATION, EpsilonClaim, subject_of
 from audits.statistics.metrics import auc
 from audits.statistics.power import POWER, two_arm_ceiling, two_arm_detectable, two_arm_detectable_gaussian
-from audits.statistics.two_arm import Look, best_of, claim_p_value, looks
-from privctl.codec import parse_json, shown
+from audits.statistics.two_arm import ThresholdCount, best_of, claim_p_value, looks
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports import file_artifact, now, versions
+from privctl.reports.codec import parse_json, shown
+from privctl.reports.files import file_artifact, now, versions
 from privctl.storage.reader import SafetensorsFile, read_text
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ class ScoresAudit:
     warnings: tuple[str, ...]
 
 
-def run_scores(path: Path, report: Path, *, claim: Claim | None, delta: float | None, seed: int) -> PrivacyReport:
+def run_scores(
+    path: Path, report: Path, *, claim: EpsilonClaim | None, delta: float | None, seed: int
+) -> PrivacyReport:
     """The report, to be written to ``report``, of ``audit_scores`` on the file at ``path``."""
     found = audit_scores(path, delta=delta, claim=claim, seed=seed)
     settings: dict[str, float | int] = {"seed": seed}
@@ -73,7 +75,7 @@ def run_scores(path: Path, report: Path, *, claim: Claim | None, delta: float | 
 
 
 def audit_scores(
-    path: Path, *, delta: float | None = None, claim: Claim | None = None, seed: int = 0, alpha: float = 0.05
+    path: Path, *, delta: float | None = None, claim: EpsilonClaim | None = None, seed: int = 0, alpha: float = 0.05
 ) -> ScoresAudit:
     """Read ``path``, bound epsilon at ``delta`` (the claim's, else 1e-5), and test ``claim``.
 
@@ -177,7 +179,7 @@ def _cells(row: list[str], columns: tuple[int, int], where: str) -> tuple[float,
         raise InputFault(f"{where} has {shown(score)} as score; expected a number") from None
 
 
-def _check_settings(delta: float, claim: Claim | None) -> None:
+def _check_settings(delta: float, claim: EpsilonClaim | None) -> None:
     if not 0 <= delta < 1:
         raise UsageFault(f"delta is {delta:g}; expected at least 0 and below 1")
     if claim is not None and not 0 <= claim.delta < 1:
@@ -186,18 +188,18 @@ def _check_settings(delta: float, claim: Claim | None) -> None:
         raise UsageFault(f"the claimed epsilon is {claim.epsilon:g}; expected a number of at least 0")
 
 
-def _ceiling(seen: Sequence[Look], delta: float, alpha: float) -> float:
+def _ceiling(seen: Sequence[ThresholdCount], delta: float, alpha: float) -> float:
     return max(two_arm_ceiling(look.with_count, look.without_count, delta, alpha * look.share) for look in seen)
 
 
-def _detectable(seen: Sequence[Look], delta: float, alpha: float, claim: float = 0.0) -> dict[str, float]:
+def _detectable(seen: Sequence[ThresholdCount], delta: float, alpha: float, claim: float = 0.0) -> dict[str, float]:
     """By the split alone: randomized response has two scores, and such ties blunt the ranks."""
     split = seen[-1]
     size = (split.with_count, split.without_count, delta, alpha * split.share, claim)
     return {"detectable": two_arm_detectable(*size), "detectable_gaussian": two_arm_detectable_gaussian(*size)}
 
 
-def _bound(seen: Sequence[Look], models: tuple[int, int], delta: float, alpha: float, seed: int) -> Evidence:
+def _bound(seen: Sequence[ThresholdCount], models: tuple[int, int], delta: float, alpha: float, seed: int) -> Evidence:
     found = best_of(seen, delta, alpha)
     details: dict[str, float] = {
         "delta": delta,
@@ -225,7 +227,9 @@ def _bound(seen: Sequence[Look], models: tuple[int, int], delta: float, alpha: f
     )
 
 
-def _tested(models: tuple[int, int], claim: Claim, p_value: float, alpha: float, power: dict[str, float]) -> Evidence:
+def _tested(
+    models: tuple[int, int], claim: EpsilonClaim, p_value: float, alpha: float, power: dict[str, float]
+) -> Evidence:
     return Evidence(
         method=METHOD,
         quantity=f"p-value of the claim of epsilon {claim.epsilon:g} at delta {claim.delta:g}",
@@ -238,7 +242,13 @@ def _tested(models: tuple[int, int], claim: Claim, p_value: float, alpha: float,
 
 
 def _judged(
-    seen: Sequence[Look], claim: Claim, p_value: float, alpha: float, power: dict[str, float], *, backwards: bool
+    seen: Sequence[ThresholdCount],
+    claim: EpsilonClaim,
+    p_value: float,
+    alpha: float,
+    power: dict[str, float],
+    *,
+    backwards: bool,
 ) -> Verdict:
     """Refuted; or consistent, where both kinds of mechanism would have been noticed in time; or inconclusive."""
     outcome, limit = Outcome.INCONCLUSIVE, VIOLATION * claim.epsilon

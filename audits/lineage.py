@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from audits.claims import Claim, claims_of
+from audits.claims import EpsilonClaim, claims_of
 from privctl.domain.errors import PrivctlError
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
-from privctl.reports import FoundReport, pointer_of, read_report, report_of
+from privctl.reports.files import FoundReport, pointer_of, read_report, report_of
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import open_checkpoint
 
@@ -29,7 +29,7 @@ class Lineage:
 
     parents: tuple[ParentReport, ...] = ()
     doubts: tuple[str, ...] = ()
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[EpsilonClaim, ...] = ()
     trained_on: tuple[str, ...] | None = None
     planned_by: tuple[str, ...] | None = None
 

@@ -7,25 +7,25 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from audits.canaries.part import CanaryPart, CanaryRequest
-from audits.claims import Claim
-from audits.desk import Desk, Opened
-from audits.extraction.part import ExtractionPart, ExtractionRequest
-from audits.findings import Part
+from audits.canaries.audit import CanaryAudit, CanaryRequest
+from audits.claims import EpsilonClaim
+from audits.extraction.audit import ExtractionAudit, ExtractionRequest
+from audits.findings import AuditPart
 from audits.lineage import Lineage, lineage_of
-from audits.membership.part import MembershipPart, MembershipRequest, Reference
-from audits.scoring.forward import Progress
-from audits.scoring.kept import write_kept
-from audits.scoring.rows import CAUSAL_LM
-from audits.scoring.subject import Subject
-from audits.secrets.part import Base, SecretPart, SecretRequest
+from audits.membership.audit import MembershipAudit, MembershipRequest, Reference
+from audits.model_scorer import ModelScorer, OpenedModel
+from audits.scores.forward import Progress
+from audits.scores.kept import write_kept
+from audits.scores.rows import CAUSAL_LM
+from audits.scores.subject import AuditedModel
+from audits.secrets.audit import BaseModel, SecretRequest, SecretsAudit
 from privctl.domain.errors import UsageFault
 from privctl.domain.report import PrivacyReport
-from privctl.parallel import Crew
-from privctl.reports import POINTER, file_artifact, now, versions
+from privctl.parallel import Workers
+from privctl.reports.files import POINTER, file_artifact, now, versions
 
-#: The crew of an audit that runs in one process.
-ALONE = Crew()
+#: An audit in one process.
+ALONE = Workers()
 
 #: Allowed failure probability of everything an audit concludes, shared equally by its parts (Bonferroni).
 ALPHA = 0.05
@@ -49,7 +49,7 @@ class AuditRequest:
     canaries: CanaryRequest | None = None
     extraction: ExtractionRequest | None = None
     secrets: SecretRequest | None = None
-    claim: Claim | None = None
+    claim: EpsilonClaim | None = None
     reference: Path | None = None
     #: The model before training, for the attack on secrets.
     base: Path | None = None
@@ -76,29 +76,29 @@ class AuditRequest:
         return {role: path for role, path in found.items() if path is not None}
 
 
-def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> PrivacyReport | None:
+def run_audit(request: AuditRequest, progress: Progress, workers: Workers = ALONE) -> PrivacyReport | None:
     """Let every part of ``request`` judge, write the scores file, and return the report (not yet written).
 
     Of several processes, all score and the first one alone judges; the others return None. Raises InputFault for a
     model or data that cannot be scored, UsageFault for settings that do not fit the model or each other.
     """
     _check_distinct(request)
-    if crew.size > 1 and request.cache is None:
+    if workers.size > 1 and request.cache is None:
         raise UsageFault("several processes meet in the cache of scores; give --keep-scores, or --cache DIR")
-    desk = Desk(cache=request.cache, device=request.device, crew=crew, progress=progress)
-    opened = desk.open(
+    model_scorer = ModelScorer(cache=request.cache, device=request.device, workers=workers, progress=progress)
+    opened = model_scorer.open(
         request.model, request.report, task=request.task, max_length=request.max_length, resize=request.resize
     )
     lineage = lineage_of(request.model, opened.inputs, request.report)
-    reference = _beside(desk, request, request.reference, opened, "--reference", "one that saw no data")
-    means = None if reference is None else partial(desk.means, reference)
-    before = _beside(desk, request, request.base, opened, "--base", "the one that it was trained from")
+    reference = _beside(model_scorer, request, request.reference, opened, "--reference", "one that saw no data")
+    means = None if reference is None else partial(model_scorer.means, reference)
+    before = _beside(model_scorer, request, request.base, opened, "--base", "the one that it was trained from")
     base = None
     if before is not None:
-        base = Base(subject=before.subject, score=partial(desk.score, before, label="scoring the base"))
+        base = BaseModel(subject=before.subject, score=partial(model_scorer.score, before, label="scoring the base"))
     parts = _parts(request, opened, lineage, means, base, progress)
-    book = desk.score(opened, [row for part in parts for row in part.rows])
-    if not crew.leads:
+    book = model_scorer.score(opened, [row for part in parts for row in part.rows])
+    if not workers.is_main:
         return None
     found = [part.judge(book, ALPHA / len(parts)) for part in parts]
     inputs = (
@@ -131,12 +131,12 @@ def run_audit(request: AuditRequest, progress: Progress, crew: Crew = ALONE) -> 
 
 
 def _beside(
-    desk: Desk, request: AuditRequest, path: Path | None, opened: Opened, flag: str, wanted: str
-) -> Opened | None:
+    model_scorer: ModelScorer, request: AuditRequest, path: Path | None, opened: OpenedModel, flag: str, wanted: str
+) -> OpenedModel | None:
     """Another model to compare with. Raises UsageFault where it is the audited one."""
     if path is None:
         return None
-    other = desk.open(path, request.report, task=opened.subject.task, resize=request.resize)
+    other = model_scorer.open(path, request.report, task=opened.subject.task, resize=request.resize)
     if {t.digest for i in opened.inputs for t in i.tensors} == {t.digest for i in other.inputs for t in i.tensors}:
         raise UsageFault(f"{flag} {path} is the audited model itself; give {wanted}")
     return other
@@ -144,29 +144,29 @@ def _beside(
 
 def _parts(
     request: AuditRequest,
-    opened: Opened,
+    opened: OpenedModel,
     lineage: Lineage,
     means: Reference | None,
-    base: Base | None,
+    base: BaseModel | None,
     progress: Progress,
-) -> list[Part]:
+) -> list[AuditPart]:
     """Every question that is asked. Raises UsageFault where there is none, or the model is of another kind."""
-    parts: list[Part] = []
+    parts: list[AuditPart] = []
     subject = opened.subject
     if request.membership is not None:
         weights = tuple(tensor for item in opened.inputs for tensor in item.tensors)
-        parts.append(MembershipPart(subject, request.membership, weights=weights, reference=means))
+        parts.append(MembershipAudit(subject, request.membership, weights=weights, reference=means))
     if request.canaries is not None:
         _require_causal(subject, "--canaries")
         claims = lineage.claims if request.claim is None else (request.claim, *lineage.claims)
         canaries = replace(request.canaries, trained_on=lineage.trained_on, claims=claims)
-        parts.append(CanaryPart(subject.model, canaries))
+        parts.append(CanaryAudit(subject.model, canaries))
     if request.extraction is not None:
         _require_causal(subject, "--train")
-        parts.append(ExtractionPart(subject.model, request.extraction, progress))
+        parts.append(ExtractionAudit(subject.model, request.extraction, progress))
     if request.secrets is not None:
         secrets = replace(request.secrets, trained_on=lineage.trained_on, planned_by=lineage.planned_by)
-        parts.append(SecretPart(subject, secrets, base, progress))
+        parts.append(SecretsAudit(subject, secrets, base, progress))
     if not parts:
         raise UsageFault(
             "nothing is asked of the model; give --members and --nonmembers, --canaries, --train, or --secrets"
@@ -174,7 +174,7 @@ def _parts(
     return parts
 
 
-def _require_causal(subject: Subject, flag: str) -> None:
+def _require_causal(subject: AuditedModel, flag: str) -> None:
     if subject.task != CAUSAL_LM:
         raise UsageFault(f"{flag} asks what a model writes next, which {subject.model.path} does not; remove it")
 

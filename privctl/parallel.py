@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class Workers:
     """One process among its ``size`` fellows; alone where ``size`` is 1."""
 
     rank: int = 0
     size: int = 1
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process adds noise, saves and speaks."""
         return self.rank == 0
 
@@ -39,25 +39,25 @@ class Crew:
         """The part of a batch, known to all, that falls to this process."""
         return indices[self.rank :: self.size]
 
-    def total(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over the processes."""
         if self.size > 1:
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
-    def sum_for_leader(self, tensors: Sequence[Tensor]) -> None:
+    def reduce_to_main(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over the processes, in the first of them; the others' are left undefined."""
         if self.size > 1:
             for tensor in tensors:
                 dist.reduce(tensor, 0)
 
-    def same(self, numbers: Tensor) -> Tensor:
+    def broadcast(self, numbers: Tensor) -> Tensor:
         """The first process's ``numbers``, everywhere."""
         if self.size > 1:
             dist.broadcast(numbers, 0)
         return numbers
 
-    def joined(self, values: Tensor) -> Tensor:
+    def gather(self, values: Tensor) -> Tensor:
         """All processes' ``values`` (n,), which may differ in number, one after another; on the CPU."""
         if self.size == 1:
             return values
@@ -71,7 +71,7 @@ class Crew:
         dist.all_gather(found, padded)
         return torch.cat([each[: int(count)] for each, count in zip(found, counts, strict=True)])
 
-    def anyone(self, *answers: bool) -> tuple[bool, ...]:
+    def any_of(self, *answers: bool) -> tuple[bool, ...]:
         """For each question whether any process answered yes."""
         if self.size == 1:
             return answers
@@ -79,7 +79,7 @@ class Crew:
         dist.all_reduce(votes, dist.ReduceOp.MAX)
         return tuple(bool(vote) for vote in votes)
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Until all are here."""
         if self.size > 1:
             dist.barrier()
@@ -95,7 +95,7 @@ def own_device(device: torch.device) -> torch.device:
 
 
 @contextmanager
-def crew(device: torch.device, *, together: bool = True) -> Iterator[Crew]:
+def start_workers(device: torch.device, *, together: bool = True) -> Iterator[Workers]:
     """The processes torchrun started, or this one alone. Raises UsageFault where its variables make no sense.
 
     They leave ``together``, unless the others have nothing more to say to the one that goes on.
@@ -104,14 +104,14 @@ def crew(device: torch.device, *, together: bool = True) -> Iterator[Crew]:
     if not size.isdecimal() or int(size) < 1:
         raise UsageFault(f"WORLD_SIZE is {size!r}; start several processes with torchrun, which sets it")
     if int(size) == 1:
-        yield Crew()
+        yield Workers()
         return
     # Keys and counts lie on the CPU also where gradients do not.
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
-        team = Crew(dist.get_rank(), dist.get_world_size())
-        yield team
+        workers = Workers(dist.get_rank(), dist.get_world_size())
+        yield workers
         if together:
-            team.wait()  # a process that leaves early takes down what the others still talk to
+            workers.barrier()  # a process that leaves early takes down what the others still talk to
     finally:
         dist.destroy_process_group()

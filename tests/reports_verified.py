@@ -45,7 +45,7 @@ class Watch:
 
     def check(self) -> None:
         """Verify what was placed; AssertionError where a genuine report does not pass."""
-        from privctl.render.verify import VerifiedRow, verification
+        from privctl.show.text.verify import VerifiedRow, verification
         from verify.run import read, verify
 
         placed, self.placed = self.placed, []

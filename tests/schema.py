@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from privctl.codec import schema
 from privctl.domain.report import SCHEMA_VERSION
+from privctl.reports.codec import schema
 
 
 def main() -> None:

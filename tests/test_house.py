@@ -103,7 +103,7 @@ def imported(tree: ast.Module, path: Path) -> Iterator[tuple[int, str]]:
             base = ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
             base = base if node.level else node.module or ""
             for alias in node.names:
-                # ``from privctl import codec`` imports a room; ``from privctl.codec import decode`` a name in one.
+                # ``from privctl import codec`` imports a room; ``from privctl.reports.codec import decode`` a name in one.
                 yield node.lineno, f"{base}.{alias.name}" if base == "privctl" and alias.name[0] != "_" else base
 
 
@@ -145,7 +145,7 @@ def test_every_room_is_known(root: Path) -> None:
     ("path", "text", "fault"),
     [
         ("privctl/domain/x.py", "import numpy", "not the standard library"),
-        ("privctl/domain/x.py", "from privctl.codec import decode", "domain may not import codec"),
+        ("privctl/domain/x.py", "from privctl.reports.codec import decode", "domain may not import codec"),
         ("privctl/domain/x.py", "from privctl import codec", "domain may not import codec"),
         ("privctl/domain/x.py", "from ..codec import decode", "domain may not import codec"),
         (
@@ -153,21 +153,21 @@ def test_every_room_is_known(root: Path) -> None:
             "def f():\n    from privctl.storage import reader",
             ":2: domain may not import storage",
         ),
-        ("privctl/codec.py", "import privctl.storage.header", "codec may not import storage"),
-        ("privctl/storage/x.py", "from privctl.mechanisms import y", "storage may not import mechanisms"),
+        ("privctl/reports/codec.py", "import privctl.storage.header", "codec may not import storage"),
+        ("privctl/storage/x.py", "from privctl.noise import y", "storage may not import mechanisms"),
         ("privctl/accounting/x.py", "import privctl.randomness", "accounting may not import randomness"),
-        ("privctl/mechanisms/x.py", "from privctl.training import y", "mechanisms may not import training"),
-        ("privctl/render/text.py", "from privctl.storage import reader", "render may not import storage"),
+        ("privctl/noise/x.py", "from privctl.train import y", "mechanisms may not import training"),
+        ("privctl/show/text/style.py", "from privctl.storage import reader", "render may not import storage"),
         ("privctl/demo/x.py", "from privctl.cli.noise import noise", "demo may not import cli"),
-        ("privctl/models.py", "from privctl.cli import run", "models may not import cli"),
+        ("privctl/models/language.py", "from privctl.cli import run", "models may not import cli"),
         ("audits/x.py", "from privctl.accounting import gaussian", "audits may not import accounting"),
-        ("audits/x.py", "from privctl.training.tasks import base", "audits may not import training"),
+        ("audits/x.py", "from privctl.models.tasks import base", "audits may not import training"),
         ("privctl/shadow/x.py", "from privctl.accounting import y\nimport verify", "shadow may not import verify"),
         ("audits/x.py", "import verify", "audits may not import verify"),
         ("verify/x.py", "from privctl.accounting import gaussian", "verify may not import accounting"),
-        ("verify/x.py", "from privctl.mechanisms.weight_noise import y", "verify may not import mechanisms"),
+        ("verify/x.py", "from privctl.noise.weight_noise import y", "verify may not import mechanisms"),
         ("verify/x.py", "import audits.loss", "verify may not import audits"),
-        ("privctl/training/x.py", "from privctl.cli.options import force", "training may not import cli"),
+        ("privctl/train/x.py", "from privctl.cli.options import force", "training may not import cli"),
         ("privctl/unheard_of.py", "from privctl.domain.errors import InputFault", "unheard_of may not import domain"),
     ],
 )

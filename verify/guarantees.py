@@ -22,7 +22,7 @@ from privctl.domain.shown import apart, upward
 from privctl.domain.verdict import Outcome
 from verify.answers import Answer, number
 from verify.recompute import gaussian, gridded, ledger, published, risk, secret
-from verify.recompute.enclosure import Enclosure
+from verify.recompute.enclosure import BoundPair
 from verify.recompute.sensitivity import TooManySteps, least_nonconvex, rounding, sensitivity
 from verify.signs import sign_bits
 
@@ -62,7 +62,7 @@ def _regime(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
     if multiplier is None or not math.isclose(multiplier, noise / told, rel_tol=_ROUNDING):
         return Outcome.REFUTED, f"its noise_multiplier is {number(multiplier)}, but the noise is {noise / told:.9g}"
     error = rounding(mechanism.training, Regime(guarantee.name))
-    return _exact(guarantee, Enclosure(bound / noise * (1 - error), bound / noise * (1 + error)))
+    return _exact(guarantee, BoundPair(bound / noise * (1 - error), bound / noise * (1 + error)))
 
 
 def _published(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
@@ -98,14 +98,14 @@ def _published(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
     )
 
 
-def _exact(guarantee: Guarantee, mu: Enclosure) -> Answer:
+def _exact(guarantee: Guarantee, mu: BoundPair) -> Answer:
     """One Gaussian whose shift is within ``mu``, in ball arithmetic."""
     if guarantee.epsilon is None:
         return Outcome.CONSISTENT, "it claims no finite epsilon"
     epsilon, delta = guarantee.epsilon, guarantee.delta
     if delta == 0:
         return Outcome.REFUTED, "Gaussian noise has no finite epsilon at delta 0"
-    found = Enclosure(gaussian.delta_at(epsilon, mu.lower).lower, gaussian.delta_at(epsilon, mu.upper).upper)
+    found = BoundPair(gaussian.delta_at(epsilon, mu.lower).lower, gaussian.delta_at(epsilon, mu.upper).upper)
     holds = found.at_most(delta)
     if holds:
         told = f"delta at this epsilon is at most {upward(found.upper)} (shift {mu.upper:.6g}, ball arithmetic)"
@@ -199,7 +199,7 @@ def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:
     return Outcome.REFUTED, f"{_witness(whole, guarantee, claimed)}; the epsilon that follows is {_finite(found.upper)}"
 
 
-def _follows_and_floor(found: Enclosure, follows: float | None, floor: float | None) -> Answer | None:
+def _follows_and_floor(found: BoundPair, follows: float | None, floor: float | None) -> Answer | None:
     """What is wrong or open about them; None where nothing is."""
     if follows is not None and found.at_most(follows) is False:
         said, least = apart(follows, found.lower)
@@ -290,7 +290,7 @@ def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     found = [secret.information(event) for event in whole.events if isinstance(event, SecretMixture)]
     if len(found) < len(whole.events):
         return Outcome.INCONCLUSIVE, "the records of its secrets are not at hand: they stand in the plan"
-    nats = Enclosure(sum(f.lower for f in found), sum(f.upper for f in found))
+    nats = BoundPair(sum(f.lower for f in found), sum(f.upper for f in found))
     if guarantee.adjacency is not Adjacency.ZERO_OUT:
         return (
             Outcome.REFUTED,

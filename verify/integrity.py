@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.codec import decode
 from privctl.domain.errors import InputFault, PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.codec import decode
 from privctl.storage.digest import NamedFiles, TensorHasher, bytes_digest, changed_tensors
 from privctl.storage.folder import files_of
 from privctl.storage.reader import named_text, read_named_bytes
@@ -24,7 +24,7 @@ MOST_REPORTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class ChainLink:
     """One report of the chain, newest first; ``report`` is None where it is missing or unreadable."""
 
     path: Path
@@ -33,7 +33,9 @@ class Link:
     verdicts: tuple[Verdict, ...]
 
 
-def check_chain(path: Path, weights: Mapping[Path, TensorHasher], files: NamedFiles | None = None) -> tuple[Link, ...]:
+def check_chain(
+    path: Path, weights: Mapping[Path, TensorHasher], files: NamedFiles | None = None
+) -> tuple[ChainLink, ...]:
     """Follow the report at ``path`` and its parents, checking every digest that can be checked.
 
     ``weights`` are the model's files as just hashed; they are held against the first report's outputs. Every report is
@@ -53,7 +55,7 @@ class _Named:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _ReadReport:
     """What lies at a report's path: its digest, and the report or what is wrong with it."""
 
     digest: str
@@ -66,15 +68,15 @@ class _Chain:
 
     def __init__(self, files: NamedFiles) -> None:
         self.files = files
-        self._read: dict[Path, _Read | None] = {}
+        self._read: dict[Path, _ReadReport | None] = {}
 
-    def read(self, path: Path) -> _Read | None:
+    def read(self, path: Path) -> _ReadReport | None:
         """What is at ``path``; None where there is nothing that could be read."""
         if path not in self._read:
             self._read[path] = self._reading(path)
         return self._read[path]
 
-    def _reading(self, path: Path) -> _Read | None:
+    def _reading(self, path: Path) -> _ReadReport | None:
         if not os.path.isfile(path):
             return None
         try:
@@ -82,11 +84,11 @@ class _Chain:
         except PrivctlError:
             return None
         try:
-            return _Read(bytes_digest(data), decode(named_text(data, path), str(path)))
+            return _ReadReport(bytes_digest(data), decode(named_text(data, path), str(path)))
         except InputFault as fault:
-            return _Read(bytes_digest(data), None, str(fault))
+            return _ReadReport(bytes_digest(data), None, str(fault))
 
-    def follow(self, path: Path, weights: Mapping[Path, TensorHasher]) -> Iterator[Link]:
+    def follow(self, path: Path, weights: Mapping[Path, TensorHasher]) -> Iterator[ChainLink]:
         """Every report once, newest first, with what is wrong with it; one named with two digests is judged twice."""
         waiting = [_Named(path, None, 0, frozenset())]
         judged: set[tuple[Path, str | None]] = set()
@@ -111,7 +113,7 @@ class _Chain:
             parents = dict.fromkeys((_placed(named.path.parent / p.path), p.digest) for p in link.report.parents)
             waiting += [_Named(place, digest, named.depth + 1, above) for place, digest in reversed(parents)]
 
-    def _link(self, named: _Named, weights: Mapping[Path, TensorHasher], *, again: bool) -> Link:
+    def _link(self, named: _Named, weights: Mapping[Path, TensorHasher], *, again: bool) -> ChainLink:
         found = self.read(named.path)
         if found is None:
             return _unread(named, Outcome.INCONCLUSIVE, "the report is not where it was, or is no file to read")
@@ -123,7 +125,7 @@ class _Chain:
             verdicts += _check_weights(path, found.report, weights)
             verdicts += self._lineage(path, found.report)
             verdicts += _check_others(path, found.report, weights, self.files)
-        return Link(path=path, depth=named.depth, report=found.report, verdicts=tuple(verdicts))
+        return ChainLink(path=path, depth=named.depth, report=found.report, verdicts=tuple(verdicts))
 
     def _lineage(self, path: Path, report: PrivacyReport) -> Iterator[Verdict]:
         """What a step read must be what a parent wrote; not decided while a parent is missing or unreadable."""
@@ -151,9 +153,9 @@ class _Chain:
                 )
 
 
-def _unread(named: _Named, outcome: Outcome, reason: str) -> Link:
+def _unread(named: _Named, outcome: Outcome, reason: str) -> ChainLink:
     verdict = Verdict(subject=str(named.path), outcome=outcome, reason=reason)
-    return Link(path=named.path, depth=named.depth, report=None, verdicts=(verdict,))
+    return ChainLink(path=named.path, depth=named.depth, report=None, verdicts=(verdict,))
 
 
 def _placed(path: Path) -> Path:

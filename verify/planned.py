@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privctl.codec import parse_json
 from privctl.domain.errors import InputFault
 from privctl.domain.events import Ledger, SampledGaussian, SecretMixture
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.report import Artifact, PrivacyReport
+from privctl.reports.codec import parse_json
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
 from verify.recompute import secret
@@ -38,7 +38,7 @@ Part = tuple[PrivacyReport, Guarantee]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Run:
+class _PlannedRun:
     """The plan's arrays with the noise and steps of the run that followed it."""
 
     arrays: Arrays
@@ -78,7 +78,7 @@ def parts_of(report: PrivacyReport, guarantee: Guarantee, files: Sequence[tuple[
 
 
 def _secret_of(
-    run: _Run, among: NDArray[np.int64], told: float | None, *, first: bool, curve: bool
+    run: _PlannedRun, among: NDArray[np.int64], told: float | None, *, first: bool, curve: bool
 ) -> tuple[int, float]:
     """Of the secrets ``among``, the one that a risk is of, with at most how many nats it gives away.
 
@@ -100,7 +100,7 @@ def _secret_of(
     return found, nats[found]
 
 
-def _success(run: _Run, j: int, fano: float) -> float:
+def _success(run: _PlannedRun, j: int, fano: float) -> float:
     prior = float(run.arrays["priors"][j])
     try:
         return min(fano, largest_success(run.chances(j), run.noise, run.steps, prior, 1.0).upper)
@@ -108,7 +108,7 @@ def _success(run: _Run, j: int, fano: float) -> float:
         return fano
 
 
-def _run_of(report: PrivacyReport, files: Sequence[tuple[Artifact, Path]]) -> _Run | None:
+def _run_of(report: PrivacyReport, files: Sequence[tuple[Artifact, Path]]) -> _PlannedRun | None:
     mechanism = report.mechanism
     if not isinstance(mechanism, Ledger) or not all(isinstance(event, SampledGaussian) for event in mechanism.events):
         return None
@@ -123,7 +123,7 @@ def _run_of(report: PrivacyReport, files: Sequence[tuple[Artifact, Path]]) -> _R
             continue
         arrays = _arrays(place)
         if arrays is not None:
-            return _Run(arrays, max(noises), steps)
+            return _PlannedRun(arrays, max(noises), steps)
     return None
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from privctl.codec import decode_events
 from privctl.domain.errors import InputFault
 from privctl.domain.events import (
     Batches,
@@ -23,6 +22,7 @@ from privctl.domain.events import (
 from privctl.domain.guarantee import Notion, RiskMeasure
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.codec import decode_events
 from privctl.storage.reader import read_text
 
 _ROUNDING = 1e-9

@@ -9,18 +9,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.codec import decode, parse_json
 from privctl.domain.errors import ExitCode, InputFault, PrivctlError
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Guarantee, Notion, Status
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.codec import decode, parse_json
 from privctl.storage.digest import Advance, NamedFiles, TensorHasher, hash_tensors, silent
 from privctl.storage.reader import SafetensorsFile, read_named_text
 from verify.answers import Answer
 from verify.guarantees import Verifier, beside, titles, verifier_of
-from verify.integrity import Link, check_chain
+from verify.integrity import ChainLink, check_chain
 from verify.measured.noise import LEVEL, Measured, complaints, measure
 from verify.parameters import contradictions
 from verify.planned import Part, parts_of
@@ -40,7 +40,7 @@ _MAKERS = ("retrain", "noise", "replay")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedGuarantee:
     """One guarantee with its verdict, which holds the guarantee's status."""
 
     guarantee: Guarantee
@@ -53,10 +53,10 @@ class Verification:
 
     path: Path
     report: PrivacyReport
-    links: tuple[Link, ...]
+    links: tuple[ChainLink, ...]
     integrity: tuple[Verdict, ...]
-    guarantees: tuple[Judged, ...]
-    simulated: tuple[Judged, ...] = ()
+    guarantees: tuple[JudgedGuarantee, ...]
+    simulated: tuple[JudgedGuarantee, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     omissions: tuple[Omission, ...] = ()
 
@@ -316,7 +316,9 @@ def _noise(report: PrivacyReport, measured: Sequence[Measured]) -> tuple[list[Ve
     return [Verdict(subject="noise", outcome=Outcome.CONSISTENT, reason=reason)], [evidence]
 
 
-def _guarantees(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport], note: Note) -> Iterator[Judged]:
+def _guarantees(
+    path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport], note: Note
+) -> Iterator[JudgedGuarantee]:
     files: list[tuple[Artifact, Path]] = []
     if any(guarantee.notion is Notion.SECRET_PROTECTION for guarantee in report.guarantees):
         files = list(_at_hand(path, (*report.outputs, *report.inputs)))
@@ -326,7 +328,7 @@ def _guarantees(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRepo
         if i < _MOST_GUARANTEES:
             outcome, reason = _answer(report, guarantee, parents, files)
         verdict = Verdict(subject=title, outcome=outcome, reason=reason, status=guarantee.status)
-        yield Judged(guarantee=guarantee, verdict=verdict)
+        yield JudgedGuarantee(guarantee=guarantee, verdict=verdict)
 
 
 def _of_secrets(check: Verifier, parts: list[Part] | str) -> Answer:

@@ -12,7 +12,7 @@ from scipy.special import bdtr
 from audits.canaries.design import blocks
 from audits.canaries.manifest import Coins, Manifest, committed
 from audits.canaries.plant import record_lines
-from privctl.data import read_records
+from privctl.data.records import read_records
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.storage.digest import file_digest, tag
 

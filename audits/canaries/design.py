@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from audits.canaries.formats import DIGITS, Format, Kind, format_of, lead, parse_template
-from audits.canaries.manifest import Canary, Guesses, Shape
+from audits.canaries.formats import DIGITS, CanaryFormat, SecretAlphabet, format_of, lead, parse_template
+from audits.canaries.manifest import Canary, Guesses, RecordFields
 from audits.statistics.one_run import ceiling
 from audits.statistics.power import one_run_detectable
-from privctl.data import json_objects, read_records, text_of
+from privctl.data.records import json_objects, read_records, text_of
 from privctl.domain.errors import InputFault, UsageFault
 
 #: Most canaries, so that a slip of the finger does not fill a disk.
@@ -42,7 +42,7 @@ class PlantRequest:
     output: Path
     manifest: Path
     count: int = 200
-    kind: Kind | None = None
+    kind: SecretAlphabet | None = None
     length: int | None = None
     templates: tuple[str, ...] = ()
     copies: tuple[int, ...] = (1,)
@@ -62,25 +62,31 @@ class PlantRequest:
         if len(set(self.copies)) > self.count:
             raise UsageFault(f"--copies names {len(set(self.copies))} numbers for {self.count} canaries; plant more")
         kind = self.chosen
-        if (kind is Kind.TEMPLATE) != bool(self.templates):
+        if (kind is SecretAlphabet.TEMPLATE) != bool(self.templates):
             raise UsageFault("--template goes with --kind template, and only with it")
-        if (kind is Kind.TOKENS) != (self.tokenizer is not None):
+        if (kind is SecretAlphabet.TOKENS) != (self.tokenizer is not None):
             raise UsageFault("--tokenizer goes with --kind tokens, and only with it; name the model to be trained")
-        if kind is Kind.TEMPLATE and self.length is not None:
+        if kind is SecretAlphabet.TEMPLATE and self.length is not None:
             raise UsageFault("--length is said in the template's slot, such as {digits:9}; leave the option out")
         if self.seed is not None and not 0 <= self.seed < 2**32:
             raise UsageFault(f"--seed is {self.seed}; it must lie between 0 and 4294967295")
 
     @property
-    def chosen(self) -> Kind:
+    def chosen(self) -> SecretAlphabet:
         """The kind that was asked for, or that follows from the other options."""
         if self.kind is not None:
             return self.kind
-        return Kind.TEMPLATE if self.templates else Kind.TOKENS if self.tokenizer else Kind.DIGITS
+        return (
+            SecretAlphabet.TEMPLATE
+            if self.templates
+            else SecretAlphabet.TOKENS
+            if self.tokenizer
+            else SecretAlphabet.DIGITS
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Power:
+class CanaryPower:
     """What a number of canaries can show at best: the largest bound, and the least true epsilon likely to show at all.
 
     Both are for groups of ``copies`` records. ``detectable`` (with probability 0.8, by randomized response) is None
@@ -94,11 +100,11 @@ class Power:
     detectable: float | None
 
 
-def power(group: Guesses, delta: float, alpha: float) -> Power:
+def power(group: Guesses, delta: float, alpha: float) -> CanaryPower:
     """The power of one pre-registered set of guesses, whose bound may fail with probability ``alpha``."""
     guesses = group.included + group.excluded
     least = one_run_detectable(group.canaries, guesses, delta, alpha)
-    return Power(
+    return CanaryPower(
         copies=group.copies,
         canaries=group.canaries,
         guesses=guesses,
@@ -138,7 +144,7 @@ def randomness(request: PlantRequest) -> random.Random:
     return random.Random(f"privctl canaries {request.seed}")  # noqa: S311 (the manifest says that it is no secret)
 
 
-def shape_of(path: Path) -> Shape:
+def shape_of(path: Path) -> RecordFields:
     """The fields of a data set's records; raises InputFault where they are not all alike, or are no records."""
     pairs = records = 0
     for number, data in json_objects(path):
@@ -149,16 +155,16 @@ def shape_of(path: Path) -> Shape:
                 f"{path} line {number} has other fields than the lines before it; a canary must look like the other "
                 "records, so give data with 'text' alone, or with 'prompt' and 'response' alone"
             )
-    return Shape.PAIR if pairs else Shape.TEXT
+    return RecordFields.PAIR if pairs else RecordFields.TEXT
 
 
-def formats_of(request: PlantRequest) -> tuple[Format, ...]:
+def formats_of(request: PlantRequest) -> tuple[CanaryFormat, ...]:
     """The families of canaries asked for."""
     kind = request.chosen
-    if kind is Kind.TEMPLATE:
+    if kind is SecretAlphabet.TEMPLATE:
         return tuple(dict.fromkeys(parse_template(text) for text in request.templates))
     before = "" if request.prefix_from else lead(kind)
-    if kind is Kind.DIGITS:
+    if kind is SecretAlphabet.DIGITS:
         return (format_of(kind, DIGITS, 6 if request.length is None else request.length, before=before),)
     assert request.tokenizer is not None
     words = vocabulary_words(request.tokenizer)
@@ -167,7 +173,10 @@ def formats_of(request: PlantRequest) -> tuple[Format, ...]:
 
 def vocabulary_words(path: Path) -> tuple[str, ...]:
     """The lower-case ASCII words that a model's tokenizer gives one token each inside a text, at most 4096 of them."""
-    from privctl.models import hushed, read_tokenizer  # brings torch along, which other kinds need not wait for
+    from privctl.models.language import (  # brings torch along, which other kinds need not wait for
+        hushed,
+        read_tokenizer,
+    )
 
     folder = path if path.is_dir() else path.parent
     tokenizer = read_tokenizer(folder, path)
@@ -186,7 +195,9 @@ def vocabulary_words(path: Path) -> tuple[str, ...]:
     return tuple(found[::step])
 
 
-def draw(request: PlantRequest, formats: Sequence[Format], shape: Shape, source: random.Random) -> list[Canary]:
+def draw(
+    request: PlantRequest, formats: Sequence[CanaryFormat], shape: RecordFields, source: random.Random
+) -> list[Canary]:
     """The canaries with their coins: every secret once, and none that occurs in the data.
 
     Raises UsageFault where a format has too few secrets for that, InputFault for data that cannot be read.
@@ -213,14 +224,14 @@ def draw(request: PlantRequest, formats: Sequence[Format], shape: Shape, source:
     ]
 
 
-def _front(prefix: str, form: Format, shape: Shape) -> str:
+def _front(prefix: str, form: CanaryFormat, shape: RecordFields) -> str:
     """Everything before the secret; a prompt ends in the line end that joins it to its response."""
     front = f"{prefix} {form.before}" if prefix else form.before
-    if shape is Shape.PAIR:
+    if shape is RecordFields.PAIR:
         front = front.rstrip()
     if not front.strip():
         raise UsageFault("a canary needs words before its secret; put some into the template, or give --prefix-from")
-    return front + "\n" if shape is Shape.PAIR else front
+    return front + "\n" if shape is RecordFields.PAIR else front
 
 
 def _prefixes(request: PlantRequest, source: random.Random) -> list[str]:
@@ -244,7 +255,7 @@ def _prefixes(request: PlantRequest, source: random.Random) -> list[str]:
     return [pool[i % len(pool)] for i in range(request.count)]
 
 
-def _distinct(data: Path, formats: Sequence[Format], fronts: Sequence[str], source: random.Random) -> list[str]:
+def _distinct(data: Path, formats: Sequence[CanaryFormat], fronts: Sequence[str], source: random.Random) -> list[str]:
     """One secret for each format given; a secret found in the data, or in another canary, is drawn again."""
     chosen: dict[int, str] = {}
     for _ in range(_ROUNDS):
@@ -266,7 +277,7 @@ def _distinct(data: Path, formats: Sequence[Format], fronts: Sequence[str], sour
     )
 
 
-def _apart(chosen: Mapping[int, str], formats: Sequence[Format], fronts: Sequence[str]) -> dict[int, str]:
+def _apart(chosen: Mapping[int, str], formats: Sequence[CanaryFormat], fronts: Sequence[str]) -> dict[int, str]:
     """The secrets that occur in no other canary."""
     blob = "\0".join(fronts[i] + secret + formats[i].after for i, secret in chosen.items())
     return {i: secret for i, secret in chosen.items() if blob.count(secret) == 1}

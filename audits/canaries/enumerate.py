@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from audits.canaries.formats import Format
+from audits.canaries.formats import CanaryFormat
 from audits.canaries.rows import Class, SecretRow, secret_rows
-from audits.scoring.forward import Advance, Batching, score_rows, silent
-from audits.scoring.table import FIELDS
-from privctl.models import LanguageModel, hushed
+from audits.scores.forward import Advance, Batching, score_rows, silent
+from audits.scores.table import FIELDS
+from privctl.models.language import LanguageModel, hushed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,7 +56,7 @@ class Space:
         return int(found[0]) if len(found) else -1
 
 
-def affordable(model: LanguageModel, forms: Sequence[Format]) -> bool:
+def affordable(model: LanguageModel, forms: Sequence[CanaryFormat]) -> bool:
     """Whether enumerating all of these costs no more than references would: few tokens to feed, few texts to split."""
     if sum(form.space for form in forms) <= _FEW_TEXTS:
         return True
@@ -68,7 +68,7 @@ def affordable(model: LanguageModel, forms: Sequence[Format]) -> bool:
     )
 
 
-def spaces(model: LanguageModel, form: Format, prefix: str) -> list[Space]:
+def spaces(model: LanguageModel, form: CanaryFormat, prefix: str) -> list[Space]:
     """All secrets of a format after a prefix, by class."""
     whole = _product(model, form, prefix) if piecewise(model, form) else None
     if whole is not None:
@@ -91,14 +91,14 @@ def losses(model: LanguageModel, space: Space, advance: Advance = silent) -> NDA
         out = model.network(input_ids=root, past_key_values=DynamicCache(), use_cache=True)
         if not copyable(out.past_key_values):
             return _row_by_row(model, space, advance)
-        walk = _Walk(model, space, advance)
+        walk = _PrefixTree(model, space, advance)
         first = torch.zeros(1, dtype=torch.float64, device=model.device)
         walk.visit(0, 0, out.logits[:, -1], first, out.past_key_values)
         result: NDArray[np.float64] = -walk.total.cpu().numpy()[walk.inverse]
         return result
 
 
-class _Walk:
+class _PrefixTree:
     """The tree in the order of its leaves: level d has a node for each distinct beginning of d tokens."""
 
     def __init__(self, model: LanguageModel, space: Space, advance: Advance) -> None:
@@ -168,7 +168,7 @@ def _row_by_row(model: LanguageModel, space: Space, advance: Advance) -> NDArray
     return np.concatenate(found)
 
 
-def piecewise(model: LanguageModel, form: Format) -> bool:
+def piecewise(model: LanguageModel, form: CanaryFormat) -> bool:
     """Whether every piece is one token whatever stands beside it: no token of the vocabulary holds two of them.
 
     Only asked of single characters without a joiner; the sign that some tokenizers put for a space is none of these.
@@ -181,7 +181,7 @@ def piecewise(model: LanguageModel, form: Format) -> bool:
     return not any(pair.search(text) for text in words)
 
 
-def _product(model: LanguageModel, form: Format, prefix: str) -> Space | None:
+def _product(model: LanguageModel, form: CanaryFormat, prefix: str) -> Space | None:
     """The space of a tokenizer that gives each piece its own token, from one text a piece; None where it does not."""
     texts = [piece * form.length for piece in form.alphabet]
     rows = secret_rows(model, prefix, texts, form.after)

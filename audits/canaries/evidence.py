@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from audits.canaries import skewnormal
+from audits.canaries.completions import CanaryScores, Completion
 from audits.canaries.exposure import fisher
 from audits.canaries.manifest import Manifest
-from audits.canaries.standing import Completion, Standing
 from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
 from privctl.domain.evidence import Bound, Evidence
 
@@ -40,7 +40,7 @@ def sides(manifest: Manifest) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     yield "left out", ~included
 
 
-def exposures_by_copies(manifest: Manifest, standing: Standing) -> list[Evidence]:
+def exposures_by_copies(manifest: Manifest, standing: CanaryScores) -> list[Evidence]:
     """The median exposure of each side, with mean and maximum; without memorization the median is about 1 bit.
 
     ``p_value_of_max`` is Bonferroni's for the highest of the side's exposures.
@@ -70,7 +70,7 @@ def exposures_by_copies(manifest: Manifest, standing: Standing) -> list[Evidence
     return found
 
 
-def leak_tests(manifest: Manifest, standing: Standing, alpha: float) -> list[Evidence]:
+def leak_tests(manifest: Manifest, standing: CanaryScores, alpha: float) -> list[Evidence]:
     """Did any included canary leak? And, as a control, any that was left out, of which the model cannot know?
 
     Each test has half of ``alpha``. ``detected`` is 1 where its p-value is at most that.
@@ -108,7 +108,7 @@ def leak_tests(manifest: Manifest, standing: Standing, alpha: float) -> list[Evi
     return found
 
 
-def completions(manifest: Manifest, standing: Standing, alpha: float) -> list[Evidence]:
+def completions(manifest: Manifest, standing: CanaryScores, alpha: float) -> list[Evidence]:
     """The share of each side's canaries that the model completes greedily; all intervals share ``alpha``.
 
     Near ties are counted on neither side of the interval.
@@ -142,7 +142,7 @@ def completions(manifest: Manifest, standing: Standing, alpha: float) -> list[Ev
     return found
 
 
-def extrapolation(manifest: Manifest, standing: Standing, seed: int) -> tuple[list[Evidence], NDArray[np.float64]]:
+def extrapolation(manifest: Manifest, standing: CanaryScores, seed: int) -> tuple[list[Evidence], NDArray[np.float64]]:
     """The highest extrapolated exposure, and those of all canaries for which there is one (-1 elsewhere).
 
     Only where exposure reaches its ceiling, and references are enough to fit a law to; no test or bound uses it.

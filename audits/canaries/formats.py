@@ -23,7 +23,7 @@ LONGEST = 1000
 _LEADS = {"digits": "The secret number is ", "tokens": "The secret words are "}
 
 
-class Kind(StrEnum):
+class SecretAlphabet(StrEnum):
     """How secrets are made: random digits, random words of one token each, or the slot of a template."""
 
     DIGITS = "digits"
@@ -32,13 +32,13 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class CanaryFormat:
     """One family of canaries: ``length`` independent uniform pieces of ``alphabet``, joined by ``joiner``.
 
     ``before`` and ``after`` are the fixed words around the secret. ``space`` is how many secrets there are.
     """
 
-    kind: Kind
+    kind: SecretAlphabet
     before: str
     after: str
     alphabet: tuple[str, ...]
@@ -64,27 +64,29 @@ class Format:
         return self.joiner.join(source.choices(self.alphabet, k=self.length))
 
 
-def format_of(kind: Kind, alphabet: tuple[str, ...], length: int, *, before: str = "", after: str = "") -> Format:
+def format_of(
+    kind: SecretAlphabet, alphabet: tuple[str, ...], length: int, *, before: str = "", after: str = ""
+) -> CanaryFormat:
     """A format with its space; words are kept apart by spaces. Raises UsageFault for a length that cannot be."""
     if not 1 <= length <= LONGEST:
         raise UsageFault(f"--length is {length}; a secret has 1 to {LONGEST} pieces")
-    return Format(
+    return CanaryFormat(
         kind=kind,
         before=before,
         after=after,
         alphabet=alphabet,
-        joiner=" " if kind is Kind.TOKENS else "",
+        joiner=" " if kind is SecretAlphabet.TOKENS else "",
         length=length,
         space=len(alphabet) ** length,
     )
 
 
-def lead(kind: Kind) -> str:
+def lead(kind: SecretAlphabet) -> str:
     """The words before a secret that has no others before it."""
     return _LEADS[kind]
 
 
-def parse_template(text: str) -> Format:
+def parse_template(text: str) -> CanaryFormat:
     """The format of a template such as ``my card number is {digits:9}``; raises UsageFault unless it has one slot."""
     slots = list(_SLOT.finditer(text))
     if len(slots) != 1:
@@ -95,4 +97,4 @@ def parse_template(text: str) -> Format:
     (slot,) = slots
     name, length = slot.groups()
     before, after = text[: slot.start()], text[slot.end() :]
-    return format_of(Kind.TEMPLATE, _ALPHABETS[name], int(length), before=before, after=after)
+    return format_of(SecretAlphabet.TEMPLATE, _ALPHABETS[name], int(length), before=before, after=after)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from audits.canaries.formats import Format
-from privctl.codec import decode_value, encode_value, parse_json, shown
+from audits.canaries.formats import CanaryFormat
 from privctl.domain.checks import fraction
 from privctl.domain.errors import InputFault
+from privctl.reports.codec import decode_value, encode_value, parse_json, shown
 from privctl.storage.digest import tag
 from privctl.storage.reader import read_text
 
@@ -33,7 +33,7 @@ class Coins(StrEnum):
     SEED = "seed"
 
 
-class Shape(StrEnum):
+class RecordFields(StrEnum):
     """The fields of the records that the data consist of."""
 
     TEXT = "text"
@@ -94,10 +94,10 @@ class Manifest:
     version: int
     created: str
     coins: Coins
-    shape: Shape
+    shape: RecordFields
     delta: float
     guesses: tuple[Guesses, ...]
-    formats: tuple[Format, ...]
+    formats: tuple[CanaryFormat, ...]
     source: DataFile
     planted: DataFile
     salt: str
@@ -127,7 +127,7 @@ class Manifest:
 
     def line(self, canary: Canary) -> bytes:
         """One copy as a line of the data."""
-        if self.shape is Shape.TEXT:
+        if self.shape is RecordFields.TEXT:
             data = {"text": self.text(canary)}
         else:
             data = {"prompt": canary.prefix[:-1], "response": self.text(canary)[len(canary.prefix) :]}

@@ -14,9 +14,9 @@ from blake3 import blake3
 
 from audits.canaries.design import PlantRequest, draw, formats_of, randomness, register, shape_of
 from audits.canaries.manifest import VERSION, Coins, DataFile, Manifest, committed, encode_manifest
-from privctl.data import byte_lines
+from privctl.data.records import byte_lines
 from privctl.domain.errors import UsageFault
-from privctl.reports import now
+from privctl.reports.files import now
 from privctl.storage.atomic import PendingFile, require_absent
 from privctl.storage.commit import commit_together
 from privctl.storage.digest import file_digest, tag

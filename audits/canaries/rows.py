@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.canaries.manifest import Manifest
-from audits.scoring.rows import begins_with_bos, encode, length_limit
+from audits.scores.rows import begins_with_bos, encode, length_limit
 from privctl.domain.errors import InputFault
-from privctl.models import LanguageModel, hushed
+from privctl.models.language import LanguageModel, hushed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +46,7 @@ class SecretRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class CanaryGroup:
     """Canaries of one format after one prefix, by their places in the manifest."""
 
     format: int
@@ -62,17 +62,17 @@ class CanaryRows:
     """
 
     rows: tuple[SecretRow | None, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[CanaryGroup, ...]
     references: Mapping[tuple[int, Class], tuple[SecretRow, ...]]
     unscored: Mapping[int, str]
 
 
-def groups_of(manifest: Manifest) -> tuple[Group, ...]:
+def groups_of(manifest: Manifest) -> tuple[CanaryGroup, ...]:
     """The canaries that may share references."""
     found: dict[tuple[int, str], list[int]] = {}
     for i, canary in enumerate(manifest.canaries):
         found.setdefault((canary.format, canary.prefix), []).append(i)
-    return tuple(Group(format=f, prefix=p, members=tuple(places)) for (f, p), places in found.items())
+    return tuple(CanaryGroup(format=f, prefix=p, members=tuple(places)) for (f, p), places in found.items())
 
 
 def references_each(groups: int, wanted: int | None) -> int:
@@ -100,7 +100,7 @@ def canary_rows(model: LanguageModel, manifest: Manifest) -> tuple[list[SecretRo
 
 
 def draw_references(
-    model: LanguageModel, manifest: Manifest, groups: Sequence[Group], rows: Sequence[SecretRow | None], each: int,
+    model: LanguageModel, manifest: Manifest, groups: Sequence[CanaryGroup], rows: Sequence[SecretRow | None], each: int,
     seed: int,
 ) -> dict[tuple[int, Class], tuple[SecretRow, ...]]:  # fmt: skip
     """About ``each`` fresh secrets for every one of ``groups``, none of them a canary's, none twice.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from audits.canaries.bounds import STEINKE
 from audits.canaries.check import violated
 from audits.canaries.evidence import COMPLETION, EXPOSURE
-from audits.claims import VIOLATION, Claim, subject_of
+from audits.claims import VIOLATION, EpsilonClaim, subject_of
 from audits.statistics.power import one_run_detectable, one_run_detectable_gaussian
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Assumption
@@ -80,13 +80,13 @@ def trace(evidence: Sequence[Evidence], held: Sequence[Assumption] = ()) -> Verd
     )
 
 
-def claims(evidence: Sequence[Evidence], claimed: Sequence[Claim]) -> list[Verdict]:
+def claims(evidence: Sequence[Evidence], claimed: Sequence[EpsilonClaim]) -> list[Verdict]:
     """Whether each claim survives the one-run bound for single records."""
     bounds = [item for item in evidence if item.method == STEINKE and item.details["copies"] == 1]
     return [_claim(claim, bounds) for claim in claimed]
 
 
-def _claim(claim: Claim, bounds: Sequence[Evidence]) -> Verdict:
+def _claim(claim: EpsilonClaim, bounds: Sequence[Evidence]) -> Verdict:
     subject = subject_of(claim)
 
     def inconclusive(reason: str) -> Verdict:

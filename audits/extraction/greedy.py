@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from audits.scoring.forward import enough_memory
-from privctl.models import LanguageModel, hushed
+from audits.scores.forward import enough_memory
+from privctl.models.language import LanguageModel, hushed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +33,7 @@ _COARSE = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdicts:
+class GreedyMatches:
     """Of each text: ``matched`` [texts] suffix tokens before the first that is not the argmax, and whether all are.
 
     ``undecided`` marks the texts whose verdict still hangs on a margin within rounding; ``extracted`` is then what the
@@ -65,7 +65,7 @@ def margin_scores(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def decide(
     model: LanguageModel, rows: Sequence[NDArray[np.int64]], margin: NDArray[Any], own: NDArray[Any]
-) -> Verdicts:
+) -> GreedyMatches:
     """The verdict on each of ``rows``, of which ``margin`` and ``own`` [texts, suffix] were measured.
 
     Values after a margin that certainly lost are not looked at.
@@ -79,7 +79,9 @@ def decide(
         with hushed(), enough_memory(model), in_float32(model.network):
             for i in doubtful.tolist():
                 matched[i], undecided[i] = _alone(model, rows[i], margin.shape[1])
-    return Verdicts(matched=matched, extracted=matched == margin.shape[1], undecided=undecided, rerun=len(doubtful))
+    return GreedyMatches(
+        matched=matched, extracted=matched == margin.shape[1], undecided=undecided, rerun=len(doubtful)
+    )
 
 
 def first_true(flags: NDArray[np.bool_]) -> NDArray[np.int64]:

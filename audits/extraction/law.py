@@ -11,7 +11,7 @@ from privctl.domain.errors import UsageFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Law:
+class SamplingLaw:
     """Logits are divided by ``temperature``, then cut to the ``top_k`` greatest, then to the nucleus ``top_p``.
 
     The nucleus is the smallest set of the likeliest tokens with at least that probability (Holtzman et al. 2020);
@@ -33,10 +33,10 @@ class Law:
     @property
     def plain(self) -> bool:
         """Whether this is the model's own distribution."""
-        return self == Law()
+        return self == SamplingLaw()
 
 
-def law_scores(logits: torch.Tensor, targets: torch.Tensor, law: Law) -> torch.Tensor:
+def law_scores(logits: torch.Tensor, targets: torch.Tensor, law: SamplingLaw) -> torch.Tensor:
     """Log-probability [n] (nats) of ``targets`` [n] when drawn by ``law`` from ``logits`` [n, vocabulary], in float32.
 
     It is -inf for a token that ``law`` never draws. Of the probabilities (.5, .3, .15, .05), ``top_k=2`` leaves

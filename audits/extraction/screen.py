@@ -15,8 +15,17 @@ import torch
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from audits.extraction.greedy import margin_scores, near
-from audits.scoring.forward import Advance, Batching, batches, enough_memory, halves, in_blocks, measure_rows, silent
-from privctl.models import LanguageModel, hushed
+from audits.scores.forward import (
+    Advance,
+    Batching,
+    batches,
+    enough_memory,
+    halves,
+    in_blocks,
+    measure_rows,
+    silent,
+)
+from privctl.models.language import LanguageModel, hushed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

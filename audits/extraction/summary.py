@@ -48,7 +48,7 @@ class Texts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
+class UncertainCount:
     """Of ``total`` texts, at least ``least`` and at most ``most``; ``seen`` as far as it was decided."""
 
     seen: int
@@ -57,7 +57,7 @@ class Count:
     total: int
 
     @classmethod
-    def of(cls, texts: Texts, chosen: NDArray[np.bool_] | None = None) -> Count:
+    def of(cls, texts: Texts, chosen: NDArray[np.bool_] | None = None) -> UncertainCount:
         """The extracted ones among ``chosen``, or all."""
         among = np.ones(len(texts), dtype=np.bool_) if chosen is None else chosen
         sure = texts.extracted & ~texts.undecided
@@ -74,7 +74,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queries:
+class QueryBudget:
     """A text counts as discoverable if ``count`` queries give it with ``probability`` (Hayes et al. 2024)."""
 
     count: int = 100
@@ -92,18 +92,18 @@ def quantities(*, heldout: bool, sampled: bool) -> int:
     return 1 + len(BUCKETS) + sampled + (2 + sampled if heldout else 0)
 
 
-def summarize(train: Texts, heldout: Texts | None, queries: Queries, confidence: float) -> tuple[Evidence, ...]:
+def summarize(train: Texts, heldout: Texts | None, queries: QueryBudget, confidence: float) -> tuple[Evidence, ...]:
     """Every rate; the first is what the audit is judged by, and has a ``chance`` where held-out text was given."""
     samples = {"training": len(train)} | ({} if heldout is None else {"held_out": len(heldout)})
     rates = _Rates(samples=samples, confidence=confidence)
     found = [] if heldout is None else [_beyond(rates, train, heldout)]
-    found.append(rates.of("rate on training text", Count.of(train), _details(train, confidence)))
+    found.append(rates.of("rate on training text", UncertainCount.of(train), _details(train, confidence)))
     if heldout is not None:
         unseen = heldout.copies == 0
-        found.append(rates.of("rate on held-out text", Count.of(heldout), {
+        found.append(rates.of("rate on held-out text", UncertainCount.of(heldout), {
             **_details(heldout, confidence),
             "suffix_not_in_training": int(unseen.sum()),
-            "extracted_not_in_training": Count.of(heldout, unseen).seen,
+            "extracted_not_in_training": UncertainCount.of(heldout, unseen).seen,
         }))  # fmt: skip
     for least, most in BUCKETS:
         chosen = (train.copies >= least) & (train.copies <= (most or np.inf))
@@ -112,7 +112,7 @@ def summarize(train: Texts, heldout: Texts | None, queries: Queries, confidence:
         else:
             name = f"{least} document" if most == 1 else f"{least} to {most} documents"
         reason = "" if chosen.any() else f"no suffix occurs in {name} of the training data"
-        found.append(rates.of(f"rate on text in {name}", Count.of(train, chosen), {}, reason))
+        found.append(rates.of(f"rate on text in {name}", UncertainCount.of(train, chosen), {}, reason))
     for texts, name in ((train, "training"), (heldout, "held-out")):
         if texts is not None and texts.logp is not None:
             found.append(_discoverable(rates, texts.logp, name, queries))
@@ -124,7 +124,7 @@ class _Rates:
     samples: Mapping[str, int]
     confidence: float
 
-    def of(self, quantity: str, count: Count, details: Mapping[str, float], reason: str = "") -> Evidence:
+    def of(self, quantity: str, count: UncertainCount, details: Mapping[str, float], reason: str = "") -> Evidence:
         lower, upper = count.interval(1 - self.confidence) if count.total else (None, None)
         return Evidence(
             method=METHOD,
@@ -146,7 +146,10 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
     Nor can a suffix that stands in its prefix already, which a model may copy without ever having seen it.
     """
     alpha = 1 - rates.confidence
-    ours, theirs = Count.of(train, ~train.shared & (train.cue <= CUED)), Count.of(heldout, heldout.cue <= CUED)
+    ours, theirs = (
+        UncertainCount.of(train, ~train.shared & (train.cue <= CUED)),
+        UncertainCount.of(heldout, heldout.cue <= CUED),
+    )
     details: dict[str, float] = {
         "chance": 0.0,
         "training_texts": ours.total,
@@ -200,7 +203,7 @@ def _details(texts: Texts, confidence: float) -> dict[str, float]:
     }
 
 
-def _discoverable(rates: _Rates, logp: NDArray[np.float64], name: str, queries: Queries) -> Evidence:
+def _discoverable(rates: _Rates, logp: NDArray[np.float64], name: str, queries: QueryBudget) -> Evidence:
     success = log_success(logp, queries.count)
     hits = int((success >= np.log(queries.probability)).sum())
     details: dict[str, float] = {"queries": queries.count, "probability": queries.probability}
@@ -209,4 +212,4 @@ def _discoverable(rates: _Rates, logp: NDArray[np.float64], name: str, queries: 
         fewest = least_queries(float(logp.max()), queries.probability)
         details |= {} if fewest is None else {"fewest_queries": fewest}
     quantity = f"{name} text found in {queries.count} queries with probability {queries.probability:g}"
-    return rates.of(quantity, Count(seen=hits, least=hits, most=hits, total=len(logp)), details)
+    return rates.of(quantity, UncertainCount(seen=hits, least=hits, most=hits, total=len(logp)), details)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from audits.extraction.copies import CopyCounter
-from audits.scoring.book import key
-from audits.scoring.forward import Advance, silent
-from audits.scoring.rows import begins_with_bos, encode
-from privctl.data import Record, read_records
+from audits.scores.forward import Advance, silent
+from audits.scores.rows import begins_with_bos, encode
+from audits.scores.scorer import key
+from privctl.data.records import Record, read_records
 from privctl.domain.errors import UsageFault
-from privctl.models import LanguageModel
+from privctl.models.language import LanguageModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _RECORDS = 1024
 
 
-class Left(IntEnum):
+class SkippedReason(IntEnum):
     """Why a record has no verdict; the numbers are part of the file format."""
 
     TOO_SHORT = 1
@@ -38,15 +38,15 @@ class Left(IntEnum):
     def reason(self) -> str:
         """What a report says."""
         return {
-            Left.TOO_SHORT: "of fewer tokens than a prefix and a suffix",
-            Left.REPEATED: "beginning with the same prefix and suffix as an earlier one of their file",
-            Left.NOT_FINITE: "given NaN or infinite scores by the model",
-            Left.IN_TRAINING: "held out, but beginning with the same prefix and suffix as a training record",
+            SkippedReason.TOO_SHORT: "of fewer tokens than a prefix and a suffix",
+            SkippedReason.REPEATED: "beginning with the same prefix and suffix as an earlier one of their file",
+            SkippedReason.NOT_FINITE: "given NaN or infinite scores by the model",
+            SkippedReason.IN_TRAINING: "held out, but beginning with the same prefix and suffix as a training record",
         }[self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class WindowShape:
     """Tokens of a window: the first ``prefix`` + ``suffix`` of a record, BOS not counted.
 
     A record that is shorter, but has ``least_prefix`` + ``suffix``, is taken whole, with a shorter prefix.
@@ -65,7 +65,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class WindowSample:
     """The distinct windows of one file, in its order; of its ``records``, ``usable`` have one of their own.
 
     ``line`` [windows] is each one's record; ``left`` lists the lines of records without a window, and why.
@@ -74,25 +74,25 @@ class Sample:
     path: Path
     rows: tuple[NDArray[np.int64], ...]
     line: NDArray[np.int64]
-    left: tuple[tuple[int, Left], ...]
+    left: tuple[tuple[int, SkippedReason], ...]
     records: int
     usable: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class LabelledWindows:
     """A sample, and what the whole files say of its windows.
 
     ``copies`` [windows] is in how many training records each one's suffix occurs, ``shared`` [windows] whether a record
     of the other file begins with the same window.
     """
 
-    sample: Sample
+    sample: WindowSample
     copies: NDArray[np.int64]
     shared: NDArray[np.bool_]
 
 
-def shape_of(model: LanguageModel, prefix: int, suffix: int, least_prefix: int | None) -> Shape:
+def shape_of(model: LanguageModel, prefix: int, suffix: int, least_prefix: int | None) -> WindowShape:
     """The windows' shape. Raises UsageFault for one that is empty or does not fit into the model."""
     least = prefix if least_prefix is None else least_prefix
     for flag, value in (("--prefix-tokens", prefix), ("--suffix-tokens", suffix), ("--least-prefix", least)):
@@ -107,10 +107,10 @@ def shape_of(model: LanguageModel, prefix: int, suffix: int, least_prefix: int |
             f"--prefix-tokens {prefix} and --suffix-tokens {suffix} are {bos + prefix + suffix} tokens"
             f"{' with BOS' if bos else ''}, but {model.path} sees at most {context}; give less"
         )
-    return Shape(prefix=prefix, suffix=suffix, least_prefix=least, bos=bos)
+    return WindowShape(prefix=prefix, suffix=suffix, least_prefix=least, bos=bos)
 
 
-def sample(model: LanguageModel, shape: Shape, path: Path, *, limit: int | None, seed: int) -> Sample:
+def sample(model: LanguageModel, shape: WindowShape, path: Path, *, limit: int | None, seed: int) -> WindowSample:
     """At most ``limit`` windows of a file, drawn by numpy's PCG64 under ``seed``; all without a limit.
 
     A uniform sample of the distinct windows there are (reservoir sampling, Vitter 1985). Raises UsageFault for a
@@ -120,7 +120,7 @@ def sample(model: LanguageModel, shape: Shape, path: Path, *, limit: int | None,
         raise UsageFault(f"--records is {limit}; it must be at least 1, the number of records to look at")
     random = np.random.default_rng(seed)
     kept: list[tuple[int, NDArray[np.int64]]] = []
-    left: list[tuple[int, Left]] = []
+    left: list[tuple[int, SkippedReason]] = []
     seen: set[bytes] = set()
     total = 0
     for records in _some(path):
@@ -128,7 +128,7 @@ def sample(model: LanguageModel, shape: Shape, path: Path, *, limit: int | None,
         for record, row in zip(records, encode(model, [record.text for record in records]), strict=True):
             window = shape.window(row)
             if window is None or key(window) in seen:
-                left.append((record.line, Left.TOO_SHORT if window is None else Left.REPEATED))
+                left.append((record.line, SkippedReason.TOO_SHORT if window is None else SkippedReason.REPEATED))
                 continue
             seen.add(key(window))
             entry = (record.line, window.copy())  # without the rest of a long record
@@ -137,7 +137,7 @@ def sample(model: LanguageModel, shape: Shape, path: Path, *, limit: int | None,
             elif (place := int(random.integers(len(seen)))) < limit:
                 kept[place] = entry
     kept.sort(key=lambda entry: entry[0])
-    return Sample(
+    return WindowSample(
         path=path,
         rows=tuple(row for _, row in kept),
         line=np.array([line for line, _ in kept], dtype=np.int64),
@@ -147,7 +147,9 @@ def sample(model: LanguageModel, shape: Shape, path: Path, *, limit: int | None,
     )
 
 
-def sides(model: LanguageModel, shape: Shape, samples: Sequence[Sample], advance: Advance = silent) -> list[Side]:
+def sides(
+    model: LanguageModel, shape: WindowShape, samples: Sequence[WindowSample], advance: Advance = silent
+) -> list[LabelledWindows]:
     """What the whole files say about the samples; the first is of the training data. Reads each file as a stream.
 
     ``advance`` is called with the number of records read.
@@ -166,7 +168,7 @@ def sides(model: LanguageModel, shape: Shape, samples: Sequence[Sample], advance
             advance(len(ids))
     copies = np.split(counter.counts, np.cumsum([len(each.rows) for each in samples])[:-1])
     return [
-        Side(
+        LabelledWindows(
             sample=each, copies=count, shared=np.array([name in shared for name in map(key, each.rows)], dtype=np.bool_)
         )
         for each, count in zip(samples, copies, strict=True)

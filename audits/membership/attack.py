@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from audits.scoring.rows import CAUSAL_LM, IMAGE_CLASSIFICATION
-from audits.scoring.table import ScoreTable
+from audits.scores.rows import CAUSAL_LM, IMAGE_CLASSIFICATION
+from audits.scores.table import ScoreTable
 from audits.statistics.metrics import CLOPPER_PEARSON, auc, clopper_pearson, tpr_at_fpr
 from audits.statistics.power import detectable_auc
-from privctl.data import Record
+from privctl.data.records import Record
 from privctl.domain.evidence import Evidence
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Candidates:
     """The records whose membership is to be told: their scores, and the ``records`` themselves in the same order.
 
     ``digests`` are what the records are known by (``Record.digest``). ``task`` names what the model is for, see
-    ``audits.scoring.subject``. ``reference`` [records] is the mean log-probability (nats) under a reference model, None
+    ``audits.scores.subject``. ``reference`` [records] is the mean log-probability (nats) under a reference model, None
     where none was given.
     """
 
@@ -82,7 +82,7 @@ def of_texts(candidates: Candidates) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attacked:
+class AttackResult:
     """``evidence``, of which the first is what the attack is judged by, and the ``scores`` [records] it gave."""
 
     evidence: tuple[Evidence, ...]
@@ -103,7 +103,7 @@ class Attack(Protocol):
     def missing(self, candidates: Candidates) -> str:
         """Why it cannot be run on these candidates; empty where it can."""
 
-    def run(self, candidates: Candidates, settings: Settings) -> Attacked:
+    def run(self, candidates: Candidates, settings: Settings) -> AttackResult:
         """What the attack found; the first evidence always has ``chance``."""
 
 
@@ -120,10 +120,10 @@ class ScoreAttack:
         """AUC, and the TPR at each of ``RATES``."""
         return 1 + len(RATES)
 
-    def run(self, candidates: Candidates, settings: Settings) -> Attacked:
+    def run(self, candidates: Candidates, settings: Settings) -> AttackResult:
         """AUC, then the TPR at each of ``RATES``."""
         scores = self.score(candidates, settings)
-        return Attacked(evidence=curve(self.name, candidates.table, scores, settings), scores=scores)
+        return AttackResult(evidence=curve(self.name, candidates.table, scores, settings), scores=scores)
 
 
 def area(name: str, scores: NDArray[Any], member: NDArray[np.bool_], settings: Settings) -> Evidence:

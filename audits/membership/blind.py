@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from audits.membership.features import looks
-from privctl.data import Record
+from privctl.data.records import Record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from privctl.data import Record
+from privctl.data.records import Record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.membership.attack import Attacked, Candidates, Settings
+from audits.membership.attack import AttackResult, Candidates, Settings
 from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
 from privctl.domain.evidence import Bound, Evidence
 
@@ -54,7 +54,7 @@ class MidpointAttack:
         """Empty: too few records are evidence without an estimate."""
         return ""
 
-    def run(self, candidates: Candidates, settings: Settings) -> Attacked:
+    def run(self, candidates: Candidates, settings: Settings) -> AttackResult:
         """Accuracy, precision, recall and F1 on the test half."""
         table = candidates.table
         scores = candidates.mean_lp
@@ -65,9 +65,9 @@ class MidpointAttack:
                 method=self.name, quantity="accuracy", estimate=None, bound=Bound.NONE, samples=table.samples,
                 confidence=settings.confidence, reason=reason, details={"chance": 0.5},
             )  # fmt: skip
-            return Attacked(evidence=(nothing,), scores=scores)
+            return AttackResult(evidence=(nothing,), scores=scores)
         found = halved(member_loss, nonmember_loss, settings.seed)
-        return Attacked(evidence=_evidence(self.name, found, settings), scores=scores)
+        return AttackResult(evidence=_evidence(self.name, found, settings), scores=scores)
 
 
 ATTACK = MidpointAttack()

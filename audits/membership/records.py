@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.membership.attack import Candidates
-from audits.scoring.book import Book
-from audits.scoring.subject import Subject
-from audits.scoring.table import FIELDS, ScoreTable, Skip
-from privctl.data import Record
+from audits.scores.scorer import RowScores
+from audits.scores.subject import AuditedModel
+from audits.scores.table import FIELDS, ScoreTable, Skip
+from privctl.data.records import Record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +38,7 @@ class Workload:
     max_length: int | None
 
 
-def prepare(subject: Subject, members: Sequence[Record], nonmembers: Sequence[Record]) -> Workload:
+def prepare(subject: AuditedModel, members: Sequence[Record], nonmembers: Sequence[Record]) -> Workload:
     """Encode both sets once and decide what can be scored.
 
     A record that occurs in both sets is left out of both, one that repeats within its set counts once, one of which the
@@ -75,7 +75,7 @@ def prepare(subject: Subject, members: Sequence[Record], nonmembers: Sequence[Re
     )
 
 
-def candidates_of(work: Workload, book: Book, reference: NDArray[np.float64] | None = None) -> Candidates:
+def candidates_of(work: Workload, book: RowScores, reference: NDArray[np.float64] | None = None) -> Candidates:
     """The scores and texts of every record whose scores are finite; the others join those that were skipped.
 
     ``reference`` [len(work.rows)] is the mean log-probability of each under a reference model.

@@ -16,10 +16,10 @@ import numpy as np
 from blake3 import blake3
 
 from audits.membership.attack import Shadows
-from privctl.codec import parse_json
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.report import TensorDigest
-from privctl.reports import POINTER
+from privctl.reports.codec import parse_json
+from privctl.reports.files import POINTER
 from privctl.storage.arrays import OWNER_ONLY, write_arrays
 from privctl.storage.reader import SafetensorsFile
 

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from audits.canaries.standing import Completion
-from audits.scoring.book import Book
-from audits.scoring.forward import Advance, silent
+from audits.canaries.completions import Completion
+from audits.scores.forward import Advance, silent
+from audits.scores.scorer import RowScores
 from audits.secrets.candidates import Problem
-from audits.secrets.rows import Place, Reader
-from privctl.models import LanguageModel
+from audits.secrets.rows import Reader, SecretSpan
+from privctl.models.language import LanguageModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ScoredModel:
     """A model with the shared scores of all rows."""
 
     model: LanguageModel
-    book: Book
+    book: RowScores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Ranks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class SecretAnswers:
     """What one model says of each secret, [secrets].
 
     ``completion`` is the best ``Completion`` over the places it was asked in, ``logp`` (nats) the greatest probability
@@ -64,15 +64,15 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attacked:
+class SecretAttackResult:
     """What the attacks found of the ``problems`` that could be asked; ``before`` and ``calibrated`` need a base model.
 
     ``calibrated`` ranks by the loss less that of the base model. ``lost`` are problems with NaN or infinite scores.
     """
 
     problems: tuple[Problem, ...]
-    after: Answers
-    before: Answers | None
+    after: SecretAnswers
+    before: SecretAnswers | None
     calibrated: Ranks | None
     lost: tuple[Problem, ...]
 
@@ -93,8 +93,12 @@ class Attacked:
 
 
 def attack(
-    reader: Reader, problems: Sequence[Problem], after: Asked, before: Asked | None, advance: Advance = silent
-) -> Attacked:
+    reader: Reader,
+    problems: Sequence[Problem],
+    after: ScoredModel,
+    before: ScoredModel | None,
+    advance: Advance = silent,
+) -> SecretAttackResult:
     """Ask both models for every secret; ``advance`` counts the secrets asked for, once for each model."""
     models = [after] if before is None else [after, before]
     tables = [[_losses(reader, asked.model, each, advance) for each in problems] for asked in models]
@@ -110,7 +114,7 @@ def attack(
     calibrated = None
     if before is not None:
         calibrated = _ranks([tables[0][i] - tables[1][i] for i in kept])
-    return Attacked(
+    return SecretAttackResult(
         problems=some,
         after=answers[0],
         before=answers[1] if before is not None else None,
@@ -142,16 +146,16 @@ def _ranks(tables: Sequence[NDArray[np.float64]]) -> Ranks:
 
 
 def _answers(
-    reader: Reader, asked: Asked, problems: Sequence[Problem], tables: Sequence[NDArray[np.float64]]
-) -> Answers:
-    places: list[Place] = [some[0] for each in problems for some in each.places]
+    reader: Reader, asked: ScoredModel, problems: Sequence[Problem], tables: Sequence[NDArray[np.float64]]
+) -> SecretAnswers:
+    places: list[SecretSpan] = [some[0] for each in problems for some in each.places]
     found = reader.completed(asked.model, places, asked.book)
     starts = np.cumsum([0, *(len(each.places) for each in problems)])[:-1]
     order = np.array([Completion.SAFE, Completion.UNDECIDED, Completion.DISCLOSED], dtype=np.uint8)
     graded = np.argsort(order)[found.states]  # a place that surely discloses counts before one that may
     best = np.maximum.reduceat(graded, starts) if len(problems) else np.zeros(0, dtype=np.int64)
     logp = np.fmax.reduceat(found.logp, starts) if len(problems) else np.zeros(0)
-    return Answers(
+    return SecretAnswers(
         ranks=_ranks(tables),
         loss=np.array([table[0] for table in tables]),
         completion=order[best],

@@ -16,7 +16,7 @@ _STEPS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allowance:
+class PlannedBound:
     """What a plan says of one secret.
 
     At most ``information`` nats leave it; an adversary of prior at most ``prior`` is right with at most ``posterior``,

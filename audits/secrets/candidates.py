@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audits.secrets.fresh import Words, fresh, in_case_of
-from audits.secrets.rows import Place, Reader, tells
-from audits.secrets.targets import Passage, Target
+from audits.secrets.fresh import WordFrequencies, fresh, in_case_of
+from audits.secrets.rows import Reader, SecretSpan, tells
+from audits.secrets.targets import SecretPassage, SecretTarget
 
 #: Fresh values drawn for each candidate wanted, at most: some have another number of tokens.
 _TRIES = 8
@@ -26,8 +26,8 @@ _TRIES = 8
 class Problem:
     """What a model is asked of one secret: ``places`` [passages][candidates], the true value first in each."""
 
-    target: Target
-    places: tuple[tuple[Place, ...], ...]
+    target: SecretTarget
+    places: tuple[tuple[SecretSpan, ...], ...]
 
     @property
     def count(self) -> int:
@@ -40,11 +40,11 @@ class Sources:
     """Where candidates come from: ``values`` by kind, the ``words`` of the data; no canary's may be ``taken``."""
 
     values: Mapping[str, Sequence[str]]
-    words: Words
+    words: WordFrequencies
     taken: Collection[str]
 
 
-def problem(reader: Reader, target: Target, sources: Sources, wanted: int, seed: int) -> Problem | str:
+def problem(reader: Reader, target: SecretTarget, sources: Sources, wanted: int, seed: int) -> Problem | str:
     """The secret among ``wanted`` values at most, itself counted; or why it cannot be attacked.
 
     Made candidates have as many tokens as the true value, after (and, for a masked model, before) the same ones.
@@ -54,7 +54,7 @@ def problem(reader: Reader, target: Target, sources: Sources, wanted: int, seed:
     passages, true, reason = _asked(reader, target)
     if not true:
         return reason
-    found: list[tuple[Place, ...]] = [tuple(true)]
+    found: list[tuple[SecretSpan, ...]] = [tuple(true)]
     source = random.Random(f"privctl secrets {seed} {target.position}")  # noqa: S311 (nothing secret)
     as_they_are = bool(target.given) and target.format is None
     for some in _batches(_values(target, sources, wanted, source), wanted):
@@ -75,10 +75,10 @@ def problem(reader: Reader, target: Target, sources: Sources, wanted: int, seed:
     return Problem(target=target, places=tuple(zip(*found, strict=True)))
 
 
-def _asked(reader: Reader, target: Target) -> tuple[list[Passage], list[Place], str]:
+def _asked(reader: Reader, target: SecretTarget) -> tuple[list[SecretPassage], list[SecretSpan], str]:
     """The passages that differ and can be asked of, the true value's places in them, and what was wrong with others."""
-    passages: list[Passage] = []
-    places: list[Place] = []
+    passages: list[SecretPassage] = []
+    places: list[SecretSpan] = []
     reason = ""
     seen = set()
     for passage in target.passages:
@@ -93,18 +93,18 @@ def _asked(reader: Reader, target: Target) -> tuple[list[Passage], list[Place], 
     return passages, places, reason
 
 
-def _begins(one: Place, other: Place) -> bool:
+def _begins(one: SecretSpan, other: SecretSpan) -> bool:
     """Whether the tokens of one are the beginning of the other's, and not all of them."""
     shorter, longer = sorted((one.tokens, other.tokens), key=len)
     return len(shorter) < len(longer) and np.array_equal(shorter, longer[: len(shorter)])
 
 
-def written(target: Target, passage: Passage, value: str) -> str:
+def written(target: SecretTarget, passage: SecretPassage, value: str) -> str:
     """``value`` in the case in which ``passage`` writes the secret, where that is not how the book does."""
     return value if passage.value == target.value else in_case_of(passage.value, value)
 
 
-def _values(target: Target, sources: Sources, wanted: int, source: random.Random) -> Iterator[str]:
+def _values(target: SecretTarget, sources: Sources, wanted: int, source: random.Random) -> Iterator[str]:
     """Values that are not the secret's, none twice."""
     texts = [passage.text.casefold() for passage in target.passages]
     seen = {target.value.casefold()}
@@ -115,7 +115,7 @@ def _values(target: Target, sources: Sources, wanted: int, source: random.Random
             yield value
 
 
-def _drawn(target: Target, sources: Sources, wanted: int, source: random.Random) -> Iterator[str]:
+def _drawn(target: SecretTarget, sources: Sources, wanted: int, source: random.Random) -> Iterator[str]:
     tries = _TRIES * wanted
     if target.format is not None:
         for _ in range(tries):

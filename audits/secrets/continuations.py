@@ -13,8 +13,8 @@ import torch
 from transformers import DynamicCache
 
 from audits.canaries.enumerate import HELD, Space, copyable, losses
-from audits.scoring.forward import Batching
-from privctl.models import LanguageModel
+from audits.scores.forward import Batching
+from privctl.models.language import LanguageModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

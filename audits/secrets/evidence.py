@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from audits.canaries.standing import Completion
+from audits.canaries.completions import Completion
 from audits.extraction.discoverable import log_success
-from audits.extraction.summary import Queries
-from audits.secrets.attack import Answers, Attacked, Ranks
+from audits.extraction.summary import QueryBudget
+from audits.secrets.attack import Ranks, SecretAnswers, SecretAttackResult
 from audits.secrets.bound import Markov, markov
 from audits.secrets.trace import PAIRED, Test, scores
 from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
@@ -43,7 +43,7 @@ class _Rate:
     details: dict[str, float] = field(default_factory=dict)
 
 
-def bounds_of(found: Attacked) -> NDArray[np.float64]:
+def bounds_of(found: SecretAttackResult) -> NDArray[np.float64]:
     """The most probability of telling each secret that its plan allows, [secrets]; NaN where it allows nothing."""
     allowed = []
     for each, count in zip(found.problems, found.after.ranks.count.tolist(), strict=True):
@@ -52,7 +52,9 @@ def bounds_of(found: Attacked) -> NDArray[np.float64]:
     return np.array(allowed, dtype=np.float64)
 
 
-def rates(found: Attacked, left: Sequence[tuple[str, str]], queries: Queries, alpha: float) -> list[Evidence]:
+def rates(
+    found: SecretAttackResult, left: Sequence[tuple[str, str]], queries: QueryBudget, alpha: float
+) -> list[Evidence]:
     """Every rate with its interval, all of them wrong together with probability at most ``alpha``."""
     every = [*_overall(found, queries), *_by_kind(found, left)]
     each = alpha / max(1, len(every))
@@ -77,7 +79,7 @@ def tests_as_evidence(tests: Sequence[Test], alpha: float) -> list[Evidence]:
     ]
 
 
-def protection(found: Attacked, level: float) -> tuple[Evidence, Markov] | None:
+def protection(found: SecretAttackResult, level: float) -> tuple[Evidence, Markov] | None:
     """Secrets drawn at random against what the plan allows, tested at ``level``; None where there is none to test."""
     bounds = bounds_of(found)
     chosen = found.designed & ~np.isnan(bounds)
@@ -105,12 +107,12 @@ def protection(found: Attacked, level: float) -> tuple[Evidence, Markov] | None:
     ), test
 
 
-def _overall(found: Attacked, queries: Queries) -> Iterator[_Rate]:
+def _overall(found: SecretAttackResult, queries: QueryBudget) -> Iterator[_Rate]:
     bounds = bounds_of(found)
     for side, chosen in (("trained", ~found.control), ("never drawn (control)", found.control)):
         if not chosen.any():
             continue
-        models: list[tuple[str, Answers]] = [(side, found.after)]
+        models: list[tuple[str, SecretAnswers]] = [(side, found.after)]
         if found.before is not None:
             models.append((f"{side}, before training", found.before))
         for name, answers in models:
@@ -125,7 +127,7 @@ def _overall(found: Attacked, queries: Queries) -> Iterator[_Rate]:
             yield _discoverable(name, answers.logp[chosen], queries)
 
 
-def _by_kind(found: Attacked, left: Sequence[tuple[str, str]]) -> Iterator[_Rate]:
+def _by_kind(found: SecretAttackResult, left: Sequence[tuple[str, str]]) -> Iterator[_Rate]:
     """A row for every kind there is anything to say of, in the order of their names."""
     skipped = Counter(kind for kind, _ in left)
     bounds = bounds_of(found)
@@ -166,7 +168,7 @@ def _told(quantity: str, ranks: Ranks, chosen: NDArray[np.bool_], details: dict[
     )
 
 
-def _completed(quantity: str, answers: Answers, chosen: NDArray[np.bool_]) -> _Rate:
+def _completed(quantity: str, answers: SecretAnswers, chosen: NDArray[np.bool_]) -> _Rate:
     states = answers.completion[chosen]
     sure = int((states == Completion.DISCLOSED).sum())
     undecided = int((states == Completion.UNDECIDED).sum())
@@ -176,11 +178,11 @@ def _completed(quantity: str, answers: Answers, chosen: NDArray[np.bool_]) -> _R
     )
 
 
-def _disclosed(answers: Answers, chosen: NDArray[np.bool_]) -> int:
+def _disclosed(answers: SecretAnswers, chosen: NDArray[np.bool_]) -> int:
     return int((answers.completion[chosen] == Completion.DISCLOSED).sum())
 
 
-def _discoverable(name: str, logp: NDArray[np.float64], queries: Queries) -> _Rate:
+def _discoverable(name: str, logp: NDArray[np.float64], queries: QueryBudget) -> _Rate:
     """(n, p)-discoverable secrets (Hayes et al. 2024), sampled from the model's own distribution."""
     success = log_success(logp, queries.count)
     hits = int((success >= np.log(queries.probability)).sum())

@@ -33,7 +33,7 @@ def _wordlike(character: str) -> bool:
     return character.isalnum() or character == "_"
 
 
-class Elsewhere:
+class OtherOccurrences:
     """Which of some values stand in other texts than their own, as whole words; texts stream by."""
 
     def __init__(self, own: Mapping[str, Collection[int]]) -> None:

@@ -26,7 +26,7 @@ _CARD_DIGITS = range(12, 20)
 _ACCOUNT = re.compile(r"[A-Z]{2}\d{2}[A-Z0-9]{11,30}")
 
 
-class Words:
+class WordFrequencies:
     """The words of a data set by how often they occur."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
@@ -57,7 +57,7 @@ def in_case_of(model: str, word: str) -> str:
     return word[:1].upper() + word[1:] if model[:1].isupper() else word[:1].lower() + word[1:]
 
 
-def fresh(value: str, words: Words, source: random.Random) -> str | None:
+def fresh(value: str, words: WordFrequencies, source: random.Random) -> str | None:
     """A random value of the shape of ``value``; None where nothing else could stand for one of its words.
 
     Check digits are right where those of ``value`` are: Luhn's of cards (ISO/IEC 7812-1), modulo 97 of international
@@ -100,7 +100,7 @@ def _rest(account: str) -> int:
     return int("".join(str(int(sign, 36)) for sign in account[4:] + account[:4])) % 97
 
 
-def _run(run: str, words: Words, source: random.Random) -> str | None:
+def _run(run: str, words: WordFrequencies, source: random.Random) -> str | None:
     if run.isdecimal():
         return _alike(run[0], source, first=len(run) > 1) + _each(run[1:], source)
     if run.isalpha():

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
+from audits.canaries.completions import NEAR_TIE, Completion
 from audits.canaries.rows import located
-from audits.canaries.standing import NEAR_TIE, Completion
 from audits.extraction.greedy import decide
-from audits.scoring.book import Book
-from audits.scoring.causal import CausalSubject
-from audits.scoring.forward import enough_memory, token_scores
-from audits.scoring.masked import MaskedSubject
-from audits.scoring.rows import begins_with_bos
-from audits.scoring.subject import Subject
-from audits.scoring.table import FIELDS
+from audits.scores.causal import CausalSubject
+from audits.scores.forward import enough_memory, token_scores
+from audits.scores.masked import MaskedSubject
+from audits.scores.rows import begins_with_bos
+from audits.scores.scorer import RowScores
+from audits.scores.subject import AuditedModel
+from audits.scores.table import FIELDS
 from audits.secrets.continuations import continuations
-from audits.secrets.targets import Passage
+from audits.secrets.targets import SecretPassage
 from privctl.domain.errors import UsageFault
-from privctl.models import LanguageModel, hushed
+from privctl.models.language import LanguageModel, hushed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +36,7 @@ _AFTER = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SecretSpan:
     """The ``tokens`` of a value, those ``before`` it and, for a masked model, ``after`` it; special ones counted."""
 
     before: NDArray[np.int64]
@@ -62,23 +62,23 @@ class Reader(Protocol):
 
     limit: int
 
-    def places(self, passage: Passage, values: Sequence[str]) -> list[Place]:
+    def places(self, passage: SecretPassage, values: Sequence[str]) -> list[SecretSpan]:
         """Each of ``values`` in the place of the passage's own, cut to the limit; none of its tokens are cut."""
 
-    def unfit(self, place: Place) -> str:
+    def unfit(self, place: SecretSpan) -> str:
         """Why a place cannot be asked of, or nothing."""
 
-    def rows(self, places: Sequence[Place]) -> list[NDArray[Any]]:
+    def rows(self, places: Sequence[SecretSpan]) -> list[NDArray[Any]]:
         """The rows whose shared scores ``completed`` reads."""
 
-    def losses(self, model: LanguageModel, places: Sequence[Place]) -> NDArray[np.float64]:
+    def losses(self, model: LanguageModel, places: Sequence[SecretSpan]) -> NDArray[np.float64]:
         """The loss (nats) of each place's tokens, all of one kind."""
 
-    def completed(self, model: LanguageModel, places: Sequence[Place], book: Book) -> Completed:
+    def completed(self, model: LanguageModel, places: Sequence[SecretSpan], book: RowScores) -> Completed:
         """Whether ``model`` writes each place's tokens by itself, by its likeliest choice."""
 
 
-def reader_of(subject: Subject, limit: int) -> Reader:
+def reader_of(subject: AuditedModel, limit: int) -> Reader:
     """How ``subject`` is asked. Raises UsageFault for a classifier, which writes no secrets."""
     if isinstance(subject, CausalSubject):
         return CausalReader(subject.model, limit)
@@ -90,7 +90,7 @@ def reader_of(subject: Subject, limit: int) -> Reader:
     )
 
 
-def tells(one: Sequence[Place], other: Sequence[Place]) -> bool:
+def tells(one: Sequence[SecretSpan], other: Sequence[SecretSpan]) -> bool:
     """Whether two values differ in their tokens anywhere."""
     return any(not np.array_equal(a.tokens, b.tokens) for a, b in zip(one, other, strict=True))
 
@@ -103,14 +103,14 @@ class CausalReader:
         self._model = model
         self._front = [model.tokenizer.bos_token_id] if begins_with_bos(model) else []
 
-    def places(self, passage: Passage, values: Sequence[str]) -> list[Place]:
+    def places(self, passage: SecretPassage, values: Sequence[str]) -> list[SecretSpan]:
         """See ``Reader``; of a long text the last tokens before the value are kept, after BOS."""
         found = []
         after = passage.text[passage.end : passage.end + _AFTER]
         for ids, first, last in located(self._model, passage.text[: passage.begin], values, after):
             room = max(0, self.limit - len(self._front) - (last - first))
             found.append(
-                Place(
+                SecretSpan(
                     before=np.array(self._front + ids[max(0, first - room) : first], dtype=np.int64),
                     tokens=np.array(ids[first:last], dtype=np.int64),
                     after=np.zeros(0, dtype=np.int64),
@@ -118,7 +118,7 @@ class CausalReader:
             )
         return found
 
-    def unfit(self, place: Place) -> str:
+    def unfit(self, place: SecretSpan) -> str:
         """See ``Reader``."""
         if not len(place.tokens):
             return "whose value the tokenizer leaves no token of"
@@ -126,18 +126,18 @@ class CausalReader:
             return f"longer than the {self.limit} tokens that the model reads"
         return "" if len(place.before) else "at the very beginning of its records, with nothing before it to ask with"
 
-    def rows(self, places: Sequence[Place]) -> list[NDArray[Any]]:
+    def rows(self, places: Sequence[SecretSpan]) -> list[NDArray[Any]]:
         """See ``Reader``."""
         return [np.concatenate([place.before, place.tokens]) for place in places]
 
-    def losses(self, model: LanguageModel, places: Sequence[Place]) -> NDArray[np.float64]:
+    def losses(self, model: LanguageModel, places: Sequence[SecretSpan]) -> NDArray[np.float64]:
         """See ``Reader``."""
         tokens, which = np.unique(np.stack([place.tokens for place in places]), axis=0, return_inverse=True)
         with hushed(), enough_memory(model):
             found = continuations(model, places[0].before, tokens)
         return found[which.reshape(-1)]
 
-    def completed(self, model: LanguageModel, places: Sequence[Place], book: Book) -> Completed:
+    def completed(self, model: LanguageModel, places: Sequence[SecretSpan], book: RowScores) -> Completed:
         """See ``Reader``."""
         states = np.zeros(len(places), dtype=np.uint8)
         logp = np.full(len(places), np.nan)
@@ -169,7 +169,7 @@ class MaskedReader:
         self._model = subject.model
         self._frame = subject.scorer.frame
 
-    def places(self, passage: Passage, values: Sequence[str]) -> list[Place]:
+    def places(self, passage: SecretPassage, values: Sequence[str]) -> list[SecretSpan]:
         """See ``Reader``; of a long text its beginning is kept, or as much around the value."""
         front, back = list(self._frame.front), list(self._frame.back)
         found = []
@@ -179,7 +179,7 @@ class MaskedReader:
             room = self.limit - self._frame.size
             begin = 0 if last <= room else max(0, last - max(room // 2, last - first))
             found.append(
-                Place(
+                SecretSpan(
                     before=np.array(front + ids[begin:first], dtype=np.int64),
                     tokens=np.array(ids[first:last], dtype=np.int64),
                     after=np.array(ids[last : max(last, begin + room)] + back, dtype=np.int64),
@@ -187,7 +187,7 @@ class MaskedReader:
             )
         return found
 
-    def unfit(self, place: Place) -> str:
+    def unfit(self, place: SecretSpan) -> str:
         """See ``Reader``."""
         if not len(place.tokens):
             return "whose value the tokenizer leaves no token of"
@@ -195,11 +195,11 @@ class MaskedReader:
             return f"longer than the {self.limit} tokens that the model reads"
         return ""
 
-    def rows(self, places: Sequence[Place]) -> list[NDArray[Any]]:
+    def rows(self, places: Sequence[SecretSpan]) -> list[NDArray[Any]]:
         """See ``Reader``; what is hidden together is the value, which no shared score does."""
         return []
 
-    def losses(self, model: LanguageModel, places: Sequence[Place]) -> NDArray[np.float64]:
+    def losses(self, model: LanguageModel, places: Sequence[SecretSpan]) -> NDArray[np.float64]:
         """See ``Reader``."""
         logits = self._logits(model, places[0])
         tokens = torch.from_numpy(np.stack([place.tokens for place in places])).to(logits.device)
@@ -208,7 +208,7 @@ class MaskedReader:
         found: NDArray[np.float64] = -taken.double().sum(dim=0).cpu().numpy()
         return found
 
-    def completed(self, model: LanguageModel, places: Sequence[Place], book: Book) -> Completed:
+    def completed(self, model: LanguageModel, places: Sequence[SecretSpan], book: RowScores) -> Completed:
         """See ``Reader``."""
         states, logp = [], []
         for place in places:
@@ -226,7 +226,7 @@ class MaskedReader:
         return Completed(states=np.array(states, dtype=np.uint8), logp=np.array(logp, dtype=np.float64))
 
     @torch.inference_mode()
-    def _logits(self, model: LanguageModel, place: Place) -> torch.Tensor:
+    def _logits(self, model: LanguageModel, place: SecretSpan) -> torch.Tensor:
         """The logits [length, vocabulary] where the value is hidden."""
         hidden = np.full(len(place.tokens), model.tokenizer.mask_token_id, dtype=np.int64)
         ids = torch.from_numpy(np.concatenate([place.before, hidden, place.after])[None]).to(model.device)

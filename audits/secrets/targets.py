@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from audits.canaries.formats import Format
+from audits.canaries.formats import CanaryFormat
 from audits.canaries.manifest import Canary, Manifest
-from audits.secrets.bound import Allowance
-from audits.secrets.find import Elsewhere, occurrence
-from audits.secrets.fresh import Words, words_of
-from privctl.codec import shown
-from privctl.data import read_records
-from privctl.datasets.texts import read_texts
+from audits.secrets.bound import PlannedBound
+from audits.secrets.find import OtherOccurrences, occurrence
+from audits.secrets.fresh import WordFrequencies, words_of
+from privctl.data.records import read_records
+from privctl.data.texts import read_texts
 from privctl.domain.errors import InputFault
-from privctl.secrets.book import Secret, read_secrets
+from privctl.reports.codec import shown
 from privctl.secrets.protection import Protection
+from privctl.secrets.table import Secret, read_secrets
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +35,7 @@ _LOOKED, _ASKED = 16, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passage:
+class SecretPassage:
     """A record's text, with the secret at its characters ``begin`` to ``end``."""
 
     text: str
@@ -49,7 +49,7 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class SecretTarget:
     """A secret to attack; ``position`` is its place in the book.
 
     ``control`` secrets were never drawn for training. ``allowance`` is what the plan says of it, None without a plan,
@@ -60,15 +60,15 @@ class Target:
     position: int
     kind: str
     value: str
-    passages: tuple[Passage, ...]
+    passages: tuple[SecretPassage, ...]
     given: tuple[str, ...]
     control: bool
-    allowance: Allowance | None
-    format: Format | None
+    allowance: PlannedBound | None
+    format: CanaryFormat | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
+class SecretTargets:
     """What to attack, and what was left out: (kind, why) of each secret.
 
     ``values`` are all values of each kind in the book, ``words`` those of the data, ``taken`` what canaries' values
@@ -77,10 +77,10 @@ class Targets:
     counts canaries of a format of which the book lacks others.
     """
 
-    targets: tuple[Target, ...]
+    targets: tuple[SecretTarget, ...]
     left: tuple[tuple[str, str], ...]
     values: Mapping[str, Sequence[str]]
-    words: Words
+    words: WordFrequencies
     taken: frozenset[str]
     records: int
     eligible: int
@@ -96,12 +96,12 @@ class _Chosen:
     secret: Secret
     records: NDArray[np.int64]
     control: bool
-    allowance: Allowance | None
+    allowance: PlannedBound | None
 
 
 def choose(
     book: Path, data: Path, plan: Protection | None, manifest: Manifest | None, *, most: int, seed: int
-) -> Targets:
+) -> SecretTargets:
     """At most ``most`` secrets of each side, drawn by numpy's PCG64 under ``seed``.
 
     Raises InputFault for a book that does not fit the data or the plan.
@@ -132,11 +132,11 @@ def choose(
     for secret in secrets:
         if secret.value is not None:
             values.setdefault(secret.kind, {})[secret.value] = None
-    return Targets(
+    return SecretTargets(
         targets=tuple(targets),
         left=tuple(left),
         values={kind: tuple(some) for kind, some in values.items()},
-        words=Words(read.words),
+        words=WordFrequencies(read.words),
         taken=read.windows | {canary.secret for canary in (() if manifest is None else manifest.canaries)},
         records=read.records,
         eligible=len(found),
@@ -162,7 +162,7 @@ def _planned(position: int, secret: Secret, plan: Protection | None, places: Map
         secret=secret,
         records=secret.records[np.argsort(-drawn, kind="stable")][: int((drawn > 0).sum()) or None],
         control=not drawn.any(),
-        allowance=Allowance(
+        allowance=PlannedBound(
             information=float(plan.information[j]),
             prior=float(plan.priors[j]),
             posterior=float(plan.bounds[j]),
@@ -181,7 +181,7 @@ def _drawn(found: Sequence[_Chosen], most: int, seed: int) -> list[_Chosen]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
+class _ReadTargets:
     texts: Mapping[int, str]
     words: Mapping[str, int]
     strayed: frozenset[str]
@@ -189,11 +189,13 @@ class _Read:
     records: int
 
 
-def _read(data: Path, chosen: Sequence[_Chosen], plan: Protection | None, formats: Sequence[Format]) -> _Read:
+def _read(
+    data: Path, chosen: Sequence[_Chosen], plan: Protection | None, formats: Sequence[CanaryFormat]
+) -> _ReadTargets:
     """One pass over the data; records that a plan never draws count for nothing where values may have strayed."""
     wanted = {int(number) for each in chosen for number in each.records[:_LOOKED]}
     own = {} if plan is None else {each.secret.value or "": each.secret.records.tolist() for each in chosen}
-    elsewhere = Elsewhere(own)
+    elsewhere = OtherOccurrences(own)
     patterns = _windows(formats)
     texts: dict[int, str] = {}
     words: Counter[str] = Counter()
@@ -208,10 +210,10 @@ def _read(data: Path, chosen: Sequence[_Chosen], plan: Protection | None, format
             windows.update(pattern.findall(text))
         if plan is not None and number < len(plan.probabilities) and plan.probabilities[number] > 0:
             elsewhere.add(number, text)
-    return _Read(texts=texts, words=words, strayed=elsewhere.found(), windows=frozenset(windows), records=total)
+    return _ReadTargets(texts=texts, words=words, strayed=elsewhere.found(), windows=frozenset(windows), records=total)
 
 
-def _windows(formats: Sequence[Format]) -> list[re.Pattern[str]]:
+def _windows(formats: Sequence[CanaryFormat]) -> list[re.Pattern[str]]:
     """What finds all values of each format in a text; spaces of whole words are too large for one to be met twice."""
     return [
         re.compile(f"(?=([{re.escape(''.join(form.alphabet))}]{{{form.length}}}))")
@@ -237,7 +239,9 @@ def _texts(path: Path) -> Iterator[str]:
         yield from (record.text for record in read_records(path))
 
 
-def _canaries(manifest: Manifest | None, secrets: Sequence[Secret]) -> tuple[Mapping[str, tuple[Canary, Format]], int]:
+def _canaries(
+    manifest: Manifest | None, secrets: Sequence[Secret]
+) -> tuple[Mapping[str, tuple[Canary, CanaryFormat]], int]:
     """The included canaries by value, of formats whose included canaries the book holds all; how many it lacks some of.
 
     A book that holds only some may have chosen them by their values, and then these are no longer uniform.
@@ -245,7 +249,7 @@ def _canaries(manifest: Manifest | None, secrets: Sequence[Secret]) -> tuple[Map
     if manifest is None:
         return {}, 0
     held = {secret.value for secret in secrets if len(secret.records)}
-    found: dict[str, tuple[Canary, Format]] = {}
+    found: dict[str, tuple[Canary, CanaryFormat]] = {}
     partial = 0
     for number, form in enumerate(manifest.formats):
         included = [each for each in manifest.canaries if each.included and each.format == number]
@@ -257,24 +261,26 @@ def _canaries(manifest: Manifest | None, secrets: Sequence[Secret]) -> tuple[Map
     return found, partial
 
 
-def _target(each: _Chosen, read: _Read, canaries: Mapping[str, tuple[Canary, Format]]) -> Target | str:
+def _target(
+    each: _Chosen, read: _ReadTargets, canaries: Mapping[str, tuple[Canary, CanaryFormat]]
+) -> SecretTarget | str:
     """The secret with its passages, or why it is left out."""
     value = each.secret.value or ""
     strayed = value in read.strayed
     if each.control and strayed:
         return "never drawn, but its value stands in a record that is"
-    passages: dict[str, Passage] = {}
+    passages: dict[str, SecretPassage] = {}
     for number in each.records[:_LOOKED].tolist():
         text = read.texts[number]
         place = occurrence(text, value)
         if place is not None:
-            passages.setdefault(text, Passage(text=text, begin=place[0], end=place[1]))
+            passages.setdefault(text, SecretPassage(text=text, begin=place[0], end=place[1]))
     if not passages:
         return "whose value does not occur in its records"
     some = tuple(passages.values())[:_ASKED]
     canary, form = canaries.get(value, (None, None))
     planted = canary is not None and all(p.text[: p.begin] == canary.prefix and p.value == value for p in some)
-    return Target(
+    return SecretTarget(
         position=each.position,
         kind=each.secret.kind,
         value=value,

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import bdtrc
 
 from audits.canaries.exposure import fisher
-from audits.secrets.attack import Attacked, Ranks
+from audits.secrets.attack import Ranks, SecretAttackResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,7 +52,7 @@ class Test:
         return _METHODS[self.name]
 
 
-def trace_tests(found: Attacked, seed: int) -> list[Test]:
+def trace_tests(found: SecretAttackResult, seed: int) -> list[Test]:
     """Every test there are secrets for. The base model serves where there is no better control."""
     tests: list[Test] = []
     natural = ~found.designed
@@ -77,7 +77,7 @@ def trace_tests(found: Attacked, seed: int) -> list[Test]:
     return tests
 
 
-def scores(found: Attacked) -> Iterator[tuple[str, Ranks]]:
+def scores(found: SecretAttackResult) -> Iterator[tuple[str, Ranks]]:
     """Every way of ranking there is, with its name."""
     yield "loss", found.after.ranks
     if found.calibrated is not None:

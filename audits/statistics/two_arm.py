@@ -45,7 +45,7 @@ _SMALLEST_P = 1e-15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ThresholdCount:
     """One threshold, and how many models with the record (``true_positives``) and without it score beyond it.
 
     ``share`` is the part of alpha it may spend. Where the threshold was read off an arm, that arm's count is the rank
@@ -68,7 +68,7 @@ class TwoArmBound:
     delta: float
     alpha: float
     tried: int
-    look: Look
+    look: ThresholdCount
 
 
 def epsilon_bound(
@@ -82,7 +82,7 @@ def epsilon_bound(
     return max(0.0, float(_log_ratio(true_positives, with_count, false_positives, without_count, delta, alpha)))
 
 
-def claim_p_value(looks: Sequence[Look], epsilon: float, delta: float) -> float:
+def claim_p_value(looks: Sequence[ThresholdCount], epsilon: float, delta: float) -> float:
     """The p-value of the claim of (``epsilon``, ``delta``)-DP: the least alpha whose bound exceeds ``epsilon``.
 
     90 of 100 against 5 of 100 give 0.05 for the claim of 1.987975 at delta 0.
@@ -102,7 +102,7 @@ def claim_p_value(looks: Sequence[Look], epsilon: float, delta: float) -> float:
     return found
 
 
-def best_of(looks: Sequence[Look], delta: float, alpha: float = 0.05) -> TwoArmBound:
+def best_of(looks: Sequence[ThresholdCount], delta: float, alpha: float = 0.05) -> TwoArmBound:
     """The best bound of several looks, each at its share of ``alpha``; the shares must not exceed 1 together."""
     if sum(look.share for look in looks) > 1 + 1e-9:
         raise ValueError("the looks' shares of alpha exceed 1 together")
@@ -121,7 +121,9 @@ def best_of(looks: Sequence[Look], delta: float, alpha: float = 0.05) -> TwoArmB
     return TwoArmBound(epsilon=bounds[best], delta=delta, alpha=alpha, tried=len(looks), look=looks[best])
 
 
-def looks(with_scores: NDArray[Any], without_scores: NDArray[Any], delta: float, seed: int = 0) -> tuple[Look, ...]:
+def looks(
+    with_scores: NDArray[Any], without_scores: NDArray[Any], delta: float, seed: int = 0
+) -> tuple[ThresholdCount, ...]:
     """Ranks and a split, half of alpha each; a higher score is more like a model trained with the record.
 
     Each arm holds one score a model, and needs 2. ``seed`` draws the split (numpy's PCG64).
@@ -137,7 +139,7 @@ def by_ranks(
     without_scores: NDArray[Any],
     ranks: Sequence[float] = RANKS,
     share: float = 1.0,
-) -> tuple[Look, ...]:
+) -> tuple[ThresholdCount, ...]:
     """A look at each rank of either arm; a score has to lie strictly beyond the threshold, so ties weaken a look."""
     inner, outer = np.sort(with_scores), np.sort(without_scores)
     m, n = len(inner), len(outer)
@@ -150,7 +152,7 @@ def by_ranks(
         threshold = inner[k]
         found.append((threshold, m - k, n - int(np.searchsorted(outer, threshold, "left"))))
     return tuple(
-        Look(
+        ThresholdCount(
             threshold=float(threshold),
             true_positives=hits,
             with_count=m,
@@ -169,7 +171,7 @@ def by_split(
     seed: int = 0,
     calibration: float = CALIBRATION,
     share: float = 1.0,
-) -> Look:
+) -> ThresholdCount:
     """Choose the threshold on ``calibration`` of each arm, drawn by ``seed``, and count on the rest."""
     _require(with_scores, without_scores, least=2)
     random = np.random.default_rng(seed)
@@ -188,7 +190,7 @@ def by_split(
         _CHOOSING_ALPHA,
     )
     threshold = thresholds[int(np.argmax(bounds))]
-    return Look(
+    return ThresholdCount(
         threshold=float(threshold),
         true_positives=int((judge_in > threshold).sum()),
         with_count=len(judge_in),

@@ -13,17 +13,17 @@ from settings import DELTA, EPSILON, FORMAT, TRAININGS, Cell
 
 from privctl.domain.guarantee import Status
 from privctl.domain.report import PrivacyReport
-from privctl.parallel import Crew
-from privctl.progress import progress
-from privctl.retrain.dpquant.run import carry_out
-from privctl.retrain.prepare import prepare
-from privctl.retrain.request import BudgetRequest, DataRequest, DpquantRequest, ModelRequest, RetrainRequest
-from privctl.retrain.run import carry_out as retrain
-from privctl.training.dpquant.schedule import LayerMode
-from privctl.training.quantized import FormatName
-from privctl.training.recipe import Method
-from privctl.training.tasks.base import TaskName
-from privctl.training.tasks.encoding import Long
+from privctl.models.encoding import Long
+from privctl.models.tasks.base import TaskName
+from privctl.parallel import Workers
+from privctl.show.progress import progress
+from privctl.train.methods.dpquant.run import run_training
+from privctl.train.methods.dpquant.schedule import LayerMode
+from privctl.train.prepare import prepare
+from privctl.train.quantized import FormatName
+from privctl.train.request import BudgetRequest, DataRequest, DpquantRequest, ModelRequest, RetrainRequest
+from privctl.train.run import run_training as retrain
+from privctl.train.settings import TrainingMethod
 
 if TYPE_CHECKING:
     from records import Task
@@ -37,7 +37,7 @@ def measured(task: Task, cell: Cell, folder: Path) -> Row:
     for left in (output, output.with_name(output.name + ".run")):  # by a run that was stopped
         shutil.rmtree(left, ignore_errors=True)
     began = time.process_time()
-    report = carry_out(prepare(_request(task, cell, output)), Crew(), partial(progress, quiet=True))
+    report = run_training(prepare(_request(task, cell, output)), Workers(), partial(progress, quiet=True))
     assert report is not None
     shutil.rmtree(output)
     found: Row = {
@@ -65,7 +65,7 @@ def pretrained(task: Task, folder: Path) -> Task:
     if not output.exists():
         shutil.rmtree(output.with_name(output.name + ".run"), ignore_errors=True)
         request = RetrainRequest(
-            method=Method.PLAIN,
+            method=TrainingMethod.PLAIN,
             model=_model(task),
             data=_data(task, task.public),
             task=TaskName.TEXT_CLASSIFICATION,
@@ -76,7 +76,7 @@ def pretrained(task: Task, folder: Path) -> Task:
             device="cpu",
             force=True,
         )
-        retrain(prepare(request), Crew(), partial(progress, quiet=True))
+        retrain(prepare(request), Workers(), partial(progress, quiet=True))
     return replace(task, model=output, vocabulary=None, public=None)
 
 
@@ -103,7 +103,7 @@ def _request(task: Task, cell: Cell, output: Path) -> RetrainRequest:
     """Seeds decide on weights at the start, orders, draws of layers and rounding; noise and batches are secret."""
     settings = TRAININGS[cell.task]
     return RetrainRequest(
-        method=Method.DPQUANT if cell.private else Method.PLAIN,
+        method=TrainingMethod.DPQUANT if cell.private else TrainingMethod.PLAIN,
         model=_model(task),
         data=_data(task, task.train),
         task=TaskName.TEXT_CLASSIFICATION if _is_text(task) else TaskName.IMAGE_CLASSIFICATION,

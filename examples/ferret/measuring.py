@@ -20,8 +20,8 @@ from privctl.cli import run
 from privctl.domain.events import Batches, SignBits
 from privctl.domain.guarantee import Guarantee, Notion, RiskMeasure
 from privctl.domain.report import PrivacyReport
-from privctl.progress import Advance
-from privctl.reports import read_report
+from privctl.reports.files import read_report
+from privctl.show.progress import Advance
 
 #: Methods of an audit that never see the model.
 _BASELINES = {"blind baseline", "length baseline"}
@@ -60,7 +60,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def progress(self, label: str, total: float, unit: str = "bytes", *, quiet: bool = False) -> Iterator[Advance]:
-        """As ``privctl.progress.progress``, silently; times are those to the last advance."""
+        """As ``privctl.show.progress.progress``, silently; times are those to the last advance."""
         began, wall_began = time.process_time(), time.perf_counter()
 
         def advance(amount: float) -> None:
@@ -72,7 +72,7 @@ class Stopwatch:
 def command(*arguments: str) -> Stopwatch:
     """Run a privctl command in this process, so that start-up counts for nobody; returns the time of its progress."""
     watch = Stopwatch()
-    with patch("privctl.progress.progress", watch.progress), contextlib.redirect_stdout(io.StringIO()):
+    with patch("privctl.show.progress.progress", watch.progress), contextlib.redirect_stdout(io.StringIO()):
         code = run([*arguments, "--quiet", "--device", "cpu", "--force"])
     if code == 130:
         raise KeyboardInterrupt

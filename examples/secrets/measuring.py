@@ -17,7 +17,7 @@ from privctl.cli import run
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Guarantee, Notion
 from privctl.domain.report import PrivacyReport
-from privctl.reports import read_report
+from privctl.reports.files import read_report
 
 Row = dict[str, Any]
 #: For which the least noise of the second experiment is told.

@@ -26,7 +26,7 @@ from privctl.accounting.pld.pairs import (
     Symmetrized,
     randomized_response,
 )
-from privctl.accounting.pld.plan import Step
+from privctl.accounting.pld.plan import RepeatedPair
 from privctl.accounting.poisson_binomial import poisson_binomial
 from privctl.domain.checks import fraction
 from privctl.domain.events import (
@@ -182,11 +182,11 @@ def composed(
     return tuple(compose(steps, log_delta=log_delta, precision=precision, lower=lower) for steps in chosen)
 
 
-def _orders(steps: list[Step]) -> list[list[Step]]:
+def _orders(steps: list[RepeatedPair]) -> list[list[RepeatedPair]]:
     """The steps with the record against without it, and the reverse where that differs."""
     if all(isinstance(step.pair, Gaussian | Laplace | Atoms | Symmetrized) for step in steps):
         return [steps]
-    return [steps, [Step(Reversed(step.pair), step.count) for step in steps]]
+    return [steps, [RepeatedPair(Reversed(step.pair), step.count) for step in steps]]
 
 
 def _unsampled_epsilon(ledger: Ledger, delta: float) -> float:
@@ -215,9 +215,9 @@ def _rarer(event: Event) -> Event:
     return event
 
 
-def _steps(ledger: Ledger, *, lower: bool) -> list[Step]:
+def _steps(ledger: Ledger, *, lower: bool) -> list[RepeatedPair]:
     """One step a kind of event; Gaussians without sampling joined into one."""
-    found: list[Step] = []
+    found: list[RepeatedPair] = []
     mus: list[float] = []
     for event in ledger.events:
         if _unseen(event):
@@ -228,7 +228,7 @@ def _steps(ledger: Ledger, *, lower: bool) -> list[Step]:
         else:
             mus.append(mu)
     if mus:
-        found.append(Step(Gaussian(math.hypot(*mus)), 1))
+        found.append(RepeatedPair(Gaussian(math.hypot(*mus)), 1))
     return found
 
 
@@ -252,18 +252,20 @@ def _plain_shift(event: Event) -> float | None:
     return None
 
 
-def _step(event: Event, *, lower: bool) -> Step:
+def _step(event: Event, *, lower: bool) -> RepeatedPair:
     if isinstance(event, SampledGaussian):
         if event.batches is Batches.FIXED_SIZE:
             # Two batches that differ in whether they hold the record differ by two clipped contributions.
-            return Step(Symmetrized(Sampled(Gaussian(2 / event.noise_multiplier), event.sample_rate)), event.steps)
-        return Step(Sampled(Gaussian(1 / event.noise_multiplier), event.sample_rate), event.steps)
+            return RepeatedPair(
+                Symmetrized(Sampled(Gaussian(2 / event.noise_multiplier), event.sample_rate)), event.steps
+            )
+        return RepeatedPair(Sampled(Gaussian(1 / event.noise_multiplier), event.sample_rate), event.steps)
     if isinstance(event, LaplaceNoise):
         base = Laplace(event.scale)
-        return Step(Sampled(base, event.sample_rate) if event.sample_rate < 1 else base, event.steps)
+        return RepeatedPair(Sampled(base, event.sample_rate) if event.sample_rate < 1 else base, event.steps)
     if isinstance(event, RandomizedResponse):
         bits = randomized_response(event.epsilon, event.bits)
-        return Step(Sampled(bits, event.sample_rate) if event.sample_rate < 1 else bits, event.steps)
+        return RepeatedPair(Sampled(bits, event.sample_rate) if event.sample_rate < 1 else bits, event.steps)
     law = poisson_binomial(event.probabilities)
     mixture = GaussianMixture(
         shifts=tuple(float(k) for k in law.shifts),
@@ -272,4 +274,4 @@ def _step(event: Event, *, lower: bool) -> Step:
         # An infinite loss to an upper bound, none to a lower one.
         lost=0.0 if lower else law.tail_mass,
     )
-    return Step(mixture, event.steps)
+    return RepeatedPair(mixture, event.steps)

@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from privctl.accounting import calibration, composition, ledger, published, renyi
+from privctl.accounting import calibrate as calibration
+from privctl.accounting import composition, ledger, published, renyi
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Adjacency
 
@@ -19,7 +20,7 @@ _NONE: frozenset[Batches] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
+class AccountingMethod:
     """One way of accounting.
 
     ``epsilon(event, delta)`` may be inf; ``noise_multiplier(event, epsilon, delta)`` ignores the event's own noise.
@@ -142,8 +143,8 @@ _AMPLIFIED = frozenset({Batches.POISSON, Batches.FIXED_SIZE})
 _SAMPLING = "proved for Poisson batches and the removal of a record, not for {batches} batches"
 
 #: Key -> method, in the order of the table. The tight accountant of whatever batches were asked for is ``tight``.
-METHODS: dict[str, Method] = {
-    "naive": Method(
+METHODS: dict[str, AccountingMethod] = {
+    "naive": AccountingMethod(
         title="basic (naive) composition",
         source="Dwork et al. 2006, amplified by sampling",
         epsilon=_naive[0],
@@ -151,7 +152,7 @@ METHODS: dict[str, Method] = {
         sound_for=_AMPLIFIED,
         caveat=_SAMPLING,
     ),
-    "advanced": Method(
+    "advanced": AccountingMethod(
         title="advanced composition",
         source="Dwork, Rothblum and Vadhan 2010, the whole formula",
         epsilon=_advanced[0],
@@ -159,7 +160,7 @@ METHODS: dict[str, Method] = {
         sound_for=_AMPLIFIED,
         caveat=_SAMPLING,
     ),
-    "optimal": Method(
+    "optimal": AccountingMethod(
         title="optimal composition",
         source="Kairouz, Oh and Viswanath 2015",
         epsilon=_optimal[0],
@@ -167,7 +168,7 @@ METHODS: dict[str, Method] = {
         sound_for=_AMPLIFIED,
         caveat=_SAMPLING,
     ),
-    "poster-naive": Method(
+    "poster-naive": AccountingMethod(
         title="naive, as on the poster",
         source="sum over rate * steps participations, classical Gaussian",
         epsilon=_poster_naive[0],
@@ -178,7 +179,7 @@ METHODS: dict[str, Method] = {
             event.batches is Batches.SHUFFLED and published.poster_naive_holds(epsilon, event.sample_rate, event.steps)
         ),
     ),
-    "poster-advanced": Method(
+    "poster-advanced": AccountingMethod(
         title="advanced, as on the poster",
         source="printed simplification, which has the ratio upside down",
         epsilon=_poster_printed[0],
@@ -186,7 +187,7 @@ METHODS: dict[str, Method] = {
         sound_for=_NONE,
         caveat="as printed it lets every participation spend more than the whole budget",
     ),
-    "poster-advanced-corrected": Method(
+    "poster-advanced-corrected": AccountingMethod(
         title="the same, right way up",
         source="the simplification read as epsilon = 2 eps' sqrt(2 k ln 1/delta')",
         epsilon=_poster_turned[0],
@@ -194,7 +195,7 @@ METHODS: dict[str, Method] = {
         sound_for=_NONE,
         caveat="it drops the term k eps' (e^eps' - 1) and counts participations on average",
     ),
-    "rdp": Method(
+    "rdp": AccountingMethod(
         title="moments / Renyi DP",
         source="Abadi et al. 2016; Mironov, Talwar and Zhang 2019",
         epsilon=_renyi_epsilon,
@@ -202,7 +203,7 @@ METHODS: dict[str, Method] = {
         sound_for=_POISSON,
         caveat=_SAMPLING,
     ),
-    "pld": Method(
+    "pld": AccountingMethod(
         title="privacy loss distribution",
         source="Koskela et al. 2020; Doroshenko et al. 2022",
         epsilon=_poisson_pld_epsilon,
@@ -210,7 +211,7 @@ METHODS: dict[str, Method] = {
         sound_for=_POISSON,
         caveat=_SAMPLING,
     ),
-    "gdp-clt": Method(
+    "gdp-clt": AccountingMethod(
         title="GDP: estimate, not a bound",
         source="Bu, Dong, Long and Su 2020",
         epsilon=_limit[0],
@@ -221,15 +222,15 @@ METHODS: dict[str, Method] = {
 }
 
 #: What can be proved for batches that are not Poisson, added to their tables.
-TIGHT: dict[Batches, Method] = {
-    Batches.SHUFFLED: Method(
+TIGHT: dict[Batches, AccountingMethod] = {
+    Batches.SHUFFLED: AccountingMethod(
         title="passes, not amplified",
         source="one exact Gaussian a pass; no gain from the order",
         epsilon=tight_epsilon,
         noise_multiplier=tight_noise_multiplier,
         sound_for=_EVERY,
     ),
-    Batches.FIXED_SIZE: Method(
+    Batches.FIXED_SIZE: AccountingMethod(
         title="drawing a fixed number",
         source="Dong, Roth and Su 2022, theorem 4.2",
         epsilon=tight_epsilon,
@@ -239,6 +240,6 @@ TIGHT: dict[Batches, Method] = {
 }
 
 
-def methods_for(batches: Batches) -> dict[str, Method]:
+def methods_for(batches: Batches) -> dict[str, AccountingMethod]:
     """The table for these batches, the tight accountant's row among them under ``pld`` or ``tight``."""
     return {**METHODS, "tight": TIGHT[batches]} if batches in TIGHT else METHODS

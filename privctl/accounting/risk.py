@@ -56,7 +56,7 @@ class GaussianTradeOff:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class PiecewiseTradeOff:
     """True positive rate <= e^epsilons[i] * false positive rate + deltas[i] for every i; ``epsilons`` rise."""
 
     epsilons: Array
@@ -120,7 +120,7 @@ def trade_off(ledger: Ledger, *points: tuple[float, float]) -> TradeOff:
     mu = gaussian_shift(ledger)
     if mu is not None:
         return GaussianTradeOff(mu)
-    whole = EitherOrder(tuple(Lines(*found.profile()) for found in composed(ledger, None)))
+    whole = EitherOrder(tuple(PiecewiseTradeOff(*found.profile()) for found in composed(ledger, None)))
     taking_part = -math.expm1(sum(_log_absent(event) for event in ledger.events))
     return Tightest((whole, line(0.0, taking_part), *(line(epsilon, delta) for epsilon, delta in points)))
 
@@ -139,10 +139,10 @@ def line(epsilon: float, delta: float) -> TradeOff:
     Example: epsilon 1, delta 0.001 and false positive rate 0.8 leave at most 0.927.
     """
     if epsilon == 0:
-        return Lines(np.array([0.0]), np.array([min(delta, 1.0)]))
+        return PiecewiseTradeOff(np.array([0.0]), np.array([min(delta, 1.0)]))
     # In terms of rates: TPR <= e^eps FPR + delta and 1 - FPR <= e^eps (1 - TPR) + delta.
     mirrored = 1 - (1 - delta) * math.exp(-epsilon)
-    return Lines(np.array([-epsilon, 0.0, epsilon]), np.array([mirrored, _kink(epsilon, delta), delta]))
+    return PiecewiseTradeOff(np.array([-epsilon, 0.0, epsilon]), np.array([mirrored, _kink(epsilon, delta), delta]))
 
 
 def risks(curve: TradeOff, priors: Sequence[float] = ()) -> tuple[Risk, ...]:

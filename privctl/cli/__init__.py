@@ -18,7 +18,7 @@ import click
 
 from privctl import __version__
 from privctl.domain.errors import ExitCode, PrivctlError, UsageFault
-from privctl.render.plain import plain, seen
+from privctl.show.plain import plain, seen
 
 #: Command name -> (where its click command is, one line for ``privctl --help``).
 COMMANDS: dict[str, tuple[str, str]] = {

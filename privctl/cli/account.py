@@ -15,7 +15,7 @@ from privctl.domain.events import Batches
 
 if TYPE_CHECKING:
     from privctl.domain.events import Event
-    from privctl.planning.plan import Plan
+    from privctl.plan.accountants import BudgetPlan
 
 _MECHANISMS = ("gaussian", "laplace", "randomized-response", "ferret", "secret")
 
@@ -74,10 +74,10 @@ def account(**options: Any) -> None:
       privctl account --noise-multiplier 1 --delta 1e-5 --dataset-size 60000 --batch-size 256 \\
           --epochs 60 --plot plan.svg
     """
-    from privctl.codec import encode
-    from privctl.planning.report import report_of
-    from privctl.progress import note
-    from privctl.reports import file_artifact
+    from privctl.plan.report import report_of
+    from privctl.reports.codec import encode
+    from privctl.reports.files import file_artifact
+    from privctl.show.progress import note
     from privctl.storage.atomic import require_absent, write_bytes
 
     if to_standard_output(options["output"]):
@@ -149,7 +149,7 @@ def _check_files(plot: Path | None, output: Path | None) -> None:
             raise UsageFault(f"{flag} {path} lies in a folder that is not there; make it first")
 
 
-def _plan(options: dict[str, Any]) -> Plan:
+def _plan(options: dict[str, Any]) -> BudgetPlan:
     if options["ledger"]:
         return _plan_of_ledger(options)
     return {
@@ -161,12 +161,12 @@ def _plan(options: dict[str, Any]) -> Plan:
     }[options["mechanism"]](options)
 
 
-def _plan_of_gaussian(options: dict[str, Any]) -> Plan:
+def _plan_of_gaussian(options: dict[str, Any]) -> BudgetPlan:
     from privctl.accounting.methods import METHODS
     from privctl.accounting.passes import steps_of_pass
     from privctl.domain.events import SampledGaussian
-    from privctl.planning.gaussian import plan_gaussian
-    from privctl.progress import note
+    from privctl.plan.gaussian import plan_gaussian
+    from privctl.show.progress import note
 
     target, given = _one_of(options, "epsilon", "noise_multiplier")
     unknown = set(options["methods"]) - {*METHODS, "tight", "opacus-prv"}
@@ -196,9 +196,9 @@ def _plan_of_gaussian(options: dict[str, Any]) -> Plan:
     )
 
 
-def _plan_of_laplace(options: dict[str, Any]) -> Plan:
+def _plan_of_laplace(options: dict[str, Any]) -> BudgetPlan:
     from privctl.domain.events import LaplaceNoise
-    from privctl.planning.others import plan_ledger
+    from privctl.plan.theorems import plan_ledger
 
     target, scale = _one_of(options, "epsilon", "scale")
     rate, steps = _rate_and_steps(options)
@@ -213,9 +213,9 @@ def _plan_of_laplace(options: dict[str, Any]) -> Plan:
     )
 
 
-def _plan_of_responses(options: dict[str, Any]) -> Plan:
+def _plan_of_responses(options: dict[str, Any]) -> BudgetPlan:
     from privctl.domain.events import RandomizedResponse
-    from privctl.planning.others import plan_ledger
+    from privctl.plan.theorems import plan_ledger
 
     target, odds = _one_of(options, "epsilon", "bit_epsilon")
     rate, steps = _rate_and_steps(options)
@@ -232,10 +232,10 @@ def _plan_of_responses(options: dict[str, Any]) -> Plan:
     )
 
 
-def _plan_of_signs(options: dict[str, Any]) -> Plan:
+def _plan_of_signs(options: dict[str, Any]) -> BudgetPlan:
     from privctl.accounting.mutual_information import fire_probability_for
     from privctl.domain.events import SignBits
-    from privctl.planning.others import plan_sign_bits
+    from privctl.plan.theorems import plan_sign_bits
 
     target, chance = _one_of(options, "epsilon", "fire_probability")
     if options["groups"] is None:
@@ -248,9 +248,9 @@ def _plan_of_signs(options: dict[str, Any]) -> Plan:
     return plan_sign_bits(event, _delta(options), target=target)
 
 
-def _plan_of_secret(options: dict[str, Any]) -> Plan:
+def _plan_of_secret(options: dict[str, Any]) -> BudgetPlan:
     from privctl.domain.events import SecretMixture
-    from privctl.planning.others import plan_secret
+    from privctl.plan.theorems import plan_secret
 
     posterior, noise = _one_of(options, "posterior", "noise_multiplier")
     if len(options["priors"]) != 1:
@@ -263,9 +263,9 @@ def _plan_of_secret(options: dict[str, Any]) -> Plan:
     return plan_secret(event, _delta(options), options["priors"][0], posterior=posterior)
 
 
-def _plan_of_ledger(options: dict[str, Any]) -> Plan:
-    from privctl.codec import decode_events
-    from privctl.planning.others import plan_ledger
+def _plan_of_ledger(options: dict[str, Any]) -> BudgetPlan:
+    from privctl.plan.theorems import plan_ledger
+    from privctl.reports.codec import decode_events
     from privctl.storage.reader import read_text
 
     path = Path(options["ledger"])
@@ -311,7 +311,7 @@ _MOST_RECORDS = 100_000
 
 def _rate_and_steps(options: dict[str, Any]) -> tuple[float, int]:
     """Sampling rate and steps, from their flags or from the data set's."""
-    from privctl.progress import note
+    from privctl.show.progress import note
 
     facts = {name: options[name] for name in ("dataset_size", "batch_size", "epochs")}
     stated = {name: value for name, value in facts.items() if value is not None}
@@ -346,16 +346,16 @@ def _counted(steps: float) -> int:
     return math.ceil(round(min(steps, 1e300), 6))
 
 
-def _drawn(plan: Plan, path: Path) -> bytes:
-    from privctl.planning.curves import curves_of
-    from privctl.render.curves import draw
+def _drawn(plan: BudgetPlan, path: Path) -> bytes:
+    from privctl.plan.curves import curves_of
+    from privctl.show.plots.curves import draw
 
     return draw(curves_of(plan), "svg" if path.suffix.lower() == ".svg" else "png")
 
 
-def _rendered(plan: Plan) -> str:
+def _rendered(plan: BudgetPlan) -> str:
     from privctl.domain.events import Ledger, SecretMixture
-    from privctl.render.account import AccountRow, account_text, notions_text
+    from privctl.show.text.account import AccountRow, account_text, notions_text
 
     rows = [
         AccountRow(title=row.title, seconds=row.seconds, guarantee=row.guarantee, failure=row.failure)

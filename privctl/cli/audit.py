@@ -13,12 +13,12 @@ from privctl.cli.options import MODEL, common, force, show, verbose
 from privctl.domain.errors import ExitCode, UsageFault
 
 if TYPE_CHECKING:
-    from audits.canaries.part import CanaryRequest
-    from audits.claims import Claim
-    from audits.extraction.part import ExtractionRequest
-    from audits.membership.part import MembershipRequest
+    from audits.canaries.audit import CanaryRequest
+    from audits.claims import EpsilonClaim
+    from audits.extraction.audit import ExtractionRequest
+    from audits.membership.audit import MembershipRequest
     from audits.run import AuditRequest
-    from audits.secrets.part import SecretRequest
+    from audits.secrets.audit import SecretRequest
     from privctl.domain.report import PrivacyReport
 
 _TASKS = ("causal-lm", "masked-lm", "text-classification", "image-classification")
@@ -132,9 +132,9 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
       privctl audit --from-scores scores.csv --claim 1,1e-5
     """
     from audits.claims import refuted
-    from privctl.codec import encode
-    from privctl.progress import note
-    from privctl.render.audit import render
+    from privctl.reports.codec import encode
+    from privctl.show.progress import note
+    from privctl.show.text.audit import render
     from privctl.storage.atomic import write_bytes
 
     found: PrivacyReport | None
@@ -157,9 +157,9 @@ def _of_model(
     model: str | None, output: Path | None, force: bool, quiet: bool, options: dict[str, Any]
 ) -> tuple[PrivacyReport | None, tuple[Path, ...]]:
     from audits.run import output_paths, run_audit
-    from privctl.models import choose_device
-    from privctl.parallel import crew
-    from privctl.progress import progress
+    from privctl.models.language import choose_device
+    from privctl.parallel import start_workers
+    from privctl.show.progress import progress
     from privctl.storage.atomic import require_absent
 
     if model is None:
@@ -175,13 +175,13 @@ def _of_model(
     for path in written:
         require_absent(path, force)
     request = _request(Path(model), written, options)
-    with crew(choose_device(options["device"]), together=False) as team:
-        return run_audit(request, partial(progress, quiet=quiet or not team.leads), team), written
+    with start_workers(choose_device(options["device"]), together=False) as workers:
+        return run_audit(request, partial(progress, quiet=quiet or not workers.is_main), workers), written
 
 
 def _request(model: Path, written: tuple[Path, Path], options: dict[str, Any]) -> AuditRequest:
     from audits.run import AuditRequest
-    from audits.scoring.cache import default_root
+    from audits.scores.cache import default_root
 
     report, scores = written
     return AuditRequest(
@@ -204,7 +204,7 @@ def _request(model: Path, written: tuple[Path, Path], options: dict[str, Any]) -
 
 
 def _membership(options: dict[str, Any]) -> MembershipRequest | None:
-    from audits.membership.part import MembershipRequest
+    from audits.membership.audit import MembershipRequest
 
     members, nonmembers = options["members"], options["nonmembers"]
     if members is None and nonmembers is None:
@@ -222,7 +222,7 @@ def _membership(options: dict[str, Any]) -> MembershipRequest | None:
 
 
 def _canaries(options: dict[str, Any]) -> CanaryRequest | None:
-    from audits.canaries.part import CanaryRequest
+    from audits.canaries.audit import CanaryRequest
 
     if options["canaries"] is None:
         return None
@@ -240,9 +240,9 @@ def _canaries(options: dict[str, Any]) -> CanaryRequest | None:
 
 
 def _extraction(options: dict[str, Any]) -> ExtractionRequest | None:
-    from audits.extraction.law import Law
-    from audits.extraction.part import ExtractionRequest
-    from audits.extraction.summary import Queries
+    from audits.extraction.audit import ExtractionRequest
+    from audits.extraction.law import SamplingLaw
+    from audits.extraction.summary import QueryBudget
 
     if options["train"] is None:
         return None
@@ -252,8 +252,8 @@ def _extraction(options: dict[str, Any]) -> ExtractionRequest | None:
         prefix_tokens=options["prefix_tokens"],
         suffix_tokens=options["suffix_tokens"],
         least_prefix=options["least_prefix"],
-        law=Law(temperature=options["temperature"], top_k=options["top_k"], top_p=options["top_p"]),
-        queries=Queries(count=options["queries"], probability=options["query_probability"]),
+        law=SamplingLaw(temperature=options["temperature"], top_k=options["top_k"], top_p=options["top_p"]),
+        queries=QueryBudget(count=options["queries"], probability=options["query_probability"]),
         greedy_only=options["greedy_only"],
         records=options["records"],
         seed=options["seed"],
@@ -261,8 +261,8 @@ def _extraction(options: dict[str, Any]) -> ExtractionRequest | None:
 
 
 def _secrets(options: dict[str, Any]) -> SecretRequest | None:
-    from audits.extraction.summary import Queries
-    from audits.secrets.part import SecretRequest
+    from audits.extraction.summary import QueryBudget
+    from audits.secrets.audit import SecretRequest
 
     if options["secrets"] is None:
         return None
@@ -275,7 +275,7 @@ def _secrets(options: dict[str, Any]) -> SecretRequest | None:
         plan=options["plan"],
         manifest=options["canaries"],
         commitment=options["commitment"],
-        queries=Queries(count=options["queries"], probability=options["query_probability"]),
+        queries=QueryBudget(count=options["queries"], probability=options["query_probability"]),
         seed=options["seed"],
         **{name: value for name, value in sizes.items() if value is not None},
     )
@@ -302,8 +302,8 @@ def _flag(name: str) -> str:
     return "--attack" if name == "attacks" else f"--{name.replace('_', '-')}"
 
 
-def _claim(text: str | None) -> Claim | None:
-    from audits.claims import Claim
+def _claim(text: str | None) -> EpsilonClaim | None:
+    from audits.claims import EpsilonClaim
 
     if text is None:
         return None
@@ -313,4 +313,4 @@ def _claim(text: str | None) -> Claim | None:
         raise UsageFault(f"--claim {text} is not an epsilon and a delta; give both, such as --claim 1,1e-5") from None
     if not (0 <= epsilon < float("inf") and 0 <= delta < 1):
         raise UsageFault(f"--claim {text} is no claim: epsilon must be at least 0 and finite, delta below 1")
-    return Claim(epsilon=epsilon, delta=delta)
+    return EpsilonClaim(epsilon=epsilon, delta=delta)

@@ -12,7 +12,7 @@ from privctl.cli.options import common, force, show
 from privctl.domain.errors import ExitCode
 
 if TYPE_CHECKING:
-    from audits.canaries.design import Power
+    from audits.canaries.design import CanaryPower
     from audits.canaries.manifest import Manifest
     from privctl.domain.guarantee import Assumption
 
@@ -94,16 +94,16 @@ def plant_command(
     import json
 
     from audits.canaries.design import PlantRequest, bound_alpha, power
-    from audits.canaries.formats import Kind
+    from audits.canaries.formats import SecretAlphabet
     from audits.canaries.plant import plant
-    from privctl.progress import note
+    from privctl.show.progress import note
 
     request = PlantRequest(
         data=data,
         output=output,
         manifest=manifest or _beside(output),
         count=count,
-        kind=Kind(kind) if kind else None,
+        kind=SecretAlphabet(kind) if kind else None,
         length=length,
         templates=templates,
         copies=tuple(dict.fromkeys(copies)) or (1,),
@@ -165,8 +165,8 @@ def check_command(manifest: Path, data: Path | None, commitment: str | None, as_
 
     from audits.canaries.check import conditions, data_conditions, violated
     from audits.canaries.manifest import read_manifest
-    from privctl.codec import encode_value
-    from privctl.render.text import table
+    from privctl.reports.codec import encode_value
+    from privctl.show.text.style import table
 
     found = read_manifest(manifest)
     path = data or manifest.parent / found.planted.name
@@ -185,15 +185,15 @@ def _beside(output: Path) -> Path:
     return output.with_name(f"{name}.canaries.json")
 
 
-def _summary(commitment: str, planted: str, powers: Sequence[Power]) -> dict[str, object]:
-    from privctl.codec import encode_value
+def _summary(commitment: str, planted: str, powers: Sequence[CanaryPower]) -> dict[str, object]:
+    from privctl.reports.codec import encode_value
 
     return {"commitment": commitment, "planted": planted, "power": [encode_value(each) for each in powers]}
 
 
-def _power_text(powers: Sequence[Power], delta: float) -> str:
+def _power_text(powers: Sequence[CanaryPower], delta: float) -> str:
     """What so many canaries could show at best."""
-    from privctl.render.text import number, table
+    from privctl.show.text.style import number, table
 
     rows = [
         (

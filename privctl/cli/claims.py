@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from privctl.domain.report import Omission, PrivacyReport
     from privctl.domain.verdict import Verdict
-    from privctl.render.claims import ClaimRow
-    from verify.claims.claim import Judgement, Row
-    from verify.smt.prover import Prover
+    from privctl.show.text.claims import ClaimRow
+    from verify.papers.claim import JudgedClaim, Judgement
+    from verify.prove.prover import Prover
 
 _EXIT = {
     Outcome.PROVED: ExitCode.OK,
@@ -90,8 +90,8 @@ def papers_command(papers: tuple[str, ...], **options: Any) -> None:
       privctl claims papers
       privctl claims papers --paper dp-weights --export proofs/
     """
-    from verify.claims.book import chosen, run, surprises, unchecked
-    from verify.smt.prover import Prover
+    from verify.papers.registry import chosen, run, surprises, unchecked
+    from verify.prove.prover import Prover
 
     names = chosen(papers)
     _check_output(options)
@@ -142,7 +142,7 @@ def gaussian_command(**options: Any) -> None:
       privctl claims check gaussian --epsilon 1 --delta 1e-5 --noise-multiplier 1.36 \\
           --sample-rate 0.01 --steps 1000
     """
-    from verify.claims.checks import check_gaussian
+    from verify.papers.checks import check_gaussian
 
     _check(check_gaussian, ("epsilon", "delta", "noise_multiplier", "steps", "sample_rate"), options)
 
@@ -162,7 +162,7 @@ def laplace_command(**options: Any) -> None:
       privctl claims check laplace --epsilon 1 --scale 1
       privctl claims check laplace --epsilon 5 --delta 1e-5 --scale 2 --steps 10
     """
-    from verify.claims.checks import check_laplace
+    from verify.papers.checks import check_laplace
 
     _check(check_laplace, ("epsilon", "delta", "scale", "steps", "sample_rate"), options)
 
@@ -183,7 +183,7 @@ def ferret_command(**options: Any) -> None:
       privctl claims check ferret --groups 2 --steps 1000 --sample-rate 0.005 \\
           --fire-probability 0.0721 --nats 0.5
     """
-    from verify.claims.checks import check_ferret
+    from verify.papers.checks import check_ferret
 
     if (options["nats"] is None) == (options["delta"] is None):
         raise UsageFault("give either --nats, an average, or --delta, of (any epsilon, delta)-DP")
@@ -205,7 +205,7 @@ def secret_command(**options: Any) -> None:
       privctl claims check secret --record 0.005x10 --noise-multiplier 1.378 --steps 500 \\
           --prior 0.01 --posterior 0.2
     """
-    from verify.claims.checks import check_secret
+    from verify.papers.checks import check_secret
 
     options["chances"] = [chance for text in options["records"] for chance in _records(text)]
     _check(check_secret, ("chances", "noise_multiplier", "steps", "prior", "posterior"), options)
@@ -214,9 +214,9 @@ def secret_command(**options: Any) -> None:
 def _check(judge: Callable[..., Judgement], names: Sequence[str], options: Mapping[str, Any]) -> None:
     """Judge one claim, print and write what was found, and exit with what it means."""
     from privctl.domain.verdict import Verdict
-    from privctl.render.claims import ClaimRow
-    from verify.claims.book import CITED
-    from verify.smt.prover import Prover
+    from privctl.show.text.claims import ClaimRow
+    from verify.papers.registry import CITED
+    from verify.prove.prover import Prover
 
     _check_output(options)
     given = {name: options[name] for name in names if options[name] is not None}
@@ -254,11 +254,11 @@ def _finish(
     options: Mapping[str, Any],
 ) -> None:
     """Print, write and export what was found."""
-    from privctl.codec import encode
-    from privctl.progress import note
-    from privctl.render.claims import book_text, claim_text
+    from privctl.reports.codec import encode
+    from privctl.show.progress import note
+    from privctl.show.text.claims import book_text, claim_text
     from privctl.storage.atomic import write_bytes
-    from verify.smt.smtlib import export
+    from verify.prove.smtlib import export
 
     text = encode(_report(verdicts, said, unchecked))
     standard = to_standard_output(options["output"])
@@ -278,7 +278,7 @@ def _finish(
 
 def _report(verdicts: Sequence[Verdict], said: Mapping[str, Any], unchecked: Sequence[Omission]) -> PrivacyReport:
     from privctl.domain.report import PrivacyReport
-    from privctl.reports import now, versions
+    from privctl.reports.files import now, versions
 
     return PrivacyReport(
         step="claims",
@@ -290,8 +290,8 @@ def _report(verdicts: Sequence[Verdict], said: Mapping[str, Any], unchecked: Seq
     )
 
 
-def _shown(row: Row) -> ClaimRow:
-    from privctl.render.claims import ClaimRow
+def _shown(row: JudgedClaim) -> ClaimRow:
+    from privctl.show.text.claims import ClaimRow
 
     found = row.judgement
     return ClaimRow(
@@ -310,7 +310,7 @@ def _shown(row: Row) -> ClaimRow:
 
 def _check_output(options: Mapping[str, Any]) -> None:
     """What cannot be written is said before anything is proved."""
-    from privctl.reports import require_spare
+    from privctl.reports.files import require_spare
     from privctl.storage.atomic import require_absent
 
     if options["output"] is not None:

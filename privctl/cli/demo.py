@@ -12,8 +12,8 @@ from privctl.cli.options import common, show
 from privctl.domain.mechanism import Calibration, Regime
 
 if TYPE_CHECKING:
-    from privctl.demo.story import Chapter
-    from privctl.render.demo import DemoRow
+    from privctl.demo.story import DemoModel
+    from privctl.show.text.demo import DemoRow
 
 
 @click.command()
@@ -37,12 +37,12 @@ def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quie
     Example:
       privctl demo -o /tmp/privctl-demo
     """
-    from privctl.codec import encode
     from privctl.demo.check import check
     from privctl.demo.story import tell
-    from privctl.progress import note, progress
-    from privctl.render.demo import demo_table, verified
-    from privctl.reports import read_report
+    from privctl.reports.codec import encode
+    from privctl.reports.files import read_report
+    from privctl.show.progress import note, progress
+    from privctl.show.text.demo import demo_table, verified
     from privctl.storage.atomic import fresh_folder, new_folder
 
     output = output or fresh_folder(Path("privctl-demo"))
@@ -60,9 +60,9 @@ def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quie
     ctx.exit(checked.exit_code)
 
 
-def _row(chapter: Chapter) -> DemoRow:
+def _row(chapter: DemoModel) -> DemoRow:
     from privctl.demo.story import follows
-    from privctl.render.demo import DemoRow
+    from privctl.show.text.demo import DemoRow
 
     published = chapter.target is not None and chapter.target.calibration is Calibration.DP_WEIGHTS
     return DemoRow(

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.options import common, force, show
-from privctl.cli.running import STOPPING, heard, rendered, request_of, secrets_of, told_before
+from privctl.cli.running import STOPPING, on_epoch, rendered, request_of, secrets_of, told_before
 from privctl.cli.training_options import clipping, data, schedule, training, unprotected
 from privctl.domain.errors import UsageFault
 
 if TYPE_CHECKING:
-    from privctl.retrain.dpquant.plan import Bits
-    from privctl.retrain.prepare import Job
-    from privctl.retrain.request import DpquantRequest
+    from privctl.train.methods.dpquant.settings import QuantizedChoice
+    from privctl.train.prepare import TrainingJob
+    from privctl.train.request import DpquantRequest
 
 
 @training
@@ -74,29 +74,29 @@ def dpquant(**options: Any) -> None:
           --labels dark,light --norm frozen --epsilon 8 --format fp8 --layers random \\
           --compute-target 0.9 -o private/
     """
-    from privctl.codec import encode
-    from privctl.models import choose_device
-    from privctl.parallel import crew
-    from privctl.progress import note, progress
-    from privctl.retrain.dpquant.plan import check
-    from privctl.retrain.dpquant.run import carry_out
-    from privctl.retrain.prepare import prepare
-    from privctl.training.interrupts import held
+    from privctl.models.language import choose_device
+    from privctl.parallel import start_workers
+    from privctl.reports.codec import encode
+    from privctl.show.progress import note, progress
+    from privctl.train.interrupts import held
+    from privctl.train.methods.dpquant.run import run_training
+    from privctl.train.methods.dpquant.settings import check
+    from privctl.train.prepare import prepare
 
     request = request_of("dpquant", options, dpquant=_asked(options), secrets=secrets_of(options))
     check(request)
     job = prepare(request)
-    with crew(choose_device(request.device)) as team:
-        quiet = options["quiet"] or not team.leads
+    with start_workers(choose_device(request.device)) as workers:
+        quiet = options["quiet"] or not workers.is_main
         told_before(job, quiet=quiet)
-        report = carry_out(
+        report = run_training(
             job,
-            team,
+            workers,
             partial(progress, quiet=quiet),
-            partial(heard, quiet=quiet),
+            partial(on_epoch, quiet=quiet),
             held(partial(note, STOPPING, quiet=quiet)),
             lambda bits: note(_announced(job, bits), quiet=quiet),
-            told=partial(note, quiet=quiet),
+            notify=partial(note, quiet=quiet),
         )
     if report is not None:
         show(encode(report) if options["as_json"] else rendered(report), as_json=options["as_json"])
@@ -104,9 +104,9 @@ def dpquant(**options: Any) -> None:
 
 
 def _asked(options: dict[str, Any]) -> DpquantRequest:
-    from privctl.retrain.request import DpquantRequest
-    from privctl.training.dpquant.schedule import LayerMode
-    from privctl.training.quantized import FormatName
+    from privctl.train.methods.dpquant.schedule import LayerMode
+    from privctl.train.quantized import FormatName
+    from privctl.train.request import DpquantRequest
 
     seed = options["public_seed"]
     try:
@@ -134,8 +134,8 @@ def _asked(options: dict[str, Any]) -> DpquantRequest:
     )
 
 
-def _announced(job: Job, bits: Bits) -> str:
-    from privctl.retrain.dpquant.run import measurements
+def _announced(job: TrainingJob, bits: QuantizedChoice) -> str:
+    from privctl.train.methods.dpquant.run import measurements
 
     recipe, plan, schedule = job.recipe, measurements(job), bits.schedule
     said = f"{recipe.steps} steps, noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.options import common, force, show
-from privctl.cli.running import STOPPING, heard, rendered, request_of, told_before
+from privctl.cli.running import STOPPING, on_epoch, rendered, request_of, told_before
 from privctl.cli.training_options import schedule, training, unprotected
 from privctl.domain.errors import UsageFault
 
 if TYPE_CHECKING:
-    from privctl.retrain.ferret.plan import FerretPlan
-    from privctl.retrain.request import FerretRequest
+    from privctl.train.methods.ferret.settings import FerretPlan
+    from privctl.train.request import FerretRequest
 
 #: Options that a replay heeds; with others it would not be one.
 _REPLAYED = {"model", "replay", "output", "vocabulary", "device", "quiet", "as_json", "force"}
@@ -101,31 +101,31 @@ def ferret(**options: Any) -> None:
 
 
 def _train(options: dict[str, Any]) -> None:
-    from privctl.codec import encode
-    from privctl.models import choose_device
-    from privctl.parallel import crew
-    from privctl.progress import note, progress
-    from privctl.retrain.ferret.plan import check
-    from privctl.retrain.ferret.run import carry_out, stream_path
-    from privctl.retrain.prepare import prepare
-    from privctl.training.interrupts import held
+    from privctl.models.language import choose_device
+    from privctl.parallel import start_workers
+    from privctl.reports.codec import encode
+    from privctl.show.progress import note, progress
+    from privctl.train.interrupts import held
+    from privctl.train.methods.ferret.run import run_training, stream_path
+    from privctl.train.methods.ferret.settings import check
+    from privctl.train.prepare import prepare
 
     if options["data"] is None:
         raise UsageFault("ferret needs --data to train on, or --replay with a stream of updates")
     request = request_of("ferret", options, ferret=_asked(options))
     check(request)
     job = prepare(request)
-    with crew(choose_device(request.device)) as team:
-        quiet = options["quiet"] or not team.leads
+    with start_workers(choose_device(request.device)) as workers:
+        quiet = options["quiet"] or not workers.is_main
         told_before(job, quiet=quiet)
-        report = carry_out(
+        report = run_training(
             job,
-            team,
+            workers,
             partial(progress, quiet=quiet),
-            partial(heard, quiet=quiet),
+            partial(on_epoch, quiet=quiet),
             held(partial(note, STOPPING, quiet=quiet)),
             lambda plan: note(_announced(plan, job.delta, len(job.task)), quiet=quiet),
-            told=partial(note, quiet=quiet),
+            notify=partial(note, quiet=quiet),
         )
     if report is not None:
         show(encode(report) if options["as_json"] else rendered(report), as_json=options["as_json"])
@@ -134,10 +134,10 @@ def _train(options: dict[str, Any]) -> None:
 
 
 def _replay(options: dict[str, Any]) -> None:
-    from privctl.codec import encode
-    from privctl.progress import note, progress
-    from privctl.retrain.ferret.replay import replay
-    from privctl.retrain.request import ReplayRequest
+    from privctl.reports.codec import encode
+    from privctl.show.progress import note, progress
+    from privctl.train.methods.ferret.replay import replay
+    from privctl.train.request import ReplayRequest
 
     context = click.get_current_context()
     for name in options:
@@ -159,13 +159,13 @@ def _replay(options: dict[str, Any]) -> None:
 
 
 def _asked(options: dict[str, Any]) -> FerretRequest:
-    from privctl.retrain.request import FerretRequest
-    from privctl.training.directional import Method
-    from privctl.training.ferret.publish import Publish, Release
-    from privctl.training.ferret.update import Silent, UpdateScale
+    from privctl.train.directional import DerivativeMethod
+    from privctl.train.methods.ferret.publish import Publish, ReleaseKind
+    from privctl.train.methods.ferret.update import SilentMomentum, UpdateScale
+    from privctl.train.request import FerretRequest
 
-    release, dither, seed = Release(options["release"]), options["dither"], options["public_seed"]
-    if dither is not None and release is not Release.PUBLISHED:
+    release, dither, seed = ReleaseKind(options["release"]), options["dither"], options["public_seed"]
+    if dither is not None and release is not ReleaseKind.PUBLISHED:
         raise UsageFault(f"--dither says nothing to --release {release}, which has noise of its own; leave it out")
     try:
         public = None if seed is None else bytes.fromhex(seed)
@@ -175,14 +175,14 @@ def _asked(options: dict[str, Any]) -> FerretRequest:
         raise UsageFault(f"--public-seed is {seed!r}; it must be hexadecimal, such as 00ff")
     return FerretRequest(
         groups=options["groups"],
-        release=release if dither is None else Release.DITHERED,
+        release=release if dither is None else ReleaseKind.DITHERED,
         fire_probability=options["fire_probability"],
         dither=dither,
         bit_epsilon=options["bit_epsilon"],
         publish=Publish(options["publish"]),
-        silent=Silent(options["silent"]),
+        silent=SilentMomentum(options["silent"]),
         update_scale=UpdateScale(options["update_scale"]),
-        derivatives=Method(options["derivatives"]),
+        derivatives=DerivativeMethod(options["derivatives"]),
         public_seed=public,
     )
 

@@ -28,12 +28,12 @@ _CODES = {
 }
 #: Format -> the module that renders it.
 FORMATS = {
-    "text": "privctl.render.gate_text",
-    "json": "privctl.render.gate_json",
-    "sarif": "privctl.render.sarif",
-    "junit": "privctl.render.junit",
-    "github": "privctl.render.github",
-    "markdown": "privctl.render.gate_markdown",
+    "text": "privctl.show.text.gate",
+    "json": "privctl.show.formats.gate_json",
+    "sarif": "privctl.show.formats.sarif",
+    "junit": "privctl.show.formats.junit",
+    "github": "privctl.show.formats.github",
+    "markdown": "privctl.show.markdown.gate",
 }
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 
@@ -92,7 +92,7 @@ def gate(
     from datetime import UTC, datetime
 
     from privctl.gate.judge import judge
-    from privctl.render.text import plain
+    from privctl.show.text.style import plain
     from privctl.storage.atomic import write_bytes
 
     if init:
@@ -117,8 +117,8 @@ def gate(
     if form == "github":
         _summarize(judgement)
     if output is not None:
-        from privctl.progress import note
-        from privctl.render.gate_text import summary
+        from privctl.show.progress import note
+        from privctl.show.text.gate import summary
 
         note(f"{summary(judgement)}; wrote {output}", quiet=quiet)
     raise click.exceptions.Exit(_CODES[judgement.outcome])
@@ -134,7 +134,7 @@ def _policy(path: Path | None, settings: dict[str, str | None]) -> Policy:
 
 def _model(model: str, quiet: bool) -> ModelAtHand:
     from privctl.gate.model import model_at, model_bytes
-    from privctl.progress import progress
+    from privctl.show.progress import progress
 
     path = Path(model)
     with progress("digests", model_bytes(path), quiet=quiet) as advance:
@@ -145,7 +145,7 @@ def _check_distinct(output: Path | None, inputs: tuple[Path, ...]) -> None:
     """A result is never written over what was judged."""
     if output is None:
         return
-    from privctl.reports import require_spare
+    from privctl.reports.files import require_spare
     from privctl.storage.atomic import require_absent
 
     for path in (*inputs, Path("privctl-policy.toml"), Path("pyproject.toml")):
@@ -157,7 +157,7 @@ def _check_distinct(output: Path | None, inputs: tuple[Path, ...]) -> None:
 
 def _summarize(judgement: GateJudgement) -> None:
     """Append to the step's summary, a file that the runner opens for that and other steps write to as well."""
-    from privctl.render.gate_markdown import render
+    from privctl.show.markdown.gate import render
 
     path = os.environ.get(_SUMMARY)
     if not path:

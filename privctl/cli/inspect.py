@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from privctl.domain.report import PrivacyReport
-    from privctl.render.inspect import FileRow
+    from privctl.show.text.inspect import FileRow
     from privctl.storage.digest import TensorHasher
     from privctl.storage.reader import Checkpoint, SafetensorsFile
-    from verify.integrity import Link
+    from verify.integrity import ChainLink
 
 
 @click.command()
@@ -37,8 +37,8 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
     Example:
       privctl inspect model.private.safetensors
     """
-    from privctl.progress import progress
-    from privctl.reports import pointer_of, read_report
+    from privctl.reports.files import pointer_of, read_report
+    from privctl.show.progress import progress
     from privctl.storage.digest import hash_tensors
     from privctl.storage.reader import open_checkpoint
     from verify.integrity import check_chain
@@ -52,11 +52,11 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
         start = Path(report) if report else pointer_of(checkpoint)
         chain = check_chain(start, hashed) if start else ()
         if as_json:
-            from privctl.codec import encode
+            from privctl.reports.codec import encode
 
             show(encode(_as_report(checkpoint, hashed, chain)), as_json=True)
         else:
-            from privctl.render.inspect import ChainRow, inspection
+            from privctl.show.text.inspect import ChainRow, inspection
 
             rows = [
                 ChainRow(depth=link.depth, path=link.path, report=link.report, verdicts=link.verdicts) for link in chain
@@ -72,7 +72,7 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
 def _no_report(path: Path) -> None:
     """Raise where ``path`` is JSON: a report is looked at by other commands."""
     from privctl.domain.errors import InputFault
-    from privctl.reports import read_report
+    from privctl.reports.files import read_report
 
     if path.suffix != ".json" or path.is_dir():
         return
@@ -84,7 +84,7 @@ def _no_report(path: Path) -> None:
 
 
 def _file_row(file: SafetensorsFile, hasher: TensorHasher) -> FileRow:
-    from privctl.render.inspect import FileRow
+    from privctl.show.text.inspect import FileRow
 
     sizes = {tensor.name: tensor.size for tensor in file.tensors}
     return FileRow(
@@ -95,9 +95,11 @@ def _file_row(file: SafetensorsFile, hasher: TensorHasher) -> FileRow:
     )
 
 
-def _as_report(checkpoint: Checkpoint, hashed: Mapping[Path, TensorHasher], chain: Sequence[Link]) -> PrivacyReport:
+def _as_report(
+    checkpoint: Checkpoint, hashed: Mapping[Path, TensorHasher], chain: Sequence[ChainLink]
+) -> PrivacyReport:
     from privctl.domain.report import Artifact, ParentReport, PrivacyReport
-    from privctl.reports import now, versions
+    from privctl.reports.files import now, versions
     from privctl.storage.digest import file_digest
 
     inputs = tuple(

@@ -15,9 +15,9 @@ from privctl.domain.guarantee import Adjacency, AssumptionState
 from privctl.domain.mechanism import Calibration, Formula, Optimizer, Regime
 
 if TYPE_CHECKING:
-    from privctl.facts import FactSource
-    from privctl.mechanisms.dp_weights import Target
-    from privctl.privatize import Candidate, Release
+    from privctl.noise.dp_weights import PrivacyTarget
+    from privctl.noise.facts import FactSource
+    from privctl.noise.privatize import Candidate, NoiseRelease
     from privctl.storage.reader import Checkpoint
 
 
@@ -83,8 +83,8 @@ def noise(model: str, **options: Any) -> None:
       privctl noise model.safetensors --epsilon 1 --epsilon 10 --epochs 10 \\
           --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5
     """
-    from privctl.privatize import perplexity_of, plan, privatize
-    from privctl.progress import progress
+    from privctl.noise.privatize import perplexity_of, plan, privatize
+    from privctl.show.progress import progress
     from privctl.storage.reader import open_checkpoint
 
     quiet = options["quiet"]
@@ -127,12 +127,19 @@ def _opened(base: str | None) -> Iterator[Checkpoint | None]:
             yield checkpoint
 
 
-def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str, Any]) -> Release:
-    from privctl.facts import TRAINING_ROUNDING, collected_names, from_file, from_flags, from_report, training_facts
-    from privctl.mechanisms.dp_weights import Premises, default_delta
-    from privctl.privatize import Release, noise_premises
-    from privctl.reports import report_of
-    from privctl.selection import select
+def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str, Any]) -> NoiseRelease:
+    from privctl.noise.dp_weights import Premises, default_delta
+    from privctl.noise.facts import (
+        TRAINING_ROUNDING,
+        collected_names,
+        from_file,
+        from_flags,
+        from_report,
+        training_facts,
+    )
+    from privctl.noise.privatize import NoiseRelease, noise_premises
+    from privctl.noise.selection import select
+    from privctl.reports.files import report_of
 
     found = report_of(checkpoint)
     told = [from_report(found.path, found.report)] if found else []
@@ -150,7 +157,7 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
     collected = collected_names(found.report) if found else ()
     inputs |= {f"base-{file.path.name}": file.path for file in base.files} if base else {}
     assumptions = (trust, TRAINING_ROUNDING, noise_premises(options["seed"]), *collected, *selection.assumptions)
-    return Release(
+    return NoiseRelease(
         checkpoint=checkpoint,
         training=training,
         selection=selection,
@@ -176,8 +183,8 @@ def _delta(options: dict[str, Any], sources: Sequence[FactSource], default: floa
     return flag if flag is not None else next(iter(stated), default)
 
 
-def _target(epsilon: float, delta: float, options: dict[str, Any]) -> Target:
-    from privctl.mechanisms.dp_weights import Target
+def _target(epsilon: float, delta: float, options: dict[str, Any]) -> PrivacyTarget:
+    from privctl.noise.dp_weights import PrivacyTarget
 
     calibration = Calibration(options["calibration"])
     if calibration is Calibration.GAUSSIAN and options["regime"] is None:
@@ -188,7 +195,7 @@ def _target(epsilon: float, delta: float, options: dict[str, Any]) -> Target:
         raise UsageFault("--adjacency goes with --calibration gaussian; dp-weights reports both anyway")
     if calibration is Calibration.GAUSSIAN and options["formula"] is not None:
         raise UsageFault("--formula goes with --calibration dp-weights; gaussian has only one")
-    return Target(
+    return PrivacyTarget(
         epsilon=epsilon,
         delta=delta,
         calibration=calibration,
@@ -202,10 +209,10 @@ def _evaluation(checkpoint: Checkpoint, options: dict[str, Any]) -> Any:
     """The function that measures a candidate's perplexity, and the input's own; both None without ``--evaluate``."""
     if not options["evaluate"]:
         return None, None
-    from audits.scoring.perplexity import perplexity
-    from privctl.data import read_records
-    from privctl.models import load_model
-    from privctl.progress import note
+    from audits.scores.perplexity import perplexity
+    from privctl.data.records import read_records
+    from privctl.models.language import load_model
+    from privctl.show.progress import note
 
     texts = [record.text for record in read_records(Path(options["evaluate"]))]
 
@@ -219,22 +226,22 @@ def _evaluation(checkpoint: Checkpoint, options: dict[str, Any]) -> Any:
 
 
 def _print_json(reports: Any) -> None:
-    from privctl.codec import encode
+    from privctl.reports.codec import encode
 
     texts = [encode(report).rstrip("\n") for report in reports]
     show((texts[0] if len(texts) == 1 else "[" + ",\n".join(texts) + "]") + "\n", as_json=True)
 
 
 def _show(
-    release: Release,
+    release: NoiseRelease,
     candidates: tuple[Candidate, ...],
     perplexities: list[float | None],
     original: float | None,
     *,
     dry_run: bool = False,
 ) -> None:
-    from privctl.render.noise import NoiseRow, noise_table
-    from privctl.selection import untouched_counts
+    from privctl.noise.selection import untouched_counts
+    from privctl.show.text.noise import NoiseRow, noise_table
 
     rows = [
         NoiseRow(

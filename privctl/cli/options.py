@@ -56,7 +56,7 @@ def common(command: Command) -> Command:
 
 def show(text: str, *, as_json: bool = False) -> None:
     """Print a result; JSON so that neither a terminal nor a CI's runner obeys what it holds."""
-    from privctl.render.plain import json_text
+    from privctl.show.plain import json_text
 
     click.echo(json_text(text) if as_json else text, nl=False)
 

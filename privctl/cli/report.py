@@ -13,7 +13,7 @@ from privctl.cli.options import force as force_option
 from privctl.domain.errors import UsageFault
 
 if TYPE_CHECKING:
-    from privctl.render.dossier import Dossier
+    from privctl.show.dossier import PageData
 
 #: Format -> end of the name that the default output has.
 FORMATS = {"html": ".html", "markdown": ".md", "model-card": "README.md", "intoto": ".intoto.json"}
@@ -49,9 +49,9 @@ def report(
       privctl report private.report.json --format model-card -o private/README.md
       privctl report private.report.json --format markdown -o -
     """
-    from privctl.pages.load import load
-    from privctl.progress import note
-    from privctl.reports import require_spare
+    from privctl.reports.files import require_spare
+    from privctl.show.gather.load import load
+    from privctl.show.progress import note
     from privctl.storage.atomic import require_absent, write_bytes
 
     if title is not None and not 0 < len(title) <= _LONGEST:
@@ -73,21 +73,21 @@ def report(
     note(f"wrote {place}", quiet=quiet)
 
 
-def _written(kind: str, dossier: Dossier, reports: tuple[Path, ...], place: Path | None) -> bytes:
+def _written(kind: str, dossier: PageData, reports: tuple[Path, ...], place: Path | None) -> bytes:
     if kind == "html":
-        from privctl.render.page.write import page
+        from privctl.show.html.write import page
 
         return page(dossier).encode()
     if kind == "markdown":
-        from privctl.render.report_markdown import markdown
+        from privctl.show.markdown.report import markdown
 
         return markdown(dossier).encode()
     if kind == "model-card":
-        from privctl.render.model_card import inserted
+        from privctl.show.markdown.model_card import inserted
 
         return inserted(place.read_bytes() if place is not None and place.is_file() else None, dossier, str(place))
-    from privctl.pages.files import with_files
-    from privctl.render.intoto import statement
+    from privctl.show.formats.intoto import statement
+    from privctl.show.gather.files import with_files
 
     return statement(with_files(dossier, reports)).encode()
 
@@ -101,8 +101,8 @@ def _default(first: Path, kind: str) -> Path:
 
 def _model_folder(first: Path) -> Path:
     """The folder of the weights that the first report wrote, where it lies within the report's own; else that one."""
-    from privctl.render.dossier import MODEL_ROLE
-    from privctl.reports import read_report
+    from privctl.reports.files import read_report
+    from privctl.show.dossier import MODEL_ROLE
 
     own = first.absolute().parent
     for artifact in read_report(first).outputs:

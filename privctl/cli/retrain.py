@@ -10,11 +10,11 @@ import click
 from privctl.cli.dpquant import dpquant
 from privctl.cli.ferret import ferret
 from privctl.cli.options import common, force, show
-from privctl.cli.running import STOPPING, heard, rendered, request_of, secrets_of, told_before
+from privctl.cli.running import STOPPING, on_epoch, rendered, request_of, secrets_of, told_before
 from privctl.cli.training_options import clipping, data, schedule, training, unprotected
 
 if TYPE_CHECKING:
-    from privctl.retrain.prepare import Job
+    from privctl.train.prepare import TrainingJob
 
 
 @click.group()
@@ -116,38 +116,38 @@ def plain(**options: Any) -> None:
 
 
 def _run(method: str, options: dict[str, Any], **more: Any) -> None:
-    from privctl.codec import encode
-    from privctl.models import choose_device
-    from privctl.parallel import crew
-    from privctl.progress import note, progress
-    from privctl.retrain.prepare import prepare
-    from privctl.retrain.run import carry_out
-    from privctl.training.interrupts import held
+    from privctl.models.language import choose_device
+    from privctl.parallel import start_workers
+    from privctl.reports.codec import encode
+    from privctl.show.progress import note, progress
+    from privctl.train.interrupts import held
+    from privctl.train.prepare import prepare
+    from privctl.train.run import run_training
 
     request = request_of(method, options, **more)
     quiet = options["quiet"]
     job = prepare(request)
-    with crew(choose_device(request.device)) as team:
-        quiet = quiet or not team.leads
+    with start_workers(choose_device(request.device)) as workers:
+        quiet = quiet or not workers.is_main
         note(_announced(job), quiet=quiet)
         told_before(job, quiet=quiet)
         if job.delta is not None and job.delta >= 1 / len(job.task):
             note(f"delta {job.delta:g} is no less than 1 / examples: one may be published whole", quiet=quiet)
         interrupts = held(partial(note, STOPPING, quiet=quiet))
-        report = carry_out(
+        report = run_training(
             job,
-            team,
+            workers,
             partial(progress, quiet=quiet),
-            partial(heard, quiet=quiet),
+            partial(on_epoch, quiet=quiet),
             interrupts,
-            told=partial(note, quiet=quiet),
+            notify=partial(note, quiet=quiet),
         )
     if report is not None:
         show(encode(report) if options["as_json"] else rendered(report), as_json=options["as_json"])
         note(f"wrote {request.output} and {request.output}.report.json", quiet=quiet)
 
 
-def _announced(job: Job) -> str:
+def _announced(job: TrainingJob) -> str:
     recipe = job.recipe
     said = f"{recipe.steps} steps"
     if job.delta is not None:

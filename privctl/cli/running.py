@@ -14,24 +14,24 @@ from privctl.domain.mechanism import Optimizer
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
-    from privctl.retrain.prepare import Job
-    from privctl.retrain.request import DataRequest, ModelRequest, RetrainRequest, SecretsRequest
+    from privctl.train.prepare import TrainingJob
+    from privctl.train.request import DataRequest, ModelRequest, RetrainRequest, SecretsRequest
 
 STOPPING = "stopping after this step, to save it; interrupt again to stop at once, and lose what was not saved"
 
 
-def heard(measures: Mapping[str, float], *, quiet: bool) -> None:
+def on_epoch(measures: Mapping[str, float], *, quiet: bool) -> None:
     """Note an epoch's measures."""
-    from privctl.progress import note
+    from privctl.show.progress import note
 
     if measures:
         note(", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in measures.items()), quiet=quiet)
 
 
-def told_before(job: Job, *, quiet: bool) -> None:
+def told_before(job: TrainingJob, *, quiet: bool) -> None:
     """Note what voids the run's guarantee, while there is time to mend it."""
-    from privctl.progress import note
-    from privctl.retrain.names import voiding
+    from privctl.show.progress import note
+    from privctl.train.released_names import voiding
 
     for sentence in voiding(job):
         note(sentence, quiet=quiet)
@@ -39,15 +39,15 @@ def told_before(job: Job, *, quiet: bool) -> None:
 
 def request_of(method: str, options: dict[str, Any], **more: Any) -> RetrainRequest:
     """What the options ask for; ``more`` are further fields of the request."""
-    from privctl.retrain.request import BudgetRequest, RetrainRequest
-    from privctl.training.perexample.clipping import ClippingStyle
-    from privctl.training.recipe import Method, Schedule
-    from privctl.training.tasks.base import TaskName
+    from privctl.models.tasks.base import TaskName
+    from privctl.train.clipping.norms_and_weights import ClippingStyle
+    from privctl.train.request import BudgetRequest, RetrainRequest
+    from privctl.train.settings import Schedule, TrainingMethod
 
     given: Callable[[str], Any] = options.get
     try:
         return RetrainRequest(
-            method=Method(method),
+            method=TrainingMethod(method),
             model=model_of(options),
             data=data_of(options, Path(options["data"])),
             task=TaskName(options["task"]),
@@ -70,7 +70,7 @@ def request_of(method: str, options: dict[str, Any], **more: Any) -> RetrainRequ
 
 def secrets_of(options: Mapping[str, Any]) -> SecretsRequest | None:
     """The plan that ``--secrets`` names, with the batch size where it was given."""
-    from privctl.retrain.request import SecretsRequest
+    from privctl.train.request import SecretsRequest
 
     if options["secrets"] is None:
         return None
@@ -88,14 +88,14 @@ _SAME = (
 
 def rendered(report: PrivacyReport) -> str:
     """The report for a terminal."""
-    from privctl.render.retrain import retrain_text
+    from privctl.show.text.retrain import retrain_text
 
     return retrain_text(report, verbose=verbose())
 
 
 def model_of(options: Mapping[str, Any]) -> ModelRequest:
     """What the options say of the model to train."""
-    from privctl.retrain.request import ModelRequest
+    from privctl.train.request import ModelRequest
 
     return ModelRequest(
         path=Path(options["model"]),
@@ -111,9 +111,9 @@ def model_of(options: Mapping[str, Any]) -> ModelRequest:
 
 def data_of(options: Mapping[str, Any], train: Path) -> DataRequest:
     """What the options say of the data, the examples being at ``train``."""
-    from privctl.datasets.labels import labels_named
-    from privctl.retrain.request import DataRequest
-    from privctl.training.tasks.encoding import Long
+    from privctl.data.labels import labels_named
+    from privctl.models.encoding import Long
+    from privctl.train.request import DataRequest
 
     held_out = options.get("held_out")
     return DataRequest(

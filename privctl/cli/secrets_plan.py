@@ -13,7 +13,7 @@ from privctl.cli.options import common, force, show, verbose
 from privctl.domain.errors import UsageFault
 
 if TYPE_CHECKING:
-    from privctl.secrets.plan.targets import Targets
+    from privctl.secrets.plan.targets import PosteriorTargets
 
 _FILE = click.Path(path_type=Path)
 _SWEEP = "sweep"
@@ -101,14 +101,14 @@ def plan(
       privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 \\
           --cap 5 --target email=1e-4:0.05 -o plan.safetensors
     """
-    from privctl.codec import encode
-    from privctl.progress import note, progress
-    from privctl.render.secrets_plan import secrets_plan_text
-    from privctl.reports import report_beside, write_report
+    from privctl.reports.codec import encode
+    from privctl.reports.files import report_beside, write_report
     from privctl.secrets.plan.make import PlanRequest, caps_to_sweep, explore, protection, question
     from privctl.secrets.plan.report import report_of
     from privctl.secrets.plan.weights import Solver
-    from privctl.secrets.protection import Calibration, Form, write_protection
+    from privctl.secrets.protection import Form, ProtectionCalibration, write_protection
+    from privctl.show.progress import note, progress
+    from privctl.show.text.secrets_plan import secrets_plan_text
     from privctl.storage.atomic import require_absent
 
     caps = None if cap == _SWEEP else _caps(cap)
@@ -122,7 +122,7 @@ def plan(
         delta=delta,
         targets=_targets(prior, posterior, targets),
         form=Form(form),
-        calibration=None if calibration is None else Calibration(calibration),
+        calibration=None if calibration is None else ProtectionCalibration(calibration),
         solver=Solver(solver),
         gap=gap,
     )
@@ -168,13 +168,13 @@ def _caps(text: str | None) -> tuple[float | None, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _targets(prior: float, posterior: float, own: tuple[str, ...]) -> Targets:
+def _targets(prior: float, posterior: float, own: tuple[str, ...]) -> PosteriorTargets:
     """The targets of ``--prior``, ``--posterior`` and ``--target``."""
-    from privctl.secrets.plan.targets import Target, Targets
+    from privctl.secrets.plan.targets import PosteriorTarget, PosteriorTargets
 
     by_kind = {}
     try:
-        default = Target(prior=prior, posterior=posterior)
+        default = PosteriorTarget(prior=prior, posterior=posterior)
     except ValueError as error:
         raise UsageFault(f"--{error}") from None
     for text in own:
@@ -185,7 +185,7 @@ def _targets(prior: float, posterior: float, own: tuple[str, ...]) -> Targets:
         except ValueError:
             raise UsageFault(f"--target is {text!r}; expected KIND=PRIOR:POSTERIOR, such as email=1e-4:0.05") from None
         try:
-            by_kind[kind] = Target(prior=pair[0], posterior=pair[1])
+            by_kind[kind] = PosteriorTarget(prior=pair[0], posterior=pair[1])
         except ValueError as error:
             raise UsageFault(f"--target {text}: {error}") from None
-    return Targets(default=default, by_kind=by_kind)
+    return PosteriorTargets(default=default, by_kind=by_kind)

@@ -65,10 +65,10 @@ def scan(
       privctl secrets scan abstracts.jsonl -o rare.jsonl --kinds none --rare-words 100 --rare-least 50
       privctl secrets scan posts.jsonl -o authors.jsonl --kinds none --by author
     """
-    from privctl.codec import encode
-    from privctl.progress import note
+    from privctl.reports.codec import encode
     from privctl.secrets.scan.request import ScanRequest
     from privctl.secrets.scan.run import scan as run
+    from privctl.show.progress import note
 
     request = ScanRequest(
         data=data,
@@ -101,6 +101,6 @@ def _names(kinds: str | None) -> tuple[str, ...]:
 
 
 def _rendered(done: Scanned) -> str:
-    from privctl.render.secrets_scan import scan_text
+    from privctl.show.text.secrets_scan import scan_text
 
     return scan_text(done.report, {group.kind: group.values[0] for group in done.groups if len(group)})

@@ -96,9 +96,9 @@ def shadow(**options: Any) -> None:
           --epochs 3 --batch-size 32 -o shadows/
       privctl audit model/ --members train.jsonl --nonmembers held-out.jsonl --shadow shadows/
     """
-    from privctl.codec import encode
-    from privctl.progress import note, progress
+    from privctl.reports.codec import encode
     from privctl.shadow.run import run_shadows
+    from privctl.show.progress import note, progress
 
     request = _request(options)
     quiet = options["quiet"]
@@ -110,14 +110,14 @@ def shadow(**options: Any) -> None:
 
 
 def _request(options: dict[str, Any]) -> ShadowRequest:
-    from privctl.retrain.request import RetrainRequest
+    from privctl.models.tasks.base import TaskName
     from privctl.shadow.pool import ShadowRequest
-    from privctl.training.recipe import Method, Schedule
-    from privctl.training.tasks.base import TaskName
+    from privctl.train.request import RetrainRequest
+    from privctl.train.settings import Schedule, TrainingMethod
 
     try:
         training = RetrainRequest(
-            method=Method.PLAIN,
+            method=TrainingMethod.PLAIN,
             model=model_of(options),
             data=data_of(options, options["data"][0]),
             task=TaskName(options["task"]),

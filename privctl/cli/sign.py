@@ -41,8 +41,8 @@ def sign(
       privctl sign m.report.json m.audit.report.json --key ci.key
       privctl sign m.report.json --check ci.pub
     """
-    from privctl.progress import note
-    from privctl.signing import make_keys
+    from privctl.reports.signing import make_keys
+    from privctl.show.progress import note
 
     if sum(each not in (None, ()) for each in (key, checks, stem)) != 1:
         raise UsageFault("give one of --key (sign), --check (who signed) and --new-key (make a pair of keys)")
@@ -64,7 +64,7 @@ def sign(
 
 def _signed(reports: Sequence[Path], key: Path, force: bool) -> list[Path]:
     from privctl.gate.files import LARGEST_REPORT, load, read_bounded
-    from privctl.signing import LARGEST, envelope, envelope_path, private_key
+    from privctl.reports.signing import LARGEST, envelope, envelope_path, private_key
     from privctl.storage.atomic import require_absent, write_bytes
 
     secret = private_key(key, read_bounded(key, LARGEST))
@@ -82,8 +82,8 @@ def _signed(reports: Sequence[Path], key: Path, force: bool) -> list[Path]:
 def _checked(reports: Sequence[Path], keys: Sequence[Path]) -> bool:
     """Print who signed each report; whether one of the keys signed all of them."""
     from privctl.gate.files import LARGEST_REPORT, load, read_bounded
-    from privctl.render.plain import plain
-    from privctl.signing import LARGEST, envelope_path, signed_by, signer
+    from privctl.reports.signing import LARGEST, envelope_path, signed_by, signer
+    from privctl.show.plain import plain
 
     signers = [signer(path, read_bounded(path, LARGEST)) for path in keys]
     fine = True

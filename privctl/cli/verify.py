@@ -62,9 +62,9 @@ def verify(
       privctl verify model.private.report.json
       privctl verify private.report.json --simulate --plot loss.svg
     """
-    from privctl.codec import encode
-    from privctl.progress import note, progress
-    from privctl.reports import require_spare
+    from privctl.reports.codec import encode
+    from privctl.reports.files import require_spare
+    from privctl.show.progress import note, progress
     from privctl.storage.atomic import require_absent, write_bytes
     from verify.run import bytes_of, read
     from verify.run import verify as run
@@ -104,7 +104,7 @@ def _check(report: Path, output: Path | None, plot: Path | None) -> None:
 
 def _simulated(found: Verification, seed: int, seconds: float, quiet: bool) -> Verification:
     from privctl.domain.report import Omission
-    from privctl.progress import note
+    from privctl.show.progress import note
     from verify.simulate.run import simulate
 
     note(f"simulating for about {seconds:g} s", quiet=quiet)
@@ -118,7 +118,7 @@ def _simulated(found: Verification, seed: int, seconds: float, quiet: bool) -> V
 def _drawn(found: Verification, plot: Path | None) -> bytes:
     if plot is None:
         return b""
-    from privctl.render.losses import LossPicture, draw
+    from privctl.show.plots.losses import LossPicture, draw
     from verify.simulate.law import law_of
 
     law = law_of(found.report)
@@ -130,7 +130,7 @@ def _drawn(found: Verification, plot: Path | None) -> bytes:
 
 
 def _rendered(found: Verification) -> str:
-    from privctl.render.verify import VerifiedRow, verification
+    from privctl.show.text.verify import VerifiedRow, verification
 
     return verification(
         found.integrity,
@@ -144,7 +144,7 @@ def _rendered(found: Verification) -> str:
 
 def _as_report(found: Verification, place: Path, seed: int | None) -> PrivacyReport:
     from privctl.domain.report import ParentReport, PrivacyReport
-    from privctl.reports import now, relative, versions
+    from privctl.reports.files import now, relative, versions
     from privctl.storage.digest import file_digest
 
     parent = ParentReport(path=relative(found.path, place), digest=file_digest(found.path))

@@ -15,12 +15,12 @@ from transformers import GPT2Config, PreTrainedTokenizerFast
 from privctl.demo.records import WORDS, draw_notes, jsonl
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.report import PrivacyReport
-from privctl.parallel import Crew
-from privctl.retrain.prepare import prepare as job_for
-from privctl.retrain.request import DataRequest, ModelRequest, RetrainRequest
-from privctl.retrain.run import Progress, carry_out
+from privctl.parallel import Workers
 from privctl.storage.atomic import write_bytes
-from privctl.training.recipe import Method
+from privctl.train.prepare import prepare as job_for
+from privctl.train.request import DataRequest, ModelRequest, RetrainRequest
+from privctl.train.run import Progress, run_training
+from privctl.train.settings import TrainingMethod
 
 #: Notes drawn; a fair coin makes about half of them members.
 NOTES = 800
@@ -42,7 +42,7 @@ class Prepared:
 def request(folder: Path, seed: int, dataset_size: int) -> RetrainRequest:
     """How the model is trained: so long that it learns records by heart, at a constant rate, every gradient clipped."""
     return RetrainRequest(
-        method=Method.CLIPPED,
+        method=TrainingMethod.CLIPPED,
         model=ModelRequest(path=folder / "start", from_scratch=True),
         data=DataRequest(train=folder / "members.jsonl"),
         output=folder / "model",
@@ -69,7 +69,7 @@ def prepare(folder: Path, progress: Progress, *, seed: int = 0, notes: int = NOT
     tokenizer.save_pretrained(folder / "start")
     architecture(tokenizer).save_pretrained(folder / "start")
     with one_thread():
-        report = carry_out(job_for(request(folder, seed, len(drawn.members))), Crew(), progress)
+        report = run_training(job_for(request(folder, seed, len(drawn.members))), Workers(), progress)
     assert report is not None
     return Prepared(model=folder / "model", members=members, nonmembers=nonmembers, report=report)
 

@@ -7,22 +7,22 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from audits.membership.part import MembershipRequest
+from audits.membership.audit import MembershipRequest
 from audits.run import AuditRequest, output_paths, run_audit
-from audits.scoring.perplexity import perplexity
-from privctl.data import read_records
+from audits.scores.perplexity import perplexity
+from privctl.data.records import read_records
 from privctl.demo.model import NOTES, Prepared, one_thread, prepare
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Adjacency, Guarantee
 from privctl.domain.mechanism import Calibration, Regime
 from privctl.domain.report import PrivacyReport
-from privctl.facts import TRAINING_ROUNDING, from_report, training_facts
-from privctl.mechanisms.dp_weights import Premises, Target, default_delta
-from privctl.models import load_model
-from privctl.privatize import Candidate, Release, noise_premises, perplexity_of, plan, privatize
-from privctl.progress import Advance
-from privctl.reports import report_of, write_report
-from privctl.selection import select
+from privctl.models.language import load_model
+from privctl.noise.dp_weights import Premises, PrivacyTarget, default_delta
+from privctl.noise.facts import TRAINING_ROUNDING, from_report, training_facts
+from privctl.noise.privatize import Candidate, NoiseRelease, noise_premises, perplexity_of, plan, privatize
+from privctl.noise.selection import select
+from privctl.reports.files import report_of, write_report
+from privctl.show.progress import Advance
 from privctl.storage.reader import open_checkpoint
 
 #: Claimed epsilons: the published noise barely depends on them.
@@ -35,18 +35,18 @@ Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chapter:
+class DemoModel:
     """One model of the story; the trained one has no noise and so no guarantee."""
 
     model: Path
     noise_stddev: float
-    target: Target | None
+    target: PrivacyTarget | None
     guarantees: tuple[Guarantee, ...]
     perplexity: float | None
     auc: Evidence
 
 
-def tell(folder: Path, seed: int, progress: Progress, *, notes: int = NOTES) -> tuple[Chapter, ...]:
+def tell(folder: Path, seed: int, progress: Progress, *, notes: int = NOTES) -> tuple[DemoModel, ...]:
     """Make every artifact in ``folder``, which must exist, and return what the table shows.
 
     ``notes`` records are invented from ``seed``; about half of them are trained on.
@@ -55,7 +55,7 @@ def tell(folder: Path, seed: int, progress: Progress, *, notes: int = NOTES) -> 
         return tuple(_chapters(folder, seed, progress, notes))
 
 
-def _chapters(folder: Path, seed: int, progress: Progress, notes: int) -> Iterator[Chapter]:
+def _chapters(folder: Path, seed: int, progress: Progress, notes: int) -> Iterator[DemoModel]:
     prepared = prepare(folder, progress, seed=seed, notes=notes)
     texts = [record.text for record in read_records(prepared.nonmembers)]
 
@@ -65,7 +65,7 @@ def _chapters(folder: Path, seed: int, progress: Progress, notes: int) -> Iterat
     released = list(_releases(prepared, evaluate, progress))
     models = [prepared.model, *(candidate.path for candidate, _ in released)]
     attacked = dict(zip(models, _attack(prepared, models, progress), strict=True))
-    yield Chapter(
+    yield DemoModel(
         model=prepared.model,
         noise_stddev=0.0,
         target=None,
@@ -74,7 +74,7 @@ def _chapters(folder: Path, seed: int, progress: Progress, notes: int) -> Iterat
         auc=attacked[prepared.model],
     )
     for candidate, report in released:
-        yield Chapter(
+        yield DemoModel(
             model=candidate.path,
             noise_stddev=candidate.stddev,
             target=candidate.target,
@@ -96,15 +96,15 @@ def _releases(
         training, trust = training_facts([source])
         delta = default_delta(training.dataset_size)
         selection = select(checkpoint)
-        release = Release(
+        release = NoiseRelease(
             checkpoint=checkpoint,
             training=training,
             selection=selection,
             premises=Premises(assumptions=(trust, TRAINING_ROUNDING, noise_premises(None), *selection.assumptions)),
-            targets=tuple(Target(epsilon=epsilon, delta=delta) for epsilon in EPSILONS),
+            targets=tuple(PrivacyTarget(epsilon=epsilon, delta=delta) for epsilon in EPSILONS),
             found=found,
         )
-        calibrated = Target(
+        calibrated = PrivacyTarget(
             epsilon=ANY_LOSS_EPSILON, delta=delta, calibration=Calibration.GAUSSIAN, regime=Regime.NONCONVEX
         )
         with progress("noise", 2 * sum(file.size for file in checkpoint.files), "bytes") as advance:
@@ -134,7 +134,7 @@ def _attack(prepared: Prepared, models: Sequence[Path], progress: Progress) -> I
         yield next(e for e in report.evidence if (e.method, e.quantity) == ("loss", "AUC"))
 
 
-def follows(chapter: Chapter, regime: Regime) -> Guarantee | None:
+def follows(chapter: DemoModel, regime: Regime) -> Guarantee | None:
     """What the chapter's noise gives under ``regime`` when one example is replaced."""
     return next(
         (g for g in chapter.guarantees if g.name == regime and g.adjacency is Adjacency.REPLACE_ONE),

@@ -16,7 +16,7 @@ class GateOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class FileLine:
     """A line of a file, counted from 1."""
 
     path: str
@@ -44,7 +44,7 @@ class Finding:
     outcome: GateOutcome
     subject: str
     message: str
-    place: Place
+    place: FileLine
     fix: str = ""
     model: str = ""
     waiver: str = ""
@@ -57,7 +57,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class PolicySetting:
     """One line of the policy as it was applied; ``source`` says where it was set."""
 
     key: str
@@ -71,7 +71,7 @@ class GateJudgement:
 
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[PolicySetting, ...] = ()
     models: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
 
-from privctl.domain.gate import Finding, GateOutcome, Place
+from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.domain.guarantee import Guarantee
-from privctl.gate.chain import Docket
-from privctl.gate.files import Loaded
-from privctl.gate.kin import Kin
+from privctl.gate.chain import ReportSet
+from privctl.gate.files import LoadedReport
+from privctl.gate.kin import RelatedReports
 from privctl.gate.model import ModelAtHand
 
 MODEL = "model"
@@ -24,7 +24,7 @@ _START = "start-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class JudgedModel:
     """One model: the reports of how it was made, those whose guarantees carry over to it, and those that looked at it.
 
     ``history`` are all reports in its past, its own included. ``anchor`` is where a finding about something missing is
@@ -33,26 +33,26 @@ class Case:
 
     name: str
     digests: frozenset[str]
-    makers: tuple[Loaded, ...]
-    inherited: tuple[Loaded, ...]
-    looks: tuple[Loaded, ...]
-    history: tuple[Loaded, ...]
+    makers: tuple[LoadedReport, ...]
+    inherited: tuple[LoadedReport, ...]
+    looks: tuple[LoadedReport, ...]
+    history: tuple[LoadedReport, ...]
     now: datetime
-    anchor: Place
+    anchor: FileLine
 
     @property
-    def guarantees(self) -> Iterator[tuple[Loaded, int, Guarantee]]:
+    def guarantees(self) -> Iterator[tuple[LoadedReport, int, Guarantee]]:
         """Every guarantee that holds of this model, with its report and its position there."""
         for report in (*self.makers, *self.inherited):
             for i, guarantee in enumerate(report.report.guarantees):
                 yield report, i, guarantee
 
     @property
-    def audits(self) -> tuple[Loaded, ...]:
+    def audits(self) -> tuple[LoadedReport, ...]:
         """The audits of this model."""
         return tuple(each for each in self.looks if each.report.step == "audit")
 
-    def verifying(self, reports: Iterable[Loaded]) -> list[Loaded]:
+    def verifying(self, reports: Iterable[LoadedReport]) -> list[LoadedReport]:
         """Those that looked at how this very model was made, and not at an audit or an earlier model alone."""
         made = {each.digest for each in self.makers}
         return [
@@ -62,34 +62,36 @@ class Case:
         ]
 
 
-def cases_of(docket: Docket, model: ModelAtHand | None, now: datetime) -> tuple[Case, ...]:
+def cases_of(report_set: ReportSet, model: ModelAtHand | None, now: datetime) -> tuple[JudgedModel, ...]:
     """The model at hand where there is one; else every model that was made last, or audited without its own report."""
-    kin = Kin(docket.all)
+    kin = RelatedReports(report_set.all)
     if model is not None:
         name, digests = str(model.path), model.digests
-        anchor = docket.given[0].place() if docket.given else Place(path=str(model.path))
+        anchor = report_set.given[0].place() if report_set.given else FileLine(path=str(model.path))
         return (_case(name, digests, kin, now, anchor),)
-    wanted: dict[frozenset[str], Loaded] = {}
-    readers = Counter(digest for each in docket.given if each.makes for digest in each.reads)
-    for report in docket.given:
+    wanted: dict[frozenset[str], LoadedReport] = {}
+    readers = Counter(digest for each in report_set.given if each.makes for digest in each.reads)
+    for report in report_set.given:
         own = report.reads
         # What another step read, and not this one alone, is not what was made last.
         if report.makes and not any(readers[digest] > (digest in own) for digest in report.gives):
             wanted.setdefault(report.makes, report)
-    known = {digest for report in docket.all for digest in report.makes}
+    known = {digest for report in report_set.all for digest in report.makes}
     made = bool(wanted)
-    for report in docket.given:
+    for report in report_set.given:
         about = report.looks_at
         if not report.makes and about and not (made and about <= known):
             wanted.setdefault(about, report)
     return tuple(_case(_name(report), digests, kin, now, report.place()) for digests, report in wanted.items())
 
 
-def strangers(docket: Docket, cases: Iterable[Case], model: ModelAtHand | None) -> Iterator[tuple[Loaded, str]]:
+def strangers(
+    report_set: ReportSet, cases: Iterable[JudgedModel], model: ModelAtHand | None
+) -> Iterator[tuple[LoadedReport, str]]:
     """The reports given that are about none of the ``cases``, and what they are about instead."""
     concerned = {each.digest for case in cases for each in (*case.history, *case.looks)}
     seen = {digest for case in cases for each in case.history for digest in each.makes | each.looks_at}
-    for report in docket.given:
+    for report in report_set.given:
         if report.digest in concerned:
             continue
         about = report.makes or report.looks_at
@@ -101,7 +103,7 @@ def strangers(docket: Docket, cases: Iterable[Case], model: ModelAtHand | None) 
             yield report, "another model"
 
 
-def not_at_hand(case: Case, model: ModelAtHand) -> Iterator[Finding]:
+def not_at_hand(case: JudgedModel, model: ModelAtHand) -> Iterator[Finding]:
     """Whether ``model`` is the one that ``case``'s reports describe, its companion files included."""
     if not case.makers:
         looked = " (they only looked at it)" if case.looks else ""
@@ -142,9 +144,9 @@ def not_at_hand(case: Case, model: ModelAtHand) -> Iterator[Finding]:
         )
 
 
-def trained_further(case: Case) -> Iterator[tuple[Loaded, Loaded]]:
+def trained_further(case: JudgedModel) -> Iterator[tuple[LoadedReport, LoadedReport]]:
     """Trainings of ``case``, each with an earlier one that made the weights it began with, on some of the same data."""
-    made: dict[str, list[Loaded]] = defaultdict(list)
+    made: dict[str, list[LoadedReport]] = defaultdict(list)
     data = {each.digest: {a.digest for a in each.report.inputs if a.role == "data"} for each in case.history}
     for each in case.history:
         for digest in each.makes:
@@ -157,10 +159,10 @@ def trained_further(case: Case) -> Iterator[tuple[Loaded, Loaded]]:
                 yield report, each
 
 
-def _case(name: str, digests: frozenset[str], kin: Kin, now: datetime, anchor: Place) -> Case:
+def _case(name: str, digests: frozenset[str], kin: RelatedReports, now: datetime, anchor: FileLine) -> JudgedModel:
     makers = kin.makers(digests)
     history = (*makers, *kin.before(makers))
-    return Case(
+    return JudgedModel(
         name=name,
         digests=digests,
         makers=makers,
@@ -172,7 +174,7 @@ def _case(name: str, digests: frozenset[str], kin: Kin, now: datetime, anchor: P
     )
 
 
-def _name(report: Loaded) -> str:
+def _name(report: LoadedReport) -> str:
     artifacts = [a for a in (*report.report.outputs, *report.report.inputs) if a.role == "model"]
     folders = {str(PurePosixPath(a.path).parent) for a in artifacts if a.digest in (report.makes or report.looks_at)}
     return folders.pop() if len(folders) == 1 and folders != {"."} else artifacts[0].path

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from privctl.domain.errors import InputFault
-from privctl.domain.gate import Finding, GateOutcome, Place
+from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.domain.report import ParentReport
-from privctl.gate.files import LARGEST_REPORT, Loaded, digest_of, load, read_bounded
+from privctl.gate.files import LARGEST_REPORT, LoadedReport, digest_of, load, read_bounded
 
 READABLE, CHAIN = "readable", "chain"
 #: Reports that are read in one judgement, and those that are followed upwards.
@@ -18,28 +18,30 @@ MOST_GIVEN, _MOST = 2000, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Docket:
+class ReportSet:
     """What was ``given``, what it was ``followed`` to, and what was wrong with either."""
 
-    given: tuple[Loaded, ...]
-    followed: tuple[Loaded, ...]
+    given: tuple[LoadedReport, ...]
+    followed: tuple[LoadedReport, ...]
     faults: tuple[Finding, ...]
     notes: tuple[str, ...]
 
     @property
-    def all(self) -> tuple[Loaded, ...]:
+    def all(self) -> tuple[LoadedReport, ...]:
         """Every report that could be read, the given ones first."""
         return (*self.given, *self.followed)
 
 
-def open_docket(paths: Sequence[Path]) -> Docket:
+def open_docket(paths: Sequence[Path]) -> ReportSet:
     """Read the reports at ``paths`` and their parents, as far as they are there; what is wrong becomes a finding."""
-    given: dict[str, Loaded] = {}
+    given: dict[str, LoadedReport] = {}
     faults: list[Finding] = []
     notes: list[str] = []
     if len(paths) > MOST_GIVEN:
         said = f"{len(paths)} reports were given, and {MOST_GIVEN} are read at most"
-        faults.append(_unsure(str(paths[MOST_GIVEN]), said, "judge fewer models at a time", Place(path=str(paths[0]))))
+        faults.append(
+            _unsure(str(paths[MOST_GIVEN]), said, "judge fewer models at a time", FileLine(path=str(paths[0])))
+        )
     for path in paths[:MOST_GIVEN]:
         try:
             report = load(path, read_bounded(path, LARGEST_REPORT))
@@ -54,16 +56,16 @@ def open_docket(paths: Sequence[Path]) -> Docket:
         faults += found.above(report)
     followed = tuple(each for digest, each in found.known.items() if digest not in given)
     faults += [fault for report in (*given.values(), *followed) for fault in _lineage(report, found.known)]
-    return Docket(given=tuple(given.values()), followed=followed, faults=tuple(faults), notes=tuple(notes))
+    return ReportSet(given=tuple(given.values()), followed=followed, faults=tuple(faults), notes=tuple(notes))
 
 
 class _Ancestors:
     """Parents by their digests; a circle would need a digest that holds itself, so there is none."""
 
-    def __init__(self, known: dict[str, Loaded]) -> None:
+    def __init__(self, known: dict[str, LoadedReport]) -> None:
         self.known = known
 
-    def above(self, report: Loaded) -> Iterator[Finding]:
+    def above(self, report: LoadedReport) -> Iterator[Finding]:
         """Read what ``report`` builds on, and what that builds on; yields what is missing or changed."""
         waiting = [report]
         while waiting:
@@ -86,7 +88,7 @@ class _Ancestors:
                     waiting.append(found)
 
 
-def _parent(path: Path, digest: str, place: Place) -> Loaded | Finding:
+def _parent(path: Path, digest: str, place: FileLine) -> LoadedReport | Finding:
     """The report at ``path``, which is decoded only where its bytes are those that were meant."""
     try:
         data = read_bounded(path, LARGEST_REPORT)
@@ -102,7 +104,7 @@ def _parent(path: Path, digest: str, place: Place) -> Loaded | Finding:
         return _unsure(str(path), said, "use the privctl that wrote it, or a later one", place)
 
 
-def _lineage(report: Loaded, known: dict[str, Loaded]) -> Iterator[Finding]:
+def _lineage(report: LoadedReport, known: dict[str, LoadedReport]) -> Iterator[Finding]:
     """A step that made a model of another one must have read what a parent wrote, where all parents are at hand."""
     parents = [known.get(parent.digest) for parent in report.report.parents]
     if not report.makes or not parents or None in parents:
@@ -117,13 +119,13 @@ def _lineage(report: Loaded, known: dict[str, Loaded]) -> Iterator[Finding]:
             )
 
 
-def _unsure(subject: str, message: str, fix: str, place: Place) -> Finding:
+def _unsure(subject: str, message: str, fix: str, place: FileLine) -> Finding:
     return Finding(
         rule=CHAIN, outcome=GateOutcome.INCONCLUSIVE, subject=subject, message=message, fix=fix, place=place
     )  # fmt: skip
 
 
-def _broken(subject: str, message: str, place: Place) -> Finding:
+def _broken(subject: str, message: str, place: FileLine) -> Finding:
     return Finding(
         rule=CHAIN,
         outcome=GateOutcome.FAIL,
@@ -141,5 +143,5 @@ def _unread(path: Path, message: str) -> Finding:
         subject=str(path),
         message=message,
         fix="give the report as privctl wrote it",
-        place=Place(path=str(path)),
+        place=FileLine(path=str(path)),
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from privctl.domain.gate import Finding, GateOutcome, Place
+from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.domain.report import Artifact
-from privctl.gate.case import MODEL, Case
-from privctl.gate.files import Loaded
+from privctl.gate.case import MODEL, JudgedModel
+from privctl.gate.files import LoadedReport
 from privctl.gate.model import ModelAtHand
 from privctl.storage.folder import holds_weights
 
@@ -19,7 +19,7 @@ _READ = frozenset({"config", "tokenizer", "preprocessor", "companion"})
 _COPIES = "noise"
 
 
-def check(case: Case, model: ModelAtHand | None) -> Iterator[Finding]:
+def check(case: JudgedModel, model: ModelAtHand | None) -> Iterator[Finding]:
     """What differs between training, audits and the model at hand, and what lies in its folder without a report."""
     written = _written(case.makers)
     yield from _copied(case, written)
@@ -29,11 +29,11 @@ def check(case: Case, model: ModelAtHand | None) -> Iterator[Finding]:
         yield from _unlisted(case, written, model)
 
 
-def _written(reports: tuple[Loaded, ...]) -> dict[str, str]:
+def _written(reports: tuple[LoadedReport, ...]) -> dict[str, str]:
     return {_name(each): each.digest for report in reports for each in report.report.outputs if each.role == _WRITTEN}
 
 
-def _copied(case: Case, written: Mapping[str, str]) -> Iterator[Finding]:
+def _copied(case: JudgedModel, written: Mapping[str, str]) -> Iterator[Finding]:
     """A step that only adds noise must leave what lies beside the weights as the training wrote it."""
     before = _written(case.inherited)
     for report in case.makers:
@@ -46,7 +46,7 @@ def _copied(case: Case, written: Mapping[str, str]) -> Iterator[Finding]:
                 yield _finding(name, said, "run privctl noise on the folder as it was trained", report, i, "outputs")
 
 
-def _audited(report: Loaded, written: Mapping[str, str], model: ModelAtHand | None) -> Iterator[Finding]:
+def _audited(report: LoadedReport, written: Mapping[str, str], model: ModelAtHand | None) -> Iterator[Finding]:
     for i, artifact in enumerate(report.report.inputs):
         if artifact.role not in _READ:
             continue
@@ -61,7 +61,7 @@ def _audited(report: Loaded, written: Mapping[str, str], model: ModelAtHand | No
             yield _finding(name, said, "audit the folder that is released, unchanged", report, i, "inputs")
 
 
-def _unlisted(case: Case, written: Mapping[str, str], model: ModelAtHand) -> Iterator[Finding]:
+def _unlisted(case: JudgedModel, written: Mapping[str, str], model: ModelAtHand) -> Iterator[Finding]:
     for name in model.others:
         if name in written:
             continue
@@ -80,6 +80,6 @@ def _name(artifact: Artifact) -> str:
     return PurePosixPath(artifact.path).name
 
 
-def _finding(subject: str, message: str, fix: str, report: Loaded, i: int, side: str) -> Finding:
-    place: Place = report.place(side, i, "digest")
+def _finding(subject: str, message: str, fix: str, report: LoadedReport, i: int, side: str) -> Finding:
+    place: FileLine = report.place(side, i, "digest")
     return Finding(rule=MODEL, outcome=GateOutcome.FAIL, subject=subject, message=message, fix=fix, place=place)

@@ -7,11 +7,11 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.codec import decode
 from privctl.domain.errors import InputFault, PrivctlError
-from privctl.domain.gate import Place
+from privctl.domain.gate import FileLine
 from privctl.domain.report import PrivacyReport
-from privctl.gate.lines import Lines, Step
+from privctl.gate.lines import JsonLines, Step
+from privctl.reports.codec import decode
 from privctl.storage.reader import is_made_up
 
 #: The report of a model of 100,000 tensors has 25 MB.
@@ -19,17 +19,17 @@ LARGEST_REPORT = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedReport:
     """A report with the place it was read from and the digest of its bytes."""
 
     path: Path
-    lines: Lines
+    lines: JsonLines
     digest: str
     report: PrivacyReport
 
-    def place(self, *steps: Step) -> Place:
+    def place(self, *steps: Step) -> FileLine:
         """Where the value at ``steps`` (keys and positions) stands."""
-        return Place(path=str(self.path), line=self.lines.of(steps))
+        return FileLine(path=str(self.path), line=self.lines.of(steps))
 
     @property
     def makes(self) -> frozenset[str]:
@@ -86,10 +86,10 @@ def digest_of(data: bytes) -> str:
     return f"blake3:{blake3(data).hexdigest()}"
 
 
-def load(path: Path, data: bytes) -> Loaded:
+def load(path: Path, data: bytes) -> LoadedReport:
     """The report in ``data``, which was read from ``path``; raises InputFault where it is none."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise InputFault(f"{path} is not UTF-8 text") from None
-    return Loaded(path=path, lines=Lines(text), digest=digest_of(data), report=decode(text, str(path)))
+    return LoadedReport(path=path, lines=JsonLines(text), digest=digest_of(data), report=decode(text, str(path)))

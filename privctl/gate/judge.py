@@ -8,10 +8,10 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from privctl.domain.gate import Finding, GateJudgement, GateOutcome, Place
+from privctl.domain.gate import FileLine, Finding, GateJudgement, GateOutcome
 from privctl.gate import companions
-from privctl.gate.case import MODEL, Case, cases_of, not_at_hand, strangers
-from privctl.gate.chain import READABLE, Docket, open_docket
+from privctl.gate.case import MODEL, JudgedModel, cases_of, not_at_hand, strangers
+from privctl.gate.chain import READABLE, ReportSet, open_docket
 from privctl.gate.checks import CHECKS, RULES
 from privctl.gate.checks.steps import stopping
 from privctl.gate.model import ModelAtHand
@@ -27,9 +27,9 @@ def judge(paths: Sequence[Path], policy: Policy, model: ModelAtHand | None, now:
 
     Whatever is wrong with a report becomes a finding that keeps the gate from passing; nothing is raised for it.
     """
-    docket = open_docket(paths)
-    cases = cases_of(docket, model, now)
-    found = [*docket.faults, *_belief(docket, cases, policy, model, Place(path=str(paths[0])))]
+    report_set = open_docket(paths)
+    cases = cases_of(report_set, model, now)
+    found = [*report_set.faults, *_belief(report_set, cases, policy, model, FileLine(path=str(paths[0])))]
     for case in cases:
         for _, check in CHECKS.values():
             found += (replace(each, model=case.name) for each in check(case, policy))
@@ -37,7 +37,7 @@ def judge(paths: Sequence[Path], policy: Policy, model: ModelAtHand | None, now:
     findings, more = _bounded(covered)
     return GateJudgement(
         findings=findings,
-        notes=(*notes, *more, *docket.notes, *_notes(docket, cases, model)),
+        notes=(*notes, *more, *report_set.notes, *_notes(report_set, cases, model)),
         settings=policy.settings,
         models=tuple(case.name for case in cases),
         rules=tuple(RULES.values()),
@@ -45,17 +45,17 @@ def judge(paths: Sequence[Path], policy: Policy, model: ModelAtHand | None, now:
 
 
 def _belief(
-    docket: Docket, cases: Sequence[Case], policy: Policy, model: ModelAtHand | None, first: Place
+    report_set: ReportSet, cases: Sequence[JudgedModel], policy: Policy, model: ModelAtHand | None, first: FileLine
 ) -> Iterator[Finding]:
     """Whether the reports can be read and are about the model."""
-    if docket.given:
-        count = len(docket.given)
+    if report_set.given:
+        count = len(report_set.given)
         yield Finding(
             rule=READABLE,
             outcome=GateOutcome.PASS,
             subject="reports",
-            message=f"{count} report{'s' if count > 1 else ''} read, and {len(docket.followed)} that they build on",
-            place=docket.given[0].place(),
+            message=f"{count} report{'s' if count > 1 else ''} read, and {len(report_set.followed)} that they build on",
+            place=report_set.given[0].place(),
         )
     if not cases:
         yield _about(
@@ -77,7 +77,7 @@ def _belief(
                 "name it with --model",
                 policy.places.get("require_model", case.anchor),
             )
-    for report, about in strangers(docket, cases, model):
+    for report, about in strangers(report_set, cases, model):
         if about == "another model":
             outcome, fix = GateOutcome.FAIL, "give the reports of this model alone"
         elif about == "no model" and cases:
@@ -89,12 +89,12 @@ def _belief(
         yield from stopping(report, policy)
 
 
-def _about(outcome: GateOutcome, subject: str, message: str, fix: str, place: Place) -> Finding:
+def _about(outcome: GateOutcome, subject: str, message: str, fix: str, place: FileLine) -> Finding:
     return Finding(rule=MODEL, outcome=outcome, subject=subject, message=message, fix=fix, place=place)
 
 
-def _notes(docket: Docket, cases: Sequence[Case], model: ModelAtHand | None) -> Iterator[str]:
-    for report, about in strangers(docket, cases, model):
+def _notes(report_set: ReportSet, cases: Sequence[JudgedModel], model: ModelAtHand | None) -> Iterator[str]:
+    for report, about in strangers(report_set, cases, model):
         if about == "an earlier model of the chain":
             yield f"{report.path} is about an earlier model of the chain, so what it found does not count here"
     for case in cases:

@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
-from privctl.gate.files import Loaded
+from privctl.gate.files import LoadedReport
 
 #: Steps that read no data, and the roles of what they make a model of.
 _NO_DATA = {"noise": ("model",), "replay": ("updates",)}
 
 
-class Kin:
+class RelatedReports:
     """All reports of one judgement by what they read and wrote."""
 
-    def __init__(self, everything: Iterable[Loaded]) -> None:
-        self._by_digest: dict[str, Loaded] = {}
+    def __init__(self, everything: Iterable[LoadedReport]) -> None:
+        self._by_digest: dict[str, LoadedReport] = {}
         self._order: dict[str, int] = {}
-        self._makers: dict[frozenset[str], list[Loaded]] = defaultdict(list)
-        self._lookers: dict[frozenset[str], list[Loaded]] = defaultdict(list)
-        self._children: dict[str, list[Loaded]] = defaultdict(list)
-        self._givers: dict[str, list[Loaded]] = defaultdict(list)
-        self._writers: dict[str, list[Loaded]] = defaultdict(list)
+        self._makers: dict[frozenset[str], list[LoadedReport]] = defaultdict(list)
+        self._lookers: dict[frozenset[str], list[LoadedReport]] = defaultdict(list)
+        self._children: dict[str, list[LoadedReport]] = defaultdict(list)
+        self._givers: dict[str, list[LoadedReport]] = defaultdict(list)
+        self._writers: dict[str, list[LoadedReport]] = defaultdict(list)
         for report in everything:
             self._by_digest[report.digest] = report
             self._order[report.digest] = len(self._order)
@@ -38,19 +38,19 @@ class Kin:
             for digest in dict.fromkeys(a.digest for a in report.report.outputs):
                 self._writers[digest].append(report)
 
-    def makers(self, digests: frozenset[str]) -> tuple[Loaded, ...]:
+    def makers(self, digests: frozenset[str]) -> tuple[LoadedReport, ...]:
         """The reports of steps that wrote exactly these weights."""
         return tuple(self._makers.get(digests, ()))
 
-    def released_by(self, start: tuple[Loaded, ...]) -> tuple[Loaded, ...]:
+    def released_by(self, start: tuple[LoadedReport, ...]) -> tuple[LoadedReport, ...]:
         """The reports whose outputs ``start``, and so on upwards, made their models of and of nothing else."""
         return _closure(start, self._released_by)
 
-    def before(self, start: tuple[Loaded, ...]) -> tuple[Loaded, ...]:
+    def before(self, start: tuple[LoadedReport, ...]) -> tuple[LoadedReport, ...]:
         """The reports that ``start`` builds on, or whose weights or updates it read, and so on upwards."""
         return _closure(start, self._before)
 
-    def looks(self, digests: frozenset[str], history: tuple[Loaded, ...]) -> tuple[Loaded, ...]:
+    def looks(self, digests: frozenset[str], history: tuple[LoadedReport, ...]) -> tuple[LoadedReport, ...]:
         """The reports that read these very weights, or only reports of their past."""
         past = {each.digest: None for each in (*history, *self._lookers.get(digests, ()))}
         looked = [each for each in self._lookers.get(digests, ()) if not each.makes]
@@ -58,7 +58,7 @@ class Kin:
         looked += [each for digest, each in above.items() if digest not in past]
         return tuple(sorted(looked, key=lambda each: self._order[each.digest]))
 
-    def _released_by(self, report: Loaded) -> Iterator[Loaded]:
+    def _released_by(self, report: LoadedReport) -> Iterator[LoadedReport]:
         """Who made everything that ``report`` made its model of."""
         roles = _NO_DATA.get(report.report.step, ())
         read = {a.digest for a in report.report.inputs if a.role in roles}
@@ -66,7 +66,7 @@ class Kin:
             if read <= {a.digest for a in other.report.outputs}:
                 yield other
 
-    def _before(self, report: Loaded) -> Iterator[Loaded]:
+    def _before(self, report: LoadedReport) -> Iterator[LoadedReport]:
         for parent in report.report.parents:
             if parent.digest in self._by_digest:
                 yield self._by_digest[parent.digest]
@@ -74,7 +74,9 @@ class Kin:
             yield from (other for other in self._givers.get(digest, ()) if other is not report)
 
 
-def _closure(start: tuple[Loaded, ...], above: Callable[[Loaded], Iterator[Loaded]]) -> tuple[Loaded, ...]:
+def _closure(
+    start: tuple[LoadedReport, ...], above: Callable[[LoadedReport], Iterator[LoadedReport]]
+) -> tuple[LoadedReport, ...]:
     """What lies above ``start``, itself left out."""
     found = {each.digest: each for each in start}
     begun = set(found)

@@ -14,7 +14,7 @@ _BLANK = re.compile(r"[ \t\n\r]*")
 _DECODER = json.JSONDecoder()
 
 
-class Lines:
+class JsonLines:
     """The lines of a text that is valid JSON. Every list and object on the way is gone through once, when needed."""
 
     def __init__(self, text: str) -> None:
@@ -25,7 +25,7 @@ class Lines:
     def of(self, steps: Sequence[Step]) -> int:
         """The line, from 1, of the value that ``steps`` lead to, or of the last one on the way that is there.
 
-        ``Lines('{"a":\\n [1,\\n 2]}').of(["a", 1])`` is 3.
+        ``JsonLines('{"a":\\n [1,\\n 2]}').of(["a", 1])`` is 3.
         """
         at = self._skip(0)
         for step in steps:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from privctl.domain.errors import UsageFault
-from privctl.domain.gate import Place, Rule, Setting
+from privctl.domain.gate import FileLine, PolicySetting, Rule
 from privctl.domain.guarantee import Adjacency, Notion, PrivacyUnit, Scope, Status
 from privctl.domain.verdict import Outcome
 from privctl.gate.files import read_bounded
@@ -55,8 +55,8 @@ class Policy:
     require_signer: tuple[str, ...] = ()
     recompute: bool = True
     waivers: tuple[Waiver, ...] = ()
-    settings: tuple[Setting, ...] = ()
-    places: Mapping[str, Place] = field(default_factory=dict)
+    settings: tuple[PolicySetting, ...] = ()
+    places: Mapping[str, FileLine] = field(default_factory=dict)
 
 
 def read_policy(
@@ -69,8 +69,8 @@ def read_policy(
     """
     found, table, text = _table(path)
     values: dict[str, Any] = {}
-    settings: dict[str, Setting] = {}
-    places: dict[str, Place] = {}
+    settings: dict[str, PolicySetting] = {}
+    places: dict[str, FileLine] = {}
     waivers: tuple[Waiver, ...] = ()
     for name, raw in table.items():
         where = f"{name} in {found}"
@@ -80,14 +80,14 @@ def read_policy(
         if name not in KEYS:
             raise UsageFault(f"{found} has the unknown key {shown(name)}; {nearest(name, [*KEYS, _WAIVER])}")
         values[name] = _read(where, KEYS[name].read, raw)
-        place = Place(path=str(found), line=_line_of(name, text))
-        settings[name] = Setting(key=name, value=_said(values[name]), source=f"{place.path}:{place.line}")
+        place = FileLine(path=str(found), line=_line_of(name, text))
+        settings[name] = PolicySetting(key=name, value=_said(values[name]), source=f"{place.path}:{place.line}")
         places[name] = place
     for source, given in (("environment", _variables(environment)), ("flag", flags)):
         for name, raw_text in given.items():
             label = f"{_PREFIX}{name.upper()}" if source == "environment" else f"--{name.replace('_', '-')}"
             values[name] = _read(label, KEYS[name].read, KEYS[name].text(raw_text))
-            settings[name] = Setting(key=name, value=_said(values[name]), source=label)
+            settings[name] = PolicySetting(key=name, value=_said(values[name]), source=label)
             places.pop(name, None)
     if not any(KEYS[name].demand and value is not False for name, value in values.items()):
         raise UsageFault(

@@ -42,7 +42,7 @@ _REACH = 6.7
 _LEAST, _MOST = 2.0**-100, 2.0**100
 
 
-class Bits(Protocol):
+class BlockBits(Protocol):
     """The random bits of one block of noise; each method gives the same ones whenever it is asked."""
 
     def leading(self, count: int, zeros: memoryview, out: bytearray) -> NDArray[np.int32]:
@@ -58,7 +58,7 @@ class Bits(Protocol):
         ...
 
 
-class Scratch:
+class BlockBuffers:
     """One thread's working memory for blocks of up to ``block`` values, small enough to stay in its cache."""
 
     def __init__(self, block: int) -> None:
@@ -100,8 +100,8 @@ def release(
     values: NDArray[np.floating],
     stddevs: Sequence[float],
     outputs: Sequence[NDArray[np.floating]],
-    bits: Sequence[Bits],
-    scratch: Scratch,
+    bits: Sequence[BlockBits],
+    scratch: BlockBuffers,
 ) -> None:
     """Write into each of ``outputs`` (n,) ``values`` (n,) plus noise of its standard deviation, on its own grid.
 
@@ -121,8 +121,8 @@ def _quickly(
     values: NDArray[np.floating],
     stddevs: Sequence[float],
     outputs: Sequence[NDArray[np.floating]],
-    bits: Sequence[Bits],
-    scratch: Scratch,
+    bits: Sequence[BlockBits],
+    scratch: BlockBuffers,
 ) -> bool:
     """``release`` by float32, those refined that need it; False, with ``values`` as they were, where it cannot."""
     count, only = len(values), len(stddevs) == 1
@@ -166,7 +166,7 @@ def _round(
     step: float,
     error: float,
     whole: NDArray[np.float32],
-    scratch: Scratch,
+    scratch: BlockBuffers,
 ) -> NDArray[np.intp] | None:
     """Fill ``whole`` with the nearest integers to (values + noise unit) / step; returns where that may be wrong.
 
@@ -212,7 +212,7 @@ def _exactly(
     stddevs: Sequence[float],
     outputs: Sequence[NDArray[np.floating]],
     words: Sequence[NDArray[np.int32]],
-    bits: Sequence[Bits],
+    bits: Sequence[BlockBits],
 ) -> None:
     """``release`` by float64: pair i of ``words`` makes the noise of values i and len(pairs) + i."""
     count = len(values)

@@ -82,7 +82,7 @@ class NoiseSource:
             raise ValueError(f"there are {len(values)} values; a block has {BLOCK}")
         if values.dtype not in (np.float32, np.float64):
             raise ValueError(f"values are {values.dtype}; noise is added to float32 or float64")
-        keystreams = [_Place(self, stream, block) for stream in streams]
+        keystreams = [_BlockKeystream(self, stream, block) for stream in streams]
         gridded.release(values, stddevs, outputs, keystreams, self._scratch())
 
     def words(self, stream: int, block: int, count: int) -> NDArray[np.uint64]:
@@ -100,14 +100,14 @@ class NoiseSource:
         nonce = ((lane << 40 | stream) << 48 | block).to_bytes(12, "big")
         return Cipher(algorithms.AES(self._key), modes.GCM(nonce)).encryptor()
 
-    def _scratch(self) -> gridded.Scratch:
+    def _scratch(self) -> gridded.BlockBuffers:
         if not hasattr(self._local, "scratch"):
-            self._local.scratch = gridded.Scratch(BLOCK)
-        scratch: gridded.Scratch = self._local.scratch
+            self._local.scratch = gridded.BlockBuffers(BLOCK)
+        scratch: gridded.BlockBuffers = self._local.scratch
         return scratch
 
 
-class _Place:
+class _BlockKeystream:
     """The keystream of one block of one stream; see ``gridded.Bits``."""
 
     def __init__(self, source: NoiseSource, stream: int, block: int) -> None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privctl.codec import decode_value, encode_value, parse_json
 from privctl.domain.checks import at_least, positive
 from privctl.domain.errors import InputFault
-from privctl.reports import POINTER
+from privctl.reports.codec import decode_value, encode_value, parse_json
+from privctl.reports.files import POINTER
 from privctl.storage.arrays import read_arrays, write_arrays
 from privctl.storage.reader import SafetensorsFile
 
@@ -53,7 +53,7 @@ class Form(StrEnum):
     PAIRWISE = "pairwise"
 
 
-class Calibration(StrEnum):
+class ProtectionCalibration(StrEnum):
     """What the noise was chosen by.
 
     ``CURVE``: a secret's posterior by the whole trade-off curve, or by Fano's inequality where that is sharper.
@@ -83,7 +83,7 @@ class PlanFacts:
     noise_multiplier: float
     form: Form
     cap: float | None
-    calibration: Calibration = Calibration.FANO
+    calibration: ProtectionCalibration = ProtectionCalibration.FANO
     fano_noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class PlanFacts:
             at_least(name, getattr(self, name), 1)
         for name in ("batch_size", "noise_multiplier"):
             positive(name, getattr(self, name))
-        if self.calibration is Calibration.CURVE and self.form is not Form.REFERENCE:
+        if self.calibration is ProtectionCalibration.CURVE and self.form is not Form.REFERENCE:
             raise ValueError("calibration by the curve goes with the reference form only")
 
 

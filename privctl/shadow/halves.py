@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privctl.domain.events import Batches
-from privctl.parallel import Crew
-from privctl.retrain.adapt import adapted, merged
-from privctl.shadow.pool import Pool
-from privctl.training.batches import Passes
-from privctl.training.loop import Trainer
+from privctl.parallel import Workers
+from privctl.shadow.pool import ShadowPool
+from privctl.train.adapters import adapted, merged
+from privctl.train.loop import Trainer
+from privctl.train.sampling import Passes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Half:
+class HalfBatches:
     """The ``included`` [records] ones of each batch of ``stream``; a BatchSource."""
 
     stream: Passes
@@ -39,14 +39,18 @@ class Half:
         return chosen[self.included[chosen]]
 
 
-def stream_of(pool: Pool) -> Passes:
+def stream_of(pool: ShadowPool) -> Passes:
     """Batches of the whole pool, twice as large as those asked for: a model meets its own half of each."""
     training = pool.request.training
     return Passes(len(pool.records), min(2 * training.batch_size, len(pool.records)), training.seed)
 
 
 def train_one(
-    pool: Pool, network: nn.Module, included: NDArray[np.bool_], device: torch.device, advance: Callable[[int], None]
+    pool: ShadowPool,
+    network: nn.Module,
+    included: NDArray[np.bool_],
+    device: torch.device,
+    advance: Callable[[int], None],
 ) -> nn.Module:
     """The ``network`` trained on its half. Raises InputFault where the training diverges."""
     model = pool.request.training.model
@@ -56,9 +60,9 @@ def train_one(
         task=pool.task,
         recipe=pool.recipe,
         clipping=None,
-        batches=Half(stream_of(pool), included),
+        batches=HalfBatches(stream_of(pool), included),
         noise=None,
-        crew=Crew(),
+        workers=Workers(),
         device=device,
         advance=advance,
     ).run()

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privctl.data import Record
-from privctl.datasets.images import ImageSet, read_images
-from privctl.datasets.labels import labels_of
-from privctl.datasets.texts import TextRecord, read_texts
+from privctl.data.images import ImageSet, read_images
+from privctl.data.labels import labels_of
+from privctl.data.records import Record
+from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.models import hushed, read_config
-from privctl.retrain.budget import recipe_for
-from privctl.retrain.prepare import choose_trained
-from privctl.retrain.request import RetrainRequest
-from privctl.training.recipe import Recipe
-from privctl.training.tasks.base import Task, TaskName
-from privctl.training.tasks.encoding import Long, TextOptions
-from privctl.training.tasks.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training
-from privctl.training.tasks.make import image_task, text_task
-from privctl.training.tasks.vocabulary import Vocabulary, vocabulary_from_file
+from privctl.models.encoding import Long, TextOptions
+from privctl.models.language import hushed, read_config
+from privctl.models.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training
+from privctl.models.tasks.base import Task, TaskName
+from privctl.models.tasks.make import image_task, text_task
+from privctl.models.vocabulary import Vocabulary, vocabulary_from_file
+from privctl.train.budget import recipe_for
+from privctl.train.prepare import choose_trained
+from privctl.train.request import RetrainRequest
+from privctl.train.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +51,7 @@ class ShadowRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class ShadowPool:
     """Distinct records, the task they are for, and how each model is trained on its half of them.
 
     ``digests`` [records, 16] uint8 are what the records are known by; ``repeated`` records were left out.
@@ -62,7 +62,7 @@ class Pool:
     task: Task
     records: tuple[Record, ...]
     digests: NDArray[np.uint8]
-    recipe: Recipe
+    recipe: TrainingSettings
     labels: tuple[str, ...]
     vocabulary: Vocabulary | None
     start_is_checkpoint: bool
@@ -78,7 +78,7 @@ class Pool:
         return f"blake2b:{hashlib.blake2b(self.digests.tobytes(), digest_size=16).hexdigest()}"
 
 
-def read_pool(request: ShadowRequest) -> Pool:
+def read_pool(request: ShadowRequest) -> ShadowPool:
     """Read the data and decide every setting; nothing is written. Raises PrivctlError for whatever does not fit."""
     _check(request)
     vocabulary = request.training.model.vocabulary
@@ -90,7 +90,7 @@ def read_pool(request: ShadowRequest) -> Pool:
     labels = _labels(request, [record.label or "" for record in records])
     first = _start(request, labels, made, 0)
     recipe, _ = recipe_for(request.training, len(records) // 2)
-    return Pool(
+    return ShadowPool(
         request=request,
         task=task_for(first),
         records=tuple(records),

@@ -27,24 +27,24 @@ from audits.membership.shadows import (
     weights_digest,
     write_shadow,
 )
-from audits.scoring.book import make_book, plan
-from audits.scoring.subject import Subject, subject_of
-from audits.scoring.table import FIELDS
+from audits.scores.scorer import make_book, plan
+from audits.scores.subject import AuditedModel, subject_of
+from audits.scores.table import FIELDS
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.report import Artifact, PrivacyReport, TensorDigest
-from privctl.models import CONFIG_NAME, TOKENIZER_FILES, LanguageModel, choose_device
-from privctl.progress import Advance
-from privctl.reports import file_artifact, now, versions, write_report
+from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel, choose_device
+from privctl.models.loading import TrainingModel
+from privctl.reports.files import file_artifact, now, versions, write_report
 from privctl.shadow.halves import train_one
-from privctl.shadow.pool import Pool, ShadowRequest, read_pool
+from privctl.shadow.pool import ShadowPool, ShadowRequest, read_pool
 from privctl.shadow.stacked import train_together
+from privctl.show.progress import Advance
 from privctl.storage.atomic import writing
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import open_checkpoint
-from privctl.training.release import report_path, save_network
-from privctl.training.tasks.loading import TrainingModel
-from privctl.training.tensors import named_tensors
-from privctl.training.witness import witness_of
+from privctl.train.released_model import report_path, save_network
+from privctl.train.reload_check import witness_of
+from privctl.train.tensors import named_tensors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -107,7 +107,7 @@ def _finished(folder: Path, settings: dict[str, Any]) -> set[int]:
     return found
 
 
-def _at_once(pool: Pool, network: nn.Module, device: torch.device, left: int) -> int:
+def _at_once(pool: ShadowPool, network: nn.Module, device: torch.device, left: int) -> int:
     """How many models to train together. Raises UsageFault where that was asked for and cannot be."""
     training, asked = pool.request.training, pool.request.vectorize
     obstacles = {
@@ -128,7 +128,7 @@ def _at_once(pool: Pool, network: nn.Module, device: torch.device, left: int) ->
 
 
 def _trained(
-    pool: Pool, group: Sequence[int], device: torch.device, advance: Callable[[float], None]
+    pool: ShadowPool, group: Sequence[int], device: torch.device, advance: Callable[[float], None]
 ) -> Iterator[tuple[int, TrainingModel, nn.Module]]:
     """The models of ``group`` as they come, together where that can be done."""
     records = len(pool.records)
@@ -146,7 +146,12 @@ def _trained(
 
 
 def _keep(
-    pool: Pool, index: int, model: TrainingModel, network: nn.Module, settings: dict[str, Any], device: torch.device
+    pool: ShadowPool,
+    index: int,
+    model: TrainingModel,
+    network: nn.Module,
+    settings: dict[str, Any],
+    device: torch.device,
 ) -> None:
     """Score the pool by a trained model and write the scores; they come last, as their file says that all is done."""
     folder = pool.request.training.output
@@ -166,7 +171,7 @@ def _keep(
     )
 
 
-def _scores(pool: Pool, subject: Subject, index: int) -> NDArray[np.float64]:
+def _scores(pool: ShadowPool, subject: AuditedModel, index: int) -> NDArray[np.float64]:
     """The mean log-probability of each record, NaN where there is nothing to predict."""
     rows = subject.rows(pool.records).rows
     counts = subject.scorer.counts(rows)
@@ -183,7 +188,9 @@ def _scores(pool: Pool, subject: Subject, index: int) -> NDArray[np.float64]:
     return found
 
 
-def _subject(pool: Pool, model: TrainingModel, device: torch.device, network: nn.Module | None = None) -> Subject:
+def _subject(
+    pool: ShadowPool, model: TrainingModel, device: torch.device, network: nn.Module | None = None
+) -> AuditedModel:
     """The model as an audit would see it."""
     training = pool.request.training
     path = training.model.path
@@ -198,7 +205,7 @@ def _subject(pool: Pool, model: TrainingModel, device: torch.device, network: nn
     return subject_of(str(training.task), seen, max_length=training.data.max_length, resize=training.data.resize)
 
 
-def _settings(pool: Pool, subject: Subject) -> dict[str, Any]:
+def _settings(pool: ShadowPool, subject: AuditedModel) -> dict[str, Any]:
     """What all models of a folder share, as JSON keeps it."""
     training, recipe = pool.request.training, pool.recipe
     unsaid = {"method", "micro_tokens", "micro_examples", "clip_norm", "noise_multiplier"}
@@ -223,7 +230,7 @@ def _settings(pool: Pool, subject: Subject) -> dict[str, Any]:
     }
 
 
-def _start_files(pool: Pool) -> list[Artifact]:
+def _start_files(pool: ShadowPool) -> list[Artifact]:
     """The files that the models begin with."""
     training = pool.request.training
     path, place = training.model.path, training.output / REPORT_NAME
@@ -256,7 +263,7 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return raw
 
 
-def _save(pool: Pool, index: int, model: TrainingModel, network: nn.Module, settings: dict[str, Any]) -> None:
+def _save(pool: ShadowPool, index: int, model: TrainingModel, network: nn.Module, settings: dict[str, Any]) -> None:
     """Keep the weights too."""
     output = pool.request.training.output / f"shadow-{index:04d}"
     # an interrupted run may have left them without their scores
@@ -276,7 +283,7 @@ def _save(pool: Pool, index: int, model: TrainingModel, network: nn.Module, sett
     save_network(network, model.companion, output, describe, witness=witness, force=report_path(output).exists())
 
 
-def _report(pool: Pool, settings: dict[str, Any]) -> PrivacyReport:
+def _report(pool: ShadowPool, settings: dict[str, Any]) -> PrivacyReport:
     request = pool.request
     place = request.training.output / REPORT_NAME
     paths = sorted(request.training.output.glob("shadow-*.scores.safetensors"))

@@ -20,10 +20,10 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from privctl.domain.errors import InputFault
 from privctl.domain.mechanism import Optimizer
+from privctl.models.tasks.base import Task
 from privctl.shadow.halves import stream_of
-from privctl.shadow.pool import Pool
-from privctl.training.recipe import Recipe
-from privctl.training.tasks.base import Task
+from privctl.shadow.pool import ShadowPool
+from privctl.train.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +35,7 @@ _CLOSE = 1e-3
 
 
 def train_together(
-    pool: Pool,
+    pool: ShadowPool,
     networks: Sequence[nn.Module],
     included: NDArray[np.bool_],
     device: torch.device,
@@ -63,7 +63,7 @@ class _Stack:
     """The stacked parameters of several networks, and steps on them."""
 
     def __init__(
-        self, pool: Pool, networks: Sequence[nn.Module], included: NDArray[np.bool_], device: torch.device
+        self, pool: ShadowPool, networks: Sequence[nn.Module], included: NDArray[np.bool_], device: torch.device
     ) -> None:
         parameters, self._buffers = stack_module_state(list(networks))
         chosen = {name for name, parameter in networks[0].named_parameters() if parameter.requires_grad}
@@ -175,7 +175,7 @@ class _Stack:
         return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(named.items(), found, strict=True)}
 
 
-def _optimizer(parameters: Sequence[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
+def _optimizer(parameters: Sequence[nn.Parameter], recipe: TrainingSettings) -> torch.optim.Optimizer:
     """Torch's own rule; decoupled weight decay of gradient descent is left to ``_Stack.step``."""
     if recipe.optimizer in (Optimizer.SGD, Optimizer.MOMENTUM):
         return torch.optim.SGD(parameters, lr=recipe.learning_rate, momentum=recipe.momentum)

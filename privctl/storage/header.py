@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from privctl.codec import parse_json, shown
 from privctl.domain.errors import InputFault
+from privctl.reports.codec import parse_json, shown
 
 #: Bits of one element, by the format's dtype names.
 DTYPE_BITS: dict[str, int] = {

@@ -41,7 +41,7 @@ class Rename:
         if self.replaces and not self.kept.exists():
             os.link(self.place, self.kept)
 
-    def carry_out(self) -> None:
+    def run_training(self) -> None:
         """Rename, where that has not happened yet."""
         if not os.path.lexists(self.temporary):
             return
@@ -133,7 +133,7 @@ def _finish(path: Path) -> None:
         renames = list(_listed(path.parent, os.read(fd, _MOST_BYTES)))
         for rename in renames if path.suffix == ".commit" else reversed(renames):
             if path.suffix == ".commit":
-                rename.carry_out()
+                rename.run_training()
             else:
                 rename.take_back()
         _clear(path, renames)

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from privctl.codec import parse_json
 from privctl.domain.errors import InputFault, IoFault
+from privctl.reports.codec import parse_json
 from privctl.storage.header import Header, TensorInfo, header_length, parse_header
 from privctl.storage.journal import recover
 

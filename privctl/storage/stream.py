@@ -86,7 +86,7 @@ def rewrite(
     ``headers[i]`` is output i's; it must describe the source's tensors in the source's order. ``advance`` is called
     with bytes read, one thread at a time. The first error of any worker is raised here.
     """
-    run = _Run(source, pending, headers, transform, advance)
+    run = _RewriteRun(source, pending, headers, transform, advance)
     with ThreadPoolExecutor(threads, thread_name_prefix="rewrite") as pool:
         workers = [pool.submit(run.work) for _ in range(threads)]
         try:
@@ -127,7 +127,7 @@ class _Turns:
             self._changed.notify_all()
 
 
-class _Run:
+class _RewriteRun:
     """What the workers of one rewrite share."""
 
     def __init__(

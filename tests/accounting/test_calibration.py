@@ -6,7 +6,7 @@ import re
 import pytest
 
 from privctl.accounting import gaussian
-from privctl.accounting.calibration import LEAST, MOST, noise_multiplier_for
+from privctl.accounting.calibrate import LEAST, MOST, noise_multiplier_for
 from privctl.accounting.ledger import epsilon_bound, epsilon_floor
 from privctl.accounting.published import clt_noise_multiplier
 from privctl.domain.events import Batches, Ledger, RandomizedResponse, SampledGaussian, SecretMixture

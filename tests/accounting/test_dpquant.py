@@ -13,12 +13,12 @@ from privctl.accounting.ledger import epsilon_bound
 from privctl.accounting.published_measurements import aggregate_ledger, claimed_ledger
 from privctl.domain.errors import UsageFault
 from privctl.domain.events import Ledger, SampledGaussian
-from privctl.retrain.budget import ledger_of, recipe_for
-from privctl.retrain.dpquant.measurements import measurements_of
-from privctl.retrain.request import BudgetRequest, DataRequest, DpquantRequest, ModelRequest, RetrainRequest
-from privctl.training.dpquant.schedule import LayerMode
-from privctl.training.quantized import FormatName
-from privctl.training.recipe import Method
+from privctl.train.budget import ledger_of, recipe_for
+from privctl.train.methods.dpquant.measurements import measurements_of
+from privctl.train.methods.dpquant.schedule import LayerMode
+from privctl.train.quantized import FormatName
+from privctl.train.request import BudgetRequest, DataRequest, DpquantRequest, ModelRequest, RetrainRequest
+from privctl.train.settings import TrainingMethod
 
 EXAMPLES, BATCH, DELTA = 50_000, 1024, 1e-5
 RATE = BATCH / EXAMPLES
@@ -72,7 +72,7 @@ def test_the_claim_and_what_follows_for_it() -> None:
 def request(tmp_path: Path, *, epsilon: float | None = 3.0, batch: int = 200, **asked: Any) -> RetrainRequest:
     budget = BudgetRequest(epsilon=epsilon, noise_multiplier=None if epsilon else 1.0, delta=DELTA)
     return RetrainRequest(
-        method=Method.DPQUANT,
+        method=TrainingMethod.DPQUANT,
         model=ModelRequest(path=tmp_path),
         data=DataRequest(train=tmp_path),
         budget=budget,
@@ -123,7 +123,7 @@ def test_other_ways_measure_nothing(mode: LayerMode, tmp_path: Path) -> None:
     asked = request(tmp_path, layers=mode)
     recipe, _ = recipe_for(asked, 2000)
     assert measurements_of(asked, 2000, recipe.steps, recipe.sample_rate) is None
-    plain, _ = recipe_for(replace(asked, method=Method.DP_SGD, dpquant=None), 2000)
+    plain, _ = recipe_for(replace(asked, method=TrainingMethod.DP_SGD, dpquant=None), 2000)
     assert recipe.noise_multiplier == plain.noise_multiplier
 
 

@@ -11,12 +11,18 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from privctl.accounting import ledger, risk
-from privctl.accounting.many_curves import Book, KeptByCurve, curve_bounds, fano_bounds, least_noise_by_curve
-from privctl.accounting.many_laws import raised
-from privctl.accounting.many_secrets import informations
 from privctl.accounting.poisson_binomial import poisson_binomial
-from privctl.accounting.secret_curves import COARSE, FINE, Curve, curve_of, largest, tails_of_law
-from privctl.accounting.secrets import binary_kl, curve_posterior, posterior_bound
+from privctl.accounting.secrets.batched import informations
+from privctl.accounting.secrets.fano import binary_kl, curve_posterior, posterior_bound
+from privctl.accounting.secrets.loss_laws import raised
+from privctl.accounting.secrets.one_curve import COARSE, FINE, Curve, curve_of, largest, tails_of_law
+from privctl.accounting.secrets.posterior_curves import (
+    KeptByCurve,
+    SecretMemberships,
+    curve_bounds,
+    fano_bounds,
+    least_noise_by_curve,
+)
 from privctl.domain.events import Ledger, SecretMixture
 
 Floats = NDArray[np.float64]
@@ -37,10 +43,10 @@ NOISES = [
 ]
 
 
-def book(secrets: Sequence[Sequence[float]], priors: float | Sequence[float], steps: int) -> Book:
+def book(secrets: Sequence[Sequence[float]], priors: float | Sequence[float], steps: int) -> SecretMemberships:
     """A book whose secrets share no record."""
     starts = np.cumsum([0, *map(len, secrets)])
-    return Book(
+    return SecretMemberships(
         starts=starts,
         records=np.arange(starts[-1]),
         probabilities=np.array([p for secret in secrets for p in secret], np.float64),
@@ -49,7 +55,7 @@ def book(secrets: Sequence[Sequence[float]], priors: float | Sequence[float], st
     )
 
 
-def least(held: Book, targets: Floats) -> KeptByCurve:
+def least(held: SecretMemberships, targets: Floats) -> KeptByCurve:
     budgets = np.array([binary_kl(p, r) for p, r in zip(targets.tolist(), held.priors.tolist(), strict=True)])
     given = (held.starts, held.records, held.probabilities)
     return least_noise_by_curve(held, targets, budgets, lambda sigma: informations(*given, sigma, held.steps))
@@ -81,7 +87,7 @@ def test_against_published_figures() -> None:
     assert 0.0848 < found < 0.0851
     assert posterior_bound(event, 0.01) == pytest.approx(0.2, abs=1e-4)
     (below,) = ledger.composed(Ledger(events=(event,)), None, order=0, lower=True)
-    assert risk.Lines(*below.profile()).true_positive_rate(0.01) - 1e-4 < found
+    assert risk.PiecewiseTradeOff(*below.profile()).true_positive_rate(0.01) - 1e-4 < found
     assert curve_posterior(SecretMixture(probabilities=(0.0,), noise_multiplier=1, steps=1), 0.01) == 0.01
 
 
@@ -181,7 +187,7 @@ def test_the_least_noise_of_one_secret(
     assert float((np.exp(losses) * prior + deltas).min()) > target
 
 
-def many(count: int, seed: int) -> tuple[Book, Floats]:
+def many(count: int, seed: int) -> tuple[SecretMemberships, Floats]:
     """Secrets of all sizes, some never drawn, at three priors and many targets."""
     random = np.random.default_rng(seed)
     rates = [random.lognormal(-6.5, 1, random.integers(1, 60)).clip(0, 0.5).tolist() for _ in range(count)]
@@ -190,7 +196,7 @@ def many(count: int, seed: int) -> tuple[Book, Floats]:
     return book(rates, priors, 400), priors + (0.7 - priors) * random.uniform(0.02, 0.9, count)
 
 
-def own_bounds(held: Book, sigma: float) -> Floats:
+def own_bounds(held: SecretMemberships, sigma: float) -> Floats:
     """By each secret's own law."""
     found = []
     for first, last, prior in zip(held.starts[:-1], held.starts[1:], held.priors, strict=True):
@@ -217,8 +223,8 @@ def test_every_one_of_many_secrets_is_kept_and_one_just() -> None:
 def test_groups_that_are_too_coarse_are_halved_or_given_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     held, targets = many(40, 1)
     exact = least(held, targets).noise_multiplier
-    monkeypatch.setattr("privctl.accounting.many_curves._HALVED", 0)
-    monkeypatch.setattr("privctl.accounting.many_curves._ALIKE", 3.0)
+    monkeypatch.setattr("privctl.accounting.secrets.posterior_curves._HALVED", 0)
+    monkeypatch.setattr("privctl.accounting.secrets.posterior_curves._ALIKE", 3.0)
     coarse = least(held, targets)
     assert exact <= coarse.noise_multiplier * (1 + 1e-6)
     assert (own_bounds(held, coarse.noise_multiplier) <= targets * (1 + 1e-4)).all()
@@ -261,4 +267,4 @@ def test_out_of_range(change: dict[str, object], named: str) -> None:
              "priors": np.array([0.1]), "steps": 1}  # fmt: skip
     changed = {k: np.array(v) if isinstance(v, list) else v for k, v in change.items()}
     with pytest.raises(ValueError, match=named):
-        Book(**(given | changed))  # type: ignore[arg-type]
+        SecretMemberships(**(given | changed))  # type: ignore[arg-type]

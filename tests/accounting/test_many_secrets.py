@@ -9,12 +9,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from privctl.accounting import many_laws, many_mixtures, many_secrets
-from privctl.accounting.many_laws import law_blocks
-from privctl.accounting.many_secrets import informations, least_noise
 from privctl.accounting.mixtures import kl, replace_kl
 from privctl.accounting.poisson_binomial import poisson_binomial
-from privctl.accounting.secrets import binary_kl, noise_multiplier_for
+from privctl.accounting.secrets import (
+    batched as many_secrets,
+)
+from privctl.accounting.secrets import (
+    loss_laws as many_laws,
+)
+from privctl.accounting.secrets import (
+    mixtures as many_mixtures,
+)
+from privctl.accounting.secrets.batched import informations, least_noise
+from privctl.accounting.secrets.fano import binary_kl, noise_multiplier_for
+from privctl.accounting.secrets.loss_laws import law_blocks
 
 Book = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from privctl.accounting.ledger import epsilon_floor
-from privctl.accounting.methods import METHODS, TIGHT, Method, adjacency_for, least_noise, methods_for
+from privctl.accounting.methods import METHODS, TIGHT, AccountingMethod, adjacency_for, least_noise, methods_for
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Adjacency
 
@@ -67,7 +67,7 @@ ROWS += [("tight", method, batches) for batches, method in TIGHT.items()]
 @pytest.mark.parametrize(("name", "method", "batches"), ROWS)
 @pytest.mark.parametrize(("noise", "rate", "steps", "delta"), SETTINGS)
 def test_bounds_are_never_below_the_floor(
-    name: str, method: Method, batches: Batches, noise: float, rate: float, steps: int, delta: float
+    name: str, method: AccountingMethod, batches: Batches, noise: float, rate: float, steps: int, delta: float
 ) -> None:
     one = event(noise, rate, steps, batches)
     assert method.epsilon(one, delta) >= floor(one, delta)

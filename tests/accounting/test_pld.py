@@ -22,12 +22,12 @@ from privctl.accounting.pld.pairs import (
     Symmetrized,
     randomized_response,
 )
-from privctl.accounting.pld.plan import Step
+from privctl.accounting.pld.plan import RepeatedPair
 
 DELTAS = [1e-3, 1e-12, 1e-300]
 
 
-def bounds(steps: list[Step], delta: float) -> tuple[float, float]:
+def bounds(steps: list[RepeatedPair], delta: float) -> tuple[float, float]:
     """Lower and upper epsilon."""
     low, high = (compose(steps, log_delta=math.log(delta), lower=lower).epsilon(delta) for lower in (True, False))
     return low, high
@@ -37,22 +37,22 @@ def bounds(steps: list[Step], delta: float) -> tuple[float, float]:
 @pytest.mark.parametrize(("mu", "count"), [(1.0, 1), (0.3, 7), (0.02, 1000), (0.004, 100_000), (12.0, 4)])
 def test_gaussians_compose_to_the_exact_one(mu: float, count: int, delta: float) -> None:
     exact = gaussian.epsilon_at(delta, mu * math.sqrt(count))
-    low, high = bounds([Step(Gaussian(mu), count)], delta)
+    low, high = bounds([RepeatedPair(Gaussian(mu), count)], delta)
     assert low <= exact <= high
     assert high <= exact * (1 + 5e-5)
     assert low >= exact * (1 - 2e-3)
     # One step fewer, or a little more noise, is told apart.
-    assert bounds([Step(Gaussian(mu), count + 1 + count // 500)], delta)[0] > exact
-    assert bounds([Step(Gaussian(mu * 0.999), count)], delta)[1] < exact
+    assert bounds([RepeatedPair(Gaussian(mu), count + 1 + count // 500)], delta)[0] > exact
+    assert bounds([RepeatedPair(Gaussian(mu * 0.999), count)], delta)[1] < exact
 
 
 @pytest.mark.parametrize("order", [lambda pair: pair, Reversed])
 def test_a_certain_record_is_the_gaussian_however_it_is_written(order: type[Reversed]) -> None:
     exact = gaussian.epsilon_at(1e-7, 0.25 * math.sqrt(50))
     for pair in (Sampled(Gaussian(0.25), 1.0), GaussianMixture((2.0,), (1.0,), 8.0)):
-        low, high = bounds([Step(order(pair), 50)], 1e-7)
+        low, high = bounds([RepeatedPair(order(pair), 50)], 1e-7)
         assert exact * (1 - 1e-4) <= low <= exact <= high <= exact * (1 + 5e-5)
-    low, high = bounds([Step(order(Sampled(Gaussian(0.25), 1.0)), 20), Step(Gaussian(0.25), 30)], 1e-7)
+    low, high = bounds([RepeatedPair(order(Sampled(Gaussian(0.25), 1.0)), 20), RepeatedPair(Gaussian(0.25), 30)], 1e-7)
     assert exact * (1 - 1e-4) <= low <= exact <= high <= exact * (1 + 5e-5)
 
 
@@ -85,7 +85,7 @@ def enumerated(pair: Atoms, count: int, delta: float) -> float:
 def test_randomized_response_enumerated(epsilon: float, count: int, delta: float) -> None:
     pair = randomized_response(epsilon, 1)
     exact = enumerated(pair, count, delta)
-    low, high = bounds([Step(pair, count)], delta)
+    low, high = bounds([RepeatedPair(pair, count)], delta)
     # Where delta is out of reach of all bits together the answer is their whole loss: rounded, not cut.
     assert low <= exact * (1 + 1e-12)
     assert exact * (1 - 1e-12) <= high <= exact * (1 + 3e-4) + 1e-12
@@ -97,9 +97,9 @@ def test_atoms_that_are_not_symmetric() -> None:
     pair = Atoms((math.log((1 - p) / (1 - q)), math.log(p / q)), (math.log(1 - p), math.log(p)))
     for delta in (1e-3, 1e-8):
         exact = enumerated(pair, 50, delta)
-        low, high = bounds([Step(pair, 50)], delta)
+        low, high = bounds([RepeatedPair(pair, 50)], delta)
         assert low <= exact <= high <= exact * (1 + 3e-4)
-        other = compose([Step(Reversed(pair), 50)], log_delta=math.log(delta)).epsilon(delta)
+        other = compose([RepeatedPair(Reversed(pair), 50)], log_delta=math.log(delta)).epsilon(delta)
         assert abs(other - high) > 1e-3 * high
 
 
@@ -107,9 +107,9 @@ def test_laplace_once_and_as_pure_privacy() -> None:
     # delta(e) = 1 - exp((e - 1/scale) / 2) for one use; at delta 1e-300 many uses lose their sum.
     for delta in (1e-2, 1e-6):
         exact = 1 / 0.7 + 2 * math.log1p(-delta)
-        low, high = bounds([Step(Laplace(0.7), 1)], delta)
+        low, high = bounds([RepeatedPair(Laplace(0.7), 1)], delta)
         assert low <= exact <= high <= exact * (1 + 1e-4)
-    _, high = bounds([Step(Laplace(0.7), 30)], 1e-300)
+    _, high = bounds([RepeatedPair(Laplace(0.7), 30)], 1e-300)
     assert 30 / 0.7 * 0.999 < high <= 30 / 0.7 * (1 + 1e-4)
 
 
@@ -139,7 +139,7 @@ def once(mu: float, rate: float, delta: float, *, reverse: bool) -> float:
 def test_one_sampled_gaussian(mu: float, rate: float, delta: float, reverse: bool) -> None:
     exact = once(mu, rate, delta, reverse=reverse)
     pair: Pair = Reversed(Sampled(Gaussian(mu), rate)) if reverse else Sampled(Gaussian(mu), rate)
-    low, high = bounds([Step(pair, 1)], delta)
+    low, high = bounds([RepeatedPair(pair, 1)], delta)
     assert low <= exact * (1 + 1e-12)
     assert exact * (1 - 1e-12) <= high <= exact * (1 + 2e-3) + 1e-12
     assert once(mu, rate * 1.01, delta, reverse=reverse) > high
@@ -173,14 +173,14 @@ def _one(mu: float, rate: float, epsilon: float) -> float:
 
 @pytest.mark.parametrize(("mu", "rate", "delta"), [(1.0, 0.05, 1e-5), (0.8, 0.3, 1e-10), (1.5, 0.01, 1e-3)])
 def test_two_sampled_gaussians(mu: float, rate: float, delta: float) -> None:
-    low, high = bounds([Step(Sampled(Gaussian(mu), rate), 2)], delta)
+    low, high = bounds([RepeatedPair(Sampled(Gaussian(mu), rate), 2)], delta)
     # Upper bound on epsilon: true delta there is at most the target; on the other side of the lower one it is above.
     assert twice(mu, rate, high) <= math.log(delta) + 1e-9
     assert twice(mu, rate, high * (1 - 1e-3)) > math.log(delta)
     assert twice(mu, rate, low) >= math.log(delta) - 1e-9
     assert low >= high * (1 - 2e-3)
     # Had a step been forgotten, the bound would not hold.
-    _, forgotten = bounds([Step(Sampled(Gaussian(mu), rate), 1)], delta)
+    _, forgotten = bounds([RepeatedPair(Sampled(Gaussian(mu), rate), 1)], delta)
     assert twice(mu, rate, forgotten) > math.log(delta) + 0.1
 
 
@@ -197,15 +197,15 @@ PAIRS: list[tuple[Pair, int]] = [
 @pytest.mark.parametrize(("pair", "count"), PAIRS)
 def test_enclosures_are_narrow_and_coarse_ones_contain_fine_ones(pair: Pair, count: int) -> None:
     for delta in (1e-3, 1e-8, 1e-100):
-        low, high = bounds([Step(pair, count)], delta)
+        low, high = bounds([RepeatedPair(pair, count)], delta)
         assert high * (1 - 5e-3) <= low <= high
-        coarse = compose([Step(pair, count)], log_delta=math.log(delta), precision=COARSE).epsilon(delta)
+        coarse = compose([RepeatedPair(pair, count)], log_delta=math.log(delta), precision=COARSE).epsilon(delta)
         assert low <= coarse <= high * (1 + 5e-3)
 
 
 @pytest.mark.parametrize(("pair", "count"), PAIRS[:4])
 def test_delta_falls_and_is_the_inverse_of_epsilon(pair: Pair, count: int) -> None:
-    found = compose([Step(pair, count)], log_delta=math.log(1e-6))
+    found = compose([RepeatedPair(pair, count)], log_delta=math.log(1e-6))
     epsilon = found.epsilon(1e-6)
     assert found.log_delta(epsilon) == pytest.approx(math.log(1e-6), abs=1e-6)
     logs = [found.log_delta(e) for e in np.linspace(-2 * epsilon, 3 * epsilon, 200)]
@@ -254,9 +254,9 @@ def test_grids_enclose_the_pair_at_every_epsilon(pair: Pair, h: float) -> None:
 
 def test_a_bound_always_exists_where_the_distribution_is_lost_in_rounding() -> None:
     # Ten million steps that all but never see the record: delta is below the rounding of a transform.
-    steps = [Step(Sampled(Gaussian(0.18), 1e-12), 10_000_000)]
+    steps = [RepeatedPair(Sampled(Gaussian(0.18), 1e-12), 10_000_000)]
     assert compose(steps, log_delta=math.log(1e-5)).epsilon(1e-5) == 0
     assert compose(steps, log_delta=math.log(1e-300)).epsilon(1e-300) < 1
     # A bounded loss is never infinite.
-    wide = compose([Step(Laplace(1.2e-3), 300_000)], log_delta=math.log(1e-5)).epsilon(1e-5)
+    wide = compose([RepeatedPair(Laplace(1.2e-3), 300_000)], log_delta=math.log(1e-5)).epsilon(1e-5)
     assert 0.99 * 300_000 / 1.2e-3 < wide < 300_000 / 1.2e-3 * 1.001

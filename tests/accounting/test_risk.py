@@ -8,7 +8,16 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 from privctl.accounting.ledger import composed, epsilon_bound
-from privctl.accounting.risk import EitherOrder, GaussianTradeOff, Lines, Tightest, TradeOff, line, risks, trade_off
+from privctl.accounting.risk import (
+    EitherOrder,
+    GaussianTradeOff,
+    PiecewiseTradeOff,
+    Tightest,
+    TradeOff,
+    line,
+    risks,
+    trade_off,
+)
 from privctl.domain.events import (
     Batches,
     Event,
@@ -116,13 +125,13 @@ def test_advantage_is_delta_at_epsilon_zero(name: str) -> None:
 
 
 def test_lines_read_between_grid_points() -> None:
-    curve = Lines(np.array([-1.0, 1.0]), np.array([0.7, 0.1]))
+    curve = PiecewiseTradeOff(np.array([-1.0, 1.0]), np.array([0.7, 0.1]))
     # Straight in e^epsilon: (1 - 1/e) / (e - 1/e) of the way.
     share = (1 - math.exp(-1)) / (math.e - math.exp(-1))
     assert curve.advantage() == pytest.approx(0.7 + share * (0.1 - 0.7), rel=1e-14)
-    assert Lines(np.array([0.5, 1.0]), np.array([0.4, 0.1])).advantage() == 1
-    assert Lines(np.array([-2.0, -1.0]), np.array([0.9, 0.8])).advantage() == 0.8
-    assert Lines(np.array([-2000.0, 3000.0]), np.array([1.0, 0.0])).advantage() <= 1
+    assert PiecewiseTradeOff(np.array([0.5, 1.0]), np.array([0.4, 0.1])).advantage() == 1
+    assert PiecewiseTradeOff(np.array([-2.0, -1.0]), np.array([0.9, 0.8])).advantage() == 0.8
+    assert PiecewiseTradeOff(np.array([-2000.0, 3000.0]), np.array([1.0, 0.0])).advantage() <= 1
 
 
 def true_positives(noise: float, rate: float, steps: int, *, at: float, draws: int) -> float:

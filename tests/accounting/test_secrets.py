@@ -8,7 +8,13 @@ import pytest
 
 from privctl.accounting.mixtures import kl
 from privctl.accounting.poisson_binomial import poisson_binomial
-from privctl.accounting.secrets import binary_kl, information, noise_multiplier_for, posterior, posterior_bound
+from privctl.accounting.secrets.fano import (
+    binary_kl,
+    information,
+    noise_multiplier_for,
+    posterior,
+    posterior_bound,
+)
 from privctl.domain.events import SecretMixture
 
 KL = [

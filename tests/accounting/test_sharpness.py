@@ -13,8 +13,8 @@ from privctl.accounting.ledger import epsilon_bound, epsilon_floor
 from privctl.accounting.pld.extremes import floor_by_one_loss, largest_loss
 from privctl.accounting.pld.once import epsilon_once
 from privctl.accounting.pld.pairs import Gaussian, Laplace, Reversed, Sampled, randomized_response
-from privctl.accounting.pld.plan import Step
-from privctl.accounting.pld.spectrum import Part, power
+from privctl.accounting.pld.plan import RepeatedPair
+from privctl.accounting.pld.spectrum import StepSpectrum, power
 from privctl.domain.events import Batches, Event, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian
 
 
@@ -129,16 +129,16 @@ def test_few_steps_and_rare_records(
 def test_the_largest_loss_bounds_every_order(event: Event) -> None:
     rate = event.sample_rate  # type: ignore[union-attr]
     base = {SampledGaussian: Gaussian(0.1), LaplaceNoise: Laplace(100.0)}.get(type(event), randomized_response(0.1, 1))
-    steps = [Step(Reversed(Sampled(base, rate)), event.steps)]
+    steps = [RepeatedPair(Reversed(Sampled(base, rate)), event.steps)]
     most = largest_loss(steps)
     # With the record absent a step's likelihood rises by 1 / (1 - rate) at most.
     assert 0 < most <= -math.log1p(-rate) * event.steps * (1 + 1e-8)
-    assert (largest_loss([Step(Sampled(base, rate), 1)]) == math.inf) == isinstance(event, SampledGaussian)
+    assert (largest_loss([RepeatedPair(Sampled(base, rate), 1)]) == math.inf) == isinstance(event, SampledGaussian)
 
 
 def test_one_loss_alone_never_shows_more_than_all() -> None:
     for noise, rate, steps, delta, _, high in RARE:
-        found = floor_by_one_loss([Step(Sampled(Gaussian(1 / noise), rate), steps)], math.log(delta))
+        found = floor_by_one_loss([RepeatedPair(Sampled(Gaussian(1 / noise), rate), steps)], math.log(delta))
         assert found <= high
     # Where a record takes part once at most it is all there is to see.
     assert found > 0.99 * high
@@ -148,7 +148,7 @@ def test_one_loss_alone_never_shows_more_than_all() -> None:
 def test_a_power_keeps_the_precision_of_what_is_rare(rest: float) -> None:
     masses = np.array([0.3 * rest, 0.0, 1 - rest, 0.5 * rest, 0.2 * rest])
     count, size = 6, 64
-    found = power([Part(masses, -2, count)], size)
+    found = power([StepSpectrum(masses, -2, count)], size)
     exact = [mpmath.mpf(0)] * 25
     with mpmath.workdps(50):
         exact = [mpmath.mpf(1)]

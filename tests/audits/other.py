@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from privctl.datasets.images import ImageSet
-from privctl.datasets.texts import TextRecord
-from privctl.training.tasks.base import Task, TaskName
-from privctl.training.tasks.loading import load_for_training
-from privctl.training.tasks.make import image_task, text_task
-from tests.training.tasks.small import architecture, words
+from privctl.data.images import ImageSet
+from privctl.data.texts import TextRecord
+from privctl.models.loading import load_for_training
+from privctl.models.tasks.base import Task, TaskName
+from privctl.models.tasks.make import image_task, text_task
+from tests.models.tasks.small import architecture, words
 
 WORDS = ["cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and", "too"]
 NAMES = "vwxyz"

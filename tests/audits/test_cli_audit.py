@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from audits.scoring.causal import CausalScorer
-from audits.scoring.kept import read_scores
+from audits.scores.causal import CausalScorer
+from audits.scores.kept import read_scores
 from privctl.cli import run
-from privctl.codec import decode
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
+from privctl.reports.codec import decode
 from privctl.storage.digest import file_digest
 from tests.audits.tiny import save_model, save_tokenizer, sentences, write_jsonl
 from tests.conftest import ROOT

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from privctl.data import Record, read_records
+from privctl.data.records import Record, read_records
 from privctl.domain.errors import InputFault, IoFault
 
 

@@ -11,13 +11,13 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 from scipy.special import expit
 
-from audits.claims import Claim
+from audits.claims import EpsilonClaim
 from audits.from_scores import audit_scores, read_scores
-from privctl.codec import decode, encode
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.evidence import Bound
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
+from privctl.reports.codec import decode, encode
 
 
 def response(epsilon: float, models: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -66,7 +66,7 @@ def test_a_claim_has_three_outcomes(
     tmp_path: Path, true: float, claim: tuple[float, float], models: int, outcome: Outcome, reason: str
 ) -> None:
     epsilon, delta = claim
-    audit = audit_scores(written(tmp_path, *response(true, models)), claim=Claim(epsilon=epsilon, delta=delta))
+    audit = audit_scores(written(tmp_path, *response(true, models)), claim=EpsilonClaim(epsilon=epsilon, delta=delta))
     (verdict,) = audit.verdicts
     assert (verdict.outcome, verdict.subject) == (outcome, f"({epsilon:g}, {delta:g})-DP, as claimed")
     assert reason in verdict.reason
@@ -80,21 +80,21 @@ def test_a_true_claim_is_seldom_refuted(tmp_path: Path) -> None:
     refuted = 0
     for seed in range(30):
         path = written(tmp_path, *response(2.0, 300, seed))
-        (verdict,) = audit_scores(path, claim=Claim(epsilon=2.0, delta=0)).verdicts
+        (verdict,) = audit_scores(path, claim=EpsilonClaim(epsilon=2.0, delta=0)).verdicts
         refuted += verdict.outcome == Outcome.REFUTED
     assert refuted <= 6  # 0.1 % of binomials with 5 % exceed it
 
 
 def test_the_bound_may_be_at_another_delta_than_the_claim(tmp_path: Path) -> None:
     path = written(tmp_path, *response(3.0, 1000))
-    bound, _ = audit_scores(path, delta=0.1, claim=Claim(epsilon=1, delta=0)).evidence
+    bound, _ = audit_scores(path, delta=0.1, claim=EpsilonClaim(epsilon=1, delta=0)).evidence
     assert bound.quantity == "epsilon lower bound at delta 0.1"
 
 
 def test_it_fits_a_report(tmp_path: Path) -> None:
     # Infinite scores leave an infinite threshold, which JSON cannot hold.
     scores = np.full(60, math.inf), np.full(60, -math.inf)
-    audit = audit_scores(written(tmp_path, *scores), claim=Claim(epsilon=9, delta=0))
+    audit = audit_scores(written(tmp_path, *scores), claim=EpsilonClaim(epsilon=9, delta=0))
     report = PrivacyReport(
         step="audit",
         created="2030-01-01T00:00:00Z",
@@ -179,12 +179,12 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         (1.0, None, "delta is 1"),
         (math.nan, None, "delta is nan"),
         (-0.1, None, "delta is -0.1"),
-        (1e-5, Claim(epsilon=1, delta=2), "claimed delta is 2"),
-        (1e-5, Claim(epsilon=-1, delta=0), "claimed epsilon is -1"),
-        (1e-5, Claim(epsilon=math.inf, delta=0), "claimed epsilon is inf"),
+        (1e-5, EpsilonClaim(epsilon=1, delta=2), "claimed delta is 2"),
+        (1e-5, EpsilonClaim(epsilon=-1, delta=0), "claimed epsilon is -1"),
+        (1e-5, EpsilonClaim(epsilon=math.inf, delta=0), "claimed epsilon is inf"),
     ],
 )
-def test_settings_out_of_range(tmp_path: Path, delta: float, claim: Claim | None, fault: str) -> None:
+def test_settings_out_of_range(tmp_path: Path, delta: float, claim: EpsilonClaim | None, fault: str) -> None:
     with pytest.raises(UsageFault, match=fault):
         audit_scores(tmp_path / "not read", delta=delta, claim=claim)
 

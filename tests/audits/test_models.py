@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config
 
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.models import choose_device, load_model
+from privctl.models.language import choose_device, load_model
 from tests.audits.tiny import save_model, save_tokenizer
 
 IDS = torch.tensor([[3, 4, 5, 6]])

@@ -12,15 +12,15 @@ import pytest
 
 from audits.canaries import verdict
 from audits.canaries.bounds import STEINKE
-from audits.claims import Claim, claims_of
+from audits.claims import EpsilonClaim, claims_of
 from audits.lineage import lineage_of
 from privctl.cli import run
-from privctl.codec import decode, encode
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
-from privctl.reports import file_artifact
+from privctl.reports.codec import decode, encode
+from privctl.reports.files import file_artifact
 from privctl.storage.digest import file_digest
 from tests.audits.canaries.small import new_model, texts
 from tests.audits.tiny import write_jsonl
@@ -158,7 +158,7 @@ def bound(lower: float, *, copies: int = 1, delta: float = 1e-5, guesses: int = 
     ],
 )
 def test_claims(evidence: Evidence, claim: tuple[float, float], outcome: Outcome) -> None:
-    (found,) = verdict.claims([evidence], [Claim(epsilon=claim[0], delta=claim[1])])
+    (found,) = verdict.claims([evidence], [EpsilonClaim(epsilon=claim[0], delta=claim[1])])
     assert found.outcome is outcome
 
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from privctl import peers
+from privctl.plan import peers
 from tests.bench.common import Variant, execute, interleave, publish, ratio, summary
 
 OURS = "privctl"
@@ -73,7 +73,7 @@ TO_EVALUATE = (
 )
 #: Rows of THEORY C.3.
 SECRETS = (Secret(1, 0.01, 1), Secret(3, 0.1, 1), Secret(8, 0.005, 0.5), Secret(50, 0.001, 1))
-IMPORTS = {OURS: "privctl.accounting.calibration", "dp-accounting": "dp_accounting", "opacus": "opacus.accountants"}
+IMPORTS = {OURS: "privctl.accounting.calibrate", "dp-accounting": "dp_accounting", "opacus": "opacus.accountants"}
 
 Parties = Mapping[str, Callable[[], float]]
 
@@ -109,7 +109,8 @@ def main(options: argparse.Namespace) -> None:
 
 def _calibration(row: Training, rounds: int) -> dict[str, Any]:
     """The least noise multiplier, and the epsilon that each party's answer really has."""
-    from privctl.accounting import calibration, ledger
+    from privctl.accounting import calibrate as calibration
+    from privctl.accounting import ledger
 
     parties: dict[str, Callable[[], float]] = {
         OURS: lambda: calibration.noise_multiplier_for(row.epsilon, row.delta, lambda noise: _ledger(row, noise)),

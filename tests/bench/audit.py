@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tests.bench.common import count_what_is_held, forget_peak, forked, publish, status_mib
 
 if TYPE_CHECKING:
-    from privctl.models import LanguageModel
+    from privctl.models.language import LanguageModel
 
 Result = dict[str, Any]
 

@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 from audits.extraction.greedy import decide
 from audits.extraction.screen import screen
-from audits.scoring.forward import score_rows
-from audits.scoring.table import FIELDS
-from privctl.models import LanguageModel
+from audits.scores.forward import score_rows
+from audits.scores.table import FIELDS
+from privctl.models.language import LanguageModel
 
 Rows = Sequence[np.ndarray[Any, np.dtype[np.int64]]]
 #: Share of a text's tokens that Min-K% looks at.

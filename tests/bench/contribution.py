@@ -29,8 +29,8 @@ def main(options: argparse.Namespace) -> None:
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     import torch
 
-    from tests.training.contribution.architectures import ALL
-    from tests.training.contribution.survey import SIZES, survey
+    from tests.train.contribution.architectures import ALL
+    from tests.train.contribution.survey import SIZES, survey
 
     torch.set_num_threads(1)
     found = []

@@ -73,7 +73,7 @@ def _load() -> None:
     """Import what the parties need, so that it counts in no one's memory."""
     import importlib
 
-    modules = ("torch", "transformers", "privctl.training.noise", "privctl.training.perexample", "opacus", "fastDP")
+    modules = ("torch", "transformers", "privctl.train.gradient_noise", "privctl.train.clipping", "opacus", "fastDP")
     for module in modules:
         with suppress(ImportError):
             importlib.import_module(module)

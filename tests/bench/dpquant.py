@@ -63,8 +63,8 @@ def _measurement(shape: Shape, device: Any, rounds: int, step: float) -> dict[st
     """Seconds of one, and of how many unquantized steps that is the time."""
     import torch
 
-    from privctl.training.quantized import FORMATS, FormatName, QuantizedLayers
-    from privctl.training.tasks.base import measuring
+    from privctl.models.tasks.base import measuring
+    from privctl.train.quantized import FORMATS, FormatName, QuantizedLayers
 
     torch.set_num_threads(1)
     model = shape.make().train().to(device)

@@ -4,7 +4,7 @@ In a fired step one tensor's derivative along a random direction is found, by ea
 network, one in the middle and the embedding. All parties take turns in one process, on one thread; ratios are between
 processor times of the same round. Memory is measured in a fresh process for each; how large a model may be is measured
 by ``ferret_memory``. A whole run is counted from the steps' times: of FERRET-MAX at the paper's settings most steps
-fire nothing and cost nothing. Where ``privctl.training.ferret`` can be imported, some of its steps are made as well.
+fire nothing and cost nothing. Where ``privctl.train.methods.ferret`` can be imported, some of its steps are made as well.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=2, help="each takes minutes")
     parser.add_argument("--shape", action="append", help="only shapes whose names begin so; default: GPT-2 tied, BERT")
     parser.add_argument("--examples", type=int, help="in a batch; default: what dp-sgd takes")
-    parser.add_argument("--run-steps", type=int, default=150, help="of privctl.training.ferret; 0 leaves it out")
+    parser.add_argument("--run-steps", type=int, default=150, help="of privctl.train.methods.ferret; 0 leaves it out")
     parser.add_argument("--fastdp", help="the folder that FastDP's source was unpacked in")
     parser.add_argument("--limit-mib", type=float, default=2048, help="memory that the largest model is sought for")
     parser.add_argument("--largest-only", action="store_true", help="measure that alone, into the JSON that is there")
@@ -65,7 +65,7 @@ def main(options: argparse.Namespace) -> None:
         sys.path.insert(0, options.fastdp)
     import torch
 
-    for module in ("transformers", "privctl.training.directional", "torch._decomp.decompositions_for_jvp"):
+    for module in ("transformers", "privctl.train.directional", "torch._decomp.decompositions_for_jvp"):
         import_module(module)  # so that it counts in no one's memory
     from tests.bench import dp_sgd_parties, dp_sgd_shapes, ferret_memory
 
@@ -123,7 +123,7 @@ def _work(shape: Shape, size: tuple[int, int]) -> Work:
 
 def _places(model: nn.Module) -> dict[str, str]:
     """A tensor late in the network, one in the middle, and the embedding or whatever comes first."""
-    from privctl.training.directional.cost import work
+    from privctl.train.directional.cost import work
 
     above = {name: work(model, [name]).above for name, p in model.named_parameters() if p.dim() > 1}
     first = next(iter(above))
@@ -136,9 +136,9 @@ def _places(model: nn.Module) -> dict[str, str]:
 
 def _fired(model: nn.Module, name: str, method: str, losses_of: Callable[[], Any], *, examples: bool = False) -> Step:
     """A fired step: direction and derivative; with ``examples`` each one's."""
-    from privctl.training.directional import Derivatives, Fired, direction
+    from privctl.train.directional import Derivatives, FiredGroup, direction
 
-    derivatives, fired = Derivatives(model, method), [Fired(index=0, parameters=(name,))]
+    derivatives, fired = Derivatives(model, method), [FiredGroup(index=0, parameters=(name,))]
     shapes = {name: model.get_parameter(name).shape}
     steps = iter(range(1 << 30))
 
@@ -236,8 +236,8 @@ def _agreement(shape: Shape) -> Result:
     """Every tensor's sign by differences and by a backward pass, on a small batch."""
     import torch
 
-    from privctl.training.directional import Derivatives, Fired, agreement, direction
-    from privctl.training.directional.difference import STEP
+    from privctl.train.directional import Derivatives, FiredGroup, agreement, direction
+    from privctl.train.directional.difference import STEP
 
     work = _work(shape, (4, min(64, shape.positions)))
     model = work.model.eval()
@@ -248,7 +248,7 @@ def _agreement(shape: Shape) -> Result:
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     names = [name for name, _ in model.named_parameters()]
-    fired = [Fired(index=i, parameters=(name,)) for i, name in enumerate(names)]
+    fired = [FiredGroup(index=i, parameters=(name,)) for i, name in enumerate(names)]
     directions = [direction(SEED, 0, i, {name: model.get_parameter(name).shape}) for i, name in enumerate(names)]
     found = {}
     for step in (STEP / 10, STEP, 3 * STEP):
@@ -282,19 +282,19 @@ def _trainer(shape: Shape, size: tuple[int, int], steps: int) -> Result:
     """Some steps of the optimizer itself at eps 0.5, by as many non-private ones."""
     if not steps:
         return {"left_out": "--run-steps 0"}
-    if find_spec("privctl.training.ferret") is None:
-        return {"left_out": "privctl.training.ferret is not installed"}
+    if find_spec("privctl.train.methods.ferret") is None:
+        return {"left_out": "privctl.train.methods.ferret is not installed"}
     return forked(lambda: _trained(shape, size, steps))
 
 
 def _trained(shape: Shape, size: tuple[int, int], steps: int) -> Result:
     import torch
 
-    from privctl.training.directional import Derivatives
+    from privctl.train.directional import Derivatives
     from tests.bench.dp_sgd_parties import PARTIES
 
     masks, publishing, trainer, update = (
-        import_module(f"privctl.training.ferret.{part}") for part in ("masks", "publish", "trainer", "update")
+        import_module(f"privctl.train.methods.ferret.{part}") for part in ("masks", "publish", "trainer", "update")
     )
     work = _work(shape, size)
     names = [name for name, _ in work.model.named_parameters()]
@@ -349,5 +349,5 @@ def _rows(one: Mapping[str, Any]) -> list[list[str]]:
     said = run.get("left_out") or run.get("fails")
     if said is None:
         said = f"{run['to_non_private_as_expected']:.3f} ({run['fired_steps']} of {run['steps']} steps fired)"
-    rows.append([one["shape"], "privctl.training.ferret at eps 0.5", said, "-", "-"])
+    rows.append([one["shape"], "privctl.train.methods.ferret at eps 0.5", said, "-", "-"])
     return rows

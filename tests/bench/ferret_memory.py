@@ -42,10 +42,10 @@ _MODULES = (
     "scipy.optimize",
     "transformers.models.gpt2.modeling_gpt2",
     "torch._decomp.decompositions_for_jvp",
-    "privctl.training.noise",
-    "privctl.training.perexample",
-    "privctl.training.directional",
-    "privctl.training.ferret.update",
+    "privctl.train.gradient_noise",
+    "privctl.train.clipping",
+    "privctl.train.directional",
+    "privctl.train.methods.ferret.update",
 )
 
 Step = Callable[[], object]
@@ -200,10 +200,10 @@ def _inferred(work: Any) -> None:
 def _fired(work: Any, method: str, optimizer: str) -> Step:
     """What a step of FERRET-MAX does in which the first tensor fires; all have fired before."""
     from privctl.domain.mechanism import Optimizer
-    from privctl.training.directional import Derivatives, Fired, direction
-    from privctl.training.ferret.groups import trainable
-    from privctl.training.ferret.publish import signs
-    from privctl.training.ferret.update import UpdateRule, Updates
+    from privctl.train.directional import Derivatives, FiredGroup, direction
+    from privctl.train.methods.ferret.groups import trainable
+    from privctl.train.methods.ferret.publish import signs
+    from privctl.train.methods.ferret.update import UpdateRule, Updates
 
     named = trainable(work.model)
     names = list(named)
@@ -216,7 +216,7 @@ def _fired(work: Any, method: str, optimizer: str) -> Step:
         updates.settle(step)
         along = direction(b"bench", step, place, {name: named[name].shape})
         if amount is None:
-            fired = [Fired(index=place, parameters=(name,))]
+            fired = [FiredGroup(index=place, parameters=(name,))]
             amount = float(signs(derivatives.batch(lambda: work.losses_of(work.model), fired, [along]))[0])
         updates.apply(step, place, along, amount)
 

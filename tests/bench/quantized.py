@@ -29,7 +29,7 @@ def cost(shape: Shape, rounds: int, device: torch.device, *, formats: Sequence[s
     """Times of ``shape``'s steps by variant, and their median ratios to the unquantized step's, on one thread."""
     import torch
 
-    from privctl.training.quantized import FORMATS
+    from privctl.train.quantized import FORMATS
 
     torch.set_num_threads(1)
     variants = _steps(shape, device, list(formats) or [str(name) for name in FORMATS])
@@ -74,9 +74,9 @@ def _steps(shape: Shape, device: torch.device, formats: list[str]) -> dict[str, 
     """Whole private steps: clipped gradients, noise, update."""
     import torch
 
-    from privctl.training.noise import noise_for
-    from privctl.training.perexample import Clipping, PerExample
-    from privctl.training.quantized import FORMATS, FormatName, QuantizedLayers
+    from privctl.train.clipping import Clipping, PerExample
+    from privctl.train.gradient_noise import noise_for
+    from privctl.train.quantized import FORMATS, FormatName, QuantizedLayers
 
     torch.manual_seed(SEED)
     model = shape.make().train().to(device)

@@ -109,12 +109,12 @@ def _plan(made: Instance) -> dict[str, Any]:
     """Weights, probabilities and noise by the trade-off curve, as ``privctl secrets plan`` finds them."""
     import numpy as np
 
-    from privctl.accounting.many_curves import Book, least_noise_by_curve
-    from privctl.accounting.many_secrets import informations
+    from privctl.accounting.secrets.batched import informations
+    from privctl.accounting.secrets.posterior_curves import SecretMemberships, least_noise_by_curve
 
     rates, found, examples = _rates(made)
     priors = np.full(len(made.budgets), PRIOR)
-    book = Book(starts=made.starts, records=made.records, probabilities=rates, priors=priors, steps=STEPS)
+    book = SecretMemberships(starts=made.starts, records=made.records, probabilities=rates, priors=priors, steps=STEPS)
     noise = least_noise_by_curve(
         book,
         made.posteriors,
@@ -133,7 +133,7 @@ def _plan(made: Instance) -> dict[str, Any]:
 
 def _fano_plan(made: Instance) -> dict[str, Any]:
     """The same by Fano's inequality alone."""
-    from privctl.accounting.many_secrets import least_noise
+    from privctl.accounting.secrets.batched import least_noise
 
     rates, found, examples = _rates(made)
     noise = least_noise(made.starts, made.records, rates, made.budgets, STEPS)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from privctl import peers
+from privctl.plan import peers
 from tests.bench.account import mixture_mean
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def instance(secrets: int, records: int, *, seed: int = 0) -> Instance:
     """The synthetic instance of this size; the same for the same ``seed``."""
     import numpy as np
 
-    from privctl.accounting.secrets import binary_kl
+    from privctl.accounting.secrets.fano import binary_kl
 
     random = np.random.default_rng(seed)
     sizes = random.integers(50, 101, secrets)
@@ -83,7 +83,7 @@ def _calibration(case: Instance, rounds: int) -> list[dict[str, Any]]:
     """The least noise for all, then what each secret loses under it, by every party that can tell."""
     import numpy as np
 
-    from privctl.accounting.many_secrets import informations, least_noise
+    from privctl.accounting.secrets.batched import informations, least_noise
 
     count = len(case.budgets)
     size = {"secrets": count, "memberships": len(case.records)}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tests.bench.common import publish
 
 if TYPE_CHECKING:
-    from privctl.shadow.pool import Pool
+    from privctl.shadow.pool import ShadowPool
 
 WORDS = ["cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and"]
 
@@ -48,12 +48,12 @@ def main(options: argparse.Namespace) -> None:
     publish("shadow", headings, rows, {**settings, "widths": data}, options.output)
 
 
-def _pool(scratch: Path, width: int, options: argparse.Namespace) -> Pool:
+def _pool(scratch: Path, width: int, options: argparse.Namespace) -> ShadowPool:
     """A two-layer GPT-2 of that width, and 400 short records."""
-    from privctl.retrain.request import DataRequest, ModelRequest, RetrainRequest
     from privctl.shadow.pool import ShadowRequest, read_pool
-    from privctl.training.recipe import Method
-    from tests.training.tasks.small import architecture, words
+    from privctl.train.request import DataRequest, ModelRequest, RetrainRequest
+    from privctl.train.settings import TrainingMethod
+    from tests.models.tasks.small import architecture, words
 
     model = architecture(scratch / "model", "gpt2", n_embd=width, n_layer=2, n_head=4)
     words().tokenizer.save_pretrained(model)
@@ -62,7 +62,7 @@ def _pool(scratch: Path, width: int, options: argparse.Namespace) -> Pool:
     path = scratch / "data.jsonl"
     path.write_text("\n".join(lines))
     training = RetrainRequest(
-        method=Method.PLAIN,
+        method=TrainingMethod.PLAIN,
         model=ModelRequest(path=model),
         data=DataRequest(train=path),
         output=scratch / "shadows",
@@ -73,7 +73,7 @@ def _pool(scratch: Path, width: int, options: argparse.Namespace) -> Pool:
     return read_pool(ShadowRequest(training=training, data=(path,), count=options.models))
 
 
-def _together(pool: Pool) -> None:
+def _together(pool: ShadowPool) -> None:
     import numpy as np
     import torch
 
@@ -86,7 +86,7 @@ def _together(pool: Pool) -> None:
     assert not train_together(pool, networks, halves, torch.device("cpu"), lambda _: None)
 
 
-def _singly(pool: Pool) -> None:
+def _singly(pool: ShadowPool) -> None:
     import torch
 
     from audits.membership.shadows import coins
@@ -97,7 +97,7 @@ def _singly(pool: Pool) -> None:
         train_one(pool, pool.start(index).network, half, torch.device("cpu"), lambda _: None)
 
 
-def _seconds(work: Callable[[Pool], None], pool: Pool) -> float:
+def _seconds(work: Callable[[ShadowPool], None], pool: ShadowPool) -> float:
     begun = time.process_time()
     work(pool)
     return time.process_time() - begun

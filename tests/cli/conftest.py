@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training.tasks.small import architecture, words
+from tests.models.tasks.small import architecture, words
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from privctl.cli import run
-from privctl.codec import decode
 from privctl.domain.events import Ledger, SampledGaussian, SignBits
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, Status
 from privctl.domain.report import PrivacyReport
+from privctl.reports.codec import decode
 
 POISSON = ["--delta", "1e-5", "--sample-rate", "0.01", "--steps", "1000", "--no-peers"]
 
@@ -208,11 +208,11 @@ def test_passes_are_those_that_were_asked_for(capsys: pytest.CaptureFixture[str]
 def test_another_programs_number_is_not_vouched_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("privctl.peers.installed", lambda name: name == "opacus")
-    monkeypatch.setattr("privctl.peers.opacus_prv_epsilon", lambda *_: 1.7)
+    monkeypatch.setattr("privctl.plan.peers.installed", lambda name: name == "opacus")
+    monkeypatch.setattr("privctl.plan.peers.opacus_prv_epsilon", lambda *_: 1.7)
     report = report_of(["--noise-multiplier", "1", *POISSON[:-1], "--method", "opacus-prv"], capsys)
     assert named(report)["Opacus PRV"].status is Status.REFUTED
-    monkeypatch.setattr("privctl.peers.opacus_prv_epsilon", lambda *_: 1.84)
+    monkeypatch.setattr("privctl.plan.peers.opacus_prv_epsilon", lambda *_: 1.84)
     report = report_of(["--noise-multiplier", "1", *POISSON[:-1], "--method", "opacus-prv"], capsys)
     assert named(report)["Opacus PRV"].status is Status.CLAIMED
 

@@ -9,10 +9,10 @@ import pytest
 import z3
 
 from privctl.cli import run
-from privctl.codec import decode
 from privctl.domain.verdict import Outcome
-from verify.claims import dp_weights, load_paper
-from verify.claims.claim import Judgement, Paper, PublishedClaim
+from privctl.reports.codec import decode
+from verify.papers import dp_weights, load_paper
+from verify.papers.claim import Judgement, Paper, PublishedClaim
 
 GAUSSIAN = ["claims", "check", "gaussian", "--epsilon", "1", "--delta", "1e-6"]
 FERRET = ["claims", "check", "ferret", "--groups", "2", "--steps", "1000", "--sample-rate", "0.005"]

@@ -22,10 +22,10 @@ from privctl.cli import run
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.guarantee import AssumptionState, Status
 from privctl.domain.report import PrivacyReport
-from privctl.reports import read_report
-from tests.training.logs import begun as logged
-from tests.training.logs import pretend
-from tests.training.tasks.small import architecture
+from privctl.reports.files import read_report
+from tests.models.tasks.small import architecture
+from tests.train.logs import begun as logged
+from tests.train.logs import pretend
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 

@@ -21,7 +21,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from audits.canaries.manifest import read_manifest
 from privctl.cli import root, run
-from tests.training.tasks.small import architecture
+from tests.models.tasks.small import architecture
 
 NAMES = ["anna", "ben", "carla", "dmitri", "eva", "farid", "gita", "hugo", "ines", "jan"]
 #: An audit may find something, a verification or a gate may want more than these small files can show.

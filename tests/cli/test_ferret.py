@@ -20,11 +20,11 @@ from privctl.cli import run
 from privctl.domain.events import Ledger, RandomizedResponse, SampledGaussian, SignBits
 from privctl.domain.guarantee import AssumptionState, Notion, RiskMeasure, Status
 from privctl.domain.report import PrivacyReport
-from privctl.reports import read_report
-from privctl.training.directional import Derivatives, Method
-from privctl.training.ferret.stream import read_stream
-from tests.training.logs import begun as logged
-from tests.training.tasks.small import words
+from privctl.reports.files import read_report
+from privctl.train.directional import DerivativeMethod, Derivatives
+from privctl.train.methods.ferret.stream import read_stream
+from tests.models.tasks.small import words
+from tests.train.logs import begun as logged
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 
@@ -145,7 +145,7 @@ def test_signs_of_differences_are_for_the_owner(
 
     def wrong(self: Derivatives, *asked: Any) -> torch.Tensor:
         found = right(self, *asked)
-        return -found if self.method is Method.DIFFERENCE else found
+        return -found if self.method is DerivativeMethod.DIFFERENCE else found
 
     if turned:
         monkeypatch.setattr(Derivatives, "batch", wrong)

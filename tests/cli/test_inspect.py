@@ -8,7 +8,7 @@ import pytest
 from blake3 import blake3
 
 from privctl.cli import run
-from privctl.codec import decode
+from privctl.reports.codec import decode
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -12,11 +12,11 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from privctl.cli import run
-from privctl.codec import decode
 from privctl.domain.guarantee import Status
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.reports import file_artifact, now, versions, write_report
+from privctl.reports.codec import decode
+from privctl.reports.files import file_artifact, now, versions, write_report
 
 FACTS = ["--epochs", "10", "--learning-rate", "5e-5", "--clip-norm", "1", "--dataset-size", "1000", "--batch-size", "5"]
 RNG = np.random.default_rng(1)

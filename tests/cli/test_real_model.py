@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from privctl.cli import run
 from privctl.domain.mechanism import WeightNoise
-from privctl.reports import read_report
+from privctl.reports.files import read_report
 
 FACTS = ["--epochs", "10", "--learning-rate", "5e-5", "--clip-norm", "1", "--dataset-size", "1000", "--batch-size", "5"]
 

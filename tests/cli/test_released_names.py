@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification
 from privctl.cli import run
 from privctl.domain.guarantee import AssumptionState, Status
 from privctl.domain.report import PrivacyReport
-from privctl.reports import read_report
+from privctl.reports.files import read_report
 
 TEXTS = ("the cat sat on the mat", "a dog", "very old", "the old dog and the cat") * 10
 TASK = ("--task", "text-classification")

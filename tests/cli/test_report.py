@@ -13,11 +13,11 @@ import pytest
 
 from privctl.cli import run
 from privctl.cli.report import FORMATS
-from privctl.reports import file_artifact, write_report
+from privctl.reports.files import file_artifact, write_report
 from privctl.storage.arrays import write_arrays
 from tests.conftest import WriteModel
-from tests.render.browser import Browser, browser, found
-from tests.render.made import audited
+from tests.show.browser import Browser, browser, found
+from tests.show.made import audited
 
 FACTS = ("--epochs", "1", "--learning-rate", "0.1", "--clip-norm", "1", "--dataset-size", "100", "--batch-size", "10")
 

@@ -24,12 +24,12 @@ from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.guarantee import Adjacency, AssumptionState, RiskMeasure, Status
 from privctl.domain.mechanism import ClippedTraining
 from privctl.domain.report import PrivacyReport
-from privctl.reports import read_report
+from privctl.models.tasks.language import CausalLanguage
+from privctl.reports.files import read_report
 from privctl.storage.reader import open_checkpoint
-from privctl.training.tasks.language import CausalLanguage
-from tests.training.logs import begun as logged
-from tests.training.logs import pretend
-from tests.training.tasks.small import architecture
+from tests.models.tasks.small import architecture
+from tests.train.logs import begun as logged
+from tests.train.logs import pretend
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 

@@ -14,26 +14,26 @@ import pytest
 
 from audits.lineage import lineage_of
 from privctl.accounting.ledger import epsilon_bound
-from privctl.accounting.secrets import information
+from privctl.accounting.secrets.fano import information
 from privctl.cli import run
 from privctl.domain.errors import Interrupted
 from privctl.domain.events import Ledger, SampledGaussian, SecretMixture
 from privctl.domain.guarantee import Adjacency, AssumptionState, Notion, PrivacyUnit, RiskMeasure, Status
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import upward
-from privctl.parallel import Crew
-from privctl.progress import progress
-from privctl.reports import file_artifact, now, read_report, write_report
-from privctl.retrain.prepare import prepare
-from privctl.retrain.request import DataRequest, ModelRequest, RetrainRequest, SecretsRequest
-from privctl.retrain.run import carry_out
+from privctl.models.tasks.language import CausalLanguage
+from privctl.parallel import Workers
+from privctl.reports.files import file_artifact, now, read_report, write_report
 from privctl.secrets.protection import Protection, read_protection
+from privctl.show.progress import progress
 from privctl.storage.digest import file_digest
-from privctl.training.recipe import Method
-from privctl.training.tasks.language import CausalLanguage
-from tests.retrain.planned import planned, written
-from tests.training.logs import begun as logged
-from tests.training.logs import pretend
+from privctl.train.prepare import prepare
+from privctl.train.request import DataRequest, ModelRequest, RetrainRequest, SecretsRequest
+from privctl.train.run import run_training
+from privctl.train.settings import TrainingMethod
+from tests.train.logs import begun as logged
+from tests.train.logs import pretend
+from tests.train.planned import planned, written
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 #: Forty records: two drawn in every step, the last ten never.
@@ -252,7 +252,7 @@ def test_a_run_is_resumed_with_its_own_plan(
     start: Path, data: Path, plan: Path, protection: Protection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     request = RetrainRequest(
-        method=Method.DP_SGD,
+        method=TrainingMethod.DP_SGD,
         model=ModelRequest(path=start),
         data=DataRequest(train=data),
         output=tmp_path / "a",
@@ -260,7 +260,7 @@ def test_a_run_is_resumed_with_its_own_plan(
         device="cpu",
     )
     with pytest.raises(Interrupted):
-        carry_out(prepare(request), Crew(), quiet, interrupts=nullcontext(lambda: True))
+        run_training(prepare(request), Workers(), quiet, interrupts=nullcontext(lambda: True))
     begun = tmp_path / "a.run" / "begun"
     assert logged(begun) == 1
     other = written(tmp_path / "other.safetensors", replace(protection, ids=("a", "b", "c", "d")))

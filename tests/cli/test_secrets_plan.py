@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privctl.accounting.secrets import curve_posterior, information, noise_multiplier_for, posterior
+from privctl.accounting.secrets.fano import curve_posterior, information, noise_multiplier_for, posterior
 from privctl.cli import run
-from privctl.codec import decode
 from privctl.domain.events import SecretMixture
 from privctl.domain.guarantee import Notion, Status
+from privctl.reports.codec import decode
 from privctl.secrets.protection import read_protection
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import SafetensorsFile

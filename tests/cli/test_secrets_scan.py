@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from privctl.cli import run
-from privctl.codec import decode
-from privctl.render.secrets_scan import masked
-from privctl.reports import read_report
+from privctl.reports.codec import decode
+from privctl.reports.files import read_report
+from privctl.show.text.secrets_scan import masked
 
 SECRETS = ("ann.lee@example.org", "4242 4242 4242 4242", "T-123456", "408-247-8880")
 

@@ -11,7 +11,7 @@ import pytest
 
 from privctl.cli import run
 from privctl.domain.verdict import Outcome
-from privctl.reports import read_report
+from privctl.reports.files import read_report
 from privctl.storage.digest import file_digest
 from tests.verify.reports import noise, plan
 

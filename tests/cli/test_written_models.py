@@ -19,16 +19,16 @@ from transformers import (
     AutoTokenizer,
 )
 
-from privctl import placement
 from privctl.cli import run
 from privctl.domain.report import PrivacyReport
-from privctl.privatize import perplexity_of
-from privctl.reports import read_report
-from privctl.retrain import run as running
-from privctl.retrain.ferret import run as ferret
-from privctl.training import release
-from privctl.training.tasks import loading
-from tests.training.tasks.small import architecture, config, words
+from privctl.models import loading
+from privctl.noise import placement
+from privctl.noise.privatize import perplexity_of
+from privctl.reports.files import read_report
+from privctl.train import released_model as release
+from privctl.train import run as running
+from privctl.train.methods.ferret import run as ferret
+from tests.models.tasks.small import architecture, config, words
 
 TEXTS = [
     " ".join(line)

@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from privctl.cli import run
 from privctl.demo.check import check
-from privctl.demo.story import ANY_LOSS_EPSILON, EPSILONS, Chapter, follows, tell
+from privctl.demo.story import ANY_LOSS_EPSILON, EPSILONS, DemoModel, follows, tell
 from privctl.domain.guarantee import AssumptionState, Status
 from privctl.domain.mechanism import Regime
-from privctl.reports import read_report
+from privctl.reports.files import read_report
 
 
 @contextmanager
@@ -26,11 +26,11 @@ def silent(_: str, __: float, ___: str) -> Iterator[object]:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Chapter, ...]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoModel, ...]:
     return tell(tmp_path_factory.mktemp("demo"), 0, silent, notes=40)  # type: ignore[arg-type]
 
 
-def test_one_chapter_a_model(told: tuple[Chapter, ...]) -> None:
+def test_one_chapter_a_model(told: tuple[DemoModel, ...]) -> None:
     assert [c.target.epsilon for c in told if c.target] == [*EPSILONS, ANY_LOSS_EPSILON]
     assert all(c.model.is_dir() for c in told)
     assert all(0 <= (c.auc.estimate or -1) <= 1 for c in told)
@@ -39,7 +39,7 @@ def test_one_chapter_a_model(told: tuple[Chapter, ...]) -> None:
     assert math.isfinite(told[0].perplexity or math.inf)
 
 
-def test_the_nonconvex_bound_rests_on_rounding_in_the_training_alone(told: tuple[Chapter, ...]) -> None:
+def test_the_nonconvex_bound_rests_on_rounding_in_the_training_alone(told: tuple[DemoModel, ...]) -> None:
     for chapter in told[1:]:
         assert not any(g.status is Status.PROVED for g in chapter.guarantees)
         for guarantee in chapter.guarantees:
@@ -51,24 +51,24 @@ def test_the_nonconvex_bound_rests_on_rounding_in_the_training_alone(told: tuple
     assert last.epsilon == pytest.approx(ANY_LOSS_EPSILON, rel=1e-9)
 
 
-def test_every_chain_is_intact(told: tuple[Chapter, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_chain_is_intact(told: tuple[DemoModel, ...], capsys: pytest.CaptureFixture[str]) -> None:
     for chapter in told:
         assert run(["inspect", str(chapter.model), "-q"]) == 0
     assert "retrain at" in capsys.readouterr().out
 
 
-def test_every_report_passes_verification(told: tuple[Chapter, ...]) -> None:
+def test_every_report_passes_verification(told: tuple[DemoModel, ...]) -> None:
     found = check(told[0].model.parent)
     assert (found.exit_code, found.failed, found.reports) == (0, (), 12)
     assert (found.proved, found.false) == (4 * 8 + 4, 4)
 
 
-def test_every_report_reads_back(told: tuple[Chapter, ...]) -> None:
+def test_every_report_reads_back(told: tuple[DemoModel, ...]) -> None:
     reports = [read_report(path) for path in told[0].model.parent.glob("model*.report.json")]
     assert sorted(r.step for r in reports) == ["audit"] * 6 + ["noise"] * 5 + ["retrain"]
 
 
-def test_noisy_models_load_and_generate(told: tuple[Chapter, ...]) -> None:
+def test_noisy_models_load_and_generate(told: tuple[DemoModel, ...]) -> None:
     network = AutoModelForCausalLM.from_pretrained(told[1].model)
     tokenizer = AutoTokenizer.from_pretrained(told[1].model)
     tokens = tokenizer("Edda Norrvik,", return_tensors="pt", add_special_tokens=False)
@@ -76,7 +76,7 @@ def test_noisy_models_load_and_generate(told: tuple[Chapter, ...]) -> None:
     assert made.shape[1] > tokens["input_ids"].shape[1]
 
 
-def test_members_and_nonmembers_do_not_overlap_by_name(told: tuple[Chapter, ...]) -> None:
+def test_members_and_nonmembers_do_not_overlap_by_name(told: tuple[DemoModel, ...]) -> None:
     folder = told[0].model.parent
     sets = [
         {json.loads(line)["text"] for line in (folder / name).read_text().splitlines()}
@@ -86,7 +86,7 @@ def test_members_and_nonmembers_do_not_overlap_by_name(told: tuple[Chapter, ...]
     assert not sets[0] & sets[1]
 
 
-def test_the_example_goes_on_from_here(told: tuple[Chapter, ...], root: Path) -> None:
+def test_the_example_goes_on_from_here(told: tuple[DemoModel, ...], root: Path) -> None:
     folder = told[0].model.parent
     command = ["bash", str(root / "examples" / "choose-a-candidate.sh"), str(folder)]
     environment = {**os.environ, "PRIVCTL": f"{sys.executable} -m privctl", "PYTHONPATH": str(root)}

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from audits.scoring.perplexity import perplexity
-from privctl.data import read_records
-from privctl.models import load_model
+from audits.scores.perplexity import perplexity
+from privctl.data.records import read_records
+from privctl.models.language import load_model
 from tests.audits import tiny
 
 MODULES = ("settings", "records", "measuring", "showing", "run")

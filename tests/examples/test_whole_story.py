@@ -14,7 +14,7 @@ import pytest
 
 from privctl.domain.guarantee import Status
 from privctl.domain.verdict import Outcome
-from privctl.reports import read_report
+from privctl.reports.files import read_report
 from tests.audits import tiny
 
 BRANCHES = ("private", "noised")

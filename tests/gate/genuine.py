@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from privctl.cli import run
-from tests.training.tasks.small import architecture, words
+from tests.models.tasks.small import architecture, words
 
 _WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 

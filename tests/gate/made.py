@@ -16,7 +16,7 @@ from privctl.domain.verdict import Verdict
 from privctl.gate.checks import RULES
 from privctl.gate.judge import judge
 from privctl.gate.policy import read_policy
-from privctl.reports import write_report
+from privctl.reports.files import write_report
 from privctl.storage.digest import file_digest
 
 NOW = datetime(2030, 1, 10, 12, tzinfo=UTC)

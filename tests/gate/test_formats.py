@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from privctl.domain.gate import Finding, GateJudgement, Place, Setting
+from privctl.domain.gate import FileLine, Finding, GateJudgement, PolicySetting
 from privctl.gate.checks import RULES
-from privctl.render import gate_json, gate_markdown, gate_text, github, junit, sarif
-from privctl.render.plain import plain
-from privctl.render.text import plain as without_colour
+from privctl.show.formats import gate_json, github, junit, sarif
+from privctl.show.markdown import gate as gate_markdown
+from privctl.show.plain import plain
+from privctl.show.text import gate as gate_text
+from privctl.show.text.style import plain as without_colour
 from tests.gate.made import FAIL, INCONCLUSIVE, PASS
 
 RENDERERS: dict[str, Callable[[GateJudgement], str]] = {
@@ -56,7 +58,7 @@ HOSTILE = [
 
 
 def finding(text: str, outcome: Any = FAIL, rule: str = "max_auc", **more: Any) -> Finding:
-    place = Place(path=text.replace("\0", "") or "x", line=7)
+    place = FileLine(path=text.replace("\0", "") or "x", line=7)
     return replace(
         Finding(rule=rule, outcome=outcome, subject=text, message=f"m {text}", fix=f"f {text}", place=place), **more
     )
@@ -72,7 +74,7 @@ def judgement(text: str) -> GateJudgement:
     return GateJudgement(
         findings=found,
         notes=(f"n {text}",),
-        settings=(Setting(key="max_auc", value=text, source=text),),
+        settings=(PolicySetting(key="max_auc", value=text, source=text),),
         models=(text, "other"),
         rules=tuple(RULES.values()),
     )

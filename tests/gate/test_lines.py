@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from privctl.gate.lines import Lines
+from privctl.gate.lines import JsonLines
 
 
 def test_a_known_text() -> None:
-    lines = Lines('{"a":\n [1,\n 2], "b": {"c": "x\\n]", "d"\n:\n[]}}\n')
+    lines = JsonLines('{"a":\n [1,\n 2], "b": {"c": "x\\n]", "d"\n:\n[]}}\n')
     assert lines.of(["a", 1]) == 3
     assert lines.of(["a"]) == 2
     assert lines.of(["b", "c"]) == 3
@@ -22,12 +22,12 @@ def test_a_known_text() -> None:
 
 @pytest.mark.parametrize("steps", [["z"], ["a", 9], ["a", 0, "deeper"], ["a", "key"], [3]])
 def test_what_is_not_there_stands_where_the_way_to_it_ends(steps: list[Any]) -> None:
-    assert Lines('\n{"a": [1]}').of(steps) == 2
+    assert JsonLines('\n{"a": [1]}').of(steps) == 2
 
 
 @pytest.mark.parametrize("text", ["3", '"x"', "[]", "{}", "null"])
 def test_the_smallest_texts(text: str) -> None:
-    assert Lines(text).of(["a", 0]) == 1
+    assert JsonLines(text).of(["a", 0]) == 1
 
 
 def test_random_texts() -> None:
@@ -55,8 +55,8 @@ def test_random_texts() -> None:
         _put(tree, steps, "HERE")
         marked = json.dumps(tree, indent=2)
         expected = next(i for i, line in enumerate(marked.splitlines(), start=1) if "HERE" in line) if steps else 1
-        assert Lines(marked).of(steps) == expected
-        assert 1 <= Lines(plain).of(steps) <= plain.count("\n") + 1
+        assert JsonLines(marked).of(steps) == expected
+        assert 1 <= JsonLines(plain).of(steps) <= plain.count("\n") + 1
         checked += bool(steps)
     assert checked > 80
 
@@ -71,5 +71,5 @@ def _put(tree: Any, steps: list[Any], value: str) -> None:
 def test_many_items_cost_no_more_than_once_each() -> None:
     """Looked up one by one without memory, these would take a minute."""
     text = json.dumps({"evidence": [{"upper": i} for i in range(30_000)]}, indent=2)
-    lines = Lines(text)
+    lines = JsonLines(text)
     assert [lines.of(["evidence", i, "upper"]) for i in range(30_000)] == [4 + 3 * i for i in range(30_000)]

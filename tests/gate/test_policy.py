@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from privctl.domain.errors import UsageFault
-from privctl.domain.gate import Place
+from privctl.domain.gate import FileLine
 from privctl.domain.guarantee import Notion, Scope
 from privctl.gate.checks import RULES
 from privctl.gate.policy import OWN, PROJECT, Policy, read_policy
@@ -85,7 +85,7 @@ def test_flag_beats_variable_beats_file_beats_default() -> None:
         ("max_auc", "PRIVCTL_GATE_MAX_AUC"),
         ("max_tpr", f"{OWN}:3"),
     ]
-    assert found.places == {"max_tpr": Place(path=OWN, line=3)}
+    assert found.places == {"max_tpr": FileLine(path=OWN, line=3)}
 
 
 def test_pyproject_holds_a_table() -> None:

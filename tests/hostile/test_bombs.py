@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from privctl import data as readers
 from privctl.cli import run
+from privctl.data import records as readers
 from privctl.domain.errors import InputFault
 from privctl.domain.gate import GateOutcome
 from privctl.domain.guarantee import Adjacency
@@ -19,7 +19,7 @@ from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
 from privctl.gate.chain import MOST_GIVEN
 from privctl.gate.judge import judge
 from privctl.gate.policy import read_policy
-from privctl.selection import select
+from privctl.noise.selection import select
 from privctl.storage.header import elements_of
 from privctl.storage.reader import SafetensorsFile, open_checkpoint
 from tests.gate.made import PROVED, auc, audit, making
@@ -308,7 +308,7 @@ def test_what_a_gzip_file_may_unpack_to(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_bounds_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     import gzip
 
-    from privctl.datasets.texts import iter_texts
+    from privctl.data.texts import iter_texts
 
     monkeypatch.setattr(readers, "LONGEST_LINE", 1000)
     path = tmp_path / name

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from privctl.cli import run
-from privctl.codec import encode
+from privctl.reports.codec import encode
 from tests.hostile.bombs import edited, equal_tensors, facts
-from tests.render import made
+from tests.show import made
 
 NASTY = (0, -1, 2, 1e-300, 1e300, 2**63, 10**400, 1.5, None, "x")
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from privctl.cli import run
-from privctl.codec import encode
 from privctl.domain.report import PrivacyReport
-from privctl.render.plain import json_text, plain, seen
+from privctl.reports.codec import encode
+from privctl.show.plain import json_text, plain, seen
 from tests.hostile.bombs import facts
-from tests.render import made
+from tests.show import made
 
 EVIL = (
     "\n::stop-commands::x\r\n ::set-env name=A::b\x1b]0;title\x07\x1b[2J\x1b[32m\u202e\x9b31m\u2028::add-mask::y "
@@ -114,8 +114,8 @@ def test_reports_full_of_commands(
 
 
 def test_the_terminal_views_of_other_steps() -> None:
-    from privctl.render.audit import render as audit_text
-    from privctl.render.retrain import retrain_text
+    from privctl.show.text.audit import render as audit_text
+    from privctl.show.text.retrain import retrain_text
 
     shown = [
         audit_text(infected(made.audited()), verbose=True),

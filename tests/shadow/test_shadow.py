@@ -21,16 +21,16 @@ from audits.membership.shadows import (
     summary,
     weights_digest,
 )
-from audits.scoring.subject import load_subject, read
+from audits.scores.subject import load_subject, read
 from privctl.cli import run
-from privctl.data import read_records
+from privctl.data.records import read_records
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.reports import read_report
+from privctl.reports.files import read_report
 from privctl.shadow.halves import train_one
 from privctl.storage.digest import hash_tensors
 from privctl.storage.reader import open_checkpoint
 from tests.audits.other import sentences
-from tests.training.tasks.small import architecture, words
+from tests.models.tasks.small import architecture, words
 
 KINDS = {
     "gpt2": "causal-lm",

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from privctl.cli import run
-from tests.training.tasks.small import architecture, words
+from tests.models.tasks.small import architecture, words
 
 FACTS = ["--epochs", "2", "--learning-rate", "0.1", "--clip-norm", "1", "--dataset-size", "100", "--batch-size", "5"]
 _WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")

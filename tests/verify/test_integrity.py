@@ -12,7 +12,7 @@ from privctl.cli import run
 from privctl.domain.verdict import Outcome
 from privctl.storage.digest import file_digest, hash_tensors
 from privctl.storage.reader import open_checkpoint
-from verify.integrity import Link, check_chain
+from verify.integrity import ChainLink, check_chain
 
 FACTS = ["--epochs", "2", "--learning-rate", "0.1", "--clip-norm", "1", "--dataset-size", "100", "--batch-size", "5"]
 RNG = np.random.default_rng(3)
@@ -28,13 +28,13 @@ def chain(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
     return tmp_path / "m.private.private.safetensors"
 
 
-def check(model: Path) -> tuple[Link, ...]:
+def check(model: Path) -> tuple[ChainLink, ...]:
     with open_checkpoint(model) as checkpoint:
         hashed = {file.path: hash_tensors(file) for file in checkpoint.files}
     return check_chain(model.with_name(model.name.replace(".safetensors", ".report.json")), hashed)
 
 
-def refuted(links: tuple[Link, ...]) -> list[str]:
+def refuted(links: tuple[ChainLink, ...]) -> list[str]:
     return [f"{v.subject}: {v.reason}" for link in links for v in link.verdicts if v.outcome is Outcome.REFUTED]
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from privctl.cli import run
-from privctl.codec import decode, encode
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
-from privctl.reports import file_artifact
+from privctl.reports.codec import decode, encode
+from privctl.reports.files import file_artifact
 from privctl.secrets.protection import Protection, read_protection, write_protection
 from verify.run import verify
 

@@ -11,14 +11,20 @@ import numpy as np
 import pytest
 
 from privctl.accounting import ledger, risk
-from privctl.accounting.many_curves import Book, least_noise_by_curve
-from privctl.accounting.many_secrets import informations
-from privctl.accounting.secrets import binary_kl, curve_posterior, information, noise_multiplier_for, posterior
+from privctl.accounting.secrets.batched import informations
+from privctl.accounting.secrets.fano import (
+    binary_kl,
+    curve_posterior,
+    information,
+    noise_multiplier_for,
+    posterior,
+)
+from privctl.accounting.secrets.posterior_curves import SecretMemberships, least_noise_by_curve
 from privctl.domain.events import Ledger, SecretMixture
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
-from privctl.reports import file_artifact
-from privctl.secrets.protection import Calibration, Form, PlanFacts, Protection, write_protection
+from privctl.reports.files import file_artifact
+from privctl.secrets.protection import Form, PlanFacts, Protection, ProtectionCalibration, write_protection
 from verify.recompute.posteriors import largest_success
 from verify.run import verify
 
@@ -71,13 +77,15 @@ def by_curve() -> Protection:
     """The same records and targets; the noise, and every posterior, by the trade-off curve."""
     plan = genuine()
     chances, steps = plan.probabilities, plan.facts.steps
-    book = Book(starts=plan.starts, records=plan.records, probabilities=chances, priors=plan.priors, steps=steps)
+    book = SecretMemberships(
+        starts=plan.starts, records=plan.records, probabilities=chances, priors=plan.priors, steps=steps
+    )
     given = (plan.starts, plan.records, chances)
     found = least_noise_by_curve(book, plan.posteriors, plan.budgets, lambda sigma: informations(*given, sigma, steps))
     facts = replace(
         plan.facts,
         noise_multiplier=found.noise_multiplier,
-        calibration=Calibration.CURVE,
+        calibration=ProtectionCalibration.CURVE,
         fano_noise_multiplier=found.fano_noise,
     )
     assert found.noise_multiplier < 0.8 * plan.facts.noise_multiplier
@@ -122,7 +130,7 @@ def wrong_way_round(plan: Protection) -> Protection:
         noise, steps = plan.facts.noise_multiplier, plan.facts.steps
         event = SecretMixture(probabilities=law, noise_multiplier=noise, steps=steps)
         (other,) = ledger.composed(Ledger(events=(event,)), None, order=1)
-        found.append(risk.Lines(*other.profile()).true_positive_rate(0.01))
+        found.append(risk.PiecewiseTradeOff(*other.profile()).true_positive_rate(0.01))
     return replace(plan, curve_bounds=np.array(found))
 
 
@@ -139,7 +147,7 @@ def wrong_way_round(plan: Protection) -> Protection:
         (lambda p: replace(p, curve_bounds=p.curve_bounds * np.nan), "more than the 0.2 that it is allowed"),
         (lambda p: replace(p, information=p.information * 0.9), "nats are given away, and the plan says"),
         (lambda p: replace(p, priors=p.priors / 2), "its prior and posterior allow"),
-        (lambda p: replace(p, facts=replace(p.facts, calibration=Calibration.FANO)), "more than its budget"),
+        (lambda p: replace(p, facts=replace(p.facts, calibration=ProtectionCalibration.FANO)), "more than its budget"),
         (lambda p: replace(p, curve_bounds=p.curve_bounds[:-1]), "do not fit together"),
     ],
 )

@@ -11,7 +11,7 @@ from privctl.domain.events import Batches, SecretMixture, SignBits
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import ClippedTraining, Formula, Optimizer, Regime
 from verify.recompute import gaussian, mutual, published, secret
-from verify.recompute.enclosure import Enclosure
+from verify.recompute.enclosure import BoundPair
 from verify.recompute.sensitivity import least_nonconvex, sensitivity
 
 
@@ -50,10 +50,10 @@ def test_noise_for_a_gaussian() -> None:
 
 
 def test_a_gaussian_at_its_ends() -> None:
-    assert gaussian.delta_at(1, 0) == Enclosure(0, 0)
+    assert gaussian.delta_at(1, 0) == BoundPair(0, 0)
     assert gaussian.delta_at(5000, 1).upper < 1e-300
     assert gaussian.delta_at(1, 1e5).lower > 1 - 1e-15
-    assert gaussian.epsilon_at(1e-5, 1e200) == Enclosure(0, math.inf)
+    assert gaussian.epsilon_at(1e-5, 1e200) == BoundPair(0, math.inf)
     # Just beyond the boundary, each claim turns.
     assert gaussian.delta_at(1, 1 / 4.225).at_most(1e-6) is True
     assert gaussian.delta_at(1, 1 / 4.224).at_most(1e-6) is False
@@ -152,10 +152,10 @@ def test_the_best_guess() -> None:
 
 
 def test_enclosures_decide_only_what_they_know() -> None:
-    found = Enclosure(1.0, 1.1)
+    found = BoundPair(1.0, 1.1)
     assert [found.at_most(value) for value in (0.9, 1.05, 1.2)] == [False, None, True]
     with pytest.raises(ValueError, match="not at most"):
-        Enclosure(2.0, 1.0)
+        BoundPair(2.0, 1.0)
 
 
 @pytest.mark.parametrize(

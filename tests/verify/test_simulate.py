@@ -18,7 +18,7 @@ from verify.recompute.gaussian import delta_at, multiplier_at
 from verify.run import read
 from verify.simulate.bounds import black_box, violation_rate, white_box
 from verify.simulate.law import law_of
-from verify.simulate.losses import Draw, Sample, gaussian, of_ledger, sample
+from verify.simulate.losses import Draw, LossSamples, gaussian, of_ledger, sample
 from verify.simulate.run import simulate
 from verify.simulate.training import trained
 
@@ -27,7 +27,7 @@ LEVEL = 1e-3
 EXACT = 1 / multiplier_at(1, 1e-5).upper
 
 
-def drawn(mu: float, count: int, seed: int = 1) -> Sample:
+def drawn(mu: float, count: int, seed: int = 1) -> LossSamples:
     return sample(gaussian(mu), seed, 1e9, count)
 
 

@@ -35,7 +35,7 @@ _LEAST_GRAIN = {"F16": 2.0**-24}
 
 
 @dataclass(slots=True)
-class TensorNoise:
+class MeasuredNoise:
     """What was found of one tensor; ``difference`` sums are over all its weights, the rest over the sample.
 
     ``astray`` weights are no points of the ``grid``, which is 0 where sums were left as they were.
@@ -72,7 +72,7 @@ class TensorNoise:
 class Measured:
     """Tensors that noise was promised for, those that were to stay, and the digests of both files."""
 
-    noised: tuple[TensorNoise, ...]
+    noised: tuple[MeasuredNoise, ...]
     touched: tuple[str, ...]
     missing: tuple[str, ...]
     heads: tuple[tuple[str, Floats], ...]
@@ -96,7 +96,7 @@ def measure(
     old = {tensor.name: tensor for tensor in before.tensors}
     stay = frozenset(untouched)
     alike = [_kind(t) for t in before.tensors] == [_kind(t) for t in after.tensors]
-    walk = _Walk(
+    walk = _Sums(
         stddev=stddev, before=TensorHasher(_header(before)) if alike else None, after=TensorHasher(_header(after))
     )
     for tensor in after.tensors:
@@ -104,7 +104,7 @@ def measure(
         if was is not None and _kind(was) != _kind(tensor):
             was = None
         stays = tensor.name in stay or tensor.dtype not in VIEWS
-        found = TensorNoise(name=tensor.name, dtype=tensor.dtype, elements=tensor.elements, grid=grid or 0.0)
+        found = MeasuredNoise(name=tensor.name, dtype=tensor.dtype, elements=tensor.elements, grid=grid or 0.0)
         changed = False
         for start, old_part, new_part in _chunks(before, after, was, tensor):
             walk.digest(old_part, new_part)
@@ -127,13 +127,13 @@ def measure(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Walk:
+class _Sums:
     """What grows while both files are read."""
 
     stddev: float
     before: TensorHasher | None
     after: TensorHasher
-    noised: list[TensorNoise] = field(default_factory=list)
+    noised: list[MeasuredNoise] = field(default_factory=list)
     touched: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     heads: list[tuple[str, Floats]] = field(default_factory=list)
@@ -149,7 +149,7 @@ class _Walk:
             self.before.finish_tensor(was)
         self.after.finish_tensor(tensor)
 
-    def take(self, found: TensorNoise, old: memoryview, new: memoryview, start: int, size: int) -> None:
+    def take(self, found: MeasuredNoise, old: memoryview, new: memoryview, start: int, size: int) -> None:
         """Add one stretch of a tensor of ``size`` bytes to ``found``, and its first deviates to the heads."""
         room = max(256, _SAMPLE * len(new) // max(size, 1))
         head = _take(found, old, new, self.stddev, self.coins, room)
@@ -178,7 +178,7 @@ def _chunks(
 
 
 def _take(
-    found: TensorNoise, old: memoryview, new: memoryview, stddev: float, coins: np.random.Generator, room: int
+    found: MeasuredNoise, old: memoryview, new: memoryview, stddev: float, coins: np.random.Generator, room: int
 ) -> Floats:
     """Add one stretch to ``found``; returns the deviates of its first weights."""
     view = VIEWS[found.dtype]
@@ -230,7 +230,7 @@ def complaints(parts: Sequence[Measured], stddev: float, tied: Sequence[Sequence
     return [*found, *_reused(heads, tied, set(forgotten))]
 
 
-def _would_show(tensor: TensorNoise, stddev: float, level: float) -> bool:
+def _would_show(tensor: MeasuredNoise, stddev: float, level: float) -> bool:
     """Whether noise would have changed at least one weight, rounding or not (but for a chance below ``level``).
 
     A weight stays where the noise is less than half the way to its neighbours.
@@ -239,7 +239,7 @@ def _would_show(tensor: TensorNoise, stddev: float, level: float) -> bool:
     return math.erf(apart / stddev / math.sqrt(8)) ** tensor.elements < level
 
 
-def _of_tensor(tensor: TensorNoise, stddev: float, level: float) -> Iterator[str]:
+def _of_tensor(tensor: MeasuredNoise, stddev: float, level: float) -> Iterator[str]:
     sample, count = tensor.sample, len(tensor.sample)
     if count == 0:
         return
@@ -274,7 +274,7 @@ def _kolmogorov(sample: Floats) -> float:
     return float(kstwo.sf(distance, len(sample)))
 
 
-def _pooled(tensors: Sequence[TensorNoise]) -> Iterator[str]:
+def _pooled(tensors: Sequence[MeasuredNoise]) -> Iterator[str]:
     """All tensors together, which sees what none of many small ones shows."""
     if not tensors:
         return

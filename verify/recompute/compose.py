@@ -21,7 +21,7 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import lfilter
 
-from verify.recompute.pairs import MASS_ERROR, Cells, Floats
+from verify.recompute.pairs import MASS_ERROR, Floats, LossCells
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,7 +48,7 @@ LARGEST_GRID = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class ComposeGrid:
     """Points (first + i) * ``width``, i < ``count``, taken modulo ``count``; ``tilt`` is the exponent of the tilting.
 
     One step's loss above ``cap`` counts as infinite from above, and as ``cap`` from below; cells need to reach
@@ -68,7 +68,7 @@ class Grid:
         """The points, shape (count,)."""
         return (self.first + np.arange(self.count, dtype=np.float64)) * self.width
 
-    def wider(self, factor: float) -> Grid:
+    def wider(self, factor: float) -> ComposeGrid:
         """The same stretch with an interval ``factor`` times as wide."""
         low, high, width = self.first * self.width, (self.first + self.count) * self.width, self.width * factor
         count = next_fast_len(math.ceil((high - low) / width) + 16, real=True)
@@ -76,13 +76,13 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Law:
+class ComposedLaw:
     """A composed law: ``masses`` (count,) times e^(``log_scale`` - tilt * loss), each within ``error`` of the truth.
 
     ``wrapped`` bounds the tilted mass that lies beyond the grid.
     """
 
-    grid: Grid
+    grid: ComposeGrid
     masses: Floats
     log_scale: float
     tilt: float
@@ -96,7 +96,7 @@ class Law:
         return 4 * _SUM_ERROR * (abs(self.log_scale) + (self.tilt + 1) * ends)
 
 
-def composed(weights: Sequence[tuple[Floats, Floats, int]], grid: Grid, tilt: float) -> Law:
+def composed(weights: Sequence[tuple[Floats, Floats, int]], grid: ComposeGrid, tilt: float) -> ComposedLaw:
     """The law of a sum of independent losses: (grid positions, log masses, number of times) of each kind of step."""
     spectrum, log_scale = None, 0.0
     error, norms = len(weights) * math.exp(_NEGLIGIBLE), []
@@ -124,7 +124,7 @@ def composed(weights: Sequence[tuple[Floats, Floats, int]], grid: Grid, tilt: fl
     masses = np.maximum(np.roll(masses, -(grid.first % grid.count)), 0.0).astype(np.float64)
     error += _FFT_ERROR * bits * float(np.linalg.norm(masses))
     beyond = min(1.0, _beyond(weights, grid, tilt))
-    return Law(
+    return ComposedLaw(
         grid=grid, masses=np.asarray(masses, np.float64), log_scale=log_scale, tilt=tilt, error=error, wrapped=beyond
     )
 
@@ -141,7 +141,7 @@ def _raised(found: NDArray[np.clongdouble], size: Floats, times: int) -> NDArray
     return raised
 
 
-def _beyond(weights: Sequence[tuple[Floats, Floats, int]], grid: Grid, tilt: float) -> float:
+def _beyond(weights: Sequence[tuple[Floats, Floats, int]], grid: ComposeGrid, tilt: float) -> float:
     """Chernoff's bound on the tilted mass outside the grid."""
     parts = [(at * grid.width, logs + tilt * at * grid.width, times) for at, logs, times in weights]
     totals = [_logsum(logs) for _, logs, _ in parts]
@@ -169,13 +169,13 @@ def _logsum(values: Floats) -> float:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Upper:
+class UpperDelta:
     """Delta from above.
 
     ``sums`` are those of the untilted masses from each point on, and of them times e^-(loss beyond that point).
     """
 
-    law: Law
+    law: ComposedLaw
     infinite: float
     growth: float
     sums: tuple[Floats, Floats]
@@ -196,13 +196,13 @@ class Upper:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lower:
+class LowerDelta:
     """Delta from below, by the events {sum of rounded losses >= point}.
 
     ``present`` holds their probabilities with the record, from below, ``absent`` without it, from above.
     """
 
-    grid: Grid
+    grid: ComposeGrid
     present: Floats
     absent: Floats
 
@@ -221,7 +221,7 @@ class Lower:
         return float(gains[best]), threshold, float(self.present[best]), float(self.absent[best])
 
 
-def _event_probabilities(law: Law, sign: float, growth: float) -> Floats:
+def _event_probabilities(law: ComposedLaw, sign: float, growth: float) -> Floats:
     """Of {sum >= point} for every point, from below (``sign`` -1) or above (1); shape (count,)."""
     with np.errstate(over="ignore", under="ignore"):
         weight = _untilted(law, law.grid.losses)
@@ -234,15 +234,15 @@ def _event_probabilities(law: Law, sign: float, growth: float) -> Floats:
     return np.clip(mass * (growth + slack), _UNDERFLOW, 1.0)
 
 
-def _untilted(law: Law, losses: Floats) -> Floats:
+def _untilted(law: ComposedLaw, losses: Floats) -> Floats:
     with np.errstate(over="ignore", under="ignore"):
         return np.asarray(np.exp(np.minimum(law.log_scale - law.tilt * losses, 690.0)))
 
 
-Kinds = Sequence[tuple[Cells, int]]
+Kinds = Sequence[tuple[LossCells, int]]
 
 
-def bound_above(kinds: Kinds, grid: Grid) -> Upper:
+def bound_above(kinds: Kinds, grid: ComposeGrid) -> UpperDelta:
     """Compose cells, each kind so many times, from above."""
     steps = sum(times for _, times in kinds)
     placed = [(*_placed_above(cells, grid), times) for cells, times in kinds]
@@ -253,23 +253,23 @@ def bound_above(kinds: Kinds, grid: Grid) -> Upper:
         tails = np.cumsum(masses[::-1]), lfilter([1.0], [1.0, -math.exp(-grid.width)], masses[::-1])
     sums = tuple(np.append(part[::-1], 0.0) for part in tails)
     growth = math.exp(2 * steps * MASS_ERROR)
-    return Upper(law=law, infinite=-math.expm1(alive), growth=growth, sums=(sums[0], sums[1]))
+    return UpperDelta(law=law, infinite=-math.expm1(alive), growth=growth, sums=(sums[0], sums[1]))
 
 
-def bound_below(kinds: Kinds, grid: Grid) -> Lower:
+def bound_below(kinds: Kinds, grid: ComposeGrid) -> LowerDelta:
     """Compose cells, each kind so many times, from below."""
     growth = math.exp(2 * sum(times for _, times in kinds) * MASS_ERROR)
     weights = [(*_placed_below(cells, grid), times) for cells, times in kinds]
     present = composed([(at, p, times) for at, p, _, times in weights], grid, grid.tilt)
     absent = composed([(at, q, times) for at, _, q, times in weights], grid, grid.tilt + 1)
-    return Lower(
+    return LowerDelta(
         grid=grid,
         present=_event_probabilities(present, -1.0, growth),
         absent=_event_probabilities(absent, 1.0, growth),
     )
 
 
-def _placed_above(cells: Cells, grid: Grid) -> tuple[Floats, Floats, float]:
+def _placed_above(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Floats, float]:
     """Grid positions and log P-masses, both ends of each cell shared out between the points beside them.
 
     And the P-mass that counts as infinite loss.
@@ -285,7 +285,7 @@ def _placed_above(cells: Cells, grid: Grid) -> tuple[Floats, Floats, float]:
     return at, logs, infinite
 
 
-def _placed_below(cells: Cells, grid: Grid) -> tuple[Floats, Floats, Floats]:
+def _placed_below(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Floats, Floats]:
     """Grid positions with log masses under P and Q: each cell, whole, at the point nearest to its middle."""
     middle = (np.maximum(cells.low, cells.high - 4 * grid.width) + cells.high) / 2
     at = np.rint(np.minimum(middle, grid.cap) / grid.width)
@@ -305,7 +305,7 @@ def _gathered(at: Floats, first: Floats, second: Floats | None = None) -> tuple[
     return start + held.astype(np.float64), logs[0], logs[1]
 
 
-def make_grid(sketch: Kinds, log_delta: float | None, precision: float, near: float | None = None) -> Grid:
+def make_grid(sketch: Kinds, log_delta: float | None, precision: float, near: float | None = None) -> ComposeGrid:
     """Where to look, from coarse cells: a poor choice makes bounds looser, never wrong.
 
     ``log_delta`` None is for the bulk; ``near`` is about the epsilon there, where that is known. ``precision`` is about
@@ -337,7 +337,7 @@ def make_grid(sketch: Kinds, log_delta: float | None, precision: float, near: fl
     count = next_fast_len(math.ceil((high - low) / width) + 16, real=True)
     if count > LARGEST_GRID:
         width, count = width * count / LARGEST_GRID * 1.001, LARGEST_GRID
-    return Grid(width=width, first=math.floor(low / width) - 4, count=count, tilt=tilt, cap=cap, reach=reach,
+    return ComposeGrid(width=width, first=math.floor(low / width) - 4, count=count, tilt=tilt, cap=cap, reach=reach,
                 pushes=(push, pull))  # fmt: skip
 
 

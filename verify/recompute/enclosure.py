@@ -10,7 +10,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Enclosure:
+class BoundPair:
     """``lower`` <= the quantity <= ``upper``; inf where nothing finite is known from above."""
 
     lower: float

@@ -11,19 +11,19 @@ import math
 
 from flint import arb, ctx
 
-from verify.recompute.enclosure import Enclosure
+from verify.recompute.enclosure import BoundPair
 
 _BITS = (128, 512, 2048)
 #: Beyond this shift floats cannot hold an epsilon.
 _VACUOUS = 1e150
 
 
-def delta_at(epsilon: float, mu: float) -> Enclosure:
+def delta_at(epsilon: float, mu: float) -> BoundPair:
     """The smallest delta at ``epsilon`` >= 0 for shift ``mu`` >= 0. Example: (1, 1) is 0.12693673750664395."""
     if mu == 0:
-        return Enclosure(0.0, 0.0)
+        return BoundPair(0.0, 0.0)
     if mu > _VACUOUS:
-        return Enclosure(0.0, 1.0)
+        return BoundPair(0.0, 1.0)
     before, ball = ctx.prec, arb(0)
     try:
         for bits in _BITS:
@@ -36,12 +36,12 @@ def delta_at(epsilon: float, mu: float) -> Enclosure:
         ctx.prec = before
 
 
-def epsilon_at(delta: float, mu: float) -> Enclosure:
+def epsilon_at(delta: float, mu: float) -> BoundPair:
     """The smallest epsilon at ``delta``, to about 1e-12. Example: delta 1e-6, mu 1 give 4.8865541174622119964."""
     if delta_at(0.0, mu).upper <= delta:
-        return Enclosure(0.0, 0.0)
+        return BoundPair(0.0, 0.0)
     if mu > _VACUOUS:
-        return Enclosure(0.0, math.inf)
+        return BoundPair(0.0, math.inf)
     # The loss is N(mu^2/2, mu^2): this many deviations up, its tail alone is below delta.
     low, high = 0.0, mu * mu / 2 + mu * (2 + math.sqrt(-2 * math.log(delta)))
     sure = high
@@ -56,10 +56,10 @@ def epsilon_at(delta: float, mu: float) -> Enclosure:
             low = middle
         else:
             break
-    return Enclosure(low, sure)
+    return BoundPair(low, sure)
 
 
-def multiplier_at(epsilon: float, delta: float) -> Enclosure:
+def multiplier_at(epsilon: float, delta: float) -> BoundPair:
     """The least standard deviation / sensitivity that is (epsilon, delta)-DP. Example: (1, 1e-5): 3.7306316."""
     low, high = 1e-9, 1.0
     while delta_at(epsilon, 1 / high).upper > delta:
@@ -73,24 +73,24 @@ def multiplier_at(epsilon: float, delta: float) -> Enclosure:
             low = middle
         else:
             break
-    return Enclosure(low, high)
+    return BoundPair(low, high)
 
 
-def advantage(mu: float) -> Enclosure:
+def advantage(mu: float) -> BoundPair:
     """The largest true minus false positive rate, 2 Phi(mu/2) - 1."""
     return delta_at(0.0, mu)
 
 
-def power(rate: float, mu: float) -> Enclosure:
+def power(rate: float, mu: float) -> BoundPair:
     """The largest true positive rate at false positive ``rate``: Phi(Phi^-1(rate) + mu), by bisection for Phi^-1."""
     if rate in (0, 1):
-        return Enclosure(rate, rate)
+        return BoundPair(rate, rate)
     low, high = -40.0, 40.0
     while high - low > 1e-13:
         middle = (low + high) / 2
         low, high = (middle, high) if float(_phi(arb(middle)).mid()) < rate else (low, middle)
     found = [_floats(_phi(arb(quantile) + arb(mu))) for quantile in (low - 1e-12, high + 1e-12)]
-    return Enclosure(found[0].lower, min(1.0, found[1].upper))
+    return BoundPair(found[0].lower, min(1.0, found[1].upper))
 
 
 def _delta(epsilon: arb, mu: arb) -> arb:
@@ -101,9 +101,9 @@ def _phi(x: arb) -> arb:
     return (-x / arb(2).sqrt()).erfc() / 2
 
 
-def _floats(ball: arb) -> Enclosure:
+def _floats(ball: arb) -> BoundPair:
     """Floats around a ball of something between 0 and 1."""
     if not ball.is_finite():
-        return Enclosure(0.0, 1.0)
+        return BoundPair(0.0, 1.0)
     low, high = (math.nextafter(float(end), way) for end, way in ((ball.lower(), -1.0), (ball.upper(), 2.0)))
-    return Enclosure(min(max(low, 0.0), 1.0), min(max(high, 0.0), 1.0))
+    return BoundPair(min(max(low, 0.0), 1.0), min(max(high, 0.0), 1.0))

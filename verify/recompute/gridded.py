@@ -23,7 +23,7 @@ _REMOTE = -100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ideal:
+class IdealGuarantee:
     """A guarantee as the mechanism in real arithmetic must have it, and what was taken off."""
 
     guarantee: Guarantee
@@ -55,19 +55,19 @@ def objection(report: PrivacyReport, guarantee: Guarantee) -> str:
     return ""
 
 
-def ideal(report: PrivacyReport, guarantee: Guarantee) -> Ideal:
+def ideal(report: PrivacyReport, guarantee: Guarantee) -> IdealGuarantee:
     """``guarantee`` with a smaller epsilon, delta and risks: what must hold in real arithmetic for it to hold."""
     said, claimed = guarantee.arithmetic, guarantee.epsilon
     assert said is not None
     if claimed is None:
-        return Ideal(guarantee, 0.0)
+        return IdealGuarantee(guarantee, 0.0)
     mechanism = report.mechanism
     levels = tuple(sorted(mechanism.candidate_stddevs)) if isinstance(mechanism, WeightNoise) else ()
     log_tail = _log_tail(claimed, guarantee.delta)
     ratio = _pair(levels, guarantee.scope is Scope.ALL_CANDIDATES, said, log_tail)
     cost = 2 * _sum(said.coordinates, ratio, log_tail)
     if not math.isfinite(cost):
-        return Ideal(replace(guarantee, epsilon=0.0, arithmetic=None), math.inf)
+        return IdealGuarantee(replace(guarantee, epsilon=0.0, arithmetic=None), math.inf)
     apart = _apart(_pair(levels, guarantee.scope is Scope.ALL_CANDIDATES, said, _REMOTE), said.coordinates)
     risks = []
     for risk in guarantee.risks:
@@ -84,7 +84,7 @@ def ideal(report: PrivacyReport, guarantee: Guarantee) -> Ideal:
         risks=tuple(risks),
         arithmetic=None,
     )
-    return Ideal(stripped, cost)
+    return IdealGuarantee(stripped, cost)
 
 
 def _apart(ratio: float, count: int) -> float:

@@ -17,12 +17,20 @@ from privctl.domain.events import (
     SecretMixture,
 )
 from verify.recompute import gaussian
-from verify.recompute.compose import LARGEST_GRID, Grid, Lower, Upper, bound_above, bound_below, make_grid
-from verify.recompute.enclosure import ROUNDING, Enclosure
+from verify.recompute.compose import (
+    LARGEST_GRID,
+    ComposeGrid,
+    LowerDelta,
+    UpperDelta,
+    bound_above,
+    bound_below,
+    make_grid,
+)
+from verify.recompute.enclosure import ROUNDING, BoundPair
 from verify.recompute.once import epsilon_once
 from verify.recompute.pairs import (
-    Cells,
-    Reach,
+    CellReach,
+    LossCells,
     TooFineError,
     between,
     laplace,
@@ -40,7 +48,7 @@ PRECISIONS = (1e-3, 6e-6, 1e-6, 1e-8)
 _SHARP = 1e-6
 _SKETCH = 2000
 #: In each order of the neighbours, the cells of each kind of step with their number, and the grid they go on.
-Made = list[tuple[list[tuple[Cells, int]], Grid]]
+Made = list[tuple[list[tuple[LossCells, int]], ComposeGrid]]
 
 
 class NoBound(ValueError):
@@ -54,29 +62,29 @@ class Bounds:
     ``attained`` are the steps and grids whose losses some data set meets: what bounds from below are made of.
     """
 
-    above: tuple[Upper, ...]
+    above: tuple[UpperDelta, ...]
     attained: Made
 
     @cached_property
-    def below(self) -> tuple[Lower, ...]:
+    def below(self) -> tuple[LowerDelta, ...]:
         """Twice the work of ``above``, so only on demand."""
         return tuple(bound_below(kinds, grid) for kinds, grid in self.attained)
 
-    def delta(self, epsilon: float) -> Enclosure:
+    def delta(self, epsilon: float) -> BoundPair:
         """At ``epsilon``, the worse order."""
         upper = self.upper_delta(epsilon)
-        return Enclosure(min(upper, max((bound.delta(epsilon) for bound in self.below), default=0.0)), upper)
+        return BoundPair(min(upper, max((bound.delta(epsilon) for bound in self.below), default=0.0)), upper)
 
     def upper_delta(self, epsilon: float) -> float:
         """The upper end of ``delta``."""
         return max(bound.delta(epsilon) for bound in self.above)
 
-    def epsilon(self, delta: float) -> Enclosure:
+    def epsilon(self, delta: float) -> BoundPair:
         """At ``delta``, the worse order."""
         upper = self.upper_epsilon(delta)
         # Beyond the top nothing is known from below.
         lower = _first(lambda epsilon: max((b.delta(epsilon) for b in self.below), default=0.0) <= delta, self._top)
-        return Enclosure(min(lower, self._top, upper), upper)
+        return BoundPair(min(lower, self._top, upper), upper)
 
     def upper_epsilon(self, delta: float) -> float:
         """The upper end of ``epsilon``."""
@@ -98,7 +106,7 @@ class Bounds:
         )
 
 
-def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floors: Sequence[float] = ()) -> Enclosure:
+def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floors: Sequence[float] = ()) -> BoundPair:
     """The smallest epsilon at ``delta``, as sharply as it takes to decide what is said of it.
 
     That it is at most each of ``claimed``, and at least each of ``floors``; without either, as sharply as usual. The
@@ -107,7 +115,7 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floo
     mu = exact_shift(ledger)
     if mu is not None:
         found = gaussian.epsilon_at(delta, mu)
-        return found if attained(ledger) else Enclosure(0.0, found.upper)
+        return found if attained(ledger) else BoundPair(0.0, found.upper)
     once = epsilon_once(ledger, delta)
     if once is not None and (once.lower > 0 or not _fixed_size(ledger)):
         return once
@@ -121,7 +129,7 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floo
         asked = bool(claimed or floors)
         if not asked or floors or any(upper > value * (1 + ROUNDING) for value in claimed):
             lower = max(lower, here.epsilon(delta).lower)
-        found = Enclosure(min(lower, upper), upper)
+        found = BoundPair(min(lower, upper), upper)
         if precision <= _SHARP and not asked:
             break
         decided = all(found.at_most(value) is not None for value in claimed)
@@ -130,7 +138,7 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floo
     return found
 
 
-def pure_epsilon(ledger: Ledger) -> Enclosure:
+def pure_epsilon(ledger: Ledger) -> BoundPair:
     """The smallest epsilon at delta 0: the largest losses added up; inf where noise is Gaussian."""
     total = 0.0
     for event in ledger.events:
@@ -141,13 +149,13 @@ def pure_epsilon(ledger: Ledger) -> Enclosure:
         elif isinstance(event, RandomizedResponse):
             most = event.bits * event.epsilon
         else:
-            return Enclosure(math.inf, math.inf)
+            return BoundPair(math.inf, math.inf)
         rate = event.sample_rate
         large = most > 500  # e^most may leave the floats
         total += event.steps * (
             most + math.log(rate + (1 - rate) * math.exp(-most)) if large else math.log1p(rate * math.expm1(most))
         )
-    return Enclosure(total * (1 - 1e-12), total * (1 + 1e-12))
+    return BoundPair(total * (1 - 1e-12), total * (1 + 1e-12))
 
 
 @lru_cache(maxsize=6)
@@ -190,18 +198,18 @@ def _orders(
 ) -> Made:
     """The steps' cells in each order, with the grid for it; ``where`` is what ``make_grid`` is told."""
     makers = [(_cells_of(event, attained_only), times) for event, times in _kinds(ledger)]
-    rough = [(make(1e9, Reach(tail)), times) for make, times in makers]
+    rough = [(make(1e9, CellReach(tail)), times) for make, times in makers]
     span = max(float(cells.high[-1] - cells.low[0]) for cells, _ in rough)
-    rough = [(make(span / _SKETCH, Reach(tail)), times) for make, times in makers]
+    rough = [(make(span / _SKETCH, CellReach(tail)), times) for make, times in makers]
     both = [rough, [(cells.reversed(), times) for cells, times in rough]]
     found: Made = []
     for position, sketch in enumerate(both):
         grid = make_grid(sketch, *where)
         try:
-            fine = [(make(grid.width, Reach(tail, grid.reach)), times) for make, times in makers]
+            fine = [(make(grid.width, CellReach(tail, grid.reach)), times) for make, times in makers]
         except TooFineError as error:
             grid = grid.wider(1.2 * error.factor)
-            fine = [(make(grid.width, Reach(tail, grid.reach)), times) for make, times in makers]
+            fine = [(make(grid.width, CellReach(tail, grid.reach)), times) for make, times in makers]
         found.append(([(c.reversed() if position else c, times) for c, times in fine], grid))
     return found
 
@@ -220,7 +228,7 @@ def _rate(event: Event) -> float:
     return max(event.probabilities) if isinstance(event, SecretMixture) else event.sample_rate
 
 
-def _cells_of(event: Event, attained_only: bool) -> Callable[[float, Reach], Cells]:
+def _cells_of(event: Event, attained_only: bool) -> Callable[[float, CellReach], LossCells]:
     """What makes the cells of one step, of a loss at most as wide as it is told."""
     if isinstance(event, LaplaceNoise):
         return lambda width, _: laplace(event, width)

@@ -11,7 +11,7 @@ import math
 from scipy.optimize import brentq
 
 from privctl.domain.events import Batches, SignBits
-from verify.recompute.enclosure import Enclosure
+from verify.recompute.enclosure import BoundPair
 from verify.recompute.visits import visits
 
 LN2 = math.log(2)
@@ -23,12 +23,12 @@ def nats(event: SignBits) -> float:
     return signs * (event.steps * event.sample_rate) * LN2
 
 
-def total_variation(information: float) -> Enclosure:
+def total_variation(information: float) -> BoundPair:
     """The largest total variation distance of neighbours. Example: 0.5 nats allow 0.9036225083."""
     if information >= LN2:
-        return Enclosure(1.0, 1.0)
+        return BoundPair(1.0, 1.0)
     if information == 0:
-        return Enclosure(0.0, 0.0)
+        return BoundPair(0.0, 0.0)
 
     def missing(tau: float) -> float:
         # ln 2 - h((1 - tau)/2) as a series-free sum of two relative entropies.
@@ -36,15 +36,15 @@ def total_variation(information: float) -> Enclosure:
 
     if information < 1e-12:
         root = math.sqrt(2 * information)
-        return Enclosure(root * (1 - 1e-6), root)
+        return BoundPair(root * (1 - 1e-6), root)
     found = brentq(missing, 0.0, 1.0, xtol=1e-300, rtol=1e-14)
-    return Enclosure(found * (1 - 1e-11), min(1.0, found * (1 + 1e-11)))
+    return BoundPair(found * (1 - 1e-11), min(1.0, found * (1 + 1e-11)))
 
 
-def auc(information: float) -> Enclosure:
+def auc(information: float) -> BoundPair:
     """The largest area under the ROC curve: that of the curve with one corner, 1 - (1 - tau)^2 / 2."""
     tau = total_variation(information)
-    return Enclosure(*(1 - (1 - end) ** 2 / 2 for end in (tau.lower, tau.upper)))
+    return BoundPair(*(1 - (1 - end) ** 2 / 2 for end in (tau.lower, tau.upper)))
 
 
 def unavoidable_delta(event: SignBits, batches: Batches) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from flint import arb, ctx
 
 from privctl.domain.events import Batches, Event, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian
-from verify.recompute.enclosure import Enclosure
+from verify.recompute.enclosure import BoundPair
 
 _BITS = 256
 #: More bits of one step are left to the grids.
@@ -23,7 +23,7 @@ _MOST_BITS = 512
 _Tail = Callable[[arb], tuple[arb, arb]]
 
 
-def epsilon_once(ledger: Ledger, delta: float) -> Enclosure | None:
+def epsilon_once(ledger: Ledger, delta: float) -> BoundPair | None:
     """The smallest epsilon at ``delta`` for a ledger of one step; None for any other, and where it has no formula.
 
     Where batches are of fixed size only the upper end is known.
@@ -41,7 +41,7 @@ def epsilon_once(ledger: Ledger, delta: float) -> Enclosure | None:
     finally:
         ctx.prec = before
     fixed = isinstance(event, SampledGaussian) and event.batches is Batches.FIXED_SIZE
-    return Enclosure(0.0, found.upper) if fixed else found
+    return BoundPair(0.0, found.upper) if fixed else found
 
 
 _Kinds = SampledGaussian | LaplaceNoise | RandomizedResponse
@@ -111,20 +111,20 @@ def _of_bits(event: RandomizedResponse, rate: arb, ratio: arb) -> arb:
     return totals[0].max(totals[1])
 
 
-def _least(delta_at: Callable[[float], arb], delta: float) -> Enclosure:
+def _least(delta_at: Callable[[float], arb], delta: float) -> BoundPair:
     """Bisection by certified comparisons: what is undecided stays between the ends."""
     wanted = arb(delta)
     if bool(delta_at(0.0) <= wanted):
-        return Enclosure(0.0, 0.0)
+        return BoundPair(0.0, 0.0)
     low, high = 0.0, 1.0
     while not bool(delta_at(high) <= wanted):
         low, high = high, 2 * high
         if high > 1e9:
-            return Enclosure(low, math.inf)
+            return BoundPair(low, math.inf)
     while high - low > 1e-13 * high:
         middle = low + (high - low) / 2
         found = delta_at(middle)
         if middle in (low, high) or not (bool(found <= wanted) or bool(found > wanted)):
             break
         low, high = (low, middle) if bool(found <= wanted) else (middle, high)
-    return Enclosure(low, high)
+    return BoundPair(low, high)

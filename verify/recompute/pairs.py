@@ -34,7 +34,7 @@ _FLAT = 1e-14
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cells:
+class LossCells:
     """Cells of one step, by rising loss; all arrays have shape (cells,).
 
     ``low`` and ``high`` are the losses at a cell's ends, equal for atoms; ``p`` and ``q`` its masses; ``up`` the part
@@ -50,20 +50,20 @@ class Cells:
     p_infinite: float = 0.0
     q_infinite: float = 0.0
 
-    def reversed(self) -> Cells:
+    def reversed(self) -> LossCells:
         """The same step with P and Q exchanged."""
         # The part of Q at what is now the upper end, -low: Q-masses of the ends are e^-loss times their P-masses.
         with np.errstate(over="ignore", invalid="ignore"):
             up = np.where(self.p > self.up, (self.p - self.up) * np.exp(-self.low), 0.0)
             up = np.where(self.high - self.low < _FLAT, self.q, up)
-        return Cells(
+        return LossCells(
             low=-self.high[::-1], high=-self.low[::-1], p=self.q[::-1], q=self.p[::-1],
             up=np.minimum(up, self.q)[::-1], p_infinite=self.q_infinite, q_infinite=self.p_infinite,
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class CellReach:
     """How far cells need to go: to tails of exp(``log_tail``), and to losses of +-``loss``; the rest is one cell."""
 
     log_tail: float
@@ -78,25 +78,25 @@ class TooFineError(ValueError):
         self.factor = factor
 
 
-def atoms(losses: Floats, log_p: Floats) -> Cells:
+def atoms(losses: Floats, log_p: Floats) -> LossCells:
     """Cells of a law on points; the Q-mass at each is e^-loss times its P-mass."""
     order = np.argsort(losses)
     losses, p = losses[order], np.exp(log_p[order])
-    return Cells(low=losses, high=losses, p=p, q=np.exp(log_p[order] - losses), up=np.zeros_like(p))
+    return LossCells(low=losses, high=losses, p=p, q=np.exp(log_p[order] - losses), up=np.zeros_like(p))
 
 
-def sampled_gaussian(event: SampledGaussian, width: float, reach: Reach) -> Cells:
+def sampled_gaussian(event: SampledGaussian, width: float, reach: CellReach) -> LossCells:
     """A clipped sum of a Poisson batch with noise; cells of loss ``width`` or less."""
     mixture = np.array([0.0, 1.0]), np.array([1 - event.sample_rate, event.sample_rate])
     return gaussian_mixture(*mixture, event.noise_multiplier, width, reach)
 
 
-def plain_gaussian(mu: float, width: float, reach: Reach) -> Cells:
+def plain_gaussian(mu: float, width: float, reach: CellReach) -> LossCells:
     """N(mu, 1) against N(0, 1)."""
     return gaussian_mixture(np.array([1.0]), np.array([1.0]), 1 / mu, width, reach)
 
 
-def gaussian_mixture(shifts: Floats, weights: Floats, stddev: float, width: float, reach: Reach) -> Cells:
+def gaussian_mixture(shifts: Floats, weights: Floats, stddev: float, width: float, reach: CellReach) -> LossCells:
     """sum_k weights[k] N(shifts[k], stddev^2) against N(0, stddev^2); ``shifts`` (k,) are 0 or more.
 
     Raises TooFineError where it would take more cells than fit.
@@ -120,7 +120,7 @@ def gaussian_mixture(shifts: Floats, weights: Floats, stddev: float, width: floa
     below = float(beyond) + math.exp(bottom) * outside[0] if bounded else float(beyond)
     # Below, P = e^bottom Q + what the record adds, which all has the larger loss.
     moved = float(beyond) / -math.expm1(bottom - losses[0]) if losses[0] - bottom > _FLAT else below
-    return Cells(
+    return LossCells(
         low=np.concatenate([[bottom], losses]),
         high=np.concatenate([losses[:1], losses[1:], losses[-1:]]),
         p=np.concatenate([[below], p, [0.0]]),
@@ -198,7 +198,7 @@ def _masses(edges: Floats, losses: Floats, steps: Floats, logs: Floats) -> tuple
     return p, q, np.minimum(up, p)
 
 
-def laplace(event: LaplaceNoise, width: float) -> Cells:
+def laplace(event: LaplaceNoise, width: float) -> LossCells:
     """Laplace noise on a number that the record moves by 1, on a Poisson batch."""
     most = 1 / event.scale
     # Without sampling: losses -most and most have masses of their own; between them P has density e^((l - most)/2)/4.
@@ -212,7 +212,7 @@ def laplace(event: LaplaceNoise, width: float) -> Cells:
     p, (low, high) = (1 - rate) * q0 + rate * p0, (_on_batch(ends, rate) for ends in (low, high))
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(high > low, (p - np.exp(low) * q0) / -np.expm1(low - high), p)
-    return Cells(low=low, high=high, p=p, q=q0, up=np.clip(share, 0.0, p))
+    return LossCells(low=low, high=high, p=p, q=q0, up=np.clip(share, 0.0, p))
 
 
 def _laplace_edges(most: float, rate: float, width: float) -> Floats:
@@ -233,7 +233,7 @@ def _on_batch(losses: Floats, rate: float) -> Floats:
     return np.where(np.abs(losses) < 30, near, np.logaddexp(math.log1p(-rate), math.log(rate) + losses))
 
 
-def randomized_response(event: RandomizedResponse) -> Cells:
+def randomized_response(event: RandomizedResponse) -> LossCells:
     """Bits that the record turns, all at once, each then kept with log-odds epsilon; on a Poisson batch."""
     kept = np.arange(event.bits + 1.0)
     chance = 1 / (1 + math.exp(-event.epsilon))
@@ -249,7 +249,7 @@ def randomized_response(event: RandomizedResponse) -> Cells:
     return atoms(losses, log_p)
 
 
-def symmetrized(cells: Cells) -> Cells:
+def symmetrized(cells: LossCells) -> LossCells:
     """Cells of a pair that is at least as telling as ``cells`` in either order, at every loss above 0.
 
     For batches of fixed size the two orders bound each other's replacement (Balle, Barthe and Gaboardi 2018, theorem
@@ -262,18 +262,18 @@ def symmetrized(cells: Cells) -> Cells:
     up = np.where(across, p, up)
     low = np.where(across, 0.0, low)
     q = np.where(across, np.minimum(q, p * np.exp(-high)), q)
-    above = Cells(low=low, high=high, p=p, q=q, up=up, p_infinite=cells.p_infinite, q_infinite=0.0)
+    above = LossCells(low=low, high=high, p=p, q=q, up=up, p_infinite=cells.p_infinite, q_infinite=0.0)
     below = above.reversed()
     rest = max(0.0, 1 - float(p.sum() + q.sum()) - cells.p_infinite)
     middle = np.zeros(1)
-    return Cells(
+    return LossCells(
         low=np.concatenate([below.low, middle, low]), high=np.concatenate([below.high, middle, high]),
         p=np.concatenate([below.p, [rest], p]), q=np.concatenate([below.q, [rest], q]),
         up=np.concatenate([below.up, [0.0], up]), p_infinite=cells.p_infinite, q_infinite=cells.p_infinite,
     )  # fmt: skip
 
 
-def between(noise_multiplier: float, sample_rate: float, width: float, reach: Reach) -> Cells:
+def between(noise_multiplier: float, sample_rate: float, width: float, reach: CellReach) -> LossCells:
     """(1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1): a record replaced by its opposite, a real case.
 
     By x -> -x its two orders are one.
@@ -287,7 +287,7 @@ def between(noise_multiplier: float, sample_rate: float, width: float, reach: Re
         for sign in (1, -1)
     )
     ends = np.concatenate([losses[:1], losses]), np.concatenate([losses, losses[-1:]])
-    return Cells(low=ends[0], high=ends[1], p=np.asarray(p), q=np.asarray(q), up=np.asarray(p))
+    return LossCells(low=ends[0], high=ends[1], p=np.asarray(p), q=np.asarray(q), up=np.asarray(p))
 
 
 def _normal(edges: Floats) -> Floats:
@@ -297,7 +297,7 @@ def _normal(edges: Floats) -> Floats:
     return np.concatenate([left[:1], inner, right[-1:]])
 
 
-def secret_mixture(event: SecretMixture, width: float, reach: Reach) -> Cells:
+def secret_mixture(event: SecretMixture, width: float, reach: CellReach) -> LossCells:
     """The number of a secret's records in a batch, seen through the noise, against none."""
     law, lost = binomial_law(event.probabilities)
     cells = gaussian_mixture(np.arange(len(law), dtype=np.float64), law, event.noise_multiplier, width, reach)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from privctl.domain.events import Ledger, SecretMixture
 from privctl.domain.verdict import Outcome, Verdict
-from verify.recompute.enclosure import Enclosure
+from verify.recompute.enclosure import BoundPair
 from verify.recompute.ledger import NoBound
 from verify.recompute.risk import power
 
@@ -29,18 +29,18 @@ _PRECISIONS = (1e-4, 6e-6)
 _GRIDS, _ROUNDING = 1e-4, 1e-9
 
 
-def largest_success(chances: NDArray[np.float64], noise: float, steps: int, prior: float, told: float) -> Enclosure:
+def largest_success(chances: NDArray[np.float64], noise: float, steps: int, prior: float, told: float) -> BoundPair:
     """The best test's true positive rate at false positive rate ``prior``, as sharply as it takes to judge ``told``.
 
     The secret's records, drawn with ``chances`` above 0, against their absence. Raises NoBound. Example: ten records of
     0.005, noise multiplier 1.378 and 500 steps give 0.0849 at a prior of 0.01.
     """
     whole = Ledger(events=(SecretMixture(probabilities=tuple(chances.tolist()), noise_multiplier=noise, steps=steps),))
-    found = Enclosure(0.0, 1.0)
+    found = BoundPair(0.0, 1.0)
     for precision in _PRECISIONS:
         here = power(whole, prior, present_only=True, precisions=(precision,))
         upper = min(found.upper, here.upper)
-        found = Enclosure(min(max(found.lower, here.lower), upper), upper)
+        found = BoundPair(min(max(found.lower, here.lower), upper), upper)
         if found.lower > told * (1 + _ROUNDING) or found.upper <= told * (1 + _GRIDS):
             break
     return found
@@ -61,7 +61,7 @@ def check_posteriors(facts: dict[str, Any], arrays: Arrays, name: str) -> Iterat
                 found = (
                     largest_success(chances, float(facts["noise_multiplier"]), int(facts["steps"]), prior, told)
                     if len(chances)
-                    else Enclosure(prior, prior)
+                    else BoundPair(prior, prior)
                 )
             except NoBound as error:
                 doubtful = f"secret {j}: no independent bound: {error}"

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privctl.codec import parse_json
 from privctl.domain.errors import InputFault
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.codec import parse_json
 from privctl.storage.arrays import read_arrays
 from privctl.storage.reader import SafetensorsFile
 from verify.recompute import secret

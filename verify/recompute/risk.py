@@ -14,8 +14,8 @@ import numpy as np
 
 from privctl.domain.events import Batches, Ledger, SampledGaussian, SecretMixture
 from verify.recompute import gaussian
-from verify.recompute.compose import LARGEST_GRID, Lower, Upper
-from verify.recompute.enclosure import Enclosure
+from verify.recompute.compose import LARGEST_GRID, LowerDelta, UpperDelta
+from verify.recompute.enclosure import BoundPair
 from verify.recompute.ledger import Bounds, bounds, exact_shift
 
 #: What the grid may add, relatively, one after the other until the claim is decided.
@@ -23,7 +23,7 @@ PRECISIONS = (6e-6, 1e-7, 1e-8)
 _POINTS = 100
 
 
-def advantage(ledger: Ledger, claimed: float | None = None) -> Enclosure:
+def advantage(ledger: Ledger, claimed: float | None = None) -> BoundPair:
     """The largest true minus false positive rate, delta at epsilon 0; fine enough to decide whether it is ``claimed``.
 
     Raises NoBound where nothing bounds the ledger.
@@ -31,11 +31,11 @@ def advantage(ledger: Ledger, claimed: float | None = None) -> Enclosure:
     mu = exact_shift(ledger)
     if mu is not None:
         return gaussian.advantage(mu)
-    found = Enclosure(0.0, taking_part(ledger))
+    found = BoundPair(0.0, taking_part(ledger))
     for here in _finer(ledger):
         upper = min(found.upper, here.upper_delta(0.0))
         lower = found.lower if _holds(upper, claimed) else max(found.lower, here.delta(0.0).lower)
-        found = Enclosure(min(lower, upper), upper)
+        found = BoundPair(min(lower, upper), upper)
         if claimed is None or found.at_most(claimed) is not None:
             break
     return found
@@ -48,7 +48,7 @@ def power(
     *,
     present_only: bool = False,
     precisions: Sequence[float] = PRECISIONS,
-) -> Enclosure:
+) -> BoundPair:
     """The largest true positive rate at false positive ``rate``, in the worse order (or with the record as P alone).
 
     As fine as ``advantage``, or as ``precisions`` say. Raises NoBound.
@@ -57,7 +57,7 @@ def power(
     if mu is not None:
         return gaussian.power(rate, mu)
     orders = slice(0, 1) if present_only else slice(None)
-    found, turn = Enclosure(0.0, 1.0), _Turn()
+    found, turn = BoundPair(0.0, 1.0), _LeastPower()
     for here in _finer(ledger, turn, precisions):
         bests = [_power_above(bound, rate) for bound in here.above[orders]]
         upper, turn.epsilon, turn.delta = max(bests)
@@ -65,7 +65,7 @@ def power(
         lower = found.lower
         if not _holds(upper, claimed):
             lower = max(lower, *(_power_below(bound, rate) for bound in here.below[orders]))
-        found = Enclosure(min(lower, upper), upper)
+        found = BoundPair(min(lower, upper), upper)
         if claimed is None or found.at_most(claimed) is not None:
             break
     return found
@@ -85,14 +85,16 @@ def taking_part(ledger: Ledger) -> float:
 
 
 @dataclass(slots=True)
-class _Turn:
+class _LeastPower:
     """Where the bound on a power is least, so far."""
 
     epsilon: float = 0.0
     delta: float = 0.0
 
 
-def _finer(ledger: Ledger, turn: _Turn | None = None, precisions: Sequence[float] = PRECISIONS) -> Iterator[Bounds]:
+def _finer(
+    ledger: Ledger, turn: _LeastPower | None = None, precisions: Sequence[float] = PRECISIONS
+) -> Iterator[Bounds]:
     """Bounds in the bulk ever finer, then near the ``turn`` that decides, where the FFT's rounding weighs less."""
     for precision in precisions:
         found = bounds(ledger, None, precision)
@@ -110,7 +112,7 @@ def _holds(upper: float, claimed: float | None) -> bool:
     return claimed is not None and upper <= claimed
 
 
-def _power_above(bound: Upper, rate: float) -> tuple[float, float, float]:
+def _power_above(bound: UpperDelta, rate: float) -> tuple[float, float, float]:
     """Min over epsilon of e^epsilon rate + delta(epsilon), with the epsilon and the delta.
 
     Convex in e^epsilon, so its turn is searched.
@@ -134,7 +136,7 @@ def _power_above(bound: Upper, rate: float) -> tuple[float, float, float]:
     return least
 
 
-def _power_below(bound: Lower, rate: float) -> float:
+def _power_below(bound: LowerDelta, rate: float) -> float:
     """The power of the sum of rounded losses as a test at level ``rate``, randomized between two thresholds."""
     present, absent = bound.present, bound.absent
     order = np.argsort(absent)

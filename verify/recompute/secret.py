@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from scipy.special import entr, rel_entr
 
 from privctl.domain.events import SecretMixture
-from verify.recompute.enclosure import Enclosure
+from verify.recompute.enclosure import BoundPair
 from verify.recompute.pairs import binomial_law
 
 #: Relative error of the integral, many times what is found when the spacing is halved.
@@ -26,7 +26,7 @@ _MOST_POINTS = 2_000_000
 _LARGE = 300.0
 
 
-def information(event: SecretMixture) -> Enclosure:
+def information(event: SecretMixture) -> BoundPair:
     """Nats of all steps about the secret, against the run without its records.
 
     Example: one record of probability 0.01, sigma 1, one step: 8.38122076508e-05.
@@ -34,12 +34,12 @@ def information(event: SecretMixture) -> Enclosure:
     return of_records(event.probabilities, event.noise_multiplier, event.steps)
 
 
-def of_records(probabilities: Sequence[float], sigma: float, steps: int) -> Enclosure:
+def of_records(probabilities: Sequence[float], sigma: float, steps: int) -> BoundPair:
     """As ``information``, for records drawn with ``probabilities``."""
     law, lost = binomial_law(probabilities)
     counts = np.arange(len(law))
     if len(law) == 1 or law[0] == 1:
-        return Enclosure(0.0, 0.0)
+        return BoundPair(0.0, 0.0)
     # Counts cut off: at their largest, n^2 / (2 sigma^2) with what mass they have.
     cut = steps * lost * len(probabilities) ** 2 / (2 * sigma * sigma)
     side, width = 13.0, min(_SPACING, _SPACING / (1 + 1 / sigma)) * 4
@@ -47,7 +47,7 @@ def of_records(probabilities: Sequence[float], sigma: float, steps: int) -> Encl
         # p >= w_k N(k) for every k, and p is a mixture of them: E[K^2] / (2 sigma^2) less at most the entropy of K.
         most = steps * float(law @ counts**2) / (2 * sigma * sigma)
         least = most - steps * float(entr(law).sum())
-        return Enclosure(max(0.0, least * (1 - _ERROR)), most * (1 + _ERROR) + cut)
+        return BoundPair(max(0.0, least * (1 - _ERROR)), most * (1 + _ERROR) + cut)
     x = np.arange(-side, counts[-1] / sigma + side, width)
     total = 0.0
     for part in np.array_split(x, max(1, len(x) * len(law) // 4_000_000)):
@@ -64,7 +64,7 @@ def of_records(probabilities: Sequence[float], sigma: float, steps: int) -> Encl
             value = np.where(top < _LARGE, near, raised * (log_ratio - 1) + density)
         total += float(np.maximum(value, 0.0).sum())
     found = steps * total * float(x[1] - x[0]) / math.sqrt(2 * math.pi)
-    return Enclosure(found * (1 - _ERROR), found * (1 + _ERROR) + cut)
+    return BoundPair(found * (1 - _ERROR), found * (1 + _ERROR) + cut)
 
 
 def _convex(change: np.ndarray[tuple[int], np.dtype[np.float64]], logs: np.ndarray[tuple[int], np.dtype[np.float64]]

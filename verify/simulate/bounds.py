@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import beta
 
-from verify.simulate.losses import Floats, Sample
+from verify.simulate.losses import Floats, LossSamples
 
 _EVENTS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SimulatedDelta:
     """delta lies between ``lower`` and ``upper`` with the confidence asked for; ``threshold`` makes the event."""
 
     estimate: float
@@ -33,7 +33,7 @@ def violation_rate(losses: Floats, epsilon: float) -> float:
     return float(np.mean(losses > epsilon))
 
 
-def black_box(sample: Sample, epsilon: float, level: float) -> Found:
+def black_box(sample: LossSamples, epsilon: float, level: float) -> SimulatedDelta:
     """P(loss > c) - e^epsilon Q(loss > c), for the c that looks best on one half, bounded on the other half.
 
     Clopper and Pearson's bounds, ``level`` / 2 each. ``upper`` is 1: other events may show more.
@@ -51,17 +51,17 @@ def black_box(sample: Sample, epsilon: float, level: float) -> Found:
     low = float(beta.ppf(level / 2, hits, count - hits + 1)) if hits else 0.0
     high = float(beta.ppf(1 - level / 2, misses + 1, count - misses)) if misses < count else 1.0
     estimate = max(0.0, (hits - factor * misses) / count)
-    return Found(estimate, max(0.0, low - factor * high), 1.0, threshold)
+    return SimulatedDelta(estimate, max(0.0, low - factor * high), 1.0, threshold)
 
 
 def _above(losses: Floats, marks: Floats) -> Floats:
     return np.asarray(len(losses) - np.searchsorted(np.sort(losses), marks, side="right"), dtype=np.float64)
 
 
-def white_box(losses: Floats, epsilon: float, level: float) -> Found:
+def white_box(losses: Floats, epsilon: float, level: float) -> SimulatedDelta:
     """E_P max(0, 1 - e^(epsilon - loss)), which is delta, by the empirical Bernstein bound (Maurer and Pontil 2009)."""
     shares = -np.expm1(np.minimum(epsilon - losses, 0.0))
     count, mean = len(shares), float(shares.mean())
     log_term = math.log(4 / level)
     room = math.sqrt(2 * float(shares.var(ddof=1)) * log_term / count) + 7 * log_term / (3 * (count - 1))
-    return Found(mean, max(0.0, mean - room), min(1.0, mean + room), epsilon)
+    return SimulatedDelta(mean, max(0.0, mean - room), min(1.0, mean + room), epsilon)

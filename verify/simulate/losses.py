@@ -22,15 +22,15 @@ Draw = Callable[[np.random.Generator, int, bool], Floats]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample:
+class LossSamples:
     """Losses of outputs with the record and without it, shape (n,) each."""
 
     present: Floats
     absent: Floats
 
-    def reversed(self) -> Sample:
+    def reversed(self) -> LossSamples:
         """The same with the data sets exchanged."""
-        return Sample(-self.absent, -self.present)
+        return LossSamples(-self.absent, -self.present)
 
 
 def gaussian(mu: float) -> Draw:
@@ -108,11 +108,11 @@ def _bits(event: RandomizedResponse) -> Draw:
     return draw
 
 
-def sample(draw: Draw, seed: int, seconds: float, most: int = _MOST) -> Sample:
+def sample(draw: Draw, seed: int, seconds: float, most: int = _MOST) -> LossSamples:
     """As many losses as ``seconds`` allow, ``most`` at most, and one chunk at least."""
     rng = np.random.default_rng(seed)
     deadline = time.monotonic() + seconds
     parts: list[tuple[Floats, Floats]] = []
     while not parts or (len(parts) * _CHUNK < most and time.monotonic() < deadline):
         parts.append((draw(rng, _CHUNK, True), draw(rng, _CHUNK, False)))
-    return Sample(*(np.concatenate(side) for side in zip(*parts, strict=True)))
+    return LossSamples(*(np.concatenate(side) for side in zip(*parts, strict=True)))

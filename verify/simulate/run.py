@@ -13,9 +13,9 @@ from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from verify.recompute.sensitivity import least_nonconvex
-from verify.run import Judged
-from verify.simulate.bounds import Found, black_box, violation_rate, white_box
-from verify.simulate.losses import Draw, Sample, gaussian, of_ledger, sample
+from verify.run import JudgedGuarantee
+from verify.simulate.bounds import SimulatedDelta, black_box, violation_rate, white_box
+from verify.simulate.losses import Draw, LossSamples, gaussian, of_ledger, sample
 from verify.simulate.training import trained
 
 #: Chance that a sound guarantee is called violated, all tests of one guarantee together.
@@ -29,7 +29,7 @@ class Simulation:
     """What was tried and found."""
 
     evidence: tuple[Evidence, ...]
-    judged: tuple[Judged, ...]
+    judged: tuple[JudgedGuarantee, ...]
 
 
 def simulate(report: PrivacyReport, *, seed: int, seconds: float) -> Simulation | None:
@@ -39,14 +39,14 @@ def simulate(report: PrivacyReport, *, seed: int, seconds: float) -> Simulation 
         return None
     share = seconds / len(chosen) / (2 if _toy(report) is not None else 1)
     evidence: list[Evidence] = []
-    judged: list[Judged] = []
+    judged: list[JudgedGuarantee] = []
     for guarantee, draw in chosen:
         found = sample(draw, seed, share)
         assumed = sample(_assumed(report, guarantee) or draw, seed, 0.0)
         evidence.append(_published(guarantee, violation_rate(assumed.present, guarantee.epsilon or 0.0), assumed))
         rows, verdict = _sound(guarantee, found, f"{guarantee.name}, simulated")
         evidence += rows
-        judged.append(Judged(guarantee=guarantee, verdict=verdict))
+        judged.append(JudgedGuarantee(guarantee=guarantee, verdict=verdict))
     toy = _toy(report)
     if toy is not None:
         steps = min(toy.steps, _TRAINING_STEPS)
@@ -54,7 +54,7 @@ def simulate(report: PrivacyReport, *, seed: int, seconds: float) -> Simulation 
             chosen[0][0], sample(trained(toy, steps), seed, share), f"a toy training of {steps} steps"
         )
         evidence += rows
-        judged.append(Judged(guarantee=chosen[0][0], verdict=verdict))
+        judged.append(JudgedGuarantee(guarantee=chosen[0][0], verdict=verdict))
     return Simulation(evidence=tuple(evidence), judged=tuple(judged))
 
 
@@ -91,7 +91,7 @@ def _toy(report: PrivacyReport) -> SampledGaussian | None:
     return event if isinstance(event, SampledGaussian) and event.batches is Batches.POISSON else None
 
 
-def _published(guarantee: Guarantee, rate: float, found: Sample) -> Evidence:
+def _published(guarantee: Guarantee, rate: float, found: LossSamples) -> Evidence:
     return Evidence(
         method="algorithm 1 of the DP-Weights paper: how often the loss exceeds epsilon",
         quantity=f"violation rate of {guarantee.name}",
@@ -104,13 +104,13 @@ def _published(guarantee: Guarantee, rate: float, found: Sample) -> Evidence:
     )
 
 
-def _sound(guarantee: Guarantee, found: Sample, subject: str) -> tuple[list[Evidence], Verdict]:
+def _sound(guarantee: Guarantee, found: LossSamples, subject: str) -> tuple[list[Evidence], Verdict]:
     """Both sound tests in both orders, sharing the level."""
     epsilon, delta = guarantee.epsilon or 0.0, guarantee.delta
     rows: list[Evidence] = []
     worst: tuple[float, str] = (0.0, "")
     for order, side in (("present", found), ("absent", found.reversed())):
-        tests: tuple[tuple[str, Found], ...] = (
+        tests: tuple[tuple[str, SimulatedDelta], ...] = (
             ("black box: an event chosen on one half, tried on the other", black_box(side, epsilon, LEVEL / 4)),
             ("white box: the mean of 1 - e^(epsilon - loss)", white_box(side.present, epsilon, LEVEL / 4)),
         )
@@ -131,7 +131,7 @@ def _sound(guarantee: Guarantee, found: Sample, subject: str) -> tuple[list[Evid
     return rows, Verdict(subject=subject, outcome=Outcome.CONSISTENT, reason=reason, status=guarantee.status)
 
 
-def _row(method: str, subject: str, epsilon: float, test: Found, count: int) -> Evidence:
+def _row(method: str, subject: str, epsilon: float, test: SimulatedDelta, count: int) -> Evidence:
     box = test.upper < 1
     blind = test.lower == 0 and epsilon > math.log(count) and not method.startswith("white")
     return Evidence(

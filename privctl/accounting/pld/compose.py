@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from privctl.accounting.pld.distribution import LossDistribution, Simple, Wrapped
-from privctl.accounting.pld.grid import UNIT_ROUNDOFF, Grid, connect, grid_edges, merge
-from privctl.accounting.pld.plan import NEGLIGIBLE, Near, Plan, Step, make_plan, sketch_of
-from privctl.accounting.pld.spectrum import Part, power
+from privctl.accounting.pld.grid import UNIT_ROUNDOFF, LossGrid, connect, grid_edges, merge
+from privctl.accounting.pld.plan import NEGLIGIBLE, FirstEstimate, GridPlan, RepeatedPair, make_plan, sketch_of
+from privctl.accounting.pld.spectrum import StepSpectrum, power
 
 #: How often a grid is made finer for one epsilon.
 _LOOKS = 3
@@ -19,7 +19,7 @@ FINE, COARSE = 2e-5, 1e-3
 
 
 def compose(
-    steps: Sequence[Step], *, log_delta: float | None, precision: float = FINE, lower: bool = False
+    steps: Sequence[RepeatedPair], *, log_delta: float | None, precision: float = FINE, lower: bool = False
 ) -> LossDistribution:
     """The privacy loss of all ``steps`` together: every delta is an upper bound, or a lower bound where ``lower``.
 
@@ -54,22 +54,24 @@ def compose(
     return best
 
 
-def _on(plan: Plan, steps: Sequence[Step], *, lower: bool) -> LossDistribution:
+def _on(plan: GridPlan, steps: Sequence[RepeatedPair], *, lower: bool) -> LossDistribution:
     place = merge if lower else connect
     grids = [place(step.pair, grid_edges(ends, plan.interval)) for step, ends in zip(steps, plan.ends, strict=True)]
     return _convolve(steps, grids, plan, lower=lower)
 
 
-def _near(found: LossDistribution, epsilon: float, delta: float) -> Near | None:
+def _near(found: LossDistribution, epsilon: float, delta: float) -> FirstEstimate | None:
     """Epsilon and the slope of log delta there; None where there is nothing to be sharper about."""
     if not 0 < epsilon < math.inf:
         return None
     before = found.log_delta(max(0.0, epsilon - 2 * found.interval))
     width = min(epsilon, 2 * found.interval)
-    return Near(epsilon, max(0.0, (before - math.log(delta)) / width))
+    return FirstEstimate(epsilon, max(0.0, (before - math.log(delta)) / width))
 
 
-def _convolve(steps: Sequence[Step], grids: Sequence[Grid], plan: Plan, *, lower: bool) -> LossDistribution:
+def _convolve(
+    steps: Sequence[RepeatedPair], grids: Sequence[LossGrid], plan: GridPlan, *, lower: bool
+) -> LossDistribution:
     h = plan.interval
     first = math.floor(plan.low / h)
     size = _fast_length(max(math.ceil(plan.high / h) - first + 1, *(len(g.log_p) for g in grids)))
@@ -77,7 +79,7 @@ def _convolve(steps: Sequence[Step], grids: Sequence[Grid], plan: Plan, *, lower
     for step, grid in zip(steps, grids, strict=True):
         tilted = grid.log_p + plan.tilt * h * (grid.first + np.arange(len(grid.log_p)))
         normaliser = float(np.logaddexp.reduce(tilted))
-        parts.append(Part(np.exp(tilted - normaliser), grid.first, step.count))
+        parts.append(StepSpectrum(np.exp(tilted - normaliser), grid.first, step.count))
         log_scale += step.count * (normaliser + (-64 if lower else 64) * UNIT_ROUNDOFF)
         log_outside = float(np.logaddexp(log_outside, math.log(step.count) + grid.log_infinity))
     composed = power(parts, size)
@@ -96,7 +98,7 @@ def _convolve(steps: Sequence[Step], grids: Sequence[Grid], plan: Plan, *, lower
     return LossDistribution(first_loss, h, masses, plan.tilt, log_scale, log_beyond, margin, simple=simple)
 
 
-def _simple(steps: Sequence[Step], grids: Sequence[Grid], plan: Plan, log_infinite: float) -> Simple:
+def _simple(steps: Sequence[RepeatedPair], grids: Sequence[LossGrid], plan: GridPlan, log_infinite: float) -> Simple:
     variation = 0.0
     for step in steps:
         log_p, log_q = step.pair.cells(np.zeros(1))
@@ -106,7 +108,7 @@ def _simple(steps: Sequence[Step], grids: Sequence[Grid], plan: Plan, log_infini
     return Simple(math.log(max(variation, 5e-324)), log_infinite, moments)
 
 
-def _wrapped(steps: Sequence[Step], grids: Sequence[Grid], plan: Plan, size: int) -> Wrapped:
+def _wrapped(steps: Sequence[RepeatedPair], grids: Sequence[LossGrid], plan: GridPlan, size: int) -> Wrapped:
     h = plan.interval
     width = h * size
     value = _cumulant(steps, grids, h, plan.tilt)
@@ -116,13 +118,13 @@ def _wrapped(steps: Sequence[Step], grids: Sequence[Grid], plan: Plan, size: int
     return Wrapped(below - plan.tilt * width, min(0.0, tilted), width, above)
 
 
-def _pushes(plan: Plan) -> list[float]:
+def _pushes(plan: GridPlan) -> list[float]:
     """Tilts beyond the plan's own to try in a Chernoff bound on what lies past the window."""
     unit = 2 * NEGLIGIBLE / max(plan.high - plan.low, plan.interval)
     return [unit * 2.0**k for k in range(-3, 5)]
 
 
-def _cumulant(steps: Sequence[Step], grids: Sequence[Grid], h: float, tilt: float) -> float:
+def _cumulant(steps: Sequence[RepeatedPair], grids: Sequence[LossGrid], h: float, tilt: float) -> float:
     """Log E exp(tilt * loss) of the gridded steps together."""
     return sum(
         step.count * float(np.logaddexp.reduce(grid.log_p + tilt * h * (grid.first + np.arange(len(grid.log_p)))))

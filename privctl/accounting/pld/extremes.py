@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from privctl.accounting.pld.pairs import Array, Atoms, GaussianMixture, Laplace, Pair, Reversed, Sampled
-from privctl.accounting.pld.plan import Step, sketch_edges
+from privctl.accounting.pld.plan import RepeatedPair, sketch_edges
 
 #: Relative error of a probability here, with room.
 _ROUNDING = 1e-9
 
 
-def largest_loss(steps: Sequence[Step]) -> float:
+def largest_loss(steps: Sequence[RepeatedPair]) -> float:
     """An epsilon of all ``steps`` together at delta 0, rounded up; inf where losses have no bound."""
     return sum(step.count * _largest(step.pair) for step in steps) * (1 + _ROUNDING)
 
@@ -45,7 +45,7 @@ def _smallest(pair: Pair) -> float:
     return -math.inf
 
 
-def floor_by_one_loss(steps: Sequence[Step], log_delta: float) -> float:
+def floor_by_one_loss(steps: Sequence[RepeatedPair], log_delta: float) -> float:
     """An epsilon below which the delta is not met, by the events "some step's loss exceeds l"; 0 where none shows any.
 
     With probabilities P and Q of such an event, delta >= P - e^epsilon Q. Sharp where the record takes part so rarely

@@ -13,7 +13,7 @@ UNIT_ROUNDOFF = 2.0**-53
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class LossGrid:
     """One step on the grid: log masses at interval * (first + i), and the log mass at infinity."""
 
     first: int
@@ -27,7 +27,7 @@ def grid_edges(ends: tuple[float, float], h: float) -> Array:
     return np.asarray(h * np.arange(first, max(math.ceil(ends[1] / h) + 1, first + 2) + 1), dtype=np.float64)
 
 
-def connect(pair: Pair, edges: Array) -> Grid:
+def connect(pair: Pair, edges: Array) -> LossGrid:
     """Connect the dots: each cell's mass goes to its two ends so that P and Q keep theirs; the tails move up."""
     h = float(edges[1] - edges[0])
     log_p, log_q = pair.cells(edges)
@@ -42,10 +42,10 @@ def connect(pair: Pair, edges: Array) -> Grid:
     placed[1:] = up
     placed[:-1] = np.logaddexp(placed[:-1], stay)
     placed[0] = np.logaddexp(placed[0], log_p[0])
-    return Grid(round(edges[0] / h), placed, float(log_p[-1]))
+    return LossGrid(round(edges[0] / h), placed, float(log_p[-1]))
 
 
-def merge(pair: Pair, edges: Array) -> Grid:
+def merge(pair: Pair, edges: Array) -> LossGrid:
     """Join what lies half an interval above and below a grid value so that their joint loss is that value.
 
     One side has some mass too many for that. Joined with a little of what now lies at the next value on its far side it
@@ -85,7 +85,7 @@ def merge(pair: Pair, edges: Array) -> Grid:
     placed[:-1] = np.logaddexp(placed[:-1], np.where(stays, -np.inf, under_p + rest_under))
     placed[0] = np.logaddexp(placed[0], log_p[1])
     placed[-1] = np.logaddexp(placed[-1], log_p[-1])
-    return Grid(round(edges[0] / h), placed, -math.inf)
+    return LossGrid(round(edges[0] / h), placed, -math.inf)
 
 
 def _rounding(log_p: Array, edges: Array) -> Array:

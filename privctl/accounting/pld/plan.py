@@ -22,7 +22,7 @@ _SKETCH = 1500
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RepeatedPair:
     """``count`` uses of one pair."""
 
     pair: Pair
@@ -30,7 +30,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GridPlan:
     """Where to look: tilt, grid interval and the window of composed losses that matters."""
 
     tilt: float
@@ -41,7 +41,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class FirstEstimate:
     """What a first look found: about what epsilon is, and how fast log delta falls there."""
 
     epsilon: float
@@ -49,15 +49,15 @@ class Near:
 
 
 def make_plan(
-    steps: Sequence[Step],
-    sketches: Sequence[Sketch],
+    steps: Sequence[RepeatedPair],
+    sketches: Sequence[CoarseLoss],
     log_delta: float | None,
     log_tail: float,
     precision: float,
     *,
     lower: bool,
-    near: Near | None = None,
-) -> Plan:
+    near: FirstEstimate | None = None,
+) -> GridPlan:
     """Choose for the delta whose log is given (None: for the bulk); steps may lose exp(``log_tail``) to infinity.
 
     ``near`` is what a first look found.
@@ -93,7 +93,7 @@ def make_plan(
     low, high = max(low, min(bottom, high)), min(high, max(top, low))
     interval = max(interval, *((top - bottom) / _LARGEST_GRID for bottom, top in [*ends, (low, high)]))
     spread = interval * min(2 + 6 * math.sqrt(count), _LARGEST_GRID)
-    return Plan(tilt, interval, low - spread, high + spread, ends)
+    return GridPlan(tilt, interval, low - spread, high + spread, ends)
 
 
 def _ends(pair: Pair, cap: float, log_tail: float) -> tuple[float, float]:
@@ -102,13 +102,13 @@ def _ends(pair: Pair, cap: float, log_tail: float) -> tuple[float, float]:
     return bottom, max(bottom, min(pair.span(log_tail).p_high, cap))
 
 
-def _deviation(sketches: Sequence[Sketch], tilt: float) -> float:
+def _deviation(sketches: Sequence[CoarseLoss], tilt: float) -> float:
     """The composed loss's standard deviation; where the loss is all but certain that is only rounding."""
     _, mean, variance = _cumulants(sketches, tilt)
     return max(math.sqrt(max(variance, 0.0)), 1e-6 * abs(mean), 1e-12)
 
 
-def _cumulants(sketches: Sequence[Sketch], tilt: float) -> tuple[float, float, float]:
+def _cumulants(sketches: Sequence[CoarseLoss], tilt: float) -> tuple[float, float, float]:
     value = mean = variance = 0.0
     for sketch in sketches:
         one = sketch.cumulants(tilt)
@@ -116,7 +116,7 @@ def _cumulants(sketches: Sequence[Sketch], tilt: float) -> tuple[float, float, f
     return value, mean, variance
 
 
-def _saddle(sketches: Sequence[Sketch], surprise: float, precision: float) -> tuple[float, float]:
+def _saddle(sketches: Sequence[CoarseLoss], surprise: float, precision: float) -> tuple[float, float]:
     """The tilt t of the sharpest bound on epsilon that exponential moments give, and that bound, 0 at least.
 
     (1 - exp(epsilon - l))_+ <= exp(t (l - epsilon)) t^t / (1 + t)^(1 + t) (Canonne, Kamath and Steinke 2020). So with
@@ -142,7 +142,7 @@ def _saddle(sketches: Sequence[Sketch], surprise: float, precision: float) -> tu
     return high, max(0.0, (_cumulants(sketches, high)[0] + surprise - gain) / high)
 
 
-def _tilt_to(mean: float, sketches: Sequence[Sketch], most: float) -> float:
+def _tilt_to(mean: float, sketches: Sequence[CoarseLoss], most: float) -> float:
     """The tilt, ``most`` at most, that moves the composed loss's mean to ``mean``.
 
     Where far, rare losses rule the moments, ``most`` puts all mass there, far above an epsilon that is known.
@@ -154,7 +154,7 @@ def _tilt_to(mean: float, sketches: Sequence[Sketch], most: float) -> float:
     return high
 
 
-def _edge(sketches: Sequence[Sketch], tilt: float, side: float) -> float:
+def _edge(sketches: Sequence[CoarseLoss], tilt: float, side: float) -> float:
     """A loss beyond which the tilted, composed loss has mass below exp(-NEGLIGIBLE), by the best Chernoff bound."""
     value, mean, _ = _cumulants(sketches, tilt)
     best = math.inf
@@ -167,7 +167,7 @@ def _edge(sketches: Sequence[Sketch], tilt: float, side: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Sketch:
+class CoarseLoss:
     """A rough discrete copy of a pair's loss: log masses and losses; guides choices, carries no bound."""
 
     log_p: Array
@@ -184,10 +184,10 @@ class Sketch:
         variance = float(np.sum(weight * (self.loss - mean) ** 2)) / total
         return self.count * (top + math.log(total)), self.count * mean, self.count * variance
 
-    def below(self, cap: float) -> Sketch:
+    def below(self, cap: float) -> CoarseLoss:
         """Without the losses above ``cap``, unless that were all."""
         kept = self.loss <= cap
-        return Sketch(self.log_p[kept], self.loss[kept], self.count) if kept.any() else self
+        return CoarseLoss(self.log_p[kept], self.loss[kept], self.count) if kept.any() else self
 
     def bulk(self) -> float:
         """The scale of most losses: the deviation, with far ones counted as one."""
@@ -196,12 +196,12 @@ class Sketch:
         return max(math.sqrt(float(np.sum(weight * np.clip(self.loss - mean, -1, 1) ** 2))), 1e-12)
 
 
-def sketch_edges(step: Step, log_tail: float) -> Array:
+def sketch_edges(step: RepeatedPair, log_tail: float) -> Array:
     """Rising losses that trace ``step`` down to tails of exp(``log_tail``)."""
     return step.pair.sketch(_SKETCH, log_tail)
 
 
-def sketch_of(step: Step, log_tail: float) -> Sketch:
+def sketch_of(step: RepeatedPair, log_tail: float) -> CoarseLoss:
     """A rough copy of ``step`` that traces it down to tails of exp(``log_tail``)."""
     edges = sketch_edges(step, log_tail)
     log_p, log_q = step.pair.cells(edges)
@@ -209,4 +209,4 @@ def sketch_of(step: Step, log_tail: float) -> Sketch:
     with np.errstate(invalid="ignore"):
         loss = log_p - log_q
     found = np.isfinite(loss) & np.isfinite(log_p)
-    return Sketch(log_p[found], loss[found], step.count)
+    return CoarseLoss(log_p[found], loss[found], step.count)

@@ -20,7 +20,7 @@ _REST, _RESTS = 0.25, 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StepSpectrum:
     """Tilted masses (n,) of one step, of sum 1, used ``count`` times; they stand on the grid from ``first`` on."""
 
     masses: Array
@@ -35,7 +35,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Power:
+class ComposedMasses:
     """Masses (size,) of the sum of all parts, times exp(``log_factor``); entry i stands for ``offset`` + i, cyclic.
 
     Each is within ``margin`` of the truth.
@@ -47,14 +47,14 @@ class Power:
     margin: float
 
 
-def power(parts: list[Part], size: int) -> Power:
+def power(parts: list[StepSpectrum], size: int) -> ComposedMasses:
     """The law of the sum of independent draws, each part ``count`` times, on ``size`` points taken cyclically."""
     rests = [part.rest for part in parts]
     rare = max(rests) < _REST and sum(p.count * rest for p, rest in zip(parts, rests, strict=True)) < _RESTS
     return _of_rests(parts, size) if rare else _of_wholes(parts, size)
 
 
-def _of_wholes(parts: list[Part], size: int) -> Power:
+def _of_wholes(parts: list[StepSpectrum], size: int) -> ComposedMasses:
     noise = 2 * UNIT_ROUNDOFF * math.log2(size)
     offset = 0
     log_size, angle, safe_size, wobble = np.zeros((4, size // 2 + 1))
@@ -71,10 +71,10 @@ def _of_wholes(parts: list[Part], size: int) -> Power:
         offset += part.count * (part.first + centre)
     masses = np.fft.irfft(np.exp(log_size) * (np.cos(angle) + 1j * np.sin(angle)), size)
     margin = 2 * float(np.mean(np.exp(safe_size) * (wobble + noise))) + 4 * UNIT_ROUNDOFF * float(masses.max())
-    return Power(np.maximum(masses, 0.0), offset, 0.0, margin)
+    return ComposedMasses(np.maximum(masses, 0.0), offset, 0.0, margin)
 
 
-def _of_rests(parts: list[Part], size: int) -> Power:
+def _of_rests(parts: list[StepSpectrum], size: int) -> ComposedMasses:
     noise = 2 * UNIT_ROUNDOFF * math.log2(size)
     offset, log_factor, wobble = 0, 0.0, 0.0
     log_size, angle = np.zeros((2, size // 2 + 1))
@@ -97,7 +97,7 @@ def _of_rests(parts: list[Part], size: int) -> Power:
     margin = 2 * float(np.mean(lost)) + 4 * UNIT_ROUNDOFF * float(np.abs(masses).max())
     # What adding the 1 rounds away is relative to the 1; the caller's scale has room for it.
     masses[0] += 1.0
-    return Power(np.maximum(masses, 0.0), offset, log_factor, margin)
+    return ComposedMasses(np.maximum(masses, 0.0), offset, log_factor, margin)
 
 
 def _turned(masses: Array, centre: int, size: int) -> Array:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from privctl.domain.gate import Finding, Rule
-from privctl.gate.case import MODEL, Case
+from privctl.gate.case import MODEL, JudgedModel
 from privctl.gate.chain import CHAIN, READABLE
 from privctl.gate.checks import contradictions, exposure, guarantees, leakage, power, recomputed, signatures, steps
 from privctl.gate.policy import Policy
 
-Check = Callable[[Case, Policy], Iterator[Finding]]
+Check = Callable[[JudgedModel, Policy], Iterator[Finding]]
 
 #: Rules that are looked at for every model, in the order in which they are shown.
 CHECKS: dict[str, tuple[str, Check]] = {

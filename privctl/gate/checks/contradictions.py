@@ -11,8 +11,8 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.guarantee import Guarantee, Status, status_of
 from privctl.domain.verdict import Outcome
-from privctl.gate.case import Case, trained_further
-from privctl.gate.files import Loaded
+from privctl.gate.case import JudgedModel, trained_further
+from privctl.gate.files import LoadedReport
 from privctl.gate.policy import Policy
 
 RULE = "contradiction"
@@ -26,7 +26,7 @@ _SHARES = ("AUC", "TPR", "rate on", "disclosed", "training text", "held-out text
 _DIFFERENCE = "AUC over "
 
 
-def check(case: Case, policy: Policy) -> Iterator[Finding]:
+def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Every contradiction in the reports that the other rules read."""
     found = [*_of_steps(case), *_of_guarantees(case), *_of_audits(case), *_of_training(case)]
     if not found and (case.makers or case.looks):
@@ -40,20 +40,20 @@ def check(case: Case, policy: Policy) -> Iterator[Finding]:
     yield from found
 
 
-def _of_steps(case: Case) -> Iterator[Finding]:
+def _of_steps(case: JudgedModel) -> Iterator[Finding]:
     for report in {each.digest: each for each in (*case.history, *case.looks)}.values():
         if report.report.step not in WRITTEN:
             yield _finding(str(report.path), f"its step {report.report.step!r} is none of privctl's", report, "step")
 
 
-def _of_guarantees(case: Case) -> Iterator[Finding]:
+def _of_guarantees(case: JudgedModel) -> Iterator[Finding]:
     for report, i, guarantee in case.guarantees:
         said = upgraded(guarantee)
         if said:
             yield _finding(guarantee.name, said, report, "guarantees", i, "status")
 
 
-def _of_audits(case: Case) -> Iterator[Finding]:
+def _of_audits(case: JudgedModel) -> Iterator[Finding]:
     for report in case.audits:
         for i, item in enumerate(report.report.evidence):
             said = impossible(item)
@@ -65,9 +65,9 @@ def _of_audits(case: Case) -> Iterator[Finding]:
                 yield _finding(verdict.subject, said, report, "verdicts", i, "outcome")
 
 
-def _of_training(case: Case) -> Iterator[Finding]:
+def _of_training(case: JudgedModel) -> Iterator[Finding]:
     """Weights have one origin, and a training that goes on from them does not cover what they hold already."""
-    first: dict[str, Loaded] = {}
+    first: dict[str, LoadedReport] = {}
     for report in case.makers:
         other = first.setdefault(report.report.step, report)
         if other is not report:
@@ -114,7 +114,7 @@ def impossible(item: Evidence) -> str:
     return ""
 
 
-def _finding(subject: str, message: str, report: Loaded, *where: str | int) -> Finding:
+def _finding(subject: str, message: str, report: LoadedReport, *where: str | int) -> Finding:
     return Finding(
         rule=RULE,
         outcome=GateOutcome.FAIL,

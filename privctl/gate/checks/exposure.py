@@ -12,15 +12,15 @@ from collections.abc import Iterator
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.gate import Finding, GateOutcome
-from privctl.gate.case import Case
+from privctl.gate.case import JudgedModel
 from privctl.gate.checks.leakage import EXPOSURE, measured
-from privctl.gate.files import Loaded
+from privctl.gate.files import LoadedReport
 from privctl.gate.policy import Policy
 
 _METHOD, _MEDIAN = "canary exposure", "median bits, included"
 
 
-def check(case: Case, policy: Policy) -> Iterator[Finding]:
+def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """The highest exposure of each set of included canaries."""
     limit = policy.max_exposure
     if limit is None:
@@ -47,7 +47,7 @@ def check(case: Case, policy: Policy) -> Iterator[Finding]:
         )
 
 
-def _judged(report: Loaded, item: Evidence, limit: float, alpha: float) -> tuple[GateOutcome, str, str]:
+def _judged(report: LoadedReport, item: Evidence, limit: float, alpha: float) -> tuple[GateOutcome, str, str]:
     more = "audit again with more --references, or --exact"
     highest, ceiling = item.details.get("max"), item.details.get("ceiling")
     canaries = item.samples.get("canaries", 0)
@@ -96,7 +96,7 @@ def _divergence(a: float, b: float) -> float:
     return a * math.log(a / b) + rest
 
 
-def _exact(report: Loaded) -> bool:
+def _exact(report: LoadedReport) -> bool:
     """Whether every canary was ranked among all secrets there are."""
     groups = report.report.parameters.get("canary_groups")
     return isinstance(groups, int) and groups > 0 and report.report.parameters.get("canary_exact_groups") == groups

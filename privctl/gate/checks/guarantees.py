@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from privctl.domain.gate import Finding, GateOutcome, Place
+from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope, Status
 from privctl.domain.mechanism import WeightNoise
-from privctl.gate.case import Case
+from privctl.gate.case import JudgedModel
 from privctl.gate.checks.contradictions import upgraded
 from privctl.gate.checks.leakage import lower_bounds
-from privctl.gate.files import Loaded
+from privctl.gate.files import LoadedReport
 from privctl.gate.policy import Policy
 
 EPSILON, POSTERIOR = "max_epsilon", "max_posterior"
@@ -24,10 +24,10 @@ OF_THE_LOSS = frozenset({
 _ORDER = {Status.PROVED: 0, Status.CONDITIONAL: 1, Status.CLAIMED: 2}
 
 #: A guarantee that counts: its report, its position there, itself and the number that is judged.
-_Counted = tuple[Loaded, int, Guarantee, float]
+_Counted = tuple[LoadedReport, int, Guarantee, float]
 
 
-def epsilon(case: Case, policy: Policy) -> Iterator[Finding]:
+def epsilon(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """The smallest epsilon at a delta of at most ``at_delta``; and what an audit certified against it."""
     limit = policy.max_epsilon
     if limit is None:
@@ -67,7 +67,7 @@ def epsilon(case: Case, policy: Policy) -> Iterator[Finding]:
     )
 
 
-def posterior(case: Case, policy: Policy) -> Iterator[Finding]:
+def posterior(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """The most that anyone may know of a secret in the data."""
     if policy.max_posterior is None:
         return
@@ -90,7 +90,7 @@ def posterior(case: Case, policy: Policy) -> Iterator[Finding]:
 
 
 def _judged(
-    case: Case,
+    case: JudgedModel,
     policy: Policy,
     rule: str,
     value: Callable[[Guarantee], float | str],
@@ -154,7 +154,7 @@ def _judged(
     )
 
 
-def _unfit(report: Loaded, guarantee: Guarantee, policy: Policy) -> str:
+def _unfit(report: LoadedReport, guarantee: Guarantee, policy: Policy) -> str:
     """Why the policy does not count ``guarantee``; empty where it does."""
     if upgraded(guarantee):
         return "contradicts itself"
@@ -176,7 +176,7 @@ def _unfit(report: Loaded, guarantee: Guarantee, policy: Policy) -> str:
     return ""
 
 
-def _records(report: Loaded) -> int:
+def _records(report: LoadedReport) -> int:
     """The number of examples behind a report; 0 where it names none."""
     mechanism, said = report.report.mechanism, report.report.parameters.get("examples")
     if isinstance(mechanism, WeightNoise):
@@ -184,7 +184,7 @@ def _records(report: Loaded) -> int:
     return said if isinstance(said, int) and not isinstance(said, bool) else 0
 
 
-def _candidates(report: Loaded) -> int:
+def _candidates(report: LoadedReport) -> int:
     mechanism = report.report.mechanism
     return len(mechanism.candidate_stddevs) if isinstance(mechanism, WeightNoise) else 1
 
@@ -199,5 +199,5 @@ def _rests(guarantee: Guarantee) -> str:
     return f"{guarantee.status}, " + (f"if this holds: {', '.join(taken)}" if taken else reach)
 
 
-def _first(case: Case, place: Place) -> Place:
+def _first(case: JudgedModel, place: FileLine) -> FileLine:
     return next((report.place("guarantees") for report in case.makers), place)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.gate import Finding, GateOutcome
-from privctl.gate.case import Case
+from privctl.gate.case import JudgedModel
 from privctl.gate.checks.contradictions import impossible
-from privctl.gate.files import Loaded
+from privctl.gate.files import LoadedReport
 from privctl.gate.policy import Policy
 
 AUC, TPR, EXPOSURE, DISCLOSED = "max_auc", "max_tpr", "max_exposure", "max_disclosed"
@@ -29,10 +29,10 @@ _BIGGER = "audit again with more records, so that the interval is narrower"
 _PRIVATE = "retrain with a smaller epsilon (privctl retrain dp-sgd), or add noise (privctl noise), and audit again"
 
 #: One measured thing: the report, its position there, itself.
-_Measured = tuple[Loaded, int, Evidence]
+_Measured = tuple[LoadedReport, int, Evidence]
 
 
-def measured(case: Case, chosen: Callable[[Evidence], bool]) -> list[_Measured]:
+def measured(case: JudgedModel, chosen: Callable[[Evidence], bool]) -> list[_Measured]:
     """What the audits of this model say of a quantity."""
     return [(r, i, item) for r in case.audits for i, item in enumerate(r.report.evidence) if chosen(item)]
 
@@ -49,12 +49,12 @@ def is_lower_bound(item: Evidence) -> bool:
     )
 
 
-def lower_bounds(case: Case) -> list[_Measured]:
+def lower_bounds(case: JudgedModel) -> list[_Measured]:
     """The certified lower bounds on epsilon for one record."""
     return measured(case, is_lower_bound)
 
 
-def auc(case: Case, policy: Policy) -> Iterator[Finding]:
+def auc(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Every attack's AUC; one that works backwards would work forwards on files that were swapped."""
     limit = policy.max_auc
     if limit is None:
@@ -73,7 +73,7 @@ def auc(case: Case, policy: Policy) -> Iterator[Finding]:
             )
 
 
-def tpr(case: Case, policy: Policy) -> Iterator[Finding]:
+def tpr(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Every attack's true positive rate at the policy's false positive rate."""
     if policy.max_tpr is None:
         return
@@ -87,7 +87,7 @@ def tpr(case: Case, policy: Policy) -> Iterator[Finding]:
     yield from _below(case, policy, TPR, policy.max_tpr, found, what)
 
 
-def extracted(case: Case, policy: Policy) -> Iterator[Finding]:
+def extracted(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Training text that the model writes by itself, asked once or often."""
     if policy.max_extracted is None:
         return
@@ -95,7 +95,7 @@ def extracted(case: Case, policy: Policy) -> Iterator[Finding]:
     yield from _below(case, policy, EXTRACTED, policy.max_extracted, found, "extraction (privctl audit --train)")
 
 
-def disclosed(case: Case, policy: Policy) -> Iterator[Finding]:
+def disclosed(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Planted canaries that the model completes."""
     if policy.max_disclosed is None:
         return
@@ -103,7 +103,7 @@ def disclosed(case: Case, policy: Policy) -> Iterator[Finding]:
     yield from _below(case, policy, DISCLOSED, policy.max_disclosed, found, "canaries (privctl audit --canaries)")
 
 
-def lower_bound(case: Case, policy: Policy) -> Iterator[Finding]:
+def lower_bound(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """The certified loss: here the lower bound is what matters."""
     limit = policy.max_epsilon_lower_bound
     if limit is None:
@@ -130,7 +130,9 @@ def lower_bound(case: Case, policy: Policy) -> Iterator[Finding]:
     yield from _passed(LOWER_BOUND, found, passed, lambda item: item.lower or 0.0, limit, "lower")
 
 
-def _below(case: Case, policy: Policy, rule: str, limit: float, found: list[_Measured], what: str) -> Iterator[Finding]:
+def _below(
+    case: JudgedModel, policy: Policy, rule: str, limit: float, found: list[_Measured], what: str
+) -> Iterator[Finding]:
     """Whether every quantity ``found`` has its upper bound within ``limit``."""
     if not found:
         yield _missing(case, policy, rule, what)
@@ -190,7 +192,7 @@ def _doubt(item: Evidence, policy: Policy) -> str:
     return ""
 
 
-def _confounded(report: Loaded) -> str:
+def _confounded(report: LoadedReport) -> str:
     """Why an audit cannot tell what the model gives away; empty where the records are alike without it."""
     apart = [
         item.method
@@ -223,7 +225,7 @@ def _span(item: Evidence) -> str:
     return f"{shown[0]} ({shown[1]} to {shown[2]})"
 
 
-def _missing(case: Case, policy: Policy, rule: str, what: str) -> Finding:
+def _missing(case: JudgedModel, policy: Policy, rule: str, what: str) -> Finding:
     return Finding(
         rule=rule,
         outcome=GateOutcome.INCONCLUSIVE,
@@ -234,7 +236,7 @@ def _missing(case: Case, policy: Policy, rule: str, what: str) -> Finding:
     )
 
 
-def _unsure(rule: str, report: Loaded, index: int, item: Evidence, message: str, fix: str) -> Finding:
+def _unsure(rule: str, report: LoadedReport, index: int, item: Evidence, message: str, fix: str) -> Finding:
     return Finding(
         rule=rule,
         outcome=GateOutcome.INCONCLUSIVE,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.gate import Finding, GateOutcome
-from privctl.gate.case import Case
+from privctl.gate.case import JudgedModel
 from privctl.gate.checks.leakage import is_attack, is_lower_bound, measured
 from privctl.gate.policy import Policy
 from privctl.gate.settings import POWERS
@@ -20,7 +20,7 @@ _CHOSEN: dict[str, Callable[[Evidence], bool]] = {
 _NAMES = {"auc": "an AUC", "extraction": "an extraction rate", "epsilon": "an epsilon"}
 
 
-def check(case: Case, policy: Policy) -> Iterator[Finding]:
+def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """The smallest size that one of the audits of this model would have noticed four times in five."""
     for name, asked in policy.min_power.items():
         low, high = POWERS[name]

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from privctl.domain.errors import PrivctlError
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.gate.case import Case
-from privctl.gate.files import Loaded
+from privctl.gate.case import JudgedModel
+from privctl.gate.files import LoadedReport
 from privctl.gate.policy import Policy
 
 RULE = "recomputed"
 
 
-def check(case: Case, policy: Policy) -> Iterator[Finding]:
+def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Every guarantee that the policy could count, recomputed from its report."""
     if not policy.recompute or (policy.max_epsilon is None and policy.max_posterior is None):
         return
@@ -66,7 +66,7 @@ def _stops(verdict: Verdict) -> bool:
     return verdict.decisive and verdict.outcome in (Outcome.REFUTED, Outcome.INCONCLUSIVE)
 
 
-def _stopping(report: Loaded, verdict: Verdict) -> Finding:
+def _stopping(report: LoadedReport, verdict: Verdict) -> Finding:
     refuted = verdict.outcome is Outcome.REFUTED
     return _finding(
         report,
@@ -76,7 +76,7 @@ def _stopping(report: Loaded, verdict: Verdict) -> Finding:
     )
 
 
-def _finding(report: Loaded, message: str, outcome: GateOutcome, fix: str) -> Finding:
+def _finding(report: LoadedReport, message: str, outcome: GateOutcome, fix: str) -> Finding:
     return Finding(
         rule=RULE,
         outcome=outcome,

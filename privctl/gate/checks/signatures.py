@@ -10,15 +10,15 @@ from pathlib import Path
 
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.gate import Finding, GateOutcome
-from privctl.gate.case import Case
+from privctl.gate.case import JudgedModel
 from privctl.gate.files import read_bounded
 from privctl.gate.policy import Policy
-from privctl.signing import LARGEST, envelope_path, signed_by, signer
+from privctl.reports.signing import LARGEST, envelope_path, signed_by, signer
 
 RULE = "require_signer"
 
 
-def check(case: Case, policy: Policy) -> Iterator[Finding]:
+def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """The signature of every report in the model's history and of those that looked at it."""
     if not policy.require_signer:
         return

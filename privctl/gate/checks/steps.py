@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.gate.case import Case
-from privctl.gate.files import Loaded
+from privctl.gate.case import JudgedModel
+from privctl.gate.files import LoadedReport
 from privctl.gate.policy import Policy
 
 STEPS, AGE, VERDICTS = "required_steps", "max_age_days", "forbid_outcomes"
@@ -29,7 +29,7 @@ _ON = {"verify": "this model's own report"}
 _GIVE = {"verify": "what it writes with -o", "inspect": "what it prints with --json"}
 
 
-def required(case: Case, policy: Policy) -> Iterator[Finding]:
+def required(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Whether every step asked for is in the model's history or looked at it, and has something to show."""
     for step in policy.required_steps:
         done = [each for each in (*case.history, *case.looks) if each.report.step == step]
@@ -67,7 +67,7 @@ def _hollow(report: PrivacyReport) -> str:
     return ""
 
 
-def verdicts(case: Case, policy: Policy) -> Iterator[Finding]:
+def verdicts(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Verdicts of every report on this model; a refuted one fails, an inconclusive one may stop the build."""
     reports = (*case.makers, *case.looks)
     found = [each for report in reports for each in stopping(report, policy)]
@@ -87,7 +87,7 @@ def verdicts(case: Case, policy: Policy) -> Iterator[Finding]:
         )
 
 
-def stopping(report: Loaded, policy: Policy) -> Iterator[Finding]:
+def stopping(report: LoadedReport, policy: Policy) -> Iterator[Finding]:
     """The verdicts of ``report`` that stop a build."""
     for i, verdict in enumerate(report.report.verdicts):
         if verdict.outcome.value not in policy.forbid_outcomes or not _counts(verdict, policy):
@@ -110,7 +110,7 @@ def _counts(verdict: Verdict, policy: Policy) -> bool:
     return verdict.decisive or (verdict.status is not None and verdict.status.value in policy.require)
 
 
-def age(case: Case, policy: Policy) -> Iterator[Finding]:
+def age(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Whether every report of this model has a date that can be true, and is young enough."""
     days = math.inf if policy.max_age_days is None else policy.max_age_days
     late = False
@@ -136,7 +136,7 @@ def age(case: Case, policy: Policy) -> Iterator[Finding]:
         )
 
 
-def _too_old(report: Loaded, now: datetime, days: float) -> str:
+def _too_old(report: LoadedReport, now: datetime, days: float) -> str:
     created = report.report.created
     try:
         made = datetime.fromisoformat(created)

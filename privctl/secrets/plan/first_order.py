@@ -33,7 +33,7 @@ _LOOK = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Solution:
+class FirstOrderSolution:
     """``weights`` [variables] and ``multipliers`` [constraints], as good as the method got them."""
 
     weights: Floats
@@ -53,7 +53,7 @@ def first_order(
     *,
     most_iterations: int = 100_000,
     advance: Callable[[float], None] = lambda _: None,
-) -> Solution:
+) -> FirstOrderSolution:
     """The best weights and multipliers found when their relative gap is at most ``gap``, or the iterations are spent.
 
     ``advance`` hears of the share of the way to ``gap``, on a logarithmic scale, that was covered since the last call.
@@ -96,7 +96,7 @@ def first_order(
             share * (2 * to.weights - at.weights) + (1 - share) * anchor.weights,
             share * (2 * to.multipliers - at.multipliers) + (1 - share) * anchor.multipliers,
         )
-    return Solution(weights=best.weights, multipliers=best.multipliers, iterations=iteration)
+    return FirstOrderSolution(weights=best.weights, multipliers=best.multipliers, iterations=iteration)
 
 
 def _move(problem: Packing, at: _Point, degrees: Floats, sizes: Floats, balance: float) -> _Point:

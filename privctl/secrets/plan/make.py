@@ -12,16 +12,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privctl.accounting.guarantees import default_delta
-from privctl.accounting.many_curves import Book, KeptByCurve, curve_bounds, fano_bounds, least_noise_by_curve, sharpen
-from privctl.accounting.many_secrets import Calibrated, informations, least_noise
-from privctl.datasets.texts import count_texts
+from privctl.accounting.secrets.batched import Calibrated, informations, least_noise
+from privctl.accounting.secrets.posterior_curves import (
+    KeptByCurve,
+    SecretMemberships,
+    curve_bounds,
+    fano_bounds,
+    least_noise_by_curve,
+    sharpen,
+)
+from privctl.data.texts import count_texts
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.progress import Advance
-from privctl.reports import FoundReport, read_report, report_beside
-from privctl.secrets.book import SecretTable, read_secrets, table_of
-from privctl.secrets.plan.targets import Budgets, Targets, budgets_of
+from privctl.reports.files import FoundReport, read_report, report_beside
+from privctl.secrets.plan.targets import Budgets, PosteriorTargets, budgets_of
 from privctl.secrets.plan.weights import Solver, Weighted, weights_for
-from privctl.secrets.protection import Calibration, Form, PlanFacts, Protection
+from privctl.secrets.protection import Form, PlanFacts, Protection, ProtectionCalibration
+from privctl.secrets.table import SecretTable, read_secrets, table_of
+from privctl.show.progress import Advance
 from privctl.storage.digest import file_digest
 
 if TYPE_CHECKING:
@@ -42,21 +49,23 @@ class PlanRequest:
     secrets: Path
     steps: int
     batch_size: int
-    targets: Targets
+    targets: PosteriorTargets
     delta: float | None = None
     form: Form = Form.REFERENCE
-    calibration: Calibration | None = None
+    calibration: ProtectionCalibration | None = None
     solver: Solver = Solver.AUTO
     gap: float | None = None
 
     @property
-    def chosen_by(self) -> Calibration:
+    def chosen_by(self) -> ProtectionCalibration:
         """What the noise is chosen by: unless told otherwise the curve, where the form allows it."""
-        return self.calibration or (Calibration.CURVE if self.form is Form.REFERENCE else Calibration.FANO)
+        return self.calibration or (
+            ProtectionCalibration.CURVE if self.form is Form.REFERENCE else ProtectionCalibration.FANO
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Question:
+class PlanProblem:
     """The data as a plan needs them: how many ``examples``, which secrets lie where, what each may lose.
 
     ``unheld`` counts the secrets that no record holds. ``parent`` is the scan's report, where there is one.
@@ -84,7 +93,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Tried:
+class CapTrial:
     """One cap tried out: the weights it leaves, the noise they need, and how long both took."""
 
     cap: float | None
@@ -110,7 +119,7 @@ class Tried:
         return self.weighted.total / len(self.weighted.weights)
 
 
-def question(request: PlanRequest) -> Question:
+def question(request: PlanRequest) -> PlanProblem:
     """Read the data's size and the book. Raises PrivctlError in one sentence for what does not go together."""
     _check(request)
     table = table_of(read_secrets(request.secrets))
@@ -127,7 +136,7 @@ def question(request: PlanRequest) -> Question:
     unheld = int((np.diff(table.starts) == 0).sum())
     if unheld == len(table):
         raise InputFault(f"no secret of {request.secrets} is in any record; there is nothing to protect")
-    return Question(
+    return PlanProblem(
         request=request,
         examples=examples,
         data_digest=digest,
@@ -146,7 +155,7 @@ def _check(request: PlanRequest) -> None:
         raise UsageFault(f"--batch-size is {request.batch_size}; it must be at least 1")
     if request.gap is not None and not 0 < request.gap < 1:
         raise UsageFault(f"--gap is {request.gap:g}; it must be above 0 and below 1")
-    if request.chosen_by is Calibration.CURVE and request.form is not Form.REFERENCE:
+    if request.chosen_by is ProtectionCalibration.CURVE and request.form is not Form.REFERENCE:
         raise UsageFault(
             f"--calibration curve does not go with --form {request.form}: the trade-off curve bounds a secret against "
             "its absence; leave either out"
@@ -166,20 +175,20 @@ def _scan_report(secrets: Path, data: Path, digest: str) -> FoundReport | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sweep:
+class CapSweep:
     """The caps that were tried, and why others could not be: (cap, reason)."""
 
-    tried: tuple[Tried, ...]
+    tried: tuple[CapTrial, ...]
     refused: tuple[tuple[float | None, str], ...]
 
 
-def caps_to_sweep(asked: Question) -> list[float | None]:
+def caps_to_sweep(asked: PlanProblem) -> list[float | None]:
     """No cap, then caps from the largest that says something downwards, on a logarithmic scale."""
     top = asked.largest_cap
     return [None, *np.geomspace(top, top / _SWEEP_SPAN, _SWEEP + 1)[1:].tolist()]
 
 
-def explore(asked: Question, caps: Sequence[float | None], progress: Progress, *, strict: bool) -> Sweep:
+def explore(asked: PlanProblem, caps: Sequence[float | None], progress: Progress, *, strict: bool) -> CapSweep:
     """Each of ``caps`` tried out. Raises UsageFault for one that cannot be, where ``strict`` or none can."""
     found, refused = [], []
     for cap in caps:
@@ -191,10 +200,10 @@ def explore(asked: Question, caps: Sequence[float | None], progress: Progress, *
                 if strict or (not found and cap == caps[-1]):
                     raise
                 refused.append((cap, str(fault)))
-    return Sweep(tried=tuple(found), refused=tuple(refused))
+    return CapSweep(tried=tuple(found), refused=tuple(refused))
 
 
-def _tried(asked: Question, cap: float | None, advance: Advance) -> Tried:
+def _tried(asked: PlanProblem, cap: float | None, advance: Advance) -> CapTrial:
     started = time.perf_counter()
     request, table = asked.request, asked.table
     if cap is None:
@@ -212,7 +221,7 @@ def _tried(asked: Question, cap: float | None, advance: Advance) -> Tried:
         )
     probabilities = _probabilities(weighted, request.batch_size, cap)
     calibrated = _calibrated(asked, probabilities)
-    return Tried(
+    return CapTrial(
         cap=cap,
         weighted=weighted,
         probabilities=probabilities,
@@ -221,11 +230,11 @@ def _tried(asked: Question, cap: float | None, advance: Advance) -> Tried:
     )
 
 
-def _calibrated(asked: Question, probabilities: NDArray[np.float64]) -> Calibrated | KeptByCurve:
+def _calibrated(asked: PlanProblem, probabilities: NDArray[np.float64]) -> Calibrated | KeptByCurve:
     """The least noise, by what was asked for."""
     request, table, budgets = asked.request, asked.table, asked.budgets
     given = (table.starts, table.records, probabilities)
-    if request.chosen_by is Calibration.FANO:
+    if request.chosen_by is ProtectionCalibration.FANO:
         return least_noise(*given, budgets.nats, request.steps, pairwise=request.form is Form.PAIRWISE)
     return least_noise_by_curve(
         _book(asked, probabilities),
@@ -235,8 +244,8 @@ def _calibrated(asked: Question, probabilities: NDArray[np.float64]) -> Calibrat
     )
 
 
-def _book(asked: Question, probabilities: NDArray[np.float64]) -> Book:
-    return Book(
+def _book(asked: PlanProblem, probabilities: NDArray[np.float64]) -> SecretMemberships:
+    return SecretMemberships(
         starts=asked.table.starts,
         records=asked.table.records,
         probabilities=probabilities,
@@ -258,7 +267,7 @@ def _probabilities(weighted: Weighted, batch_size: int, cap: float | None) -> ND
     return np.minimum(1.0, batch_size * weights / total)
 
 
-def protection(asked: Question, found: Tried) -> Protection:
+def protection(asked: PlanProblem, found: CapTrial) -> Protection:
     """The plan as a file holds it, with a posterior by the trade-off curve for every secret in the reference form."""
     request, table, budgets = asked.request, asked.table, asked.budgets
     calibrated = found.calibrated
@@ -275,7 +284,9 @@ def protection(asked: Question, found: Tried) -> Protection:
             form=request.form,
             cap=found.cap,
             calibration=request.chosen_by,
-            fano_noise_multiplier=None if request.chosen_by is Calibration.FANO else found.fano_noise_multiplier,
+            fano_noise_multiplier=None
+            if request.chosen_by is ProtectionCalibration.FANO
+            else found.fano_noise_multiplier,
         ),
         ids=table.ids,
         kinds=table.kinds,
@@ -292,7 +303,7 @@ def protection(asked: Question, found: Tried) -> Protection:
     )
 
 
-def _curve_bounds(asked: Question, found: Tried, by_fano: NDArray[np.float64]) -> NDArray[np.float64]:
+def _curve_bounds(asked: PlanProblem, found: CapTrial, by_fano: NDArray[np.float64]) -> NDArray[np.float64]:
     """Posteriors by the curve; NaN in the pairwise form, which it does not speak of."""
     calibrated = found.calibrated
     if isinstance(calibrated, KeptByCurve):

@@ -23,9 +23,9 @@ from privctl.domain.guarantee import (
     status_of,
 )
 from privctl.domain.report import Omission, PrivacyReport
-from privctl.reports import file_artifact, now, report_beside, versions
-from privctl.secrets.plan.make import Question, Sweep, Tried, nearest
-from privctl.secrets.protection import Calibration, Form, Protection
+from privctl.reports.files import file_artifact, now, report_beside, versions
+from privctl.secrets.plan.make import CapSweep, CapTrial, PlanProblem, nearest
+from privctl.secrets.protection import Form, Protection, ProtectionCalibration
 
 _WARNINGS = (
     "a plan, not a run: it holds for a training that samples, clips and adds noise as it says",
@@ -41,7 +41,7 @@ _ACCOUNTANT = {
 _CURVE = "trade-off curve of the privacy loss distribution, from the secret's absence"
 
 
-def report_of(asked: Question, sweep: Sweep, plan: Protection | None, output: Path | None) -> PrivacyReport:
+def report_of(asked: PlanProblem, sweep: CapSweep, plan: Protection | None, output: Path | None) -> PrivacyReport:
     """The report of all caps that were tried, and of the ``plan`` where one was written to ``output``."""
     request = asked.request
     place = report_beside(request.data if output is None else output)
@@ -81,7 +81,7 @@ def guarantees_of(plan: Protection, delta: float) -> Iterator[Guarantee]:
     rows = [_secret(plan, j, curve=False) for j in [nearest(plan, curve=False)] if j is not None]
     if plan.facts.form is Form.REFERENCE:
         rows += [_secret(plan, j, curve=True) for j in [nearest(plan, curve=True)] if j is not None]
-    yield from reversed(rows) if plan.facts.calibration is Calibration.CURVE else rows
+    yield from reversed(rows) if plan.facts.calibration is ProtectionCalibration.CURVE else rows
     yield guarantee_of(
         planned_ledger(plan),
         delta,
@@ -114,7 +114,7 @@ def _note(plan: Protection, j: int, *, curve: bool) -> str:
     """Of which secret the numbers are, and what they say of all."""
     who = f"for the secret {plan.ids[j]!r}, nearest of {len(plan.ids)} to "
     budget, allowed = f"its budget of {plan.budgets[j]:.6g} nats", f"its posterior of {plan.posteriors[j]:.6g}"
-    if plan.facts.calibration is Calibration.FANO:
+    if plan.facts.calibration is ProtectionCalibration.FANO:
         return who + (allowed if curve else budget)
     if curve:
         return f"{who}{allowed}; every secret stays within its own by this bound or by Fano's inequality"
@@ -156,7 +156,7 @@ def secret_premises(plan: Protection, state: AssumptionState) -> Iterator[Assump
         )
 
 
-def _parameters(asked: Question, sweep: Sweep) -> dict[str, Any]:
+def _parameters(asked: PlanProblem, sweep: CapSweep) -> dict[str, Any]:
     request = asked.request
     sizes = np.diff(asked.table.starts)
     kinds: dict[str, int] = {}
@@ -182,7 +182,7 @@ def _parameters(asked: Question, sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _tried(entry: Tried) -> dict[str, Any]:
+def _tried(entry: CapTrial) -> dict[str, Any]:
     weights = entry.weighted.weights
     return {
         "cap": entry.cap,
@@ -219,6 +219,6 @@ def _evidence(plan: Protection) -> Iterator[Evidence]:
             )
 
 
-def _unheld(asked: Question) -> Iterator[str]:
+def _unheld(asked: PlanProblem) -> Iterator[str]:
     if asked.unheld:
         yield f"{asked.unheld} of {len(asked.table)} secrets are in no record; nothing of them is ever used"

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privctl.accounting.secrets import binary_kl
+from privctl.accounting.secrets.fano import binary_kl
 from privctl.domain.checks import fraction
 from privctl.domain.errors import UsageFault
-from privctl.secrets.book import SecretTable
+from privctl.secrets.table import SecretTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class PosteriorTarget:
     """``prior``: the most probability an adversary gives any value beforehand; ``posterior``: what it may become.
 
     Raises ValueError unless 0 < prior < posterior < 1.
@@ -36,11 +36,11 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
+class PosteriorTargets:
     """The target of a secret: its own in the book, else its kind's, else the ``default``."""
 
-    default: Target = Target()
-    by_kind: Mapping[str, Target] = field(default_factory=lambda: MappingProxyType({}))
+    default: PosteriorTarget = PosteriorTarget()
+    by_kind: Mapping[str, PosteriorTarget] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,7 +52,7 @@ class Budgets:
     nats: NDArray[np.float64]
 
 
-def budgets_of(table: SecretTable, targets: Targets) -> Budgets:
+def budgets_of(table: SecretTable, targets: PosteriorTargets) -> Budgets:
     """The budget kl(posterior, prior) of every secret (Hush, definition 3.1 and lemma 3.2 with the KL divergence).
 
     Raises UsageFault, naming the secret, where a posterior is not above the prior, and for a kind with a target of its

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privctl.secrets.plan.first_order import Solution, first_order
+from privctl.secrets.plan.first_order import FirstOrderSolution, first_order
 from privctl.secrets.plan.packing import Certified, Packing, certify, packing
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _weighted(problem: Packing, found: Certified, scale: float, solver: str) -> 
     return Weighted(weights=weights, gap=replace(found, total=total, bound=bound).gap, solver=solver)
 
 
-def _interior(problem: Packing) -> Solution | None:
+def _interior(problem: Packing) -> FirstOrderSolution | None:
     """HiGHS' interior point, whose solution shares weight out evenly; None where it fails.
 
     Without crossover and presolve, either of which may give all weight to some of many records that are alike.
@@ -115,7 +115,7 @@ def _interior(problem: Packing) -> Solution | None:
     if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
     solution = highs.getSolution()
-    return Solution(
+    return FirstOrderSolution(
         weights=np.asarray(solution.col_value, np.float64),
         multipliers=-np.asarray(solution.row_dual, np.float64),
         iterations=int(highs.getInfo().ipm_iteration_count),

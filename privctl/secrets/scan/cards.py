@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from privctl.secrets.scan.place import DASHES, SPACES, Place
+from privctl.secrets.scan.place import DASHES, SPACES, Occurrence
 
 _SIXTEEN_ON = range(16, 20)
 #: First and last prefix of a range (of equal length), and the lengths its numbers have.
@@ -52,7 +52,7 @@ _SHORTEST, _LONGEST = 13, 19
 _EVEN = str.maketrans("0123456789", "0246813579")  # a digit doubled, its own digits added up
 
 
-def find(text: str) -> Iterator[Place]:
+def find(text: str) -> Iterator[Occurrence]:
     """The card numbers in ``text``."""
     for run in _LONG.finditer(text):
         groups = list(_GROUP.finditer(text, run.start(), run.end()))
@@ -68,7 +68,7 @@ def find(text: str) -> Iterator[Place]:
                     break
 
 
-def _card(text: str, groups: list[re.Match[str]]) -> Place | None:
+def _card(text: str, groups: list[re.Match[str]]) -> Occurrence | None:
     """The card number that all of ``groups`` are, if they are one."""
     digits = "".join(group[0] for group in groups)
     if not _SHORTEST <= len(digits) <= _LONGEST or not (_issued(digits) and _luhn(digits)):
@@ -78,7 +78,7 @@ def _card(text: str, groups: list[re.Match[str]]) -> Place | None:
         if len(between) > 1 or tuple(len(group[0]) for group in groups) not in _GROUPS:
             return None
     start, end = groups[0].start(), groups[-1].end()
-    return Place(start, end, digits, text[start:end])
+    return Occurrence(start, end, digits, text[start:end])
 
 
 def _issued(digits: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from privctl.secrets.scan.place import SPACED, Place
+from privctl.secrets.scan.place import SPACED, Occurrence
 
 _LONGEST_LOCAL = 64  # RFC 5321, section 4.5.3.1.1
 _INNER = r".%+'’\-"
@@ -36,7 +36,7 @@ _NO_TOP_LEVEL = re.compile(
 )
 
 
-def find(text: str) -> Iterator[Place]:
+def find(text: str) -> Iterator[Occurrence]:
     """The addresses in ``text``."""
     spelled = False
     for sign in _SIGN.finditer(text):
@@ -48,10 +48,10 @@ def find(text: str) -> Iterator[Place]:
         for match in _SPELLED.finditer(text):
             key = _SPELLED_SIGN.sub(lambda part: "@" if part[1] else ".", match[0]).lower()
             if _is_top_level(key):
-                yield Place(match.start(), match.end(), key, match[0])
+                yield Occurrence(match.start(), match.end(), key, match[0])
 
 
-def _around(text: str, sign: int) -> Iterator[Place]:
+def _around(text: str, sign: int) -> Iterator[Occurrence]:
     domain = _DOMAIN.match(text, sign + 1)
     if domain is None or not _is_top_level(domain[0].lower()) or _REMOTE_PATH.match(text, domain.end()):
         return
@@ -62,7 +62,7 @@ def _around(text: str, sign: int) -> Iterator[Place]:
     size = len(local[0].rstrip(_INNER_END))  # the quotes and dots that stand before an address
     if size and text[sign - 1] not in _INNER_END:
         start, end = sign - size, domain.end()
-        yield Place(start, end, text[start:end].lower(), text[start:end])
+        yield Occurrence(start, end, text[start:end].lower(), text[start:end])
 
 
 def _is_top_level(domain: str) -> bool:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privctl.secrets.book import Secret
+from privctl.secrets.table import Secret
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Group:
+class SecretGroup:
     """The secrets of one kind, by where they first occurred: value i is in ``records[starts[i]:starts[i + 1]]``.
 
     ``records`` [memberships] and ``starts`` [secrets + 1] are int64; a secret's records rise.
@@ -47,7 +47,7 @@ class Group:
             yield Secret(id=f"{self.kind}-{i + 1}", kind=self.kind, records=records, value=value)
 
 
-class Finds:
+class SecretOccurrences:
     """Secrets of several kinds by key, in the order in which they are found."""
 
     def __init__(self, kinds: Sequence[str], most: int | None = None) -> None:
@@ -91,7 +91,7 @@ class Finds:
             self._owners.append(number)
             self._records.append(record)
 
-    def groups(self, least: int = 1) -> Iterator[Group]:
+    def groups(self, least: int = 1) -> Iterator[SecretGroup]:
         """The secrets of each kind that stand somewhere and are in ``least`` records to the most that were allowed."""
         counts = _array(self._counts, np.uint32)
         kept = _array(self._stands, np.uint8).astype(bool) & (counts >= least)
@@ -104,7 +104,7 @@ class Finds:
         kinds = _array(self._kinds, np.uint16)
         for kind, name in enumerate(self._names):
             chosen = np.flatnonzero(kept & (kinds == kind))
-            yield Group(
+            yield SecretGroup(
                 kind=name,
                 values=tuple(self._values[number] for number in chosen),
                 starts=np.concatenate([[0], np.cumsum(counts[chosen], dtype=np.int64)]),

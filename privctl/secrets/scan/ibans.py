@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from privctl.secrets.scan.place import DASHES, SPACES, Place
+from privctl.secrets.scan.place import DASHES, SPACES, Occurrence
 
 #: Country -> characters of its numbers, from the registry that SWIFT keeps for ISO 13616.
 LENGTHS = {
@@ -25,7 +25,7 @@ _MORE = re.compile("[0-9A-Za-z]")
 _BETWEEN = re.compile(rf"[{SPACES}{DASHES}]+")
 
 
-def find(text: str) -> Iterator[Place]:
+def find(text: str) -> Iterator[Occurrence]:
     """The account numbers in ``text``."""
     for begin in _BEGIN.finditer(text):
         length = LENGTHS.get(begin[0][:2].upper())
@@ -38,7 +38,7 @@ def find(text: str) -> Iterator[Place]:
         value = text[begin.start() : end]
         key = _BETWEEN.sub("", value).upper()
         if _checks(key):
-            yield Place(begin.start(), end, key, value)
+            yield Occurrence(begin.start(), end, key, value)
 
 
 def _end(text: str, start: int, wanted: int, stop: int) -> int | None:

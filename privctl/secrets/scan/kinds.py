@@ -15,7 +15,7 @@ NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class SecretKind:
     """One kind of secret: how it is found, and whether the user ``named`` it (then nothing stands in its way).
 
     With ``digits`` there is none in a text without a digit from 0 to 9, and none is looked for.
@@ -28,19 +28,19 @@ class Kind:
 
 
 #: Where two of them claim the same characters, the one first in this table has them: checked digits before unchecked.
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, SecretKind] = {
     kind.name: kind
     for kind in (
-        Kind(name="card", find=cards.find, digits=True),
-        Kind(name="iban", find=ibans.find, digits=True),
-        Kind(name="key", find=keys.find),
-        Kind(name="email", find=emails.find),
-        Kind(name="phone", find=phones.find, digits=True),
+        SecretKind(name="card", find=cards.find, digits=True),
+        SecretKind(name="iban", find=ibans.find, digits=True),
+        SecretKind(name="key", find=keys.find),
+        SecretKind(name="email", find=emails.find),
+        SecretKind(name="phone", find=phones.find, digits=True),
     )
 }
 
 
-def chosen(names: Sequence[str]) -> list[Kind]:
+def chosen(names: Sequence[str]) -> list[SecretKind]:
     """The kinds called ``names`` in the table's order, all of them for no names, none for ``none``.
 
     Raises UsageFault for a name that is not in the table.

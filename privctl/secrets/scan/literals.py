@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from privctl.data import byte_lines
+from privctl.data.records import byte_lines
 from privctl.domain.errors import InputFault
-from privctl.secrets.scan.place import SPACED, Place
+from privctl.secrets.scan.place import SPACED, Occurrence
 
 _SPACED = re.compile(f"[{SPACED}]")
 #: Listed texts are looked up by so many of their first characters.
@@ -53,7 +53,7 @@ class Literals:
         self._sizes = sorted({len(head) for head in heads})
         self._begin = re.compile("|".join(_begins(firsts)))
 
-    def __call__(self, text: str) -> Iterator[Place]:
+    def __call__(self, text: str) -> Iterator[Occurrence]:
         """Every listed text in ``text``, also those within others."""
         heads = self._heads
         for begin in self._begin.finditer(text):
@@ -70,9 +70,9 @@ def _begins(firsts: tuple[set[str], set[str]]) -> Iterator[str]:
             yield f"{border}[{''.join(map(re.escape, sorted(signs)))}]"
 
 
-def _ending(text: str, start: int, by_length: list[tuple[int, set[str]]]) -> Iterator[Place]:
+def _ending(text: str, start: int, by_length: list[tuple[int, set[str]]]) -> Iterator[Occurrence]:
     for length, values in by_length:
         end = start + length
         value = text[start:end]
         if value in values and not (_SPACED.match(value[-1]) and _SPACED.match(text, end)):
-            yield Place(start, end, value, value)
+            yield Occurrence(start, end, value, value)

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 
 import regex
 
-from privctl.codec import shown
 from privctl.domain.errors import UsageFault
-from privctl.secrets.scan.place import Place
+from privctl.reports.codec import shown
+from privctl.secrets.scan.place import Occurrence
 
 _NAME = re.compile(r"[A-Za-z][0-9A-Za-z_-]{0,63}")
 _GROUP = "secret"
@@ -45,7 +45,7 @@ class Pattern:
         self._compiled = _compiled(name, expression)
         self._group: int | str = _GROUP if _GROUP in self._compiled.groupindex else 0
 
-    def __call__(self, text: str) -> Iterator[Place]:
+    def __call__(self, text: str) -> Iterator[Occurrence]:
         """The matches in ``text``; raises PatternError where time is up, or where one matches nothing."""
         try:
             for match in self._compiled.finditer(text, timeout=self._seconds):
@@ -57,7 +57,7 @@ class Pattern:
                     )
                 if start >= 0:  # the group took part
                     value = match[self._group]
-                    yield Place(start, end, value, value)
+                    yield Occurrence(start, end, value, value)
         except TimeoutError:
             raise PatternError(
                 f"keeps --pattern {self._name} busy for more than {self._seconds:g} s; avoid repetitions within "

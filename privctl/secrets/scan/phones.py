@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from privctl.secrets.scan.place import DASHES, SPACES, Place, apart
+from privctl.secrets.scan.place import DASHES, SPACES, Occurrence, apart
 
 _BETWEEN = rf"[./{SPACES}{DASHES}]"
 _ENOUGH = re.compile(rf"\d(?:[()./{SPACES}{DASHES}]{{0,3}}\d){{6,}}", re.ASCII)
@@ -70,7 +70,7 @@ _DATE = re.compile(
 )
 
 
-def find(text: str) -> list[Place]:
+def find(text: str) -> list[Occurrence]:
     """The phone numbers in ``text``."""
     if _ENOUGH.search(text) is None:
         return []
@@ -78,7 +78,7 @@ def find(text: str) -> list[Place]:
     return apart((place for way in ways for place in way(text)), len(text))
 
 
-def _international(text: str) -> Iterator[Place]:
+def _international(text: str) -> Iterator[Occurrence]:
     for match in _INTERNATIONAL.finditer(text):
         body = match[0].replace("(0)", "   ")
         plus = body[0] == "+"
@@ -93,17 +93,17 @@ def _international(text: str) -> Iterator[Place]:
         number = "".join(group[0] for group in groups[:taken])
         if _LEAST < len(number) <= most and (code != "1" or _is_american(number)):
             end = match.start() + groups[taken - 1].end()
-            yield Place(match.start(), end, f"+{number}", text[match.start() : end])
+            yield Occurrence(match.start(), end, f"+{number}", text[match.start() : end])
 
 
-def _american(text: str) -> Iterator[Place]:
+def _american(text: str) -> Iterator[Occurrence]:
     for match in _AMERICAN.finditer(text):
         number = f"1{match[1] or match[2]}{match[3]}{match[5]}"
         # Three numbers in a row of numbers are none.
         if match[0].replace(" ", "").isdigit() and _ANOTHER.match(text, match.end()):
             continue
         if _is_american(number):
-            yield Place(match.start(), match.end(), f"+{number}", match[0])
+            yield Occurrence(match.start(), match.end(), f"+{number}", match[0])
 
 
 def _is_american(number: str) -> bool:
@@ -111,7 +111,7 @@ def _is_american(number: str) -> bool:
     return len(number) == 11 and min(number[1], number[4]) > "1" and "11" not in (number[2:4], number[5:7])
 
 
-def _trunk(text: str) -> Iterator[Place]:
+def _trunk(text: str) -> Iterator[Occurrence]:
     for match in _TRUNK.finditer(text):
         groups = list(_DIGITS.finditer(match[0]))
         written = [group[0] for group in groups]
@@ -123,10 +123,10 @@ def _trunk(text: str) -> Iterator[Place]:
         if not 9 <= len(number) <= _MOST_TRUNK or ids or machine or _DATE.match(match[0]):
             continue
         end = match.start() + groups[taken - 1].end()
-        yield Place(match.start(), end, number, text[match.start() : end])
+        yield Occurrence(match.start(), end, number, text[match.start() : end])
 
 
-def _called(text: str) -> Iterator[Place]:
+def _called(text: str) -> Iterator[Occurrence]:
     for match in _LOOSE.finditer(text):
         start = match.start()
         called = _CALLED.search(text, max(0, start - 48), start)
@@ -143,7 +143,7 @@ def _called(text: str) -> Iterator[Place]:
             and american[0] == "1"
             and _is_american(american)
         )
-        yield Place(start, match.end(), f"+{american}" if is_american else number, match[0])
+        yield Occurrence(start, match.end(), f"+{american}" if is_american else number, match[0])
 
 
 def _fitting(groups: Sequence[str], most: int) -> int:

@@ -14,7 +14,7 @@ SPACES = r" \u00a0\u2007\u2009\u202f"
 DASHES = r"\-\u2010-\u2015\u2212"
 
 
-class Place(NamedTuple):
+class Occurrence(NamedTuple):
     """A secret ``value`` as it is written, and ``key``, the same for every way of writing the same secret.
 
     ``start`` to ``end`` are the characters it claims: its own, or more where what surrounds it gave it away.
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 
 #: The places in a text, in no order; they may overlap.
-Find = Callable[[str], Iterable[Place]]
+Find = Callable[[str], Iterable[Occurrence]]
 
 
 class Claimed:
@@ -36,22 +36,22 @@ class Claimed:
     def __init__(self, size: int) -> None:
         self._taken = bytearray(size)
 
-    def add(self, place: Place) -> None:
+    def add(self, place: Occurrence) -> None:
         """Claim the characters of ``place``."""
         self._taken[place.start : place.end] = b"\1" * (place.end - place.start)
 
-    def meet(self, place: Place) -> bool:
+    def meet(self, place: Occurrence) -> bool:
         """Whether a character of ``place`` is claimed."""
         return self._taken.find(1, place.start, place.end) >= 0
 
-    def hold(self, place: Place) -> bool:
+    def hold(self, place: Occurrence) -> bool:
         """Whether all characters of ``place`` are claimed."""
         return self._taken.find(0, place.start, place.end) < 0
 
 
-def apart(places: Iterable[Place], size: int) -> list[Place]:
+def apart(places: Iterable[Occurrence], size: int) -> list[Occurrence]:
     """``places`` in a text of ``size`` without those that overlap an earlier one."""
-    found: list[Place] = []
+    found: list[Occurrence] = []
     claimed: Claimed | None = None
     for place in places:
         claimed = claimed or Claimed(size)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privctl.secrets.scan.place import Place
+from privctl.secrets.scan.place import Occurrence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,11 +32,11 @@ def words(text: str) -> dict[str, str]:
     return found
 
 
-def places(text: str) -> Iterator[Place]:
+def places(text: str) -> Iterator[Occurrence]:
     """Every word of ``text`` where it stands."""
     for match in _WORD.finditer(text):
         word = match[0]
-        yield Place(match.start(), match.end(), word.lower(), word)
+        yield Occurrence(match.start(), match.end(), word.lower(), word)
 
 
 class Sieve:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.reports import file_artifact, now, versions
-from privctl.secrets.scan.finds import Group
+from privctl.reports.files import file_artifact, now, versions
+from privctl.secrets.scan.finds import SecretGroup
 from privctl.secrets.scan.request import ScanRequest
 
 _KEEP = (
@@ -22,7 +22,7 @@ _LIMITS = (
 def report_of(
     request: ScanRequest,
     patterns: Mapping[str, str],
-    groups: Sequence[Group],
+    groups: Sequence[SecretGroup],
     *,
     records: int,
     unseen: int,

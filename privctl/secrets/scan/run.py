@@ -6,21 +6,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from privctl.data import byte_lines
-from privctl.datasets.texts import TextRecord, iter_texts
+from privctl.data.records import byte_lines
+from privctl.data.texts import TextRecord, iter_texts
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.report import PrivacyReport
-from privctl.progress import progress
-from privctl.reports import commit_with_report, pending_artifact, write_report
-from privctl.secrets.scan.finds import Finds, Group
-from privctl.secrets.scan.kinds import KINDS, LITERAL, NONE, RARE, Kind, chosen
+from privctl.reports.files import commit_with_report, pending_artifact, write_report
+from privctl.secrets.scan.finds import SecretGroup, SecretOccurrences
+from privctl.secrets.scan.kinds import KINDS, LITERAL, NONE, RARE, SecretKind, chosen
 from privctl.secrets.scan.literals import Literals, read_literals
 from privctl.secrets.scan.patterns import Pattern, PatternError, parse_patterns
 from privctl.secrets.scan.rare import Sieve, places, words
 from privctl.secrets.scan.report import report_of
 from privctl.secrets.scan.request import ScanRequest
-from privctl.secrets.scan.standing import Claim, claims, outside
+from privctl.secrets.scan.standing import OccurrenceClaim, claims, outside
 from privctl.secrets.scan.write import remove_old, write_book
+from privctl.show.progress import progress
 from privctl.storage.atomic import PendingFile, require_absent
 
 _STRIDE = 1 << 12
@@ -33,15 +33,15 @@ class Scanned:
     """What a scan came to: ``groups`` by kind, also those without secrets; ``written`` where there was one to write."""
 
     report: PrivacyReport
-    groups: tuple[Group, ...]
+    groups: tuple[SecretGroup, ...]
     written: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Search:
+class _ScanSearch:
     """What to look for: ``kinds`` in each text, and the number of texts that the user listed."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[SecretKind, ...]
     patterns: dict[str, str]
     listed: int
 
@@ -73,20 +73,22 @@ def scan(request: ScanRequest, *, force: bool = False, quiet: bool = False) -> S
     return Scanned(report=report, groups=groups, written=written)
 
 
-def _prepared(request: ScanRequest) -> _Search:
+def _prepared(request: ScanRequest) -> _ScanSearch:
     kinds = chosen(request.kinds)
     patterns = parse_patterns(request.patterns, (*KINDS, LITERAL, RARE, NONE))
     listed = read_literals(request.literals) if request.literals else []
     if listed:
-        kinds.append(Kind(name=LITERAL, find=Literals(listed), named=True))
+        kinds.append(SecretKind(name=LITERAL, find=Literals(listed), named=True))
     for name, expression in patterns.items():
-        kinds.append(Kind(name=name, find=Pattern(name, expression, request.pattern_seconds), named=True))
+        kinds.append(SecretKind(name=name, find=Pattern(name, expression, request.pattern_seconds), named=True))
     if not kinds and request.by is None and request.rare_words is None:
         raise UsageFault(f"--kinds {NONE} leaves nothing to look for; give --pattern, --literals, --by or --rare-words")
-    return _Search(kinds=tuple(kinds), patterns=patterns, listed=len(listed))
+    return _ScanSearch(kinds=tuple(kinds), patterns=patterns, listed=len(listed))
 
 
-def _searched(request: ScanRequest, search: _Search, lines: int, *, quiet: bool) -> tuple[int, tuple[Group, ...]]:
+def _searched(
+    request: ScanRequest, search: _ScanSearch, lines: int, *, quiet: bool
+) -> tuple[int, tuple[SecretGroup, ...]]:
     """How many records there are, and what is in them."""
     sieve = None if request.rare_words is None else Sieve(request.rare_least)
     if sieve is not None and sieve.needed:
@@ -94,8 +96,8 @@ def _searched(request: ScanRequest, search: _Search, lines: int, *, quiet: bool)
             sieve.add(words(record.text))
         sieve.settle()
     by = [] if request.by is None else [f"by-{request.by}"]
-    finds = Finds([*(kind.name for kind in search.kinds), *by])
-    rare = Finds([RARE], request.rare_words)
+    finds = SecretOccurrences([*(kind.name for kind in search.kinds), *by])
+    rare = SecretOccurrences([RARE], request.rare_words)
     number = -1
     for number, record in enumerate(_records(request, "scanning", lines, quiet=quiet)):
         try:
@@ -130,7 +132,7 @@ def _records(request: ScanRequest, label: str, lines: int, *, quiet: bool) -> It
                 done = record.line
 
 
-def _add_words(rare: Finds, sieve: Sieve, text: str, found: Sequence[Claim], number: int) -> None:
+def _add_words(rare: SecretOccurrences, sieve: Sieve, text: str, found: Sequence[OccurrenceClaim], number: int) -> None:
     here = words(text)
     kept = sieve.kept(here)
     if not kept:
@@ -140,7 +142,7 @@ def _add_words(rare: Finds, sieve: Sieve, text: str, found: Sequence[Claim], num
         rare.add(0, word, here[word], number, word in alone)
 
 
-def _check_amount(finds: Finds, rare: Finds, request: ScanRequest, where: str) -> None:
+def _check_amount(finds: SecretOccurrences, rare: SecretOccurrences, request: ScanRequest, where: str) -> None:
     most = request.most_secrets
     if len(finds) > most:
         raise InputFault(

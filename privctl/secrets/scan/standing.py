@@ -12,28 +12,28 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from privctl.secrets.scan.kinds import Kind
-from privctl.secrets.scan.place import Claimed, Place
+from privctl.secrets.scan.kinds import SecretKind
+from privctl.secrets.scan.place import Claimed, Occurrence
 
 _DIGIT = re.compile("[0-9]")
 
 
-class Claim(NamedTuple):
+class OccurrenceClaim(NamedTuple):
     """A ``place`` found for the kind of that number, and whether it ``stands`` there."""
 
     kind: int
-    place: Place
+    place: Occurrence
     stands: bool
 
 
-def claims(kinds: Sequence[Kind], text: str) -> list[Claim]:
+def claims(kinds: Sequence[SecretKind], text: str) -> list[OccurrenceClaim]:
     """All that ``kinds`` find in ``text``."""
     digits = _DIGIT.search(text) is not None
     found = [
         (number, place) for number, kind in enumerate(kinds) if digits or not kind.digits for place in kind.find(text)
     ]
     if len(found) < 2:
-        return [Claim(number, place, True) for number, place in found]
+        return [OccurrenceClaim(number, place, True) for number, place in found]
     named = Claimed(len(text))
     for number, place in found:
         if kinds[number].named:
@@ -45,12 +45,12 @@ def claims(kinds: Sequence[Kind], text: str) -> list[Claim]:
         stands = kinds[number].named or not (named.hold(place) or taken.meet(place))
         if stands and not kinds[number].named:
             taken.add(place)
-        settled.append(Claim(number, place, stands))
+        settled.append(OccurrenceClaim(number, place, stands))
     # In the text's order, so that secrets are numbered by where they first occur.
     return sorted(settled, key=lambda claim: claim.place.start)
 
 
-def outside(places: Iterator[Place], claimed: Sequence[Claim], size: int) -> Iterator[Place]:
+def outside(places: Iterator[Occurrence], claimed: Sequence[OccurrenceClaim], size: int) -> Iterator[Occurrence]:
     """Those of ``places`` in a text of ``size`` that are not wholly within what ``claimed`` claims."""
     taken = Claimed(size)
     for claim in claimed:

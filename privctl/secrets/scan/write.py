@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-from privctl.secrets.book import Secret, write_secrets
+from privctl.secrets.table import Secret, write_secrets
 from privctl.storage.atomic import PendingFile, writing
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from audits.canaries.design import PlantRequest
 from audits.canaries.manifest import Coins, Manifest, committed, encode_manifest
 from audits.canaries.plant import plant
 from audits.findings import Findings
-from audits.scoring.book import make_book, plan
-from audits.scoring.causal import CausalScorer
-from privctl.data import read_records
-from privctl.models import LanguageModel, load_model
+from audits.scores.causal import CausalScorer
+from audits.scores.scorer import make_book, plan
+from privctl.data.records import read_records
+from privctl.models.language import LanguageModel, load_model
 from tests.audits.tiny import write_jsonl
 
 WORDS = [f"w{a}{b}" for a in "abcdefghij" for b in "klmnop"]

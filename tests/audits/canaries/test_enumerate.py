@@ -10,10 +10,10 @@ from transformers import PreTrainedTokenizerFast
 
 from audits.canaries import enumerate as enumeration
 from audits.canaries.enumerate import affordable, losses, piecewise, spaces
-from audits.canaries.formats import DIGITS, Kind, format_of
+from audits.canaries.formats import DIGITS, SecretAlphabet, format_of
 from audits.canaries.rows import secret_rows, secret_sums
-from audits.scoring.forward import score_rows
-from privctl.models import LanguageModel, load_model
+from audits.scores.forward import score_rows
+from privctl.models.language import LanguageModel, load_model
 from tests.audits.canaries.small import VOCABULARY, new_model
 from tests.audits.tiny import CONFIGS, save_model
 
@@ -36,7 +36,7 @@ def test_the_tree_agrees_with_whole_rows(kind: str, held: int, tmp_path: Path, m
     monkeypatch.setattr(enumeration, "HELD", held)  # the less is held, the more often the tree is left and gone down
     model = load_model(save_model(tmp_path, kind, bos=kind == "gpt2"), device="cpu")
     words = tuple(f"w{i}" for i in (3, 50, 17, 8, 21))
-    form = format_of(Kind.TOKENS, words, 4)
+    form = format_of(SecretAlphabet.TOKENS, words, 4)
     (space,) = spaces(model, form, "w1 w2 w3 ")
     assert space.tokens.shape == (625, 4)
     every = [" ".join(each) for each in itertools.product(words, repeat=4)]
@@ -49,7 +49,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
 
 
 def test_digits_are_laid_out_without_the_tokenizer(digits: LanguageModel) -> None:
-    form = format_of(Kind.DIGITS, DIGITS, 3)
+    form = format_of(SecretAlphabet.DIGITS, DIGITS, 3)
     assert piecewise(digits, form)
     (space,) = spaces(digits, form, "pin ")
     every = [f"{i:03}" for i in range(1000)]
@@ -62,7 +62,7 @@ def test_digits_are_laid_out_without_the_tokenizer(digits: LanguageModel) -> Non
 
 
 def test_a_network_without_keys_and_values(digits: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    (space,) = spaces(digits, format_of(Kind.DIGITS, DIGITS, 2), "pin ")
+    (space,) = spaces(digits, format_of(SecretAlphabet.DIGITS, DIGITS, 2), "pin ")
     tree = losses(digits, space)
     monkeypatch.setattr(enumeration, "copyable", lambda cache: False)
     assert losses(digits, space) == pytest.approx(tree, abs=1e-4)
@@ -77,7 +77,7 @@ def test_digits_that_merge_fall_into_classes(tmp_path: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "isolated")
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>").save_pretrained(tmp_path)
     model = load_model(tmp_path, device="cpu")
-    form = format_of(Kind.DIGITS, DIGITS, 3)
+    form = format_of(SecretAlphabet.DIGITS, DIGITS, 3)
     assert not piecewise(model, form)
     found = {space.tokens.shape[1]: space for space in spaces(model, form, "pin ")}
     assert {length: len(space.tokens) for length, space in found.items()} == {3: 1000 - 39, 2: 38, 1: 1}
@@ -88,10 +88,10 @@ def test_digits_that_merge_fall_into_classes(tmp_path: Path) -> None:
 
 def test_what_is_enumerated_unasked(digits: LanguageModel) -> None:
     def digits_of(length: int) -> list[object]:
-        return [format_of(Kind.DIGITS, DIGITS, length)]
+        return [format_of(SecretAlphabet.DIGITS, DIGITS, length)]
 
     assert affordable(digits, digits_of(4))
     assert affordable(digits, digits_of(6))
     assert not affordable(digits, digits_of(7))
     assert not affordable(digits, digits_of(6) * 3)
-    assert not affordable(digits, [format_of(Kind.TOKENS, ("waa", "wab"), 16)])
+    assert not affordable(digits, [format_of(SecretAlphabet.TOKENS, ("waa", "wab"), 16)])

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from audits.canaries.audit import CanaryAudit, CanaryRequest
 from audits.canaries.manifest import Manifest, committed, encode_manifest, read_manifest
-from audits.canaries.part import CanaryPart, CanaryRequest
 from audits.canaries.rows import SecretRow, secret_rows, secret_sums
 from audits.findings import Findings
 from privctl.domain.errors import UsageFault
 from privctl.domain.evidence import Bound, Evidence
-from privctl.models import LanguageModel, load_model
+from privctl.models.language import LanguageModel, load_model
 from tests.audits.canaries.small import judged, new_model, planted, train
 
 
@@ -39,7 +39,7 @@ def never(place: Path) -> LanguageModel:
 
 
 def audit(model: LanguageModel, manifest: Path, alpha: float = 0.05, **settings: Any) -> Findings:
-    return judged(model, CanaryPart(model, CanaryRequest(manifest=manifest, **settings)), alpha)
+    return judged(model, CanaryAudit(model, CanaryRequest(manifest=manifest, **settings)), alpha)
 
 
 def of(found: Findings, method: str, quantity: str) -> Evidence:
@@ -216,7 +216,7 @@ def test_a_canary_that_does_not_fit_is_listed_and_counts(place: Path, knows: Lan
 def test_settings_that_cannot_be(place: Path, knows: LanguageModel, tmp_path: Path) -> None:
     planted(tmp_path, templates=("pin {digits:7}",))
     with pytest.raises(UsageFault, match=r"--exact would enumerate 2\^23\.3 secrets"):
-        CanaryPart(knows, CanaryRequest(manifest=tmp_path / "m.json", exact=True))
+        CanaryAudit(knows, CanaryRequest(manifest=tmp_path / "m.json", exact=True))
     for settings in ({"references": 3}, {"delta": 1.0}, {"delta": -0.1}):
         with pytest.raises(UsageFault):
             CanaryRequest(manifest=tmp_path / "m.json", **settings)
@@ -234,7 +234,7 @@ def test_the_secret_s_tokens_and_no_others_count(knows: LanguageModel) -> None:
 def test_formats_with_one_prefix_have_references_of_their_own(never: LanguageModel, tmp_path: Path) -> None:
     """Digits among those of another alphabet would look rare, or common, to a model that saw neither."""
     manifest = planted(tmp_path, count=80, templates=("pin {hex:6}", "pin {digits:6}"))
-    part = CanaryPart(never, CanaryRequest(manifest=tmp_path / "m.json", references=63, exact=False))
+    part = CanaryAudit(never, CanaryRequest(manifest=tmp_path / "m.json", references=63, exact=False))
     judged(never, part)
     for (form, _), some in part._work.references.items():
         texts = {never.tokenizer.decode(row.ids[row.start :]).replace(" ", "") for row in some}

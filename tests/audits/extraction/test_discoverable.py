@@ -8,13 +8,13 @@ import torch
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from audits.extraction.discoverable import least_queries, log_queries, log_success
-from audits.extraction.law import Law, law_scores
+from audits.extraction.law import SamplingLaw, law_scores
 from privctl.domain.errors import UsageFault
 
 TOY = torch.tensor([0.5, 0.3, 0.15, 0.05])
 
 
-def drawn(law: Law, logits: torch.Tensor) -> torch.Tensor:
+def drawn(law: SamplingLaw, logits: torch.Tensor) -> torch.Tensor:
     """The whole distribution, one target at a time."""
     targets = torch.arange(len(logits))
     return law_scores(logits.expand(len(logits), -1).clone(), targets, law).exp()
@@ -54,26 +54,26 @@ def test_a_whole_number_of_queries_is_not_rounded_up() -> None:
 
 def test_laws_of_the_toy() -> None:
     logits = TOY.log() + 3
-    assert drawn(Law(), logits) == pytest.approx(TOY, abs=1e-6)
-    assert drawn(Law(top_k=2), logits) == pytest.approx(torch.tensor([0.625, 0.375, 0, 0]), abs=1e-6)
+    assert drawn(SamplingLaw(), logits) == pytest.approx(TOY, abs=1e-6)
+    assert drawn(SamplingLaw(top_k=2), logits) == pytest.approx(torch.tensor([0.625, 0.375, 0, 0]), abs=1e-6)
     squared = torch.tensor([0.684932, 0.246575, 0.061644, 0.006849])
-    assert drawn(Law(temperature=0.5), logits) == pytest.approx(squared, abs=1e-6)
-    assert drawn(Law(top_p=0.5), logits).tolist() == [1, 0, 0, 0]
-    assert drawn(Law(top_p=0.6), logits) == pytest.approx(torch.tensor([0.625, 0.375, 0, 0]), abs=1e-6)
+    assert drawn(SamplingLaw(temperature=0.5), logits) == pytest.approx(squared, abs=1e-6)
+    assert drawn(SamplingLaw(top_p=0.5), logits).tolist() == [1, 0, 0, 0]
+    assert drawn(SamplingLaw(top_p=0.6), logits) == pytest.approx(torch.tensor([0.625, 0.375, 0, 0]), abs=1e-6)
 
 
 @pytest.mark.parametrize(
     "law",
     [
-        Law(temperature=0.7),
-        Law(top_k=5),
-        Law(top_p=0.8),
-        Law(top_p=1e-6),
-        Law(top_k=500),
-        Law(temperature=1.3, top_k=20, top_p=0.6),
+        SamplingLaw(temperature=0.7),
+        SamplingLaw(top_k=5),
+        SamplingLaw(top_p=0.8),
+        SamplingLaw(top_p=1e-6),
+        SamplingLaw(top_k=500),
+        SamplingLaw(temperature=1.3, top_k=20, top_p=0.6),
     ],
 )
-def test_laws_are_those_of_transformers(law: Law) -> None:
+def test_laws_are_those_of_transformers(law: SamplingLaw) -> None:
     logits = 3 * torch.randn(40, 50, generator=torch.manual_seed(0))
     targets = torch.randint(50, (40,), generator=torch.manual_seed(1))
     targets[:20] = logits[:20].argmax(dim=1)
@@ -85,7 +85,7 @@ def test_laws_are_those_of_transformers(law: Law) -> None:
 
 
 def test_equal_logits_at_the_cut_stay_in() -> None:
-    assert drawn(Law(top_k=2), torch.zeros(4)) == pytest.approx(torch.full((4,), 0.25))
+    assert drawn(SamplingLaw(top_k=2), torch.zeros(4)) == pytest.approx(torch.full((4,), 0.25))
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_equal_logits_at_the_cut_stay_in() -> None:
 )
 def test_impossible_laws_are_refused(settings: dict[str, float], complaint: str) -> None:
     with pytest.raises(UsageFault, match=complaint):
-        Law(**settings)
+        SamplingLaw(**settings)

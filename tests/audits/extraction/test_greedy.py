@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MistralConfig
 
-from audits.extraction.greedy import Verdicts, decide, in_float32, margin_scores
+from audits.extraction.greedy import GreedyMatches, decide, in_float32, margin_scores
 from audits.extraction.screen import screen
-from audits.scoring.forward import Batching, measure_rows, score_rows
-from audits.scoring.table import FIELDS
-from privctl.models import LanguageModel, load_model
+from audits.scores.forward import Batching, measure_rows, score_rows
+from audits.scores.table import FIELDS
+from privctl.models.language import LanguageModel, load_model
 from tests.audits.tiny import CONFIGS, SIZE, save_model
 
 PREFIX, SUFFIX = 9, 12
@@ -81,7 +81,7 @@ def texts(model: LanguageModel, seed: int = 0) -> tuple[list[np.ndarray], np.nda
     return list(rows), decoded[:, PREFIX:]
 
 
-def verdicts(model: LanguageModel, rows: list[np.ndarray], way: str, suffix: int = SUFFIX) -> Verdicts:
+def verdicts(model: LanguageModel, rows: list[np.ndarray], way: str, suffix: int = SUFFIX) -> GreedyMatches:
     small = Batching(tokens=130, logits=40 * SIZE)
     if way == "screen":
         margin, own = screen(model, rows, suffix, batching=small)

@@ -10,17 +10,17 @@ import torch
 from scipy.stats import binom
 from tokenizers import Tokenizer, models
 
-from audits.extraction.law import Law
-from audits.extraction.part import ExtractionPart, ExtractionRequest
-from audits.extraction.summary import CUED, Queries, detectable
-from audits.extraction.windows import Left, cues, sample, shape_of
+from audits.extraction.audit import ExtractionAudit, ExtractionRequest
+from audits.extraction.law import SamplingLaw
+from audits.extraction.summary import CUED, QueryBudget, detectable
+from audits.extraction.windows import SkippedReason, cues, sample, shape_of
 from audits.findings import Findings
-from audits.scoring.book import make_book, plan
-from audits.scoring.causal import CausalScorer
+from audits.scores.causal import CausalScorer
+from audits.scores.scorer import make_book, plan
 from audits.statistics.metrics import clopper_pearson
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.evidence import Evidence
-from privctl.models import LanguageModel, load_model
+from privctl.models.language import LanguageModel, load_model
 from tests.audits.tiny import WORDS, save_model, write_jsonl
 
 PREFIX, SUFFIX = 6, 5
@@ -55,7 +55,7 @@ def noise(count: int, seed: int) -> list[str]:
 
 def judged(model: LanguageModel, train: Path, heldout: Path | None = None, **settings: Any) -> Findings:
     settings = {"prefix_tokens": PREFIX, "suffix_tokens": SUFFIX} | settings
-    part = ExtractionPart(model, ExtractionRequest(train=train, heldout=heldout, **settings))
+    part = ExtractionAudit(model, ExtractionRequest(train=train, heldout=heldout, **settings))
     return part.judge(make_book(plan(CausalScorer(model), part.rows)), 0.05)
 
 
@@ -71,7 +71,7 @@ def files(known: list[str], tmp_path: Path) -> tuple[Path, Path]:
     return train, write_jsonl(tmp_path / "held.jsonl", [*noise(30, 2), known[2]])
 
 
-@pytest.mark.parametrize("settings", [{}, {"greedy_only": True}, {"law": Law(top_k=40)}])
+@pytest.mark.parametrize("settings", [{}, {"greedy_only": True}, {"law": SamplingLaw(top_k=40)}])
 def test_rates_counts_and_what_is_left_out(
     settings: dict[str, Any], model: LanguageModel, files: tuple[Path, Path]
 ) -> None:
@@ -98,12 +98,12 @@ def test_rates_counts_and_what_is_left_out(
     assert beyond.lower is not None
     assert beyond.details["chance"] < beyond.lower < beyond.estimate
     assert [(item.what, item.reason) for item in found.omissions] == [
-        ("1 record of train.jsonl in extraction (line 96)", Left.TOO_SHORT.reason),
+        ("1 record of train.jsonl in extraction (line 96)", SkippedReason.TOO_SHORT.reason),
         (
             "15 records of train.jsonl in extraction (line 81, 82, 83, 84, 85, 86, 87, 88, 89, 90, ...)",
-            Left.REPEATED.reason,
+            SkippedReason.REPEATED.reason,
         ),
-        ("1 record of held.jsonl in extraction (line 31)", Left.IN_TRAINING.reason),
+        ("1 record of held.jsonl in extraction (line 31)", SkippedReason.IN_TRAINING.reason),
     ]
 
 
@@ -120,14 +120,14 @@ def test_arrays_have_a_line_for_every_record(model: LanguageModel, files: tuple[
 
 
 def test_discoverable_texts_under_two_laws(model: LanguageModel, files: tuple[Path, Path]) -> None:
-    queries = Queries(count=10, probability=0.5)
+    queries = QueryBudget(count=10, probability=0.5)
     plain = judged(model, files[0], queries=queries)
-    sharp = judged(model, files[0], queries=queries, law=Law(temperature=0.25))
+    sharp = judged(model, files[0], queries=queries, law=SamplingLaw(temperature=0.25))
     name = "training text found in 10 queries with probability 0.5"
     logp = plain.arrays["extraction.logp"]
     assert named(plain)[name].details["extracted"] == (1 - (1 - np.exp(logp)) ** 10 >= 0.5).sum()
     assert (sharp.arrays["extraction.logp"][:40] > logp[:40]).all(), "what is likeliest at each step gets likelier"
-    never = judged(model, files[0], queries=queries, law=Law(top_k=1)).arrays["extraction.logp"]
+    never = judged(model, files[0], queries=queries, law=SamplingLaw(top_k=1)).arrays["extraction.logp"]
     assert never[:40].tolist() == [0] * 40
     assert (never[40:] == -np.inf).all()
 
@@ -142,11 +142,11 @@ def test_the_model_alone_gives_the_same_sums(model: LanguageModel, files: tuple[
 
 def test_a_window_of_the_shared_scores_costs_nothing(model: LanguageModel, files: tuple[Path, Path]) -> None:
     settings = {"prefix_tokens": PREFIX, "suffix_tokens": SUFFIX}
-    part = ExtractionPart(model, ExtractionRequest(train=files[0], **settings))
+    part = ExtractionAudit(model, ExtractionRequest(train=files[0], **settings))
     whole = [model.tokenizer(text, return_tensors="np")["input_ids"][0] for text in noise(40, 1)]
     book = make_book(plan(CausalScorer(model), [*part.rows, *whole]))
     assert book.values.shape[1] == 40 * (PREFIX + SUFFIX - 1) + 40 * (PREFIX + SUFFIX + 2)
-    assert not ExtractionPart(model, ExtractionRequest(train=files[0], greedy_only=True, **settings)).rows
+    assert not ExtractionAudit(model, ExtractionRequest(train=files[0], greedy_only=True, **settings)).rows
 
 
 def test_a_short_prefix_is_a_choice(model: LanguageModel, known: list[str], tmp_path: Path) -> None:
@@ -211,7 +211,9 @@ def test_weights_of_zero_and_of_nan(tmp_path: Path, files: tuple[Path, Path]) ->
     embedding[3 + 7] = math.nan
     for greedy_only in (False, True):
         left = [
-            o for o in judged(model, *files, greedy_only=greedy_only).omissions if o.reason == Left.NOT_FINITE.reason
+            o
+            for o in judged(model, *files, greedy_only=greedy_only).omissions
+            if o.reason == SkippedReason.NOT_FINITE.reason
         ]
         assert len(left) == 2
     embedding.fill_(math.nan)
@@ -236,9 +238,9 @@ def test_impossible_settings_are_refused(
 
 def test_impossible_queries_are_refused() -> None:
     with pytest.raises(UsageFault, match="--queries is 0"):
-        Queries(count=0)
+        QueryBudget(count=0)
     with pytest.raises(UsageFault, match="--query-probability is 1"):
-        Queries(probability=1)
+        QueryBudget(probability=1)
 
 
 def test_one_file_on_both_sides_is_refused(model: LanguageModel, files: tuple[Path, Path]) -> None:

@@ -9,8 +9,8 @@ from audits import ATTACKS, load_attack
 from audits.membership import loss, midpoint
 from audits.membership.attack import Candidates, Settings, Shadows
 from audits.membership.midpoint import halved
-from audits.scoring.table import ScoreTable
-from privctl.data import Record
+from audits.scores.table import ScoreTable
+from privctl.data.records import Record
 
 Halved = Callable[[np.ndarray, np.ndarray, int], float]
 

@@ -9,8 +9,8 @@ from audits import ATTACKS, load_attack
 from audits.membership import baseline
 from audits.membership.attack import Candidates, ScoreAttack, Settings, Shadows
 from audits.membership.verdict import verdict
-from audits.scoring.table import ScoreTable
-from privctl.data import Record
+from audits.scores.table import ScoreTable
+from privctl.data.records import Record
 from privctl.domain.evidence import Evidence
 from privctl.domain.verdict import Outcome
 from tests.audits.tiny import sentences

@@ -10,8 +10,8 @@ import pytest
 from audits.membership import lira, loss, rmia
 from audits.membership.attack import Candidates, Settings, of_next_tokens
 from audits.membership.records import candidates_of, prepare
-from audits.scoring.book import make_book, plan
-from audits.scoring.subject import load_subject, read
+from audits.scores.scorer import make_book, plan
+from audits.scores.subject import load_subject, read
 from audits.statistics.metrics import auc
 from privctl.cli import run
 from tests.audits.other import TASKS, save, write_data

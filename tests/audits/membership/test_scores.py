@@ -16,9 +16,9 @@ from audits.membership.attack import Candidates, Settings
 from audits.membership.blind import blind_scores
 from audits.membership.features import BUCKETS, ngrams
 from audits.membership.min_k import lowest_mean, normalised
-from audits.scoring.table import ScoreTable
+from audits.scores.table import ScoreTable
 from audits.statistics.metrics import auc
-from privctl.data import Record
+from privctl.data.records import Record
 from tests.audits.tiny import sentences
 
 LP = [-0.356675, -1.203973, -1.386294, -2.995732, -0.916291]

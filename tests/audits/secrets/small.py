@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from audits.findings import Findings
-from audits.scoring.book import Book, make_book, plan
-from audits.scoring.subject import Subject, load_subject
-from audits.secrets.part import Base, SecretPart, SecretRequest
+from audits.scores.scorer import RowScores, make_book, plan
+from audits.scores.subject import AuditedModel, load_subject
+from audits.secrets.audit import BaseModel, SecretRequest, SecretsAudit
 from privctl.domain.evidence import Evidence
 from privctl.secrets.protection import Form, PlanFacts, Protection, write_protection
 from privctl.storage.digest import file_digest
@@ -75,16 +75,16 @@ def judged(
     """What the part finds of the model at ``folder``, all else done as an audit does it."""
     subject = load_subject(folder, device="cpu", task=task)
     before = None if base is None else _base(load_subject(base, device="cpu", task=task))
-    part = SecretPart(subject, request, before)
+    part = SecretsAudit(subject, request, before)
     found: Findings = part.judge(_scored(subject, part.rows), alpha)
     return found
 
 
-def _base(subject: Subject) -> Base:
-    return Base(subject=subject, score=lambda rows: _scored(subject, rows))
+def _base(subject: AuditedModel) -> BaseModel:
+    return BaseModel(subject=subject, score=lambda rows: _scored(subject, rows))
 
 
-def _scored(subject: Subject, rows: Sequence[Any]) -> Book:
+def _scored(subject: AuditedModel, rows: Sequence[Any]) -> RowScores:
     return make_book(plan(subject.scorer, rows))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from audits.secrets.bound import Allowance, fano, markov
+from audits.secrets.bound import PlannedBound, fano, markov
 
 
 @pytest.mark.parametrize(
@@ -28,19 +28,19 @@ def test_fano_against_published_values(information: float, prior: float, posteri
 
 
 def test_a_plan_s_own_posterior_serves_for_every_choice() -> None:
-    plan = Allowance(information=0.1, prior=0.01, posterior=0.02)
+    plan = PlannedBound(information=0.1, prior=0.01, posterior=0.02)
     assert plan.success(100) == 0.02
     assert plan.success(10) == pytest.approx(0.2), "ten times the prior is at most ten times the posterior"
     assert plan.success(3) == fano(0.1, 1 / 3)
     assert plan.success(1) == 1
-    assert Allowance(information=0.1, prior=0.01, posterior=0.9).success(100) == fano(0.1, 0.01)
-    assert Allowance(information=9.0, prior=0.01, posterior=0.5).success(2) == 1
+    assert PlannedBound(information=0.1, prior=0.01, posterior=0.9).success(100) == fano(0.1, 0.01)
+    assert PlannedBound(information=9.0, prior=0.01, posterior=0.5).success(2) == 1
 
 
 @pytest.mark.parametrize(("factor", "sound"), [(1.0, True), (0.8, False)])
 def test_an_easier_choice_is_bounded_by_concavity(factor: float, sound: bool) -> None:
     """The Gaussian's success at prior r is Phi(Phi^-1(r) + mu), bounded from its value at 0.01 alone; 0.8: a fault."""
-    held = Allowance(information=50.0, prior=0.01, posterior=factor * float(ndtr(ndtri(0.01) + 0.5)))
+    held = PlannedBound(information=50.0, prior=0.01, posterior=factor * float(ndtr(ndtri(0.01) + 0.5)))
     found = [held.success(n) >= ndtr(ndtri(1 / n) + 0.5) for n in (90, 60, 40, 20, 10, 4, 2)]
     assert all(found) is sound
 

@@ -8,8 +8,8 @@ import pytest
 
 from audits.canaries.manifest import read_manifest
 from privctl.cli import run
-from privctl.codec import decode
-from privctl.data import read_records
+from privctl.data.records import read_records
+from privctl.reports.codec import decode
 from privctl.storage.arrays import read_arrays
 from privctl.storage.reader import SafetensorsFile
 from tests.audits.canaries.small import new_model, planted, texts, train

@@ -9,11 +9,11 @@ import pytest
 
 from audits.canaries.manifest import read_manifest
 from audits.findings import Findings
-from audits.scoring.subject import load_subject
-from audits.secrets.part import SecretPart, SecretRequest
+from audits.scores.subject import load_subject
+from audits.secrets.audit import SecretRequest, SecretsAudit
 from audits.secrets.trace import DESIGNED
 from audits.secrets.verdict import TRACELESS
-from privctl.data import read_records
+from privctl.data.records import read_records
 from privctl.domain.verdict import Outcome, Verdict
 from tests.audits.canaries.small import new_model, planted, texts, train
 from tests.audits.secrets.small import book, judged, of, protect
@@ -110,7 +110,7 @@ def test_a_manifest_other_than_the_committed_one_bears_nothing(place: Path, tmp_
 def test_candidates_are_drawn_as_the_canaries_were(place: Path, tmp_path: Path) -> None:
     manifest = read_manifest(place / "m.json")
     planted_here = {each.secret for each in manifest.canaries}
-    part = SecretPart(load_subject(place / "never", device="cpu"), request(place, tmp_path, 1e-6, rows_of(place)))
+    part = SecretsAudit(load_subject(place / "never", device="cpu"), request(place, tmp_path, 1e-6, rows_of(place)))
     for each in part._problems:
         values = {"".join(part._subject.model.tokenizer.convert_ids_to_tokens(p.tokens)) for p in each.places[0]}
         assert len(values) == 500

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from audits.secrets.fresh import Words, account_valid, fresh, in_case_of, luhn, words_of
+from audits.secrets.fresh import WordFrequencies, account_valid, fresh, in_case_of, luhn, words_of
 
-WORDS = Words({f"word{'abcdefghij'[i // 26]}{chr(97 + i % 26)}": 3 for i in range(260)})
+WORDS = WordFrequencies({f"word{'abcdefghij'[i // 26]}{chr(97 + i % 26)}": 3 for i in range(260)})
 
 
 def made(value: str, count: int = 30) -> list[str]:
@@ -62,14 +62,16 @@ def test_addresses_keep_their_domain_and_keys_their_maker() -> None:
 
 
 def test_words_are_about_as_frequent_and_in_the_same_case() -> None:
-    words = Words({f"{a}{b}{c}": ord(a) for a in "abc" for b in "defghijklmn" for c in "opqrstuvwxyz"} | {"rare": 1})
+    words = WordFrequencies(
+        {f"{a}{b}{c}": ord(a) for a in "abc" for b in "defghijklmn" for c in "opqrstuvwxyz"} | {"rare": 1}
+    )
     source = random.Random(0)
     assert words.like("rare", source) != "rare", "there are too few as rare, so that all others serve"
-    many = Words({f"{a}{b}": 1 if a < "n" else 100 for a in "abcdefghijklmnopqrstuvwxyz" for b in
+    many = WordFrequencies({f"{a}{b}": 1 if a < "n" else 100 for a in "abcdefghijklmnopqrstuvwxyz" for b in
                   "abcdefghijklmnopqrstuvwxyz"})  # fmt: skip
     assert all((many.like("ab", source) or "z")[0] < "n" for _ in range(50))
     assert all((many.like("xy", source) or "a")[0] >= "n" for _ in range(50))
     assert [in_case_of(model, "word") for model in ("ABC", "Abc", "abc", "A")] == ["WORD", "Word", "word", "Word"]
     assert words_of("Ann's 3rd e-mail") == ["Ann", "s", "rd", "e", "mail"]
-    assert Words({}).like("x", source) is None
-    assert fresh("x y", Words({}), source) is None
+    assert WordFrequencies({}).like("x", source) is None
+    assert fresh("x y", WordFrequencies({}), source) is None

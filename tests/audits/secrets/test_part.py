@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audits.canaries.standing import Completion
+from audits.canaries.completions import Completion
+from audits.secrets.audit import SecretRequest
 from audits.secrets.evidence import INDEPENDENT
-from audits.secrets.part import SecretRequest
 from audits.secrets.targets import choose
 from audits.secrets.verdict import TRACELESS
-from privctl.accounting.secrets import posterior
+from privctl.accounting.secrets.fano import posterior
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.secrets.protection import read_protection

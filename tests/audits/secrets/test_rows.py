@@ -6,27 +6,27 @@ import numpy as np
 import pytest
 import torch
 
-from audits.canaries.standing import Completion
-from audits.scoring.book import Book, make_book, plan
-from audits.scoring.forward import score_rows
-from audits.scoring.subject import load_subject
-from audits.scoring.table import FIELDS
+from audits.canaries.completions import Completion
+from audits.scores.forward import score_rows
+from audits.scores.scorer import RowScores, make_book, plan
+from audits.scores.subject import load_subject
+from audits.scores.table import FIELDS
 from audits.secrets import continuations
-from audits.secrets.part import SecretRequest
+from audits.secrets.audit import SecretRequest
 from audits.secrets.rows import CausalReader, MaskedReader, reader_of
-from audits.secrets.targets import Passage
+from audits.secrets.targets import SecretPassage
 from privctl.domain.errors import UsageFault
 from tests.audits.canaries.small import new_model
 from tests.audits.other import WORDS, save, sentences, write_data
 from tests.audits.secrets.small import judged
 from tests.audits.tiny import CONFIGS, save_model
 
-NO_SCORES = Book(values=np.zeros((len(FIELDS), 0), np.float32), begins={})
+NO_SCORES = RowScores(values=np.zeros((len(FIELDS), 0), np.float32), begins={})
 
 
-def passage(text: str, value: str) -> Passage:
+def passage(text: str, value: str) -> SecretPassage:
     begin = text.index(value)
-    return Passage(text=text, begin=begin, end=begin + len(value))
+    return SecretPassage(text=text, begin=begin, end=begin + len(value))
 
 
 def test_one_prefix_for_all_candidates_gives_the_losses_of_whole_rows(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import bdtr, expit, gammaln
 
 from audits.statistics.metrics import clopper_pearson, rate_above, rate_below
-from audits.statistics.two_arm import Look, best_of, by_ranks, by_split, claim_p_value, epsilon_bound, looks
+from audits.statistics.two_arm import ThresholdCount, best_of, by_ranks, by_split, claim_p_value, epsilon_bound, looks
 
 ALPHA, AUDITS = 0.05, 300
 #: So many audits err more often than this with probability below 0.1 % where each errs with alpha.
@@ -62,8 +62,8 @@ def test_impossible_counts(counts: tuple[int, int, int, int], delta: float, faul
         epsilon_bound(*counts, delta)
 
 
-def one(tp: int, n: int, fp: int, m: int) -> Look:
-    return Look(threshold=0.0, true_positives=tp, with_count=n, false_positives=fp, without_count=m)
+def one(tp: int, n: int, fp: int, m: int) -> ThresholdCount:
+    return ThresholdCount(threshold=0.0, true_positives=tp, with_count=n, false_positives=fp, without_count=m)
 
 
 def test_p_value_is_the_alpha_at_which_the_bound_is_the_claim() -> None:
@@ -97,7 +97,7 @@ def test_randomized_response_is_exceeded_at_most_alpha_of_the_time(epsilon: floa
 Method = Callable[[np.ndarray, np.ndarray, int], float]
 
 
-def certified(seen: tuple[Look, ...]) -> float:
+def certified(seen: tuple[ThresholdCount, ...]) -> float:
     return best_of(seen, 0.0, ALPHA).epsilon
 
 

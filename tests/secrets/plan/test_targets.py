@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from privctl.domain.errors import UsageFault
-from privctl.secrets.book import Secret, SecretTable, table_of
-from privctl.secrets.plan.targets import Target, Targets, budgets_of
+from privctl.secrets.plan.targets import PosteriorTarget, PosteriorTargets, budgets_of
+from privctl.secrets.table import Secret, SecretTable, table_of
 
 
 def table(*rows: tuple[str, float | None, float | None]) -> SecretTable:
@@ -22,12 +22,14 @@ def table(*rows: tuple[str, float | None, float | None]) -> SecretTable:
     [(0.1, 0.001, 0.366593004807), (0.5, 0.01, 1.614463080361), (0.02, 0.001, 0.041096482627)],
 )
 def test_budgets(posterior: float, prior: float, nats: float) -> None:
-    found = budgets_of(table(("a", prior, posterior)), Targets())
+    found = budgets_of(table(("a", prior, posterior)), PosteriorTargets())
     assert found.nats[0] == pytest.approx(nats, abs=1e-12)
 
 
 def test_a_secrets_own_target_goes_before_its_kinds_and_that_before_the_default() -> None:
-    targets = Targets(default=Target(prior=0.01, posterior=0.1), by_kind={"b": Target(prior=0.02, posterior=0.2)})
+    targets = PosteriorTargets(
+        default=PosteriorTarget(prior=0.01, posterior=0.1), by_kind={"b": PosteriorTarget(prior=0.02, posterior=0.2)}
+    )
     found = budgets_of(table(("a", None, None), ("b", None, None), ("b", 0.001, None), ("b", None, 0.5)), targets)
     assert found.priors.tolist() == [0.01, 0.02, 0.001, 0.02]
     assert found.posteriors.tolist() == [0.1, 0.2, 0.2, 0.5]
@@ -36,15 +38,15 @@ def test_a_secrets_own_target_goes_before_its_kinds_and_that_before_the_default(
 @pytest.mark.parametrize(("prior", "posterior"), [(0.2, 0.1), (0.1, 0.1), (0.5, None)])
 def test_a_posterior_below_the_prior_names_the_secret(prior: float, posterior: float | None) -> None:
     with pytest.raises(UsageFault, match="'s1' has the posterior"):
-        budgets_of(table(("a", None, None), ("a", prior, posterior)), Targets())
+        budgets_of(table(("a", None, None), ("a", prior, posterior)), PosteriorTargets())
 
 
 def test_a_kind_that_nobody_is_of_is_a_mistake() -> None:
     with pytest.raises(UsageFault, match="'emial'.*it has a"):
-        budgets_of(table(("a", None, None)), Targets(by_kind={"emial": Target()}))
+        budgets_of(table(("a", None, None)), PosteriorTargets(by_kind={"emial": PosteriorTarget()}))
 
 
 @pytest.mark.parametrize("pair", [(0.0, 0.1), (0.1, 1.0), (math.nan, 0.5), (0.3, 0.2)])
 def test_targets_are_checked(pair: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="prior|posterior"):
-        Target(prior=pair[0], posterior=pair[1])
+        PosteriorTarget(prior=pair[0], posterior=pair[1])

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.secrets.scan.kinds import LITERAL, Kind, chosen
+from privctl.secrets.scan.kinds import LITERAL, SecretKind, chosen
 from privctl.secrets.scan.literals import Literals, read_literals
 from privctl.secrets.scan.patterns import Pattern, PatternError, parse_patterns
-from privctl.secrets.scan.place import Place
+from privctl.secrets.scan.place import Occurrence
 from privctl.secrets.scan.rare import Sieve, words
 from privctl.secrets.scan.standing import claims
 
@@ -94,7 +94,7 @@ def test_reading_a_list(tmp_path: Path) -> None:
 
 def test_a_pattern_and_its_group() -> None:
     whole = Pattern("ticket", r"\bT-\d+\b", 1)
-    assert list(whole("T-1, T-22")) == [Place(0, 3, "T-1", "T-1"), Place(5, 9, "T-22", "T-22")]
+    assert list(whole("T-1, T-22")) == [Occurrence(0, 3, "T-1", "T-1"), Occurrence(5, 9, "T-22", "T-22")]
     group = Pattern("pin", r"(?:PIN|pin) (?P<secret>\d{4})?", 1)
     assert [(place.start, place.value) for place in group("PIN 1234, pin x")] == [(4, "1234")]
 
@@ -158,7 +158,7 @@ def test_a_match_of_no_length_is_told() -> None:
 
 
 def test_what_the_user_named_stands_everywhere_and_the_rest_outside_of_it() -> None:
-    kinds = [*chosen(()), Kind(name=LITERAL, find=Literals(["ann", "bob@example.org or so"]), named=True)]
+    kinds = [*chosen(()), SecretKind(name=LITERAL, find=Literals(["ann", "bob@example.org or so"]), named=True)]
     text = "ann@example.org, bob@example.org or so, carl@example.org"
     told = [(kinds[claim.kind].name, claim.place.value, claim.stands) for claim in claims(kinds, text)]
     assert told == [

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from privctl.secrets.book import Secret, read_secrets
 from privctl.secrets.scan.request import ScanRequest
 from privctl.secrets.scan.run import scan
+from privctl.secrets.table import Secret, read_secrets
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.secrets.book import Secret, read_secrets
 from privctl.secrets.scan.request import ScanRequest
 from privctl.secrets.scan.run import Scanned, scan
+from privctl.secrets.table import Secret, read_secrets
 
 
 def data(folder: Path, *texts: Any) -> Path:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import chain
 
 from privctl.secrets.scan.keys import beside_words, formats
-from privctl.secrets.scan.place import Place, apart
+from privctl.secrets.scan.place import Occurrence, apart
 
 
-def find(text: str) -> list[Place]:
+def find(text: str) -> list[Occurrence]:
     """The keys, tokens and passwords in ``text``; one of a known format is not found again as a random string."""
     return apart(chain(formats.find(text), beside_words.find(text)), len(text))

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from privctl.secrets.scan.place import Place
+from privctl.secrets.scan.place import Occurrence
 
 #: Each is part of a word below, in lower case; looked for first, since that is quick.
 _WORDS = ("key", "token", "secret", "pass", "pwd", "credential", "bearer", "auth")
@@ -45,7 +45,7 @@ _GIVEN = re.compile(
 _NOT_GIVEN = re.compile(r"[<${\[%*(]|\w+://|\w+[(\[]")
 
 
-def find(text: str) -> Iterator[Place]:
+def find(text: str) -> Iterator[Occurrence]:
     """The random strings and passwords in ``text``."""
     small = text.lower()
     for word in _WORDS:
@@ -62,14 +62,14 @@ def find(text: str) -> Iterator[Place]:
                 break
             reached = run.end()
             if looks_random(run[0]) and not _DIGEST.search(text, end, run.start()):
-                yield Place(run.start(), run.end(), run[0], run[0])
+                yield Occurrence(run.start(), run.end(), run[0], run[0])
 
 
-def _passwords(text: str) -> Iterator[Place]:
+def _passwords(text: str) -> Iterator[Occurrence]:
     for match in _GIVEN.finditer(text):
         value = match[2] if match[1] else match[2].rstrip(".,;:!?)]}")
         if len(value) >= 8 and not _NOT_GIVEN.match(value) and _is_password(value):
-            yield Place(match.start(2), match.start(2) + len(value), value, value)
+            yield Occurrence(match.start(2), match.start(2) + len(value), value, value)
 
 
 def looks_random(run: str) -> bool:

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from privctl.secrets.scan.place import Place
+from privctl.secrets.scan.place import Occurrence
 
 _WORD = "[0-9A-Za-z_-]"
 #: Issuer -> form. Each begins with letters of its own, so that a search is quick.
@@ -52,7 +52,7 @@ _IN_ADDRESS = re.compile(r"://[^\s:/@\"'<>\[\]{}()]{0,64}:([^\s/@\"'<>\[\]{}()]{
 _PLACEHOLDER = re.compile(r"[$%*]|(?:pass(?:word)?|passwd|pwd|secret|token|x+)$", re.IGNORECASE)
 
 
-def find(text: str) -> Iterator[Place]:
+def find(text: str) -> Iterator[Occurrence]:
     """The keys of known forms in ``text``, private keys in PEM or PGP armour, passwords in addresses."""
     if "-----BEGIN " in text:
         yield from _armoured(text)
@@ -60,12 +60,12 @@ def find(text: str) -> Iterator[Place]:
         return
     for match in _KNOWN.finditer(text):
         if match["jwt"] is None or _is_header(match[0]):
-            yield Place(match.start(), match.end(), match[0], match[0])
+            yield Occurrence(match.start(), match.end(), match[0], match[0])
     if "://" in text:
         yield from _in_addresses(text)
 
 
-def _armoured(text: str) -> Iterator[Place]:
+def _armoured(text: str) -> Iterator[Occurrence]:
     """Blocks with or without their end; the same key is the same however its lines are cut."""
     for begin in _ARMOUR.finditer(text):
         stop = text.find("-----", begin.end())
@@ -74,7 +74,7 @@ def _armoured(text: str) -> Iterator[Place]:
         if body is not None and len(content) > _SHORTEST:
             last = _ARMOUR_END.match(text, body.end())
             end = body.end() if last is None else last.end()
-            yield Place(begin.start(), end, content, text[begin.start() : end])
+            yield Occurrence(begin.start(), end, content, text[begin.start() : end])
 
 
 def _is_header(token: str) -> bool:
@@ -87,7 +87,7 @@ def _is_header(token: str) -> bool:
     return isinstance(found, dict) and "alg" in found
 
 
-def _in_addresses(text: str) -> Iterator[Place]:
+def _in_addresses(text: str) -> Iterator[Occurrence]:
     for match in _IN_ADDRESS.finditer(text):
         if not _PLACEHOLDER.match(match[1]):
-            yield Place(match.start(), match.end(), match[1], match[1])
+            yield Occurrence(match.start(), match.end(), match[1], match[1])

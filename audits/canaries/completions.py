@@ -1,0 +1,172 @@
+"""How each canary stands under a model: its loss, its rank among others, and whether the model completes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audits.canaries.enumerate import losses, spaces
+from audits.canaries.exposure import exposures, ranks, standardised
+from audits.canaries.manifest import Manifest
+from audits.canaries.rows import CanaryRows, Class, SecretRow, secret_sums
+from audits.scores.scorer import RowScores
+from audits.scores.table import FIELDS
+from privctl.models.language import LanguageModel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: A class with fewer references tells nothing.
+FEWEST_REFERENCES = 10
+#: Logits closer than this may be ordered either way by rounding (float32).
+NEAR_TIE = 1e-3
+
+
+class Completion(IntEnum):
+    """Whether the model, given all that stands before a secret, completes it greedily; as in the scores file."""
+
+    SAFE = 0
+    DISCLOSED = 1
+    UNDECIDED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedAgainst:
+    """Canaries (by place) ranked among the same secrets: ``losses`` of the references, or of all secrets there are."""
+
+    members: NDArray[np.int64]
+    losses: NDArray[np.float64]
+    exact: bool
+    bits: float
+
+    @property
+    def references(self) -> int | None:
+        """How many references the canaries share; None where the ranks are exact."""
+        return None if self.exact else len(self.losses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryScores:
+    """One entry a canary; where ``scored`` is false the other numbers are 0.
+
+    ``nll`` is the loss of the secret in nats, ``exposure`` in bits, ``among`` how many secrets it was ranked among,
+    ``score`` how many standard deviations the loss lies below that of its peers, ``completion`` a ``Completion``.
+    ``lost`` counts references without a finite loss; ``unscored`` says why, by place.
+    """
+
+    nll: NDArray[np.float64]
+    exposure: NDArray[np.float64]
+    among: NDArray[np.int64]
+    score: NDArray[np.float64]
+    completion: NDArray[np.uint8]
+    scored: NDArray[np.bool_]
+    peers: tuple[RankedAgainst, ...]
+    lost: int
+    unscored: Mapping[int, str]
+
+
+def stand(
+    model: LanguageModel, manifest: Manifest, work: CanaryRows, exact: Sequence[bool], book: RowScores
+) -> CanaryScores:
+    """Where every canary stands; groups that are ``exact`` are enumerated here, by the model."""
+    count = len(manifest.canaries)
+    nll, least = np.zeros(count), np.zeros(count)
+    places = [i for i, row in enumerate(work.rows) if row is not None]
+    rows = [row for row in work.rows if row is not None]
+    nll[places], least[places] = _losses(book, rows), _least_margins(book, rows)
+    unscored = dict(work.unscored)
+    for i in places:
+        if not (np.isfinite(nll[i]) and np.isfinite(least[i])):
+            unscored[i] = "given NaN or infinite scores by the model"
+    peers, lost = _peers(model, manifest, work, exact, book, nll, unscored)
+    exposure, score = np.zeros(count), np.zeros(count)
+    among = np.zeros(count, dtype=np.int64)
+    scored = np.zeros(count, dtype=np.bool_)
+    for each in peers:
+        at, own = each.members, nll[each.members]
+        among[at] = len(each.losses) + (not each.exact)
+        rank = ranks(own, each.losses) - each.exact  # an enumeration holds the canary itself
+        exposure[at] = exposures(rank, among[at])
+        score[at] = standardised(own, each.losses)
+        scored[at] = True
+    nll[~scored] = 0.0
+    return CanaryScores(
+        nll=nll,
+        exposure=exposure,
+        among=among,
+        score=score,
+        completion=np.where(scored, _completions(least), 0).astype(np.uint8),
+        scored=scored,
+        peers=tuple(peers),
+        lost=lost,
+        unscored=dict(sorted(unscored.items())),
+    )
+
+
+def _losses(book: RowScores, rows: Sequence[SecretRow]) -> NDArray[np.float64]:
+    if not rows:
+        return np.zeros(0)
+    return -secret_sums(_taken(book, rows)[FIELDS.index("lp")], rows)
+
+
+def _least_margins(book: RowScores, rows: Sequence[SecretRow]) -> NDArray[np.float64]:
+    """The least margin over each secret's tokens: how clearly the model's first choice is the secret, or is not."""
+    if not rows:
+        return np.zeros(0)
+    margin = _taken(book, rows)[FIELDS.index("margin")].astype(np.float64)
+    parts = np.split(margin, np.cumsum([len(row.ids) - 1 for row in rows])[:-1])
+    return np.array([part[row.start - 1 :].min() for part, row in zip(parts, rows, strict=True)])
+
+
+def _taken(book: RowScores, rows: Sequence[SecretRow]) -> NDArray[np.float32]:
+    counts = np.array([len(row.ids) - 1 for row in rows], dtype=np.int64)
+    return book.take([row.ids for row in rows], counts)
+
+
+def _completions(least: NDArray[np.float64]) -> NDArray[Any]:
+    decided = np.where(least >= NEAR_TIE, Completion.DISCLOSED, Completion.UNDECIDED)
+    return np.where(least <= -NEAR_TIE, Completion.SAFE, decided)
+
+
+def _peers(
+    model: LanguageModel,
+    manifest: Manifest,
+    work: CanaryRows,
+    exact: Sequence[bool],
+    book: RowScores,
+    nll: NDArray[np.float64],
+    unscored: dict[int, str],
+) -> tuple[list[RankedAgainst], int]:
+    """The classes of canaries with what they are ranked among; puts enumerated losses into ``nll``."""
+    found: list[RankedAgainst] = []
+    lost = 0
+    for group, whole in zip(work.groups, exact, strict=True):
+        form = manifest.formats[group.format]
+        classes: dict[Class, list[int]] = {}
+        for i in group.members:
+            row = work.rows[i]
+            if row is not None and i not in unscored:
+                classes.setdefault(row.kind, []).append(i)
+        everything = {space.kind: space for space in spaces(model, form, group.prefix)} if whole and classes else {}
+        for kind, members in classes.items():
+            if whole:
+                space = everything[kind]
+                values = losses(model, space)
+                # The canary's own loss must be the very number among the enumerated ones, not one rounded otherwise.
+                nll[members] = [values[space.place(row)] for i in members if (row := work.rows[i]) is not None]
+            else:
+                values = _losses(book, work.references[group.format, kind])
+            finite = values[np.isfinite(values)]
+            lost += len(values) - len(finite)
+            if len(finite) < FEWEST_REFERENCES:
+                reason = f"with only {len(finite)} comparable secrets, where {FEWEST_REFERENCES} are needed"
+                unscored.update(dict.fromkeys(members, reason))
+                continue
+            found.append(
+                RankedAgainst(members=np.array(members, dtype=np.int64), losses=finite, exact=whole, bits=form.bits)
+            )
+    return found, lost

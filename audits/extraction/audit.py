@@ -1,0 +1,274 @@
+"""Extraction as a part of an audit: prefixes of the training data, and whether the model goes on as the data does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from audits.extraction.greedy import GreedyMatches, decide, margin_scores
+from audits.extraction.law import SamplingLaw, law_scores
+from audits.extraction.screen import screen
+from audits.extraction.summary import CUED, QueryBudget, Texts, quantities, summarize
+from audits.extraction.verdict import verdict
+from audits.extraction.windows import (
+    LabelledWindows,
+    SkippedReason,
+    WindowSample,
+    WindowShape,
+    cues,
+    sample,
+    shape_of,
+    sides,
+)
+from audits.findings import Findings
+from audits.scores.forward import Advance, Progress, measure_rows, unseen
+from audits.scores.scorer import RowScores
+from audits.scores.table import FIELDS
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.report import Omission
+from privctl.models.language import LanguageModel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Lines that an omission names before it only counts.
+_LINES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractionRequest:
+    """Which texts, how they are cut, and how the model is asked for them.
+
+    Lengths are in tokens. ``least_prefix`` None leaves out records shorter than prefix and suffix. At most ``records``
+    are drawn from each file under ``seed``; None takes all. ``greedy_only`` asks nothing of sampling, and is quicker.
+    """
+
+    train: Path
+    heldout: Path | None = None
+    prefix_tokens: int = 50
+    suffix_tokens: int = 50
+    least_prefix: int | None = None
+    law: SamplingLaw = field(default_factory=SamplingLaw)
+    queries: QueryBudget = field(default_factory=QueryBudget)
+    greedy_only: bool = False
+    records: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """Of a side's suffix tokens, [texts, suffix] each; ``logp`` is None where sampling was not asked for."""
+
+    margin: NDArray[np.float32]
+    own: NDArray[np.float32]
+    logp: NDArray[np.float32] | None
+
+
+class ExtractionAudit:
+    """Can training text be had from the model by its beginning?"""
+
+    def __init__(self, model: LanguageModel, request: ExtractionRequest, progress: Progress = unseen) -> None:
+        """Read and tokenise the files. Raises InputFault for data that cannot be used, UsageFault for settings."""
+        if request.heldout is not None and request.train.resolve() == request.heldout.resolve():
+            raise UsageFault(f"--train and --heldout are the same file, {request.train}; give text it never saw")
+        self._model = model
+        self._request = request
+        self._progress = progress
+        self._shape = shape_of(model, request.prefix_tokens, request.suffix_tokens, request.least_prefix)
+        paths = [request.train] + ([] if request.heldout is None else [request.heldout])
+        samples = [sample(model, self._shape, path, limit=request.records, seed=request.seed) for path in paths]
+        for each in samples:
+            _require_rows(each, self._shape)
+        with progress("counting copies", sum(each.records for each in samples), "records") as advance:
+            self._sides = sides(model, self._shape, samples, advance)
+        shared = not request.greedy_only and request.law.plain
+        #: With the model's own distribution the shared scores suffice; the others are measured by a pass of their own.
+        self.rows: Sequence[NDArray[Any]] = [row for side in self._sides for row in side.sample.rows] if shared else ()
+
+    def judge(self, book: RowScores, alpha: float) -> Findings:
+        """Rates, each with its interval; together they are wrong with probability at most ``alpha``."""
+        texts, left, rerun = [], [], 0
+        for i, (side, measured) in enumerate(zip(self._sides, self._measure(book), strict=True)):
+            kept = _finite(measured)
+            if not kept.any():
+                raise InputFault(
+                    f"{self._model.path} gives NaN or infinite scores to every text of {side.sample.path}; "
+                    "check its weights for NaN and its format for overflow"
+                )
+            left.append([*side.sample.left, *((n, SkippedReason.NOT_FINITE) for n in side.sample.line[~kept].tolist())])
+            if i:  # held-out text that the training data holds as well is not held out
+                left[i] += [(n, SkippedReason.IN_TRAINING) for n in side.sample.line[kept & side.shared].tolist()]
+                kept &= ~side.shared
+            rows = [row for row, keep in zip(side.sample.rows, kept.tolist(), strict=True) if keep]
+            verdicts = decide(self._model, rows, measured.margin[kept], measured.own[kept])
+            rerun += verdicts.rerun
+            texts.append(_texts(side, rows, kept, verdicts, measured.logp, self._shape.suffix))
+        heldout = texts[1] if len(texts) > 1 else None
+        sampled = not self._request.greedy_only
+        confidence = 1 - alpha / quantities(heldout=heldout is not None, sampled=sampled)
+        evidence = summarize(texts[0], heldout, self._request.queries, confidence)
+        return Findings(
+            evidence=evidence,
+            verdicts=(verdict(evidence),),
+            omissions=self._omissions(left),
+            warnings=self._caveats(texts),
+            parameters={"extraction": self._parameters(rerun)},
+            arrays=_arrays(texts, left),
+        )
+
+    def _measure(self, book: RowScores) -> list[_Measured]:
+        if self.rows:
+            return [_from_book(book, side.sample.rows, self._shape.suffix) for side in self._sides]
+        rows = [row for side in self._sides for row in side.sample.rows]
+        with self._progress("extracting", len(rows) * self._shape.suffix, "tokens") as advance:
+            whole = self._measured(rows, advance)
+        ends = np.cumsum([len(side.sample.rows) for side in self._sides])[:-1]
+        logp = [None] * len(self._sides) if whole.logp is None else np.split(whole.logp, ends)
+        parts = zip(np.split(whole.margin, ends), np.split(whole.own, ends), logp, strict=True)
+        return [_Measured(margin=margin, own=own, logp=each) for margin, own, each in parts]
+
+    def _measured(self, rows: Sequence[NDArray[np.int64]], advance: Advance) -> _Measured:
+        suffix, law = self._shape.suffix, self._request.law
+        if self._request.greedy_only:
+            margin, own = screen(self._model, rows, suffix, advance=advance)
+            return _Measured(margin=margin, own=own, logp=None)
+
+        def measure(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            logp = law_scores(logits, targets, law)  # first, as the other overwrites the logits
+            return torch.cat([margin_scores(logits, targets), logp[None, :]])
+
+        values, _ = measure_rows(self._model, rows, measure, 3, last=suffix, advance=advance)
+        margin, own, logp = values.reshape(3, len(rows), suffix)
+        return _Measured(margin=margin, own=own, logp=logp)
+
+    def _parameters(self, rerun: int) -> dict[str, Any]:
+        law, queries, drawn = self._request.law, self._request.queries, self._sides[0].sample
+        return {
+            "prefix_tokens": self._shape.prefix,
+            "suffix_tokens": self._shape.suffix,
+            "least_prefix": self._shape.least_prefix,
+            "bos": "prepended, not counted" if self._shape.bos else "none",
+            "decoding": "raw argmax; of equal logits the lowest id",
+            "texts": "the first tokens of each record, every distinct window once",
+            "copies": "training records that hold the suffix's tokens anywhere",
+            "training_records": drawn.records,
+            "usable_records": drawn.usable,
+            "drawn": len(drawn.rows),
+            "seed": self._request.seed,
+            "rerun_alone_in_float32": rerun,
+            **(
+                {}
+                if self._request.greedy_only
+                else {
+                    "temperature": law.temperature,
+                    "top_k": law.top_k,
+                    "top_p": law.top_p,
+                    "queries": queries.count,
+                    "probability": queries.probability,
+                }
+            ),
+        }
+
+    def _caveats(self, texts: Sequence[Texts]) -> tuple[str, ...]:
+        train, request = texts[0], self._request
+        found = [
+            f"extraction: records of {request.train.name} are taken to be all of the training data; copies elsewhere "
+            "are not counted, nor copies that the tokenizer splits differently",
+            f"extraction: only {self._shape.suffix} tokens word for word after the record's own beginning count; what "
+            "differs by a token, or comes after another beginning, does not",
+        ]
+        if len(texts) == 1:
+            found.append("extraction: without held-out text, nothing tells recalled text from text anyone would write")
+        undecided = sum(int(each.undecided.sum()) for each in texts)
+        if undecided:
+            found.append(
+                f"extraction: {undecided} texts hang on logits that rounding decides, even alone and in float32; the "
+                "intervals allow for either verdict"
+            )
+        cued = int((train.extracted & (train.cue > CUED)).sum())
+        if cued:
+            found.append(
+                f"extraction: {cued} of {int(train.extracted.sum())} extracted training texts have more than half of "
+                "their suffix's tokens in the prefix, and may be copied rather than recalled"
+            )
+        whole = self._shape.bos + self._shape.prefix + self._shape.suffix
+        short = sum(len(row) < whole for row in self._sides[0].sample.rows)
+        if short:
+            found.append(f"extraction: {short} training texts have a prefix of fewer than {self._shape.prefix} tokens")
+        return tuple(found)
+
+    def _omissions(self, left: Sequence[Sequence[tuple[int, SkippedReason]]]) -> tuple[Omission, ...]:
+        found = []
+        for side, entries in zip(self._sides, left, strict=True):
+            for reason in sorted({reason for _, reason in entries}):
+                lines = sorted(line for line, why in entries if why is reason)
+                shown = ", ".join(map(str, lines[:_LINES])) + (", ..." if len(lines) > _LINES else "")
+                what = f"{len(lines)} {'record' if len(lines) == 1 else 'records'} of {side.sample.path.name}"
+                found.append(Omission(what=f"{what} in extraction (line {shown})", reason=reason.reason))
+        return tuple(found)
+
+
+def _finite(measured: _Measured) -> NDArray[np.bool_]:
+    """Texts [texts] whose logits are numbers; a margin of -inf only says that nothing was computed there."""
+    return np.asarray((np.isfinite(measured.own) & ~np.isnan(measured.margin)).all(axis=1))
+
+
+def _require_rows(found: WindowSample, shape: WindowShape) -> None:
+    if not found.rows:
+        raise InputFault(
+            f"{found.path} has no record of {shape.least_prefix + shape.suffix} tokens, as extraction needs; give "
+            "longer records, or smaller --prefix-tokens, --least-prefix or --suffix-tokens"
+        )
+
+
+def _from_book(book: RowScores, rows: Sequence[NDArray[Any]], suffix: int) -> _Measured:
+    counts = np.array([len(row) - 1 for row in rows], dtype=np.int64)
+    places = np.cumsum(counts)[:, None] - suffix + np.arange(suffix)
+    values = book.take(rows, counts)
+    lp, margin, lse = (values[FIELDS.index(name)][places] for name in ("lp", "margin", "lse"))
+    return _Measured(margin=margin, own=lp + lse, logp=lp)
+
+
+def _texts(
+    side: LabelledWindows,
+    rows: Sequence[NDArray[np.int64]],
+    kept: NDArray[np.bool_],
+    verdicts: GreedyMatches,
+    logp: NDArray[np.float32] | None,
+    suffix: int,
+) -> Texts:
+    return Texts(
+        line=side.sample.line[kept],
+        matched=verdicts.matched,
+        extracted=verdicts.extracted,
+        undecided=verdicts.undecided,
+        copies=side.copies[kept],
+        shared=side.shared[kept],
+        cue=cues(rows, suffix),
+        logp=None if logp is None else logp[kept].sum(axis=1, dtype=np.float64),
+    )
+
+
+def _arrays(texts: Sequence[Texts], left: Sequence[Sequence[tuple[int, SkippedReason]]]) -> dict[str, NDArray[Any]]:
+    """Both files' texts one after the other, the training data's first."""
+    found: dict[str, NDArray[Any]] = {
+        "train": np.concatenate([np.full(len(each), i == 0) for i, each in enumerate(texts)]),
+        "line": np.concatenate([each.line for each in texts]),
+        "matched": np.concatenate([each.matched for each in texts]),
+        "greedy": np.concatenate([each.extracted for each in texts]),
+        "undecided": np.concatenate([each.undecided for each in texts]),
+        "copies": np.concatenate([each.copies for each in texts]),
+        "cue": np.concatenate([each.cue for each in texts]),
+        "skipped_train": np.array([i == 0 for i, some in enumerate(left) for _ in some], dtype=np.bool_),
+        "skipped_line": np.array([line for some in left for line, _ in some], dtype=np.int64),
+        "skipped_reason": np.array([int(reason) for some in left for _, reason in some], dtype=np.uint8),
+    }
+    logp = [each.logp for each in texts if each.logp is not None]
+    return {f"extraction.{name}": array for name, array in found.items()} | (
+        {"extraction.logp": np.concatenate(logp)} if logp else {}
+    )

@@ -1,0 +1,200 @@
+"""Membership inference as a part of an audit: two files of records, and every attack that can be run on them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audits import ATTACKS, load_attack
+from audits.findings import Findings
+from audits.membership import baseline
+from audits.membership.attack import Attack, Candidates, ScoreAttack, Settings
+from audits.membership.records import Workload, candidates_of, prepare
+from audits.membership.shadows import read_shadows, summary, weights_digest
+from audits.membership.verdict import LEAST_AUC, verdict
+from audits.scores.kept import SCORE, arrays_of
+from audits.scores.scorer import RowScores
+from audits.scores.subject import AuditedModel, read
+from audits.scores.table import ScoreTable, Skip
+from audits.statistics.metrics import roc
+from privctl.data.records import Record
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import Omission, TensorDigest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Records -> the mean log-probability (nats) of each under a reference model.
+Reference = Callable[[Sequence[Record]], "NDArray[Any]"]
+
+_SIDES = {True: "members", False: "nonmembers"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipRequest:
+    """Which records, and how to attack; no ``attacks`` are all that can be run."""
+
+    members: Path
+    nonmembers: Path
+    attacks: tuple[str, ...] = ()
+    shadow: Path | None = None
+    seed: int = 0
+    least_auc: float = LEAST_AUC
+
+
+class MembershipAudit:
+    """Can members be told from non-members?"""
+
+    def __init__(
+        self,
+        subject: AuditedModel,
+        request: MembershipRequest,
+        *,
+        weights: Sequence[TensorDigest] = (),
+        reference: Reference | None = None,
+    ) -> None:
+        """Read and encode both files. Raises InputFault for data that cannot be scored, UsageFault for settings.
+
+        ``weights`` are the audited model's tensors, which must not be those of a shadow model.
+        """
+        if request.members.resolve() == request.nonmembers.resolve():
+            raise UsageFault(
+                f"--members and --nonmembers are the same file, {request.members}; give two sets to compare"
+            )
+        members, nonmembers = (read(subject, path) for path in (request.members, request.nonmembers))
+        self._request = request
+        self._subject = subject
+        self._work = prepare(subject, members, nonmembers)
+        self.rows: Sequence[NDArray[Any]] = self._work.rows
+        _check_sides(self._work, request)
+        self._weights = weights
+        self._reference = None if reference is None else reference(self._work.records)
+
+    def judge(self, book: RowScores, alpha: float) -> Findings:
+        """Every attack's evidence and the baselines'; together they are wrong with probability at most ``alpha``."""
+        candidates = candidates_of(self._work, book, self._reference)
+        table = candidates.table
+        if not all(table.samples.values()):
+            raise InputFault(
+                f"{self._subject.model.path} gives NaN or infinite scores to every record of one side; "
+                "check its weights for NaN and its format for overflow"
+            )
+        candidates = self._with_shadows(candidates)
+        attacks, omitted = self._chosen(candidates)
+        compared = sum(isinstance(attack, ScoreAttack) for attack in attacks)
+        intervals = sum(attack.quantities for attack in attacks) + baseline.quantities(candidates, compared)
+        settings = Settings(seed=self._request.seed, confidence=1 - alpha / intervals)
+        found = {attack.name: attack.run(candidates, settings) for attack in attacks}
+        scores = {attack.name: found[attack.name].scores for attack in attacks if isinstance(attack, ScoreAttack)}
+        blind = baseline.baseline(candidates, settings)
+        evidence = [
+            *(item for attacked in found.values() for item in attacked.evidence),
+            *baseline.differences(scores, blind, candidates, settings),
+        ]
+        return Findings(
+            evidence=(*evidence, *blind.evidence),
+            verdicts=(verdict(evidence, blind, self._request.least_auc),),
+            omissions=(*omitted, *_omissions(table)),
+            warnings=(
+                *self._caveats(attacks, intervals, settings),
+                *_data_warnings(table, self._work.max_length),
+                *_odd(evidence),
+            ),
+            parameters={
+                "attack": [attack.name for attack in attacks],
+                "seed": self._request.seed,
+                "least_auc": self._request.least_auc,
+                "nonmember_loss": _nonmember_loss(table),
+                "zlib": zlib.ZLIB_RUNTIME_VERSION,
+                **self._subject.describe(),
+                **({} if candidates.shadows is None else {"shadow": summary(candidates.shadows)}),
+            },
+            arrays={
+                **arrays_of(table),
+                **{f"{SCORE}{name}": values for name, values in scores.items()},
+                **{f"roc.{name}": roc(*table.split(values)) for name, values in scores.items()},
+                f"{SCORE}blind": blind.scores,
+            },
+        )
+
+    def _with_shadows(self, candidates: Candidates) -> Candidates:
+        if self._request.shadow is None:
+            return candidates
+        target = weights_digest(self._weights)
+        shadows = read_shadows(self._request.shadow, candidates.digests, target, self._subject.describe())
+        return replace(candidates, shadows=shadows)
+
+    def _chosen(self, candidates: Candidates) -> tuple[list[Attack], list[Omission]]:
+        """The attacks to run, and those that lack something. Raises UsageFault where one was asked for by name."""
+        chosen, omitted = [], []
+        for name in self._request.attacks or ATTACKS:
+            attack = load_attack(name)
+            missing = attack.missing(candidates)
+            if not missing:
+                chosen.append(attack)
+            elif self._request.attacks:
+                raise UsageFault(f"--attack {name} cannot be run: {missing}")
+            else:
+                omitted.append(Omission(what=f"{name} attack", reason=missing))
+        return chosen, omitted
+
+    def _caveats(self, attacks: Sequence[Attack], quantities: int, settings: Settings) -> list[str]:
+        names = ", ".join(attack.name for attack in attacks)
+        tried = f"{len(attacks)} attacks were" if len(attacks) > 1 else "1 attack was"
+        return [
+            f"membership is what the caller asserts: records of {self._request.members.name} are taken to be training "
+            f"data, and those of {self._request.nonmembers.name} not",
+            f"{tried} tried ({names}), with {quantities} intervals; each holds at {100 * settings.confidence:.4g} %, "
+            "so that all hold together at the audit's confidence",
+            "a stronger attack may find what these did not",
+        ]
+
+
+def _nonmember_loss(table: ScoreTable) -> float:
+    """Mean loss (nats a token) of the non-members, whose perplexity is its exponential."""
+    others = np.repeat(~table.member, np.diff(table.offsets))
+    return -float(table.lp[others].mean(dtype=np.float64))
+
+
+def _check_sides(work: Workload, request: MembershipRequest) -> None:
+    for member, path in ((True, request.members), (False, request.nonmembers)):
+        if not (work.member == member).any():
+            counts: dict[Skip, int] = {}
+            for side, _, skip in work.skipped:
+                if side == member:
+                    counts[skip] = counts.get(skip, 0) + 1
+            why = "; ".join(f"{count} left out ({skip.reason})" for skip, count in counts.items())
+            raise InputFault(
+                f"{path} has no record that can be scored: {why}; give records that differ between the files"
+            )
+
+
+def _data_warnings(table: ScoreTable, max_length: int | None) -> list[str]:
+    found = [f"left out: {count} {_SIDES[member]}, {skip.reason}" for (member, skip), count in table.skipped().items()]
+    cut = int(table.truncated.sum())
+    if cut:
+        found.append(f"cut to their first {max_length} tokens: {cut} of {table.records} records")
+    return found
+
+
+def _omissions(table: ScoreTable) -> list[Omission]:
+    return [
+        Omission(what=f"{count} {_SIDES[member]}", reason=skip.reason)
+        for (member, skip), count in table.skipped().items()
+    ]
+
+
+def _odd(evidence: Sequence[Evidence]) -> list[str]:
+    """An attack that works backwards points at the data, and is not turned round silently."""
+    return [
+        f"{item.method}: the {item.quantity} lies below {item.details['chance']:g}, so members look less like training "
+        "data than non-members; check that the two files were not swapped and come from one source"
+        for item in evidence
+        if item.quantity == "AUC" and item.upper is not None and item.upper < item.details["chance"]
+    ]

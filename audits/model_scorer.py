@@ -1,0 +1,127 @@
+"""Where models are opened and scored: once each, from the cache where possible, in as many processes as there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from blake3 import blake3
+
+from audits.scores.cache import ScoreCache, folder_name
+from audits.scores.forward import Progress
+from audits.scores.scorer import RowScores, make_book, plan
+from audits.scores.subject import AuditedModel, load_subject
+from audits.scores.table import FIELDS
+from privctl.data.pixels import FILE_NAME
+from privctl.data.records import Record
+from privctl.domain.errors import InputFault
+from privctl.domain.report import Artifact
+from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
+from privctl.parallel import Workers
+from privctl.reports.files import file_artifact, relative
+from privctl.storage.digest import hash_tensors, tag
+from privctl.storage.folder import companions_of
+from privctl.storage.reader import open_checkpoint
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedModel:
+    """A model ready to be scored, the files it was made of, and where its scores are kept."""
+
+    subject: AuditedModel
+    inputs: tuple[Artifact, ...]
+    cache: ScoreCache | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelScorer:
+    """``cache`` is the folder of all caches, None to keep no scores; ``device`` None is the best there is."""
+
+    cache: Path | None
+    device: str | None
+    workers: Workers
+    progress: Progress
+
+    def open(
+        self,
+        path: Path,
+        report: Path,
+        *,
+        task: str | None = None,
+        max_length: int | None = None,
+        resize: tuple[int, int] | None = None,
+    ) -> OpenedModel:
+        """Load the model at ``path``; artifacts name their files as seen from ``report``."""
+        subject = load_subject(path, task=task, device=self.device, max_length=max_length, resize=resize)
+        inputs = inputs_of(path, subject.model, report)
+        cache = None if self.cache is None else ScoreCache(self.cache / folder_name(_identity(inputs, subject)))
+        return OpenedModel(subject=subject, inputs=inputs, cache=cache)
+
+    def score(self, opened: OpenedModel, rows: Sequence[NDArray[Any]], label: str = "scoring") -> RowScores:
+        """The scores of ``rows``; every process must ask for the same ones."""
+        made = plan(opened.subject.scorer, rows, opened.cache)
+        self.workers.barrier()  # what one process adds must not change what another has planned
+        with self.progress(label, made.work / self.workers.size, "tokens") as advance:
+            book = make_book(
+                made, share=(self.workers.rank, self.workers.size), meet=self.workers.barrier, advance=advance
+            )
+        self.workers.barrier()  # all have read what is to be joined
+        if opened.cache is not None and self.workers.is_main:
+            opened.cache.tidy()
+        self.workers.barrier()
+        return book
+
+    def means(self, opened: OpenedModel, records: Sequence[Record]) -> NDArray[np.float64]:
+        """The mean log-probability (nats) of each record, [records]. Raises InputFault where one cannot be scored."""
+        subject = opened.subject
+        rows = subject.rows(records).rows
+        counts = subject.scorer.counts(rows)
+        unscored = int((counts == 0).sum())
+        if unscored:
+            raise InputFault(
+                f"{subject.model.path} cannot score {unscored} of {len(records)} records, as too few tokens are left "
+                "of them; give a reference model with a tokenizer like the audited one's"
+            )
+        values = self.score(opened, rows, "scoring the reference").take(rows, counts)[FIELDS.index("lp")]
+        sums = np.add.reduceat(values.astype(np.float64), np.cumsum(counts) - counts)
+        if not np.isfinite(sums).all():
+            raise InputFault(f"{subject.model.path} gives NaN or infinite scores; give another reference model")
+        return np.asarray(sums / counts)
+
+
+def inputs_of(path: Path, model: LanguageModel, report: Path) -> tuple[Artifact, ...]:
+    """Every file of the model: weights with their tensors, and whatever a loader may read beside them."""
+    found: list[Artifact] = []
+    with open_checkpoint(path) as checkpoint:
+        for file in checkpoint.files:
+            hashed = hash_tensors(file)
+            found.append(
+                Artifact(
+                    role="model",
+                    path=relative(file.path, report),
+                    digest=hashed.file_digest,
+                    bytes=file.size,
+                    tensors=hashed.tensors,
+                )
+            )
+        beside = list(companions_of(checkpoint))
+    roles = {CONFIG_NAME: "config", FILE_NAME: "preprocessor", **dict.fromkeys(TOKENIZER_FILES, "tokenizer")}
+    named = [model.folder / name for name in roles if (model.folder / name).is_file()]
+    others = [path for path in beside if path.name not in roles]
+    return (*found, *(file_artifact(roles.get(path.name, "companion"), path, report) for path in (*named, *others)))
+
+
+def _identity(inputs: Sequence[Artifact], subject: AuditedModel) -> dict[str, str]:
+    """Everything that a row's scores depend on besides the row."""
+    tensors = blake3()
+    for tensor in sorted((t for item in inputs for t in item.tensors), key=lambda t: t.name):
+        tensors.update(f"{tensor.name}\0{tensor.dtype}\0{tensor.shape}\0{tensor.digest}\n".encode())
+    files = {f"{item.role} {Path(item.path).name}": item.digest for item in inputs if item.role != "model"}
+    model = subject.model
+    return {"tensors": tag(tensors), "task": subject.task, "dtype": model.dtype, "device": model.device.type, **files}

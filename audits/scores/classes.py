@@ -1,0 +1,216 @@
+"""Classifiers of texts and of images: one score a record, that of its label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from audits.scores.forward import Advance, Batching, batches, enough_memory, silent, token_scores
+from audits.scores.rows import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION, Rows, frame_of, framed_limit, padded
+from audits.scores.table import FIELDS
+from privctl.data.pixels import image_facts
+from privctl.data.records import Record
+from privctl.domain.errors import InputFault
+from privctl.models.language import LanguageModel, hushed, pad_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Pixels at once, on a CPU and elsewhere; channels are not counted.
+_PIXELS = {"cpu": 1 << 18}
+_PIXELS_ELSEWHERE = 1 << 23
+#: Entries in front of an image's bytes: label, 1 for floats, and its shape, as int32.
+_HEAD = 5
+
+
+def class_scores(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The scores [6, n], rows as ``FIELDS``, of ``labels`` [n] under ``logits`` [n, labels].
+
+    ``lp`` is -log(1 + sum exp(z_other - z_own)) in double precision, so that a probability near 1 keeps its digits:
+    logits (40, 0) and label 0 give -4.248354e-18, where float32's log-softmax gives 0.
+    """
+    wide = logits.to(torch.float64)
+    own = wide.gather(1, labels[:, None])
+    others = wide.scatter(1, labels[:, None], -torch.inf).logsumexp(dim=1, keepdim=True)
+    found = token_scores(logits.clone(), labels)
+    found[FIELDS.index("lp")] = -torch.logaddexp(torch.zeros_like(own), others - own)[:, 0].to(torch.float32)
+    return found
+
+
+class TextClassScorer:
+    """Rows are token ids with the label's number behind them."""
+
+    causal = False
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
+        self.pad = pad_of(model.network, model.tokenizer)
+
+    def counts(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+        """One, where there is a token."""
+        return np.array([int(len(row) > 1) for row in rows], dtype=np.int64)
+
+    @torch.inference_mode()
+    def score(
+        self, rows: Sequence[NDArray[Any]], advance: Advance = silent, *, batching: Batching | None = None
+    ) -> NDArray[np.float32]:
+        """The scores [6, rows] of the labels."""
+        model, tokens = self.model, (batching or Batching.on(self.model.device)).tokens
+        values = np.empty((len(FIELDS), len(rows)), dtype=np.float32)
+        lengths = np.array([len(row) - 1 for row in rows], dtype=np.int64)
+        with hushed(), enough_memory(model):
+            for batch in batches(lengths, tokens):
+                arrays = padded([rows[i][:-1] for i in batch], self.pad)
+                ids, real = (torch.from_numpy(array).to(model.device) for array in arrays)
+                labels = torch.tensor([int(rows[i][-1]) for i in batch], device=model.device)
+                logits = model.network(input_ids=ids, attention_mask=real).logits
+                values[:, batch] = class_scores(logits, labels).cpu().numpy()
+                advance(len(batch))
+        return values
+
+
+class TextClassifierSubject:
+    """Records are texts with labels. Raises UsageFault for a ``max_length`` that does not fit the model."""
+
+    task = TEXT_CLASSIFICATION
+
+    def __init__(self, model: LanguageModel, max_length: int | None = None) -> None:
+        self.model = model
+        self.scorer = TextClassScorer(model)
+        if model.network.config.pad_token_id is None:
+            # causal classifiers look for the last token that is not padding
+            model.network.config.pad_token_id = self.scorer.pad
+        self._frame = frame_of(model.tokenizer)
+        self._labels = _labels(model)
+        self.max_length: int | None = framed_limit(model, self._frame, max_length)
+
+    def rows(self, records: Sequence[Record]) -> Rows:
+        """See ``Subject``."""
+        found = self._frame.encode(self.model, [record.text for record in records], self.max_length or 0)
+        numbers = [_number(self._labels, record, self.model) for record in records]
+        return Rows(
+            rows=[np.append(row, number) for row, number in zip(found.rows, numbers, strict=True)],
+            truncated=found.truncated,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """See ``Subject``."""
+        return {
+            "task": self.task,
+            "max_length": self.max_length,
+            "truncation": "keeps the first max_length tokens, special ones counted",
+        }
+
+
+class ImageScorer:
+    """Rows are bytes: a head of int32 (label, floats or not, shape), then the pixels as they were read."""
+
+    causal = False
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
+        self.facts = image_facts(model.folder, model.network.config)
+
+    def counts(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+        """One."""
+        return np.ones(len(rows), dtype=np.int64)
+
+    @torch.inference_mode()
+    def score(
+        self, rows: Sequence[NDArray[Any]], advance: Advance = silent, *, pixels: int | None = None
+    ) -> NDArray[np.float32]:
+        """The scores [6, rows] of the labels; at most ``pixels`` go through the network at once."""
+        model = self.model
+        pixels = pixels or _PIXELS.get(model.device.type, _PIXELS_ELSEWHERE)
+        values = np.empty((len(FIELDS), len(rows)), dtype=np.float32)
+        with hushed(), enough_memory(model):
+            for batch in _image_batches(rows, pixels):
+                heads, images = zip(*(unpacked(rows[i]) for i in batch), strict=True)
+                scaled = self.facts.scaled(torch.from_numpy(np.stack(images)).to(model.device))
+                labels = torch.tensor(heads, device=model.device)
+                logits = model.network(pixel_values=scaled.to(model.network.dtype)).logits
+                values[:, batch] = class_scores(logits, labels).cpu().numpy()
+                advance(len(batch))
+        return values
+
+
+class ImageSubject:
+    """Records are images with labels, brought to ``resize`` (height, width) where that is given."""
+
+    task = IMAGE_CLASSIFICATION
+    max_length: int | None = None
+
+    def __init__(self, model: LanguageModel, resize: tuple[int, int] | None = None) -> None:
+        self.model = model
+        self.scorer = ImageScorer(model)
+        self.facts = self.scorer.facts
+        self.resize = resize
+        self._labels = _labels(model)
+
+    def rows(self, records: Sequence[Record]) -> Rows:
+        """See ``Subject``; raises InputFault for images of another size than the model's."""
+        found = []
+        for record in records:
+            assert record.pixels is not None  # as they were read
+            size = record.pixels.shape[:2] if record.pixels.dtype == np.uint8 else record.pixels.shape[1:]
+            if self.facts.size is not None and size != self.facts.size:
+                raise InputFault(
+                    f"image {record.line} is {size[0]}x{size[1]} pixels and {self.model.path} takes "
+                    f"{self.facts.size[0]}x{self.facts.size[1]}; give --resize"
+                )
+            found.append(packed(_number(self._labels, record, self.model), record.pixels))
+        return Rows(rows=found, truncated=np.zeros(len(found), dtype=np.bool_))
+
+    def describe(self) -> dict[str, Any]:
+        """See ``Subject``."""
+        return {"task": self.task, "resize": None if self.resize is None else list(self.resize)}
+
+
+def packed(label: int, pixels: NDArray[Any]) -> NDArray[np.uint8]:
+    """An image [height, width, channels] uint8 or [channels, height, width] float32 as a row."""
+    head = np.array([label, pixels.dtype != np.uint8, *pixels.shape], dtype="<i4")
+    return np.concatenate([head.view(np.uint8), np.ascontiguousarray(pixels).reshape(-1).view(np.uint8)])
+
+
+def unpacked(row: NDArray[Any]) -> tuple[int, NDArray[Any]]:
+    """What ``packed`` was given."""
+    label, floats, *shape = row[: 4 * _HEAD].copy().view("<i4").tolist()
+    return label, row[4 * _HEAD :].copy().view(np.float32 if floats else np.uint8).reshape(shape)
+
+
+def _image_batches(rows: Sequence[NDArray[Any]], pixels: int) -> Iterator[list[int]]:
+    """Indices of rows of one shape, in order."""
+    batch: list[int] = []
+    shape: list[int] = []
+    for i, row in enumerate(rows):
+        _, floats, *found = row[: 4 * _HEAD].copy().view("<i4").tolist()
+        size = found[1] * found[2] if floats else found[0] * found[1]
+        if batch and (found != shape or (len(batch) + 1) * size > pixels):
+            yield batch
+            batch = []
+        shape = found
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def _labels(model: LanguageModel) -> dict[str, int]:
+    """The number of each label, by its name, and by itself where that is not the name of another."""
+    names = {int(i): str(name) for i, name in model.network.config.id2label.items()}
+    if len(names) < 2:
+        raise InputFault(f"{model.path} has {len(names)} output, which is no choice between labels; give a classifier")
+    return {str(i): i for i in names} | {name: i for i, name in names.items()}
+
+
+def _number(labels: dict[str, int], record: Record, model: LanguageModel) -> int:
+    try:
+        return labels[record.label or ""]
+    except KeyError:
+        known = ", ".join(sorted(name for name in labels if not name.isdecimal())[:4])
+        raise InputFault(
+            f"the record on line {record.line} has the label {record.label!r}, which {model.path} does not know (its "
+            f"config.json names {known}); give the labels the model was trained with"
+        ) from None

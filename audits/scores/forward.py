@@ -1,0 +1,259 @@
+"""One forward pass over every row, batched by length, that serves all attacks.
+
+The network's trunk runs on whole batches; only real positions are then projected to the vocabulary, a few hundred at a
+time and in float32, so that logits of shape [batch, length, vocabulary] never exist. Rows are padded on the right,
+which a causal model cannot see, so that a token's score does not depend on its batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from audits.scores.table import FIELDS
+from privctl.domain.errors import InputFault, IoFault
+from privctl.models.language import LanguageModel, hushed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Called with the number of tokens just scored.
+Advance = Callable[[float], None]
+#: (label, total, unit) -> a block that yields the function which advances it.
+Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
+#: (logits [n, vocabulary], targets [n]) -> values [fields, n] in float32; the logits may be overwritten.
+Measure = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+#: Logits held at once by a network that can only be run whole.
+_WHOLE_LOGITS = 1 << 26
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """Performance settings; no score depends on them beyond rounding.
+
+    A batch holds at most ``tokens`` positions, padding counted. At most ``logits`` numbers (positions times
+    vocabulary, but 32 positions at least) exist at once, and scores are taken from ``block`` of them at a time (one
+    position at least): few enough to stay in the cache of a CPU's core, where all but the head's product is bound by
+    memory.
+    """
+
+    tokens: int = 1024
+    logits: int = 1 << 22
+    block: int = 1 << 18
+
+    @classmethod
+    def on(cls, device: torch.device) -> Batching:
+        """What suits ``device``."""
+        return cls() if device.type == "cpu" else cls(tokens=1 << 15, logits=1 << 27, block=1 << 27)
+
+    def positions(self, vocabulary: int) -> int:
+        """Positions that are projected at once."""
+        return max(32, self.logits // vocabulary)
+
+
+def silent(_: float) -> None:
+    """The ``Advance`` of a caller that shows no progress."""
+
+
+@contextmanager
+def unseen(_label: str, _total: float, _unit: str) -> Iterator[Advance]:
+    """The ``Progress`` of a caller that shows none."""
+    yield silent
+
+
+def score_rows(
+    model: LanguageModel,
+    rows: Sequence[NDArray[np.int64]],
+    *,
+    batching: Batching | None = None,
+    advance: Advance = silent,
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Scores [6, tokens] of every token after each row's first, in the rows' order, and the offsets [rows + 1].
+
+    Each row has at least 2 ids. Raises InputFault for a network that looks ahead.
+    """
+    return measure_rows(model, rows, token_scores, len(FIELDS), batching=batching, advance=advance)
+
+
+@torch.inference_mode()
+def measure_rows(
+    model: LanguageModel,
+    rows: Sequence[NDArray[np.int64]],
+    measure: Measure,
+    fields: int,
+    *,
+    last: int | None = None,
+    batching: Batching | None = None,
+    advance: Advance = silent,
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """What ``measure`` gives, [fields, tokens], and the offsets [rows + 1], as ``score_rows``.
+
+    With ``last``, only each row's last so many tokens are measured, and only they are projected to the vocabulary.
+    """
+    batching = batching or Batching.on(model.device)
+    positions = batching.positions(model.vocabulary)
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    counts = lengths - 1 if last is None else np.minimum(lengths - 1, last)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    values = np.empty((fields, int(offsets[-1])), dtype=np.float32)
+    with hushed(), enough_memory(model):
+        logits_of = _projection(model)
+        for batch in batches(lengths, batching.tokens):
+            ids, real = _padded([rows[i] for i in batch], counts[batch])
+            ids, real = ids.to(model.device), real.to(model.device)
+            targets = ids[:, 1:][real]
+            done = 0
+            parts = []
+            for logits in logits_of(ids, real, positions):
+                parts.append(in_blocks(measure, logits, targets[done : done + len(logits)], batching))
+                done += len(logits)
+            places = np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in batch])
+            values[:, places] = torch.cat(parts, dim=1).cpu().numpy()
+            advance(done)
+    return values, offsets
+
+
+def in_blocks(measure: Measure, logits: torch.Tensor, targets: torch.Tensor, batching: Batching) -> torch.Tensor:
+    """What ``measure`` gives for all of ``logits``, from a block of them at a time."""
+    rows = max(1, batching.block // logits.shape[1])
+    parts = zip(torch.split(logits, rows), torch.split(targets, rows), strict=True)
+    return torch.cat([measure(*part) for part in parts], dim=1)
+
+
+def token_scores(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The scores [6, n], rows as ``FIELDS``, of ``targets`` [n] under ``logits`` [n, vocabulary], in float32.
+
+    ``logits`` serves as working memory and is overwritten where it is float32. The variance is taken around the mean:
+    the difference of two means of squares cancels in float32.
+    Probabilities (.7, .2, .1) and target 0 give lp -0.356675, mu -0.801819, var 0.494382.
+    """
+    z = logits.to(torch.float32)
+    index = targets[:, None]
+    own = z.gather(1, index)
+    others = z.scatter_(1, index, -math.inf).amax(dim=1, keepdim=True)
+    z.scatter_(1, index, own)
+    weight = torch.empty_like(z)
+    rank = torch.gt(z, own, out=weight).sum(dim=1)  # summing floats is quicker than summing bools
+    top = torch.maximum(own, others)
+    share = torch.softmax(z, dim=1, out=weight)
+    log_total = -share.amax(dim=1, keepdim=True).log()  # the greatest share is 1 / sum(exp(z - top))
+    # Masked-out vocabulary has logits of -inf; a floor far below any real one keeps 0 * inf out of the sums.
+    y = z.sub_(top).clamp_(min=-1e15)
+    mean = torch.linalg.vecdot(share, y)[:, None]
+    deviation = y.sub_(mean)
+    var = torch.linalg.vecdot(share.mul_(deviation), deviation)
+    lp, mu, lse = own - top - log_total, mean - log_total, top + log_total
+    return torch.stack([lp[:, 0], mu[:, 0], var, rank, (own - others)[:, 0], lse[:, 0]])
+
+
+def batches(lengths: NDArray[np.int64], tokens: int) -> Iterator[list[int]]:
+    """Indices of rows to run together, longest first: at most ``tokens`` positions a batch, unless one row has more.
+
+    A batch of some size is closed early rather than be padded by more than a tenth.
+    """
+    order = np.argsort(-lengths, kind="stable").tolist()
+    batch: list[int] = []
+    width = real = 0
+    for i in order:
+        length = int(lengths[i])
+        size = (len(batch) + 1) * width
+        if batch and (size > tokens or (8 * size > tokens and size > 1.1 * (real + length))):
+            yield batch
+            batch, real = [], 0
+        width = width if batch else length
+        batch.append(i)
+        real += length
+    if batch:
+        yield batch
+
+
+@contextmanager
+def enough_memory(model: LanguageModel) -> Iterator[None]:
+    """One sentence where the device has too little memory."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise IoFault(
+            f"{model.device} has too little memory to score with {model.path}; give a smaller --max-length, or "
+            "--device cpu"
+        ) from None
+
+
+def _padded(rows: Sequence[NDArray[np.int64]], counts: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids [rows, longest], zeros on the right, and which positions [rows, longest - 1] predict a row's last tokens.
+
+    ``counts`` [rows] says how many of them.
+    """
+    width = max(len(row) for row in rows)
+    ids = np.zeros((len(rows), width), dtype=np.int64)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = row
+    ends = np.array([len(row) - 1 for row in rows])[:, None]
+    position = np.arange(width - 1)[None, :]
+    real = (position < ends) & (position >= ends - counts[:, None])
+    return torch.from_numpy(ids), torch.from_numpy(real)
+
+
+#: (ids [rows, width], real [rows, width - 1], positions at once) -> logits [<= positions, vocabulary] of the real ones.
+_Projection = Callable[[torch.Tensor, torch.Tensor, int], Iterator[torch.Tensor]]
+
+
+def _projection(model: LanguageModel) -> _Projection:
+    """How to get logits: trunk and head apart where that is what the network computes, else the whole."""
+    apart = halves(model)
+    if apart is None:
+        return lambda *batch: _whole_logits(model.network, *batch)
+    return lambda *batch: _headed_logits(*apart, *batch)
+
+
+def halves(model: LanguageModel) -> tuple[Any, Any] | None:
+    """Trunk and head of a network that computes nothing but the one after the other; None for any other.
+
+    Found out by trying, which also covers networks that scale or cap their logits after the head. Raises InputFault
+    for a network that looks ahead.
+    """
+    network = model.network
+    ids = torch.arange(4, device=model.device)[None, :] % model.vocabulary
+    whole = network(input_ids=ids, use_cache=False).logits
+    changed = ids.clone()
+    changed[0, -1] = (changed[0, -1] + 1) % model.vocabulary
+    ahead = network(input_ids=changed, use_cache=False).logits[:, :-1] - whole[:, :-1]
+    if ahead.abs().max() > 1e-3 * (1e-6 + whole.abs().max()):
+        raise InputFault(
+            f"{model.path} is not a causal language model: what it says of a token depends on later ones; "
+            "give one that predicts the next token"
+        )
+    head, trunk = network.get_output_embeddings(), network.base_model
+    if head is None or trunk is network:
+        return None
+    hidden = _hidden(trunk, ids)
+    return (trunk, head) if hidden is not None and torch.equal(head(hidden), whole) else None
+
+
+def _hidden(trunk: Any, ids: torch.Tensor) -> torch.Tensor | None:
+    state = getattr(trunk(input_ids=ids, use_cache=False), "last_hidden_state", None)
+    return state if isinstance(state, torch.Tensor) else None
+
+
+def _headed_logits(
+    trunk: Any, head: Any, ids: torch.Tensor, real: torch.Tensor, positions: int
+) -> Iterator[torch.Tensor]:
+    hidden = _hidden(trunk, ids)
+    assert hidden is not None  # halves saw one
+    for part in torch.split(hidden[:, :-1][real], positions):
+        yield head(part)
+
+
+def _whole_logits(network: Any, ids: torch.Tensor, real: torch.Tensor, positions: int) -> Iterator[torch.Tensor]:
+    """A few rows at a time, as many as a fixed number of logits allows."""
+    at_once = max(1, _WHOLE_LOGITS // (ids.shape[1] * network.config.get_text_config().vocab_size))
+    for some_ids, some_real in zip(torch.split(ids, at_once), torch.split(real, at_once), strict=True):
+        logits = network(input_ids=some_ids, use_cache=False).logits[:, :-1][some_real]
+        yield from torch.split(logits, positions)

@@ -1,0 +1,144 @@
+"""A masked language model: every token is scored once, hidden together with a seventh of the others.
+
+The mean over a text's tokens is its pseudo-log-likelihood (Salazar et al. 2020, arXiv 1910.14659) by parts: seven
+passes a text rather than one a token, hiding about as much at once as the 15 % that such models are trained with.
+Which tokens are hidden together depends on their positions alone, so that every record and every model meets the same
+partition, and no score varies by chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from audits.scores.forward import Advance, Batching, batches, enough_memory, silent, token_scores
+from audits.scores.rows import MASKED_LM, Rows, SpecialTokens, frame_of, framed_limit, padded
+from audits.scores.table import FIELDS
+from privctl.data.records import Record
+from privctl.domain.errors import InputFault
+from privctl.models.language import LanguageModel, hushed, pad_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Passes over a text.
+PARTS = 7
+
+
+def parts(tokens: int) -> NDArray[np.int64]:
+    """In which pass each of so many tokens is hidden: of every seven from a multiple of seven on, one in each."""
+    blocks = [np.random.default_rng(block).permutation(PARTS) for block in range(-(-tokens // PARTS))]
+    return np.concatenate([*blocks, np.zeros(0, dtype=np.int64)])[:tokens].astype(np.int64)
+
+
+class MaskedScorer:
+    """Rows are token ids with the tokenizer's special tokens around them, which are never hidden or scored."""
+
+    causal = False
+
+    def __init__(self, model: LanguageModel, frame: SpecialTokens) -> None:
+        self.model = model
+        self.frame = frame
+
+    def counts(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+        """Tokens of the text."""
+        return np.array([len(row) - self.frame.size for row in rows], dtype=np.int64)
+
+    @torch.inference_mode()
+    def score(
+        self, rows: Sequence[NDArray[Any]], advance: Advance = silent, *, batching: Batching | None = None
+    ) -> NDArray[np.float32]:
+        """The scores [6, total] of every token of every text."""
+        model, batching = self.model, batching or Batching.on(self.model.device)
+        mask, pad = model.tokenizer.mask_token_id, pad_of(model.network, model.tokenizer)
+        counts = self.counts(rows)
+        begins = np.cumsum(counts) - counts
+        hidden = {count: parts(count) for count in set(counts.tolist())}
+        jobs = [(i, part) for i, count in enumerate(counts.tolist()) for part in np.unique(hidden[count])]
+        values = np.empty((len(FIELDS), int(counts.sum())), dtype=np.float32)
+        lengths = np.array([len(rows[i]) for i, _ in jobs], dtype=np.int64)
+        # only hidden positions are projected to the vocabulary, about one of seven
+        tokens = min(batching.tokens, PARTS * batching.positions(model.vocabulary))
+        with hushed(), enough_memory(model):
+            logits_at = _projection(model, mask, pad)
+            for batch in batches(lengths, tokens):
+                ids, real = padded([rows[jobs[j][0]] for j in batch], pad)
+                asked = np.zeros(ids.shape, dtype=np.bool_)
+                places = []
+                for place, (i, part) in enumerate(jobs[j] for j in batch):
+                    where = np.flatnonzero(hidden[int(counts[i])] == part)
+                    asked[place, len(self.frame.front) + where] = True
+                    places.append(begins[i] + where)
+                targets = torch.from_numpy(ids[asked]).to(model.device)
+                ids[asked] = mask
+                tensors = (torch.from_numpy(array).to(model.device) for array in (ids, real, asked))
+                values[:, np.concatenate(places)] = token_scores(logits_at(*tensors), targets).cpu().numpy()
+                advance(len(targets))
+        return values
+
+
+class MaskedSubject:
+    """Records are texts. Raises UsageFault for a ``max_length`` that does not fit, InputFault without a mask token."""
+
+    task = MASKED_LM
+
+    def __init__(self, model: LanguageModel, max_length: int | None = None) -> None:
+        if model.tokenizer.mask_token_id is None:
+            raise InputFault(f"{model.path} has a tokenizer without a mask token; give the one the model was made with")
+        frame = frame_of(model.tokenizer)
+        self.model = model
+        self.scorer = MaskedScorer(model, frame)
+        self.max_length: int | None = framed_limit(model, frame, max_length)
+
+    def rows(self, records: Sequence[Record]) -> Rows:
+        """See ``Subject``."""
+        return self.scorer.frame.encode(self.model, [record.text for record in records], self.max_length or 0)
+
+    def describe(self) -> dict[str, Any]:
+        """See ``Subject``."""
+        return {
+            "task": self.task,
+            "max_length": self.max_length,
+            "hidden": f"every token once, in {PARTS} passes that depend on positions alone",
+            "truncation": "keeps the first max_length tokens, special ones counted",
+        }
+
+
+#: (ids, attention mask, asked), each [rows, width] -> logits [asked, vocabulary].
+_Projection = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _projection(model: LanguageModel, mask: int, pad: int) -> _Projection:
+    """How to get logits: of the asked positions only, where that is what the network computes, else of all.
+
+    Found out by trying: heads differ in what they do beside the projection.
+    """
+    network = model.network
+
+    def whole(ids: torch.Tensor, real: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = network(input_ids=ids, attention_mask=real).logits[asked]
+        return logits
+
+    def chosen(ids: torch.Tensor, real: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
+        handle = network.get_output_embeddings().register_forward_pre_hook(lambda _, given: (given[0][asked],))
+        try:
+            logits: torch.Tensor = network(input_ids=ids, attention_mask=real).logits
+        finally:
+            handle.remove()
+        return logits
+
+    if network.get_output_embeddings() is None:
+        return whole
+    ids = torch.tensor([[mask, mask, mask], [mask, mask, pad]], device=model.device)
+    real = torch.tensor([[1, 1, 1], [1, 1, 0]], device=model.device)
+    asked = torch.tensor([[False, True, True], [True, False, False]], device=model.device)
+    expected = whole(ids, real, asked)
+    try:
+        found = chosen(ids, real, asked)
+    except (RuntimeError, IndexError, TypeError, ValueError):
+        return whole
+    same = found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, atol=1e-4)
+    return chosen if same else whole

@@ -1,0 +1,37 @@
+"""The perplexity of texts under a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from audits.scores.forward import Advance, Batching, score_rows, silent
+from audits.scores.rows import encode, length_limit
+from audits.scores.table import FIELDS
+from privctl.domain.errors import InputFault
+from privctl.models.language import LanguageModel
+
+
+def perplexity(
+    model: LanguageModel,
+    texts: Sequence[str],
+    *,
+    max_length: int | None = None,
+    batching: Batching | None = None,
+    advance: Advance = silent,
+) -> float:
+    """Exp of the mean negative log-likelihood (nats) over every predicted token of ``texts``, long ones cut as above.
+
+    Infinite where the model is that bad. Raises InputFault where no text has 2 tokens, or for NaN scores.
+    """
+    limit = length_limit(model, max_length)
+    rows = [row[:limit] for row in encode(model, texts) if len(row) >= 2]
+    if not rows:
+        raise InputFault(f"none of the {len(texts)} texts has 2 tokens; perplexity needs a next token to predict")
+    values, _ = score_rows(model, rows, batching=batching, advance=advance)
+    mean = -float(values[FIELDS.index("lp")].mean(dtype=np.float64))
+    if math.isnan(mean):
+        raise InputFault(f"{model.path} gives NaN scores; check its weights for NaN and its format for overflow")
+    return math.exp(mean) if mean < 709 else math.inf

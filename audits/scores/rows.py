@@ -1,0 +1,137 @@
+"""Texts as rows of token ids.
+
+Policy for causal models. Text is tokenised without special tokens. Where the tokenizer's own template begins with its
+BOS token, BOS is put in front; it is never scored. No EOS is added. A record longer than the limit keeps its first
+tokens. Other models get the whole template of their tokenizer around the text, which is cut between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.models.language import LanguageModel, context_of, hushed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Task names, as users give them.
+CAUSAL_LM, MASKED_LM = "causal-lm", "masked-lm"
+TEXT_CLASSIFICATION, IMAGE_CLASSIFICATION = "text-classification", "image-classification"
+
+#: Length limit for models whose configuration states a longer context, or none.
+DEFAULT_LENGTH = 2048
+#: Texts tokenised in one call.
+_TEXTS = 1024
+
+
+def length_limit(model: LanguageModel, max_length: int | None) -> int:
+    """Tokens kept of a record: ``max_length``, else the model's context up to ``DEFAULT_LENGTH``.
+
+    Raises UsageFault for a ``max_length`` below 2 or beyond the context.
+    """
+    context = model.context
+    if max_length is None:
+        return min(context or DEFAULT_LENGTH, DEFAULT_LENGTH)
+    if max_length < 2:
+        raise UsageFault(f"--max-length is {max_length}; it must be at least 2, as scoring predicts each next token")
+    if context is not None and max_length > context:
+        raise UsageFault(f"--max-length is {max_length}, but {model.path} sees at most {context} tokens; give less")
+    return max_length
+
+
+def begins_with_bos(model: LanguageModel) -> bool:
+    """Whether the tokenizer's own template puts BOS in front of a text."""
+    bos = model.tokenizer.bos_token_id
+    ids = model.tokenizer("a")["input_ids"]
+    return bos is not None and len(ids) > 0 and ids[0] == bos
+
+
+def encode(model: LanguageModel, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+    """Token ids of each text, with BOS in front where the tokenizer's template has it; not cut.
+
+    Raises InputFault for ids the model has no embedding for.
+    """
+    front = [model.tokenizer.bos_token_id] if begins_with_bos(model) else []
+    return [np.array(front + ids, dtype=np.int64) for ids in _tokenised(model, texts)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """One array a record; ``truncated`` [records] are those that were cut."""
+
+    rows: list[NDArray[Any]]
+    truncated: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecialTokens:
+    """The special tokens that a tokenizer puts around every text."""
+
+    front: tuple[int, ...]
+    back: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many they are."""
+        return len(self.front) + len(self.back)
+
+    def encode(self, model: LanguageModel, texts: Sequence[str], limit: int) -> Rows:
+        """Token ids of each text with the frame around it, at most ``limit`` in all. Raises as ``encode`` does."""
+        found = list(_tokenised(model, texts))
+        kept = limit - self.size
+        return Rows(
+            rows=[np.array([*self.front, *ids[:kept], *self.back], dtype=np.int64) for ids in found],
+            truncated=np.array([len(ids) > kept for ids in found], dtype=np.bool_),
+        )
+
+
+def frame_of(tokenizer: Any) -> SpecialTokens:
+    """What the tokenizer puts around a text."""
+    found = tokenizer("a", return_special_tokens_mask=True)
+    ids, special = found["input_ids"], found["special_tokens_mask"]
+    front = next((i for i, flag in enumerate(special) if not flag), len(ids))
+    back = next((i for i, flag in enumerate(reversed(special)) if not flag), 0)
+    return SpecialTokens(front=tuple(ids[:front]), back=tuple(ids[len(ids) - back :]))
+
+
+def framed_limit(model: LanguageModel, frame: SpecialTokens, max_length: int | None) -> int:
+    """Tokens kept of a record, its frame counted. Raises UsageFault for a ``max_length`` with no room, or too much."""
+    context = context_of(model.network, model.tokenizer)
+    if max_length is None:
+        return min(context or DEFAULT_LENGTH, DEFAULT_LENGTH)
+    if max_length <= frame.size:
+        raise UsageFault(f"--max-length is {max_length}, of which special tokens take {frame.size}; give more")
+    if context is not None and max_length > context:
+        raise UsageFault(f"--max-length is {max_length}, but {model.path} sees at most {context} tokens; give less")
+    return max_length
+
+
+def padded(rows: Sequence[NDArray[np.int64]], pad: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Ids [rows, longest], filled up on the right with ``pad``, and 1 where they are real."""
+    width = max(len(row) for row in rows)
+    ids = np.full((len(rows), width), pad, dtype=np.int64)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = row
+    real = np.arange(width)[None, :] < np.array([len(row) for row in rows])[:, None]
+    return ids, real.astype(np.int64)
+
+
+def _tokenised(model: LanguageModel, texts: Sequence[str]) -> Iterator[list[int]]:
+    """Each text's ids without special tokens; raises InputFault for ids the model has no embedding for."""
+    vocabulary = model.vocabulary
+    for start in range(0, len(texts), _TEXTS):
+        part = list(texts[start : start + _TEXTS])
+        with hushed():
+            found = model.tokenizer(part, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+        highest = max((max(ids) for ids in found if ids), default=0)
+        if highest >= vocabulary:
+            raise InputFault(
+                f"{model.folder} has a tokenizer that gives id {highest}, but the model knows {vocabulary} tokens; "
+                "give the tokenizer the model was trained with"
+            )
+        yield from found

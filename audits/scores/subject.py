@@ -1,0 +1,124 @@
+"""What is audited: a model with the way its records are read, encoded and scored, chosen by what the model is for.
+
+A score is always the log-probability of something that a record consists of: of each next token for a causal language
+model, of each token when it is hidden for a masked one, of the label for a classifier. Every attack that only asks for
+a record's mean log-probability works on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from audits.scores.causal import CausalSubject
+from audits.scores.classes import ImageSubject, TextClassifierSubject
+from audits.scores.masked import MaskedSubject
+from audits.scores.rows import CAUSAL_LM, IMAGE_CLASSIFICATION, MASKED_LM, TEXT_CLASSIFICATION, Rows
+from audits.scores.scorer import Scorer
+from privctl.data.images import read_images
+from privctl.data.records import Record, read_records
+from privctl.data.texts import read_texts
+from privctl.domain.errors import UsageFault
+from privctl.models.language import (
+    CAUSAL,
+    IMAGE_CLASSIFIER,
+    MASKED,
+    TEXT_CLASSIFIER,
+    LanguageModel,
+    ModelClass,
+    load_model,
+    read_config,
+)
+
+#: Task name -> what the network must be, and the ending of its class's name in config.json.
+TASKS: dict[str, tuple[ModelClass, str]] = {
+    CAUSAL_LM: (CAUSAL, "ForCausalLM"),
+    MASKED_LM: (MASKED, "ForMaskedLM"),
+    TEXT_CLASSIFICATION: (TEXT_CLASSIFIER, "ForSequenceClassification"),
+    IMAGE_CLASSIFICATION: (IMAGE_CLASSIFIER, "ForImageClassification"),
+}
+
+
+class AuditedModel(Protocol):
+    """A model together with how its records become rows."""
+
+    @property
+    def task(self) -> str:
+        """Its name in ``TASKS``."""
+
+    @property
+    def model(self) -> LanguageModel:
+        """The model."""
+
+    @property
+    def scorer(self) -> Scorer:
+        """What scores the rows."""
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens kept of a record, None where records are not cut."""
+
+    def rows(self, records: Sequence[Record]) -> Rows:
+        """One row a record; the scorer counts no score for one that cannot be scored. Raises InputFault."""
+
+    def describe(self) -> dict[str, Any]:
+        """How records become rows, as a report's parameters; scores made with others are not comparable."""
+
+
+def load_subject(
+    path: Path,
+    *,
+    task: str | None = None,
+    device: str | None = None,
+    max_length: int | None = None,
+    resize: tuple[int, int] | None = None,
+) -> AuditedModel:
+    """The model at ``path``, for ``task``, or for what its configuration says it is for.
+
+    Raises InputFault and UsageFault as ``load_model`` does, and UsageFault for settings that say nothing to the task.
+    """
+    task = task or task_of(path)
+    return subject_of(task, load_model(path, device=device, kind=TASKS[task][0]), max_length=max_length, resize=resize)
+
+
+def subject_of(
+    task: str, model: LanguageModel, *, max_length: int | None = None, resize: tuple[int, int] | None = None
+) -> AuditedModel:
+    """``model``, loaded already, for ``task``; ``resize`` (height, width) is what images are brought to."""
+    images = task == IMAGE_CLASSIFICATION
+    if images and max_length is not None:
+        raise UsageFault(f"--max-length says nothing to the task {task}; leave it out")
+    if not images and resize is not None:
+        raise UsageFault(f"--resize says nothing to the task {task}; leave it out")
+    if task == CAUSAL_LM:
+        return CausalSubject(model, max_length)
+    if task == MASKED_LM:
+        return MaskedSubject(model, max_length)
+    if task == TEXT_CLASSIFICATION:
+        return TextClassifierSubject(model, max_length)
+    return ImageSubject(model, resize)
+
+
+def task_of(path: Path) -> str:
+    """What the model at ``path`` is for, by the class that its config.json names; next tokens where it names none."""
+    folder = path if path.is_dir() else path.parent
+    names = getattr(read_config(folder, path), "architectures", None) or [""]
+    return next((task for task, (_, ending) in TASKS.items() if str(names[0]).endswith(ending)), CAUSAL_LM)
+
+
+def read(subject: AuditedModel, path: Path) -> list[Record]:
+    """The records at ``path``, as the subject takes them.
+
+    Texts are JSON lines, or a ``.csv`` or ``.tsv`` table, with ``label`` for a classifier; images a folder of class
+    folders or an ``.npz`` file. Raises InputFault, naming the line, for what is not such a record.
+    """
+    if isinstance(subject, ImageSubject):
+        images = read_images(path, channels=subject.facts.channels, resize=subject.resize)
+        pairs = zip(images.labels, images.pixels, strict=True)
+        return [Record(i, "", label, pixels) for i, (label, pixels) in enumerate(pairs, start=1)]
+    labelled = subject.task == TEXT_CLASSIFICATION
+    table = Path(path.name.removesuffix(".gz")).suffix.lower() in (".csv", ".tsv")
+    if labelled or table:
+        return [Record(r.line, r.text, r.label) for r in read_texts(path, labelled=labelled)]
+    return list(read_records(path))

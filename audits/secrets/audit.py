@@ -1,0 +1,264 @@
+"""Reconstruction of secrets as a part of an audit: each among its candidates, and as the model writes it by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audits.canaries.check import conditions, violated
+from audits.canaries.manifest import Manifest, read_manifest
+from audits.extraction.summary import QueryBudget
+from audits.findings import Findings
+from audits.scores.forward import Progress, unseen
+from audits.scores.scorer import RowScores
+from audits.scores.subject import AuditedModel
+from audits.secrets import evidence as evidences
+from audits.secrets import verdict
+from audits.secrets.attack import ScoredModel, SecretAttackResult, attack
+from audits.secrets.candidates import Problem, Sources, problem
+from audits.secrets.rows import Reader, reader_of
+from audits.secrets.targets import choose
+from audits.secrets.trace import trace_tests
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.report import Omission
+from privctl.secrets.protection import Protection, read_protection
+from privctl.storage.digest import file_digest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Most candidates of a secret.
+_MOST = 100_000
+#: Shares of the allowed failure probability: the plan's bounds, the tests of a trace, the intervals of rates.
+_BOUND_SHARE, _TRACE_SHARE, _INTERVALS_SHARE = 0.5, 0.25, 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRequest:
+    """Which secrets, and how they are attacked.
+
+    ``secrets`` is the book, ``data`` what it was made of, ``plan`` what the model was trained by. ``manifest`` names
+    secrets whose values were drawn at random, with the ``commitment`` to it. ``candidates`` counts the true value.
+    ``most`` secrets are drawn from each side, those trained on and those never drawn, under ``seed``. ``trained_on``
+    are digests of the training data that the model's own report names, ``planned_by`` of the plan that it names, if
+    any; None where there is no such report.
+    """
+
+    secrets: Path
+    data: Path
+    plan: Path | None = None
+    manifest: Path | None = None
+    commitment: str | None = None
+    trained_on: tuple[str, ...] | None = None
+    planned_by: tuple[str, ...] | None = None
+    candidates: int = 100
+    most: int = 1000
+    queries: QueryBudget = field(default_factory=QueryBudget)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.candidates <= _MOST:
+            raise UsageFault(f"--candidates is {self.candidates}; a secret is told from 2 to {_MOST} values")
+        if self.most < 1:
+            raise UsageFault(f"--most-secrets is {self.most}; it must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseModel:
+    """The model before training, and what gives its shared scores of rows."""
+
+    subject: AuditedModel
+    score: Callable[[Sequence[NDArray[Any]]], RowScores]
+
+
+class SecretsAudit:
+    """Can the secrets of a book be told from other values, now that the model was trained on their records?"""
+
+    def __init__(
+        self, subject: AuditedModel, request: SecretRequest, base: BaseModel | None = None, progress: Progress = unseen
+    ) -> None:
+        """Read the book, find its secrets in the data, and make candidates.
+
+        Raises InputFault for files that do not fit each other or the model, UsageFault for models that do not serve.
+        """
+        self._subject, self._request, self._base, self._progress = subject, request, base, progress
+        limit = min(s.max_length or 0 for s in ([subject] if base is None else [subject, base.subject]))
+        self._reader: Reader = reader_of(subject, limit)
+        digest = file_digest(request.data)
+        self._plan = None if request.plan is None else _plan(request, digest)
+        manifest = None if request.manifest is None else read_manifest(request.manifest)
+        self._broken = _broken(request, digest, manifest)
+        designed = None if self._broken else manifest
+        self._targets = choose(
+            request.secrets, request.data, self._plan, designed, most=request.most, seed=request.seed
+        )
+        self._problems, self._left = self._make()
+        self.rows: Sequence[NDArray[Any]] = self._reader.rows(
+            [places[0] for each in self._problems for places in each.places]
+        )
+        self._before = None if base is None else ScoredModel(model=base.subject.model, book=self._of_base(base))
+
+    def judge(self, book: RowScores, alpha: float) -> Findings:
+        """Ranks, rates and tests; together they are wrong with probability at most ``alpha``."""
+        after = ScoredModel(model=self._subject.model, book=book)
+        asked = len(self._problems) * (1 if self._before is None else 2)
+        with self._progress("guessing secrets", asked, "secrets") as advance:
+            found = attack(self._reader, self._problems, after, self._before, advance)
+        lost = [(each.target.kind, "given NaN or infinite scores by a model") for each in found.lost]
+        left = (*self._left, *lost)
+        tests = trace_tests(found, self._request.seed)
+        told = [
+            *evidences.rates(found, left, self._request.queries, _INTERVALS_SHARE * alpha),
+            *evidences.tests_as_evidence(tests, _TRACE_SHARE * alpha),
+        ]
+        verdicts = [verdict.trace(told)]
+        if self._request.plan is not None:
+            tested = evidences.protection(found, _BOUND_SHARE * alpha)
+            told += [] if tested is None else [tested[0]]
+            subject = f"(prior, posterior)-secret protection, as planned in {self._request.plan.name}"
+            verdicts.append(verdict.protection(subject, None if tested is None else tested[1], told, self._broken))
+        return Findings(
+            evidence=tuple(told),
+            verdicts=tuple(verdicts),
+            omissions=_omissions(left),
+            warnings=tuple(self._caveats(found)),
+            parameters={"secrets": self._parameters()},
+            arrays=_arrays(found),
+        )
+
+    def _make(self) -> tuple[tuple[Problem, ...], tuple[tuple[str, str], ...]]:
+        chosen, request = self._targets, self._request
+        sources = Sources(values=chosen.values, words=chosen.words, taken=chosen.taken)
+        problems: list[Problem] = []
+        left = list(chosen.left)
+        with self._progress("making candidates", len(chosen.targets), "secrets") as advance:
+            for target in chosen.targets:
+                made = problem(self._reader, target, sources, request.candidates, request.seed)
+                if isinstance(made, str):
+                    left.append((target.kind, made))
+                else:
+                    problems.append(made)
+                advance(1)
+        if not problems:
+            reasons = "; ".join(f"{count} {reason}" for reason, count in Counter(why for _, why in left).items())
+            raise InputFault(f"{request.secrets} has no secret that could be attacked: {reasons}")
+        return tuple(problems), tuple(left)
+
+    def _of_base(self, base: BaseModel) -> RowScores:
+        """The base model's scores. Raises UsageFault where its tokenizer splits a secret otherwise."""
+        reader = reader_of(base.subject, self._reader.limit)
+        for each in self._problems:
+            for passage in each.target.passages:
+                ours, theirs = (r.places(passage, [passage.value])[0] for r in (self._reader, reader))
+                if ours.kind != theirs.kind or ours.tokens.tolist() != theirs.tokens.tolist():
+                    raise UsageFault(
+                        f"--base {base.subject.model.path} has another tokenizer than {self._subject.model.path}; give "
+                        "the model that it was trained from"
+                    )
+        return base.score(self.rows)
+
+    def _parameters(self) -> dict[str, Any]:
+        request, plan = self._request, self._plan
+        return {
+            "candidates": request.candidates,
+            "most_secrets": request.most,
+            "eligible": self._targets.eligible,
+            "data_records": self._targets.records,
+            "seed": request.seed,
+            "queries": request.queries.count,
+            "probability": request.queries.probability,
+            "tokens": "a token any of whose characters is the value's counts",
+            "made_candidates": "draws of the canary's format; else the book's candidates; else other values of the "
+            "kind, then fresh ones of the shape, of as many tokens as the true value",
+            "rank": "ties count against the attack",
+            **({} if plan is None else {"steps": plan.facts.steps, "noise_multiplier": plan.facts.noise_multiplier}),
+        }
+
+    def _caveats(self, found: SecretAttackResult) -> list[str]:
+        chosen, request = self._targets, self._request
+        notes = [
+            "secrets: intervals are as for independent secrets; those of one training run are not quite",
+            "secrets: a stronger attack, other candidates or other contexts may tell secrets that this one does not",
+        ]
+        tried = len(found.problems)
+        if tried < chosen.eligible:
+            notes.append(f"secrets: {tried} of {chosen.eligible} with a value and records were attacked")
+        if request.trained_on is None and request.plan is not None:
+            notes.append("taken to be so: the model was trained by the plan, as no report of it tells")
+        if request.plan is not None:
+            notes.append("secrets: a bound is what the plan allows of values drawn at random among the candidates")
+        if found.control.any():
+            notes.append("secrets: which of them a plan never draws is not chance; the control takes it so by kind")
+        if chosen.strayed:
+            notes.append(
+                f"secrets: {chosen.strayed} stand in records that the book does not name, so that the plan says "
+                "nothing of them; scan again"
+            )
+        if chosen.partial:
+            notes.append(
+                f"secrets: {chosen.partial} planted canaries are taken as found values, as the book lacks others of "
+                "their format and may have chosen by value; put all of them in the book"
+            )
+        if self._broken:
+            notes.append(f"secrets: {self._broken}")
+        return notes
+
+
+def _plan(request: SecretRequest, digest: str) -> Protection:
+    assert request.plan is not None  # the caller looked
+    plan = read_protection(request.plan)
+    if plan.facts.data != digest:
+        raise InputFault(
+            f"{request.plan} plans for other data ({plan.facts.data_name}) than --data {request.data}; give those, or "
+            "plan again with privctl secrets plan"
+        )
+    if request.planned_by is not None and file_digest(request.plan) not in request.planned_by:
+        by = "another plan; give that one" if request.planned_by else "no plan; leave --plan out"
+        raise InputFault(f"{request.plan} is not what the model was trained by: its training report names {by}")
+    return plan
+
+
+def _broken(request: SecretRequest, digest: str, manifest: Manifest | None) -> str:
+    """Why no bound can be tested, or nothing."""
+    if request.trained_on is not None and digest not in request.trained_on:
+        return f"the model's training report names other data than {request.data.name}"
+    if manifest is None:
+        return ""
+    held = conditions(manifest, commitment=request.commitment, trained_on=request.trained_on)
+    return "; ".join(each.statement for each in violated(held))
+
+
+def _omissions(left: Sequence[tuple[str, str]]) -> tuple[Omission, ...]:
+    return tuple(
+        Omission(what=f"{count} {'secret' if count == 1 else 'secrets'} of kind {kind}", reason=reason)
+        for (kind, reason), count in sorted(Counter(left).items())
+    )
+
+
+def _arrays(found: SecretAttackResult) -> dict[str, NDArray[Any]]:
+    """One entry a secret that was attacked, named by its place in the book; no value."""
+    arrays: dict[str, NDArray[Any]] = {
+        "position": np.array([each.target.position for each in found.problems], dtype=np.int64),
+        "control": found.control,
+        "designed": found.designed,
+        "candidates": found.after.ranks.count,
+        "rank": found.after.ranks.rank,
+        "loss": found.after.loss,
+        "completion": found.after.completion,
+        "logp": found.after.logp,
+        "bound": evidences.bounds_of(found),
+    }
+    if found.before is not None and found.calibrated is not None:
+        arrays |= {
+            "rank_before": found.before.ranks.rank,
+            "rank_calibrated": found.calibrated.rank,
+            "loss_before": found.before.loss,
+            "completion_before": found.before.completion,
+            "logp_before": found.before.logp,
+        }
+    return {f"secret.{name}": array for name, array in arrays.items()}

@@ -1,0 +1,142 @@
+"""The least noise for a target: secant steps on a coarse privacy loss distribution, then a fine one has the last word.
+
+The multiplier returned never has an epsilon above the target by the fine, pessimistic distribution, which is checked
+for both orders of the neighbours after everything else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from privctl.accounting import gaussian
+from privctl.accounting.ledger import COARSE, FINE, epsilon_bound, gaussian_shift, order_epsilons
+from privctl.accounting.published import clt_noise_multiplier
+from privctl.domain.checks import fraction, positive
+from privctl.domain.events import Ledger, SampledGaussian
+
+#: Noise multipliers between which an answer is sought.
+LEAST, MOST = 1e-3, 1e9
+
+#: How far above the least possible the answer may be, relatively, beside what the grid costs.
+_TOLERANCE = 2e-5
+
+
+def noise_multiplier_for(epsilon: float, delta: float, ledger_of: Callable[[float], Ledger]) -> float:
+    """The least noise multiplier at which ``ledger_of(noise_multiplier)`` meets (epsilon, delta).
+
+    ``ledger_of`` must lose no privacy when its argument rises. Raises ValueError where the target is met by almost no
+    noise (below ``LEAST``) or by none at all (above ``MOST``).
+
+    Example: sampling rate 0.01, 1000 steps, epsilon 1 and delta 1e-5 give 1.41463.
+    """
+    positive("epsilon", epsilon)
+    fraction("delta", delta)
+    exact = _without_sampling(epsilon, delta, ledger_of)
+    if exact is not None:
+        return _within(exact, epsilon, delta)
+    search = _LogBracket(epsilon, delta, ledger_of)
+    coarse = search.root(_guess(epsilon, delta, ledger_of(1.0)), COARSE, 20 * _TOLERANCE)
+    found = search.root(coarse, FINE, _TOLERANCE)
+    step = _TOLERANCE
+    while found < MOST and epsilon_bound(ledger_of(found), delta) > epsilon:
+        # The other order binds here; rare, and a little more noise settles it.
+        found, step = found * (1 + step), 2 * step
+    return _within(found, epsilon, delta)
+
+
+def _without_sampling(epsilon: float, delta: float, ledger_of: Callable[[float], Ledger]) -> float | None:
+    """The answer where the ledger is one Gaussian whose shift falls as 1 / noise; None elsewhere."""
+    shift, halved = (gaussian_shift(ledger_of(noise)) for noise in (1.0, 2.0))
+    if shift is None or halved is None or not math.isclose(shift, 2 * halved, rel_tol=1e-12):
+        return None
+    noise = shift * gaussian.noise_multiplier_for(epsilon, delta)
+    while noise > 0 and epsilon_bound(ledger_of(noise), delta) > epsilon:
+        noise = math.nextafter(noise, math.inf)
+    return noise
+
+
+class _LogBracket:
+    """Root finding for log epsilon(noise) - log target over log noise, falling, with a bracket that always holds."""
+
+    def __init__(self, epsilon: float, delta: float, ledger_of: Callable[[float], Ledger]) -> None:
+        self._target, self._delta, self._ledger_of = epsilon, delta, ledger_of
+        self._order: int | None = None
+
+    def root(self, start: float, precision: float, tolerance: float) -> float:
+        """A multiplier that meets the target by this precision, at most ``tolerance`` above one that does not."""
+        x = math.log(start)
+        low, high = math.log(LEAST), math.log(MOST)  # assumed above and at most the target
+        seen: list[tuple[float, float]] = []
+        stride = 0.5 if precision > FINE else 10 * tolerance
+        for _ in range(200):
+            value = self._excess(math.exp(x), precision)
+            seen.append((x, value))
+            low, high = (x, high) if value > 0 else (low, x)
+            if high - low <= tolerance:
+                break
+            if abs(value) < 1e-15 and value <= 0:
+                break
+            x = self._next(seen, low, high, stride, tolerance)
+            stride *= 4 if len(seen) > 1 else 1
+        return math.exp(high)
+
+    def _next(self, seen: list[tuple[float, float]], low: float, high: float, stride: float, tolerance: float) -> float:
+        """The secant's point moved a little to the far side, so that the bracket closes from both ends."""
+        x, value = seen[-1]
+        guess = math.nan
+        if len(seen) > 1 and math.isfinite(value):
+            x0, value0 = seen[-2]
+            if math.isfinite(value0) and value0 != value:
+                guess = x - value * (x - x0) / (value - value0)
+                guess += math.copysign(0.3 * tolerance, value)
+        elif math.isfinite(value):
+            guess = x + max(-stride, min(stride, 0.5 * value)) + math.copysign(0.3 * tolerance, value)
+        bracketed = low > math.log(LEAST) and high < math.log(MOST)
+        if low < guess < high and (bracketed or abs(guess - x) < 4):
+            return guess
+        if bracketed:
+            return (low + high) / 2
+        return min(x + stride, (x + high) / 2) if value > 0 else max(x - stride, (x + low) / 2)
+
+    def _excess(self, noise: float, precision: float) -> float:
+        """Log epsilon - log target; infinite where epsilon is, -infinite where it is 0."""
+        ledger = self._ledger_of(noise)
+        shift = gaussian_shift(ledger)
+        if shift is not None:
+            found = gaussian.epsilon_at(self._delta, shift) if shift else 0.0
+        else:
+            found = self._epsilon(ledger, precision)
+        if found == 0:
+            return -math.inf
+        return math.log(found) - math.log(self._target)
+
+    def _epsilon(self, ledger: Ledger, precision: float) -> float:
+        """Epsilon in the order that was worse at the first look, since it stays so."""
+        values = order_epsilons(ledger, self._delta, precision=precision, order=self._order)
+        if self._order is None:
+            self._order = values.index(max(values))
+        return max(values)
+
+
+def _guess(epsilon: float, delta: float, ledger: Ledger) -> float:
+    """A first multiplier, from the central limit theorem of the event that costs most; guides only."""
+    guesses = [1.0]
+    for event in ledger.events:
+        if isinstance(event, SampledGaussian) and 0 < event.sample_rate < 1:
+            try:
+                guesses.append(clt_noise_multiplier(epsilon, event.sample_rate, event.steps, delta))
+            except (ValueError, OverflowError):
+                continue
+    return min(max(max(guesses[1:], default=1.0), 10 * LEAST), MOST / 10)
+
+
+def _within(noise: float, epsilon: float, delta: float) -> float:
+    if noise <= LEAST * (1 + 1e-3):
+        raise ValueError(
+            f"epsilon {epsilon} at delta {delta} is met with a noise multiplier below {LEAST}: hardly any noise is "
+            "needed for so much, or almost no record takes part; ask for a smaller epsilon or delta"
+        )
+    if noise >= MOST * (1 - 1e-3):
+        raise ValueError(f"no noise multiplier up to {MOST:g} meets epsilon {epsilon} at delta {delta}")
+    return noise

@@ -1,0 +1,99 @@
+"""Pixels as a model takes them, and the file that says how."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from privctl.domain.errors import InputFault
+from privctl.reports.codec import parse_json
+from privctl.storage.atomic import write_bytes
+from privctl.storage.reader import read_text
+
+FILE_NAME = "preprocessor_config.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFacts:
+    """What a model wants of its images: ``size`` (height, width) or None for any, and the scaling of bytes.
+
+    A byte b becomes (b ``factor`` - mean) / std, with one mean and one deviation a channel. They come from the model or
+    are fixed; measured on private images they would be a release of their own.
+    """
+
+    channels: int
+    size: tuple[int, int] | None
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    factor: float = 1 / 255
+
+    def scaled(self, pixels: Tensor) -> Tensor:
+        """Images (n, channels, height, width) float32: bytes (n, height, width, channels) scaled, floats as is."""
+        if pixels.dtype != torch.uint8:
+            return pixels
+        shape = (1, self.channels, 1, 1)
+        mean = torch.tensor(self.mean, device=pixels.device).view(shape)
+        std = torch.tensor(self.std, device=pixels.device).view(shape)
+        return (pixels.permute(0, 3, 1, 2).float() * self.factor - mean) / std
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write ``preprocessor_config.json``, which transformers reads too; named as its own method is."""
+        content: dict[str, Any] = {
+            "image_processor_type": "ViTImageProcessor",
+            "do_rescale": True,
+            "rescale_factor": self.factor,
+            "do_normalize": True,
+            "image_mean": list(self.mean),
+            "image_std": list(self.std),
+            "do_resize": self.size is not None,
+        }
+        if self.size is not None:
+            content |= {"size": {"height": self.size[0], "width": self.size[1]}, "resample": 2}
+        write_bytes(Path(folder) / FILE_NAME, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
+
+
+def image_facts(folder: Path, config: Any) -> ImageFacts:
+    """What the model in ``folder`` wants; without a ``preprocessor_config.json``, bytes become -1 to 1.
+
+    Raises InputFault for a file with other than finite numbers, one a channel.
+    """
+    channels = int(getattr(config, "num_channels", 3))
+    path = folder / FILE_NAME
+    data = parse_json(read_text(path), str(path)) if path.is_file() else {}
+    if not isinstance(data, dict):
+        raise InputFault(f"{path} is no JSON object; copy the original model's")
+    normalised = data.get("do_normalize", True) is not False
+    default = [0.5] * channels
+    mean = (
+        _numbers(data.get("image_mean") or default, "image_mean", channels, path) if normalised else (0.0,) * channels
+    )
+    std = _numbers(data.get("image_std") or default, "image_std", channels, path) if normalised else (1.0,) * channels
+    rescaled = data.get("do_rescale", True) is not False
+    (factor,) = _numbers([data.get("rescale_factor", 1 / 255)], "rescale_factor", 1, path) if rescaled else (1.0,)
+    if min(std) <= 0 or factor <= 0:
+        raise InputFault(f"{path} scales by a number that is not positive; copy the original model's")
+    return ImageFacts(channels=channels, size=_size(config), mean=mean, std=std, factor=factor)
+
+
+def _numbers(values: Any, name: str, count: int, path: Path) -> tuple[float, ...]:
+    sound = isinstance(values, list) and all(
+        isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in values
+    )
+    if not sound or len(values) != count:
+        raise InputFault(f"{path} has {values!r} as {name!r}; expected {count} finite numbers")
+    return tuple(float(v) for v in values)
+
+
+def _size(config: Any) -> tuple[int, int] | None:
+    size = getattr(config, "image_size", None)
+    if isinstance(size, int):
+        return size, size
+    if isinstance(size, (list, tuple)) and len(size) == 2:
+        return int(size[0]), int(size[1])
+    return None

@@ -1,0 +1,244 @@
+"""Texts as token sequences that a model can take: special tokens, the context's limit, which tokens count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privctl.data.texts import TextRecord
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.models.language import hushed
+from privctl.models.tasks.units import Units, content_key
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Records tokenised at once.
+_CHUNK = 1024
+
+
+class Long(StrEnum):
+    """What becomes of a text that is longer than the model can read.
+
+    ``SPLIT`` cuts it into pieces that are examples of one unit, of which a step sees one (see ``Units``): a record
+    weighs no more for being long, and the unit of privacy stays the whole record.
+    """
+
+    REFUSE = "refuse"
+    TRUNCATE = "truncate"
+    SPLIT = "split"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFacts:
+    """What there is to know of a model before it is given text.
+
+    ``context`` is the most tokens it reads (None: no limit known), token ids are below ``vocabulary``, ``pad`` is the
+    id that fills rows.
+    """
+
+    tokenizer: Any
+    context: int | None
+    vocabulary: int
+    pad: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOptions:
+    """How texts become examples.
+
+    ``max_length`` (tokens) may lower the context. For causal models only: ``end`` appends the end-of-text token where
+    the tokenizer has one, and ``response_only`` lets only a response's tokens count.
+    """
+
+    long: Long = Long.REFUSE
+    max_length: int | None = None
+    end: bool = True
+    response_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """One example: ``ids`` (length,) int32, and ``counted`` (length,) bool.
+
+    Counted are the tokens that a causal model predicts, or that a masked one may be asked for. ``record`` is the
+    position of its record, ``key`` the number of its content.
+    """
+
+    ids: NDArray[np.int32]
+    counted: NDArray[np.bool_]
+    record: int
+    key: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """Encoded records with their units; ``shortened`` records were truncated."""
+
+    examples: tuple[Encoded, ...]
+    units: Units
+    shortened: int
+
+    def length(self, example: int) -> int:
+        """Tokens of an example."""
+        return len(self.examples[example].ids)
+
+
+def length_limit(facts: TextFacts, options: TextOptions) -> int | None:
+    """The most tokens of an example. Raises UsageFault for a ``max_length`` below 4 or beyond the context."""
+    if options.max_length is None:
+        return facts.context
+    if options.max_length < 4:
+        raise UsageFault(f"--max-length is {options.max_length}; it must be at least 4 tokens")
+    if facts.context is not None and options.max_length > facts.context:
+        raise UsageFault(f"--max-length is {options.max_length}, but the model reads at most {facts.context} tokens")
+    return options.max_length
+
+
+def encode_causal(records: Sequence[TextRecord], facts: TextFacts, options: TextOptions) -> Corpus:
+    """Examples for a model that predicts the next token.
+
+    Every token but the first counts; pieces of a split text overlap by one token, so each still counts once. Raises
+    InputFault, naming the record, for a text that is too long (unless ``options.long`` allows it) or too short.
+    """
+    _check_tokenizer(facts, options.response_only)
+    limit = length_limit(facts, options)
+    examples, shortened = [], 0
+    eos = facts.tokenizer.eos_token_id if options.end else None
+    for index, record, found in _tokenised(records, facts, return_offsets_mapping=options.response_only):
+        ids, counted = list(found["input_ids"]), [True] * len(found["input_ids"])
+        if options.response_only:
+            counted = [end > record.start for _, end in found["offset_mapping"]]
+            if ids and ids[-1] == facts.tokenizer.eos_token_id:
+                counted[-1] = True  # a template's end-of-text token has no place in the text
+        if eos is not None and (not ids or ids[-1] != eos):
+            ids, counted = [*ids, eos], [*counted, True]
+        if limit is not None and len(ids) > limit:
+            _allow(options.long, record, len(ids), limit)
+            shortened += options.long is Long.TRUNCATE
+        pieces = _pieces(len(ids), limit, options.long)
+        made = [_encoded(ids[piece], counted[piece], index) for piece in pieces]
+        for example in made:
+            example.counted[:1] = False  # nothing comes before it in its piece
+        examples += _useful(made, record, "to predict")
+    return _corpus(examples, records, shortened)
+
+
+def encode_masked(records: Sequence[TextRecord], facts: TextFacts, options: TextOptions) -> Corpus:
+    """Examples for a model that fills in tokens: all but special ones count. Raises as ``encode_causal`` does."""
+    return _encode_whole(records, facts, options, "to hide")
+
+
+def encode_classified(records: Sequence[TextRecord], facts: TextFacts, options: TextOptions) -> Corpus:
+    """Examples for a classifier. Raises as ``encode_causal`` does, and UsageFault for ``Long.SPLIT``."""
+    if options.long is Long.SPLIT:
+        raise UsageFault("--long split would give pieces of a text its label; choose truncate to classify long texts")
+    return _encode_whole(records, facts, options, "to classify", share=1)
+
+
+def _encode_whole(
+    records: Sequence[TextRecord], facts: TextFacts, options: TextOptions, purpose: str, share: int | None = None
+) -> Corpus:
+    _check_tokenizer(facts, options.long is Long.SPLIT)
+    limit = length_limit(facts, options)
+    examples, shortened = [], 0
+    cut = limit is not None and options.long is not Long.REFUSE
+    settings: dict[str, Any] = {"return_special_tokens_mask": True}
+    for index, record, found in _tokenised(records, facts, **settings):
+        pieces = [(found["input_ids"], found["special_tokens_mask"])]
+        if limit is not None and len(found["input_ids"]) > limit:
+            _allow(options.long, record, len(found["input_ids"]), limit)
+        if cut and len(found["input_ids"]) > (limit or 0):
+            pieces = list(_cut(record.text, facts, limit or 0, options.long))
+            shortened += options.long is Long.TRUNCATE
+        made = [_encoded(ids, [not special for special in specials], index) for ids, specials in pieces]
+        examples += _useful(made, record, purpose)
+    return _corpus(examples, records, shortened, share)
+
+
+def _cut(text: str, facts: TextFacts, limit: int, long: Long) -> Iterator[tuple[list[int], list[int]]]:
+    """A text's pieces, each with special tokens of its own, as (ids, special tokens mask)."""
+    with hushed():
+        found = facts.tokenizer(
+            text,
+            truncation=True,
+            max_length=limit,
+            return_overflowing_tokens=long is Long.SPLIT,
+            return_special_tokens_mask=True,
+        )
+    if long is Long.SPLIT:
+        yield from zip(found["input_ids"], found["special_tokens_mask"], strict=True)
+    else:
+        yield found["input_ids"], found["special_tokens_mask"]
+
+
+def _tokenised(
+    records: Sequence[TextRecord], facts: TextFacts, **settings: Any
+) -> Iterator[tuple[int, TextRecord, dict[str, Any]]]:
+    """Each record with its number and what the tokenizer says of it, uncut."""
+    for start in range(0, len(records), _CHUNK):
+        chunk = records[start : start + _CHUNK]
+        with hushed():
+            found = facts.tokenizer([record.text for record in chunk], truncation=False, **settings)
+        for i, record in enumerate(chunk):
+            row = {name: values[i] for name, values in found.items()}
+            if row["input_ids"] and not 0 <= max(row["input_ids"]) < facts.vocabulary:
+                raise InputFault(
+                    f"{record.where} has the token id {max(row['input_ids'])}, and the model knows ids below "
+                    f"{facts.vocabulary}; use the model's own tokenizer"
+                )
+            yield start + i, record, row
+
+
+def _check_tokenizer(facts: TextFacts, needed: bool) -> None:
+    if needed and not facts.tokenizer.is_fast:
+        raise UsageFault(
+            "the model's tokenizer does not say where its tokens come from, as --response-only and --long split need; "
+            "give a model with a tokenizer.json"
+        )
+
+
+def _allow(long: Long, record: TextRecord, length: int, limit: int) -> None:
+    if long is Long.REFUSE:
+        raise InputFault(
+            f"{record.where} has {length} tokens where the limit is {limit}; give --long truncate or --long split, or "
+            "shorten it"
+        )
+
+
+def _pieces(length: int, limit: int | None, long: Long) -> list[slice]:
+    if limit is None or length <= limit:
+        return [slice(0, length)]
+    if long is Long.TRUNCATE:
+        return [slice(0, limit)]
+    return [slice(start, start + limit) for start in range(0, length - 1, limit - 1)]
+
+
+def _encoded(ids: Sequence[int], counted: Sequence[bool], record: int) -> Encoded:
+    array = np.asarray(ids, np.int32)
+    flags = np.asarray(counted, np.bool_)
+    return Encoded(ids=array, counted=flags, record=record, key=content_key(array.tobytes(), flags.tobytes()))
+
+
+def _useful(made: Sequence[Encoded], record: TextRecord, purpose: str) -> list[Encoded]:
+    """Those with a token that counts. Raises InputFault where there is none."""
+    kept = [example for example in made if example.counted.any()]
+    if not kept:
+        length = sum(len(example.ids) for example in made)
+        raise InputFault(f"{record.where} has no token {purpose} ({length} tokens in all); lengthen or remove it")
+    return kept
+
+
+def _corpus(
+    examples: Sequence[Encoded], records: Sequence[TextRecord], shortened: int, share: int | None = None
+) -> Corpus:
+    if not examples:
+        raise InputFault("there are no records to train on; give at least one")
+    owners = [unit if (unit := records[e.record].unit) is not None else e.record for e in examples]
+    shares = [share or int(e.counted.sum()) for e in examples]
+    units = Units(owners, shares, [e.key for e in examples])
+    return Corpus(examples=tuple(examples), units=units, shortened=shortened)

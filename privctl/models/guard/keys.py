@@ -1,0 +1,122 @@
+"""Keys of a model's JSON files that make a loader run code, fetch, compile, or read weights from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from privctl.domain.errors import InputFault
+from privctl.reports.codec import parse_json, shown
+from privctl.storage.reader import read_named_text
+
+#: Bytes of a JSON file that is no tokenizer; ImageNet-21k's 21,843 labels, twice, take 1.4 MB.
+LARGEST_CONFIG = 16 << 20
+#: The attention and expert code that comes with transformers; other names are looked up in a hub.
+OWN_CODE = frozenset({"eager", "sdpa", "grouped_mm", "batched_mm"})
+#: An epsilon of a normalisation beyond this replaces what it is to steady; published models have 1e-3 at most.
+LARGEST_EPS = 0.1
+
+_Refusal = Callable[[Any], bool]
+
+
+def _given(value: Any) -> bool:
+    return value not in (None, False, "", {}, [])
+
+
+def _foreign(value: Any) -> bool:
+    return isinstance(value, str) and value not in OWN_CODE
+
+
+def _path(value: Any) -> bool:
+    return value is not None and not (isinstance(value, str) and Path(value).name == value)
+
+
+_WEIGHTS = "it makes a loader take weights from a place that no digest covers"
+_CODE = "it makes a loader import or download code"
+_COMPILE = "it makes a loader compile code"
+_FILES = "it makes a loader read another file than the one beside the weights"
+
+#: Key -> (which values are refused, why). What is named here is refused wherever it stands, below other keys too.
+REFUSED: dict[str, tuple[_Refusal, str]] = {
+    "transformers_weights": (_given, _WEIGHTS),
+    "use_pretrained_backbone": (_given, _WEIGHTS),
+    "pretrained_backbone": (_given, _WEIGHTS),
+    "pretrained": (_given, _WEIGHTS),
+    "base_model_name_or_path": (_given, _WEIGHTS),
+    "gguf_file": (_given, _WEIGHTS),
+    "attn_implementation": (_foreign, _CODE),
+    "_attn_implementation": (_foreign, _CODE),
+    "_attn_implementation_internal": (_foreign, _CODE),
+    "experts_implementation": (_foreign, _CODE),
+    "_experts_implementation": (_foreign, _CODE),
+    "_experts_implementation_internal": (_foreign, _CODE),
+    "use_kernels": (_given, _CODE),
+    "kernel_config": (_given, _CODE),
+    "fusion_config": (_given, _CODE),
+    "custom_generate": (_given, _CODE),
+    "trust_remote_code": (_given, _CODE),
+    "use_timm_backbone": (_given, _CODE),
+    "quantization_config": (_given, f"{_CODE} for quantized weights"),
+    "compression_config": (_given, f"{_CODE} for quantized weights"),
+    "torch_compile": (_given, _COMPILE),
+    "compile": (_given, _COMPILE),
+    "compile_config": (_given, _COMPILE),
+    "cache_config": (_given, _CODE),
+    "configuration_files": (_given, _FILES),
+    "config_file": (_given, _FILES),
+    "vocab_file": (_path, _FILES),
+    "merges_file": (_path, _FILES),
+    "tokenizer_file": (_path, _FILES),
+    "spm_file": (_path, _FILES),
+    "sp_model_file": (_path, _FILES),
+}
+#: Keys that name code which is not run: the classes of transformers are taken instead, so they are left out.
+STRIPPED = ("auto_map", "custom_pipelines")
+_EPS = ("_eps", "_epsilon")
+_NOT_A_NORM = ("adam_epsilon",)
+
+
+def read_object(path: Path, largest: int = LARGEST_CONFIG) -> dict[str, Any]:
+    """The JSON object in a file of at most ``largest`` bytes; raises InputFault for anything else."""
+    size = path.stat().st_size
+    if size > largest:
+        raise InputFault(f"{path} has {size} bytes, and {largest} is the most that is read; give the model's own file")
+    data = parse_json(read_named_text(path), str(path))
+    if not isinstance(data, dict):
+        raise InputFault(f"{path} is not a JSON object; give the model's own file")
+    return data
+
+
+def check_keys(data: Any, path: Path) -> None:
+    """Raise InputFault for the first key in ``data``, read from ``path``, that is refused."""
+    for key, value in _pairs(data):
+        test, why = REFUSED.get(key, (None, ""))
+        if test is not None and any(test(each) for each in _leaves(value)):
+            raise InputFault(f"{path} has {key} {shown(value)}, and {why}; remove the key, or use another model")
+        normal = key == "eps" or (key.endswith(_EPS) and key not in _NOT_A_NORM)
+        if normal and isinstance(value, int | float) and not 0 <= value <= LARGEST_EPS:
+            raise InputFault(
+                f"{path} has {key} {value:g}, which leaves little of what the weights compute; expected 0 to "
+                f"{LARGEST_EPS:g}, as the model was trained with"
+            )
+
+
+def _pairs(data: Any) -> Iterator[tuple[str, Any]]:
+    """Every key with its value, at any depth."""
+    waiting = [data]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield from value.items()
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """A value, or where it is an object (one entry for each part of a model) the entries."""
+    if isinstance(value, dict) and value:
+        yield from value.values()
+    else:
+        yield value

@@ -1,0 +1,70 @@
+"""A model's folder as a loader may see it: the configuration and the weights that were opened, and no other file."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from privctl.domain.errors import InputFault
+from privctl.models.guard.keys import STRIPPED, check_keys, read_object
+from privctl.models.guard.sizes import check_built, check_counts, on_meta
+from privctl.storage.folder import strays_of
+from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, Checkpoint
+
+_CONFIG, _GENERATION = "config.json", "generation_config.json"
+
+
+def checked_config(folder: Path) -> dict[str, Any]:
+    """The configuration in ``folder`` as JSON has it; raises InputFault where it, or that of generation, is refused."""
+    data = read_object(folder / _CONFIG)
+    check_keys(data, folder / _CONFIG)
+    check_counts(data, folder / _CONFIG, None)
+    if (folder / _GENERATION).is_file():
+        check_keys(read_object(folder / _GENERATION), folder / _GENERATION)
+    return data
+
+
+def strip(config: Any) -> None:
+    """Take out of a loaded configuration what names code."""
+    for name in STRIPPED:
+        if hasattr(config, name):
+            delattr(config, name)
+
+
+def check_size(auto: Any, config: Any, folder: Path, checkpoint: Checkpoint | None) -> None:
+    """Raise InputFault where the network of ``config`` would be larger than the weights in ``checkpoint``.
+
+    ``auto`` is transformers' class that builds it, here on the meta device. None are random weights.
+    """
+    path = folder / _CONFIG
+    tensors = None if checkpoint is None else [info for _, info in checkpoint.tensors()]
+    check_counts(read_object(path), path, tensors)
+    check_built(on_meta(auto, config), path, tensors)
+
+
+def check_alone(checkpoint: Checkpoint) -> None:
+    """Raise InputFault where the folder holds weights, or adapters, that ``checkpoint`` has no part of."""
+    strays = [path.relative_to(checkpoint.root).as_posix() for path in strays_of(checkpoint)]
+    if strays:
+        more = f" and {len(strays) - 3} more" if len(strays) > 3 else ""
+        raise InputFault(
+            f"{checkpoint.root} also holds weights that are not part of the model: {', '.join(strays[:3])}{more}; a "
+            "loader may take those instead, or add them, so move them to another folder"
+        )
+
+
+@contextmanager
+def as_folder(checkpoint: Checkpoint, folder: Path) -> Iterator[Path]:
+    """A folder of links to the weights in ``checkpoint`` and the configuration in ``folder``, and to nothing else."""
+    with tempfile.TemporaryDirectory(prefix="privctl-") as scratch:
+        place = Path(scratch)
+        linked = {file.path.name if checkpoint.is_directory else SINGLE_NAME: file.path for file in checkpoint.files}
+        if checkpoint.is_directory and (checkpoint.root / INDEX_NAME).is_file():
+            linked[INDEX_NAME] = checkpoint.root / INDEX_NAME
+        linked |= {name: folder / name for name in (_CONFIG, _GENERATION) if (folder / name).is_file()}
+        for name, path in linked.items():
+            (place / name).symlink_to(path.absolute())
+        yield place

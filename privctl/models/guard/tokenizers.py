@@ -1,0 +1,128 @@
+"""Bounds on a tokenizer's files, looked at before they are loaded: small files can ask for memory without end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from privctl.domain.errors import InputFault
+from privctl.models.guard.keys import LARGEST_CONFIG, check_keys, read_object
+from privctl.storage.reader import LARGEST_TEXT
+
+#: Bytes of tokenizer.json, and of any other file of a vocabulary; the largest published ones have 35 MB.
+LARGEST_TOKENIZER = 128 << 20
+#: Entries of a vocabulary; the largest published ones have 300,000.
+MOST_TOKENS = 2_000_000
+#: Tokens added to the vocabulary, and characters of one: the matcher of all of them is built at once.
+MOST_ADDED, LONGEST_ADDED = 50_000, 1024
+#: Characters of all added tokens together.
+MOST_ADDED_CHARACTERS = 1 << 20
+#: Characters of one pattern, and how far replacements may lengthen a text, one after the other.
+LONGEST_PATTERN, LARGEST_GROWTH = 1 << 14, 64
+#: Tokens that are put around every text, and to which every text is filled up.
+MOST_FRAME, LONGEST_PADDING = 64, 1 << 20
+
+_JSON = "tokenizer.json"
+_CONFIGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_VOCABULARIES = ("vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+
+
+def check_tokenizer(folder: Path) -> None:
+    """Raise InputFault for a tokenizer in ``folder`` that is too large, or that reads or runs what is not beside it."""
+    for name in _VOCABULARIES:
+        _bound(folder / name, LARGEST_TOKENIZER)
+    for name in _CONFIGS:
+        if (folder / name).is_file():
+            data = read_object(folder / name, LARGEST_CONFIG)
+            check_keys(data, folder / name)
+            decoder = data.get("added_tokens_decoder", {})
+            added = data if name == "added_tokens.json" else decoder if isinstance(decoder, dict) else {}
+            tokens = [v.get("content", "") if isinstance(v, dict) else k for k, v in added.items()]
+            _check_added(folder / name, tokens)
+    if (folder / _JSON).is_file():
+        path = folder / _JSON
+        _check_json(read_object(path, min(LARGEST_TOKENIZER, LARGEST_TEXT)), path)
+
+
+def _bound(path: Path, largest: int) -> None:
+    if path.is_file() and path.stat().st_size > largest:
+        raise InputFault(f"{path} has {path.stat().st_size} bytes, and {largest} is the most that is read")
+
+
+def _check_json(data: dict[str, Any], path: Path) -> None:
+    added = data.get("added_tokens")
+    entries = added if isinstance(added, list) else []
+    _check_added(path, [each.get("content", "") for each in entries if isinstance(each, dict)])
+    model = data.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocabulary, dict | list) and len(vocabulary) > MOST_TOKENS:
+        raise InputFault(f"{path} has a vocabulary of {len(vocabulary)} tokens, and {MOST_TOKENS} is the most")
+    _check_padding(data.get("padding"), path)
+    growth, frame = 1.0, 0
+    for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        for step in _steps(data.get(part)):
+            _check_patterns(step, path)
+            growth *= _growth(step) if part != "decoder" else 1.0
+            frame = max(frame, *(len(step[name]) for name in ("single", "pair") if isinstance(step.get(name), list)), 0)
+    if growth > LARGEST_GROWTH:
+        raise InputFault(
+            f"{path} replaces and prepends so that a text may grow by a factor of {growth:.3g}, and "
+            f"{LARGEST_GROWTH} is the most; give the model's own tokenizer"
+        )
+    if frame > MOST_FRAME:
+        raise InputFault(f"{path} puts {frame} tokens around every text, and {MOST_FRAME} is the most")
+
+
+def _check_added(path: Path, tokens: list[Any]) -> None:
+    lengths = [len(token) for token in tokens if isinstance(token, str)]
+    if len(tokens) > MOST_ADDED:
+        raise InputFault(f"{path} adds {len(tokens)} tokens, and {MOST_ADDED} is the most; give the model's own")
+    if max(lengths, default=0) > LONGEST_ADDED or sum(lengths) > MOST_ADDED_CHARACTERS:
+        raise InputFault(
+            f"{path} adds tokens of up to {max(lengths)} characters, {sum(lengths)} in all; at most {LONGEST_ADDED} "
+            f"and {MOST_ADDED_CHARACTERS} are read: give the model's own"
+        )
+
+
+def _check_padding(padding: Any, path: Path) -> None:
+    if not isinstance(padding, dict):
+        return
+    strategy = padding.get("strategy")
+    fixed = strategy.get("Fixed") if isinstance(strategy, dict) else None
+    for length in (fixed, padding.get("pad_to_multiple_of")):
+        if isinstance(length, int) and length > LONGEST_PADDING:
+            raise InputFault(f"{path} fills every text up to {length} tokens, and {LONGEST_PADDING} is the most")
+
+
+def _steps(data: Any) -> Iterator[dict[str, Any]]:
+    """A part of a tokenizer with everything nested in it."""
+    waiting = [data]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield value
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+
+
+def _check_patterns(step: dict[str, Any], path: Path) -> None:
+    for value in (step.get("Regex"), step.get("String"), step.get("content"), step.get("prepend")):
+        if isinstance(value, str) and len(value) > LONGEST_PATTERN:
+            raise InputFault(f"{path} has a pattern of {len(value)} characters, and {LONGEST_PATTERN} is the most")
+
+
+def _growth(step: dict[str, Any]) -> float:
+    """How many times as long a text may become by one step, taken from one character."""
+    if step.get("type") == "Prepend":
+        return 1.0 + len(step.get("prepend") or "") / 1.0
+    if step.get("type") != "Replace":
+        return 1.0
+    pattern = step.get("pattern")
+    replaced = pattern.get("String") if isinstance(pattern, dict) else None
+    shortest = len(replaced) if isinstance(replaced, str) and replaced else 1
+    # a pattern may match between any two characters, where it may match nothing
+    between = 1.0 if not replaced else 0.0
+    return max(1.0, math.ceil(len(step.get("content") or "") / shortest) + between)

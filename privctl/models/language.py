@@ -1,0 +1,303 @@
+"""Models: architecture, weights and tokenizer, from files only; causal language models ready to be evaluated.
+
+Nothing is fetched, no code that comes with a model is run, and only safetensors is loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+# Read once, when huggingface_hub is imported: some tokenizer classes ask the hub even for a local folder.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
+from transformers.utils import logging as _logging
+
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.models.guard.loading import as_folder, check_alone, check_size, checked_config, strip
+from privctl.models.guard.tokenizers import check_tokenizer
+from privctl.models.guard.weights import check_loaded
+from privctl.storage.reader import Checkpoint, open_checkpoint
+
+#: transformers types some of what is used here loosely.
+_chatter: Any = _logging
+
+CONFIG_NAME = "config.json"
+#: Any one of these makes a folder hold a tokenizer.
+TOKENIZER_NAMES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+#: Everything a tokenizer is made of, for digests.
+TOKENIZER_FILES = (
+    *TOKENIZER_NAMES,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "merges.txt",
+)
+
+#: A tokenizer without a limit of its own says a number such as 10^30.
+_NO_LIMIT = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelClass:
+    """What a network is for: transformers' class that makes one, and how an error says what was expected."""
+
+    auto: Any
+    noun: str
+    advice: str
+
+
+CAUSAL = ModelClass(
+    auto=AutoModelForCausalLM, noun="a causal language model", advice="give one that predicts the next token"
+)
+MASKED = ModelClass(auto=AutoModelForMaskedLM, noun="a masked language model", advice="give one such as BERT")
+TEXT_CLASSIFIER = ModelClass(
+    auto=AutoModelForSequenceClassification, noun="a text classifier", advice="give one that reads text"
+)
+IMAGE_CLASSIFIER = ModelClass(
+    auto=AutoModelForImageClassification, noun="an image classifier", advice="give one such as ViT or ResNet"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorMismatch:
+    """Tensor names by which weights and architecture disagree.
+
+    ``mismatched`` have other shapes, ``missing`` are not among the weights, ``unexpected`` have no place.
+    """
+
+    mismatched: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageModel:
+    """A model ready to be evaluated; ``path`` is what the user named, ``folder`` holds configuration and tokenizer.
+
+    ``network`` and ``tokenizer`` are transformers' own objects; a network that takes images has no tokenizer.
+    """
+
+    path: Path
+    folder: Path
+    network: Any
+    tokenizer: Any
+    device: torch.device
+
+    @property
+    def context(self) -> int | None:
+        """The most tokens the model can see at once, where its configuration says."""
+        length = getattr(self.network.config, "max_position_embeddings", None)
+        return length if isinstance(length, int) and length > 0 else None
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the input embedding: token ids are below it."""
+        return int(self.network.get_input_embeddings().weight.shape[0])
+
+    @property
+    def dtype(self) -> str:
+        """The format the weights are held in, such as ``float32``."""
+        return str(self.network.dtype).removeprefix("torch.")
+
+
+def load_model(
+    path: Path, *, folder: Path | None = None, device: str | None = None, kind: ModelClass = CAUSAL
+) -> LanguageModel:
+    """Load the model at ``path``: a Hugging Face directory, or a ``.safetensors`` file beside its config and tokenizer.
+
+    ``kind`` is what it must be for. ``folder`` names another place for configuration and tokenizer. ``device`` None is
+    CUDA where there is one, else the CPU. Weights are float32 on a CPU, and in the checkpoint's own format elsewhere.
+    Raises InputFault for what is missing, unsupported or disagrees; UsageFault for a device that is not there.
+    """
+    target = choose_device(device)
+    with open_checkpoint(path) as checkpoint, hushed():
+        check_alone(checkpoint)
+        folder = folder or checkpoint.folder
+        config = read_config(folder, path)
+        tokenizer = None if kind is IMAGE_CLASSIFIER else read_tokenizer(folder, path)
+        dtype: torch.dtype | str = torch.float32 if target.type == "cpu" else "auto"
+        network, misfits = read_network(checkpoint, folder, config, dtype, kind)
+    if kind is MASKED:
+        # pretraining leaves other heads beside the one in question
+        misfits = replace(misfits, unexpected=tuple(n for n in misfits.unexpected if of_body(network, n)))
+    refuse(checkpoint.root, misfits)
+    network.eval().requires_grad_(False)
+    return LanguageModel(path=path, folder=folder, network=network.to(target), tokenizer=tokenizer, device=target)
+
+
+def context_of(network: Any, tokenizer: Any) -> int | None:
+    """The most tokens the model reads: its configuration, its table of positions and its tokenizer must all agree."""
+    limits = [getattr(network.config, "max_position_embeddings", None), tokenizer.model_max_length]
+    for name, module in network.named_modules():
+        # RoBERTa and its kin count positions from padding_idx + 1
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            limits.append(module.num_embeddings - module.padding_idx - 1)
+    known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT]
+    return min(known, default=None)
+
+
+def pad_of(network: Any, tokenizer: Any) -> int:
+    """The id that fills rows up."""
+    vocabulary = int(network.get_input_embeddings().weight.shape[0])
+    candidates = (network.config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return next(int(i) for i in candidates if isinstance(i, int) and 0 <= i < vocabulary)
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The device called ``name``; None is CUDA where available, else the CPU. Raises UsageFault for one not there."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise UsageFault(
+            f"--device {name} is not a device of this machine; use cpu, or cuda where PyTorch sees a GPU"
+        ) from None
+    if device.type == "meta":
+        raise UsageFault("--device meta holds no numbers; use cpu, or cuda where PyTorch sees a GPU")
+    return device
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Keep transformers' progress bars and warnings off the streams while the block runs."""
+    verbosity, bars = _chatter.get_verbosity(), _chatter.is_progress_bar_enabled()
+    _chatter.set_verbosity(logging.CRITICAL)
+    _chatter.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        _chatter.set_verbosity(verbosity)
+        if bars:
+            _chatter.enable_progress_bar()
+
+
+def read_config(folder: Path, path: Path) -> Any:
+    """The transformers configuration in ``folder``; ``path`` is what the user named.
+
+    Raises InputFault where there is none, one of an architecture that does not come with transformers, or one that
+    makes a loader do more than build a network.
+    """
+    if not path.exists():
+        raise InputFault(f"{path} does not exist; give a model's folder, or a .safetensors file")
+    if not (folder / CONFIG_NAME).is_file():
+        raise InputFault(
+            f"{path} has no {CONFIG_NAME} beside its weights; the architecture is read from it: copy the original's"
+        )
+    data = checked_config(folder)
+    if not isinstance(data.get("model_type"), str):
+        raise InputFault(f"{folder / CONFIG_NAME} names no model_type; give a Hugging Face model's own {CONFIG_NAME}")
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        strip(config)
+        return config
+    except (ValueError, KeyError):
+        raise InputFault(
+            f"{folder / CONFIG_NAME} has the model_type {data['model_type']!r}, which the installed transformers does "
+            "not know; only architectures that come with transformers are run"
+        ) from None
+    except Exception as error:
+        raise InputFault(f"{folder / CONFIG_NAME} is refused by transformers: {error}") from None
+
+
+def read_tokenizer(folder: Path, path: Path) -> Any:
+    """The transformers tokenizer in ``folder``; raises InputFault where there is none, or it cannot be loaded."""
+    if not any((folder / name).is_file() for name in TOKENIZER_NAMES):
+        raise InputFault(
+            f"{path} has no tokenizer beside its weights (such as {TOKENIZER_NAMES[0]}); copy the original model's"
+        )
+    check_tokenizer(folder)
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        # tokenizers reports a malformed file as a bare Exception
+        raise InputFault(
+            f"{folder} has a tokenizer that cannot be loaded: {error}; copy the original model's"
+        ) from None
+
+
+def read_network(
+    checkpoint: Checkpoint, folder: Path, config: Any, dtype: torch.dtype | str, kind: ModelClass
+) -> tuple[Any, TensorMismatch]:
+    """The network with the checkpoint's weights, and every tensor that did not fit: those were made up at random.
+
+    Raises InputFault for an architecture that is not of this ``kind``, for weights that cannot be read, and where the
+    loaded numbers are not the checkpoint's.
+    """
+    try:
+        check_size(kind.auto, config, folder, checkpoint)
+        with as_folder(checkpoint, folder) as whole:
+            network, info = kind.auto.from_pretrained(
+                whole,
+                config=config,
+                dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except ValueError as error:
+        if "Unrecognized configuration class" not in str(error):
+            raise InputFault(f"{checkpoint.root} cannot be loaded: {error}") from None
+        raise wrong_kind(checkpoint.root, config, kind) from None
+    except (RuntimeError, OSError, KeyError) as error:
+        raise InputFault(f"{checkpoint.root} cannot be loaded: {error}") from None
+    found = TensorMismatch(
+        mismatched=tuple(sorted(str(entry[0]) for entry in info.get("mismatched_keys", ()))),
+        missing=tuple(sorted(info["missing_keys"])),
+        unexpected=tuple(sorted(info["unexpected_keys"])),
+    )
+    check_loaded(network, checkpoint, found.unexpected, {*found.missing, *found.mismatched})
+    return network, found
+
+
+def wrong_kind(path: Path, config: Any, kind: ModelClass) -> InputFault:
+    """The error for an architecture that cannot be a network of this ``kind``."""
+    return InputFault(f"{path} is a {config.model_type} model, which is not {kind.noun}; {kind.advice}")
+
+
+def refuse(path: Path, misfits: TensorMismatch) -> None:
+    """Raise InputFault for weights that only partly fit: transformers has made up the rest at random."""
+    for names, fault in (
+        (misfits.mismatched, "has other shapes than its config.json describes for"),
+        (misfits.missing, "lacks"),
+        (misfits.unexpected, "holds tensors its config.json has no place for:"),
+    ):
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise InputFault(
+                f"{path} {fault} {', '.join(names[:3])}{more}; check that config.json belongs to these weights, and "
+                "give the folder where a model has several files"
+            )
+
+
+def of_body(network: Any, name: str) -> bool:
+    """Whether a tensor belongs to what all heads share; its name may lack the body's prefix in a headless checkpoint.
+
+    A pooler is counted to the head: masked language models have none.
+    """
+    prefix = network.base_model_prefix
+    first = name.removeprefix(f"{prefix}.").split(".")[0]
+    children = dict(getattr(network, prefix, network).named_children())
+    return first != "pooler" and (name.startswith(f"{prefix}.") or first in children)

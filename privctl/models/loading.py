@@ -1,0 +1,250 @@
+"""Models ready to be trained: a checkpoint's weights, or random ones where only the architecture is given."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from privctl.data.pixels import ImageFacts, image_facts
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.models.batch_norm import FROZEN, batch_norms, freeze
+from privctl.models.encoding import TextFacts
+from privctl.models.guard.loading import check_size
+from privctl.models.language import (
+    CAUSAL,
+    IMAGE_CLASSIFIER,
+    MASKED,
+    TEXT_CLASSIFIER,
+    ModelClass,
+    TensorMismatch,
+    context_of,
+    hushed,
+    of_body,
+    pad_of,
+    read_config,
+    read_network,
+    read_tokenizer,
+    refuse,
+    wrong_kind,
+)
+from privctl.models.tasks.base import TaskName
+from privctl.models.vocabulary import Vocabulary
+from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, open_checkpoint
+
+KINDS: dict[TaskName, ModelClass] = {
+    TaskName.CAUSAL_LM: CAUSAL,
+    TaskName.MASKED_LM: MASKED,
+    TaskName.TEXT_CLASSIFICATION: TEXT_CLASSIFIER,
+    TaskName.IMAGE_CLASSIFICATION: IMAGE_CLASSIFIER,
+}
+CLASSIFICATION = (TaskName.TEXT_CLASSIFICATION, TaskName.IMAGE_CLASSIFICATION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingModel:
+    """A network in float32 on the CPU whose every parameter requires a gradient, and what its data must be like.
+
+    ``text`` and ``tokenizer`` are there for tasks on text, ``images`` for those on images, ``labels`` for
+    classification, in the order of the network's outputs. ``tokenizer`` is what is saved, and encodes nothing: one that
+    does remembers whether it cut the last text, and would tell. ``fresh`` names tensors that were drawn at random from
+    ``seed`` though there is a checkpoint, ``dropped`` tensors of the checkpoint that the task has no use for,
+    ``frozen_norms`` layers of batch normalisation that keep their running statistics.
+    """
+
+    path: Path
+    task: TaskName
+    network: Any
+    initial_weights: Literal["checkpoint", "random"]
+    seed: int
+    text: TextFacts | None = None
+    tokenizer: Any = None
+    images: ImageFacts | None = None
+    labels: tuple[str, ...] | None = None
+    fresh: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    frozen_norms: tuple[str, ...] = ()
+    vocabulary_from_private_data: bool = False
+
+    @property
+    def companion(self) -> Any:
+        """What is saved beside the weights, by its ``save_pretrained``: the tokenizer, or the scaling of images."""
+        return self.images if self.text is None else self.tokenizer
+
+
+def load_for_training(
+    path: Path,
+    task: TaskName,
+    *,
+    labels: Sequence[str] | None = None,
+    from_scratch: bool = False,
+    seed: int = 0,
+    vocabulary: Vocabulary | None = None,
+    norm: str | None = None,
+    dropout: bool = False,
+) -> TrainingModel:
+    """The model at ``path`` (a Hugging Face directory, or a ``.safetensors`` file in one), ready for ``task``.
+
+    Random weights are drawn from ``seed`` with ``from_scratch``, and for a directory that has a config.json and no
+    weights; ``vocabulary`` may then stand in for a tokenizer. ``labels`` name a classifier's outputs in order, None
+    takes the model's own. A classification head that is missing, or of another size, is drawn anew. With ``norm``
+    "frozen" batch normalisation keeps the running statistics it came with (0 and 1 in random weights) and trains scales
+    and shifts; without, it is refused. ``dropout`` leaves it on.
+
+    Raises InputFault for what is missing, unsupported or disagrees; UsageFault for settings that contradict each other.
+    """
+    folder = path if path.is_dir() else path.parent
+    random = from_scratch or _without_weights(path)
+    _check_settings(task, labels, random, vocabulary, norm)
+    with hushed(), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        config = read_config(folder, path)
+        if getattr(config, "is_encoder_decoder", False):
+            raise InputFault(
+                f"{path} is an encoder-decoder model ({config.model_type}); none of the tasks trains those"
+            )
+        tokenizer = _tokenizer(folder, path, vocabulary) if task is not TaskName.IMAGE_CLASSIFICATION else None
+        _fit(config, labels, vocabulary)
+        if random:
+            network, misfits = _random_network(path, config, KINDS[task]), TensorMismatch()
+        else:
+            with open_checkpoint(path) as checkpoint:
+                network, misfits = read_network(checkpoint, folder, config, torch.float32, KINDS[task])
+            _check_misfits(path, task, network, misfits)
+            _check_numbers(path, network)
+    norms = _batch_norms(path, network, norm)
+    network.float().requires_grad_(True).train(dropout)
+    freeze(network, norms)
+    return TrainingModel(
+        path=path,
+        task=task,
+        network=network,
+        initial_weights="random" if random else "checkpoint",
+        seed=seed,
+        text=None if tokenizer is None else _text_facts(path, task, network, copy.deepcopy(tokenizer)),
+        tokenizer=tokenizer,
+        images=image_facts(folder, network.config) if tokenizer is None else None,
+        labels=_names(network.config) if task in CLASSIFICATION else None,
+        fresh=tuple(sorted({*misfits.missing, *misfits.mismatched})),
+        dropped=misfits.unexpected,
+        frozen_norms=norms,
+        vocabulary_from_private_data=vocabulary is not None and vocabulary.from_private_data,
+    )
+
+
+def known_labels(path: Path) -> tuple[str, ...] | None:
+    """The labels that the model at ``path`` names in its config.json; None where they are only numbered."""
+    folder = path if path.is_dir() else path.parent
+    with hushed():
+        names = _names(read_config(folder, path))
+    return None if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
+
+
+def _names(config: Any) -> tuple[str, ...]:
+    return tuple(str(name) for _, name in sorted((int(i), name) for i, name in config.id2label.items()))
+
+
+def _without_weights(path: Path) -> bool:
+    """Whether a folder holds an architecture only. One with pickles does not: they must be converted, not ignored."""
+    if not path.is_dir():
+        return False
+    weights = (SINGLE_NAME, INDEX_NAME)
+    return not any((path / name).exists() for name in weights) and not any(
+        next(path.glob(pattern), None) for pattern in ("*.bin", "*.pt", "*.pth", "*.safetensors")
+    )
+
+
+def _check_settings(
+    task: TaskName, labels: Sequence[str] | None, random: bool, vocabulary: Vocabulary | None, norm: str | None
+) -> None:
+    if labels is not None and task not in CLASSIFICATION:
+        raise UsageFault(f"--labels says nothing to the task {task}; leave it out")
+    if vocabulary is not None and task is TaskName.IMAGE_CLASSIFICATION:
+        raise UsageFault(f"a vocabulary says nothing to the task {task}; leave it out")
+    if vocabulary is not None and not random:
+        raise UsageFault(
+            "a vocabulary of its own does not fit weights that were trained with another; add --from-scratch"
+        )
+    if norm not in (None, FROZEN):
+        raise UsageFault(f"--norm {norm} is not known; choose {FROZEN}, or leave it out")
+
+
+def _tokenizer(folder: Path, path: Path, vocabulary: Vocabulary | None) -> Any:
+    return read_tokenizer(folder, path) if vocabulary is None else vocabulary.tokenizer
+
+
+def _fit(config: Any, labels: Sequence[str] | None, vocabulary: Vocabulary | None) -> None:
+    """Write what was chosen into the configuration, which decides the network's shapes and is saved with it."""
+    if labels is not None:
+        config.id2label = dict(enumerate(labels))
+        config.label2id = {name: i for i, name in enumerate(labels)}
+    if vocabulary is not None:
+        config.vocab_size = len(vocabulary.tokenizer)
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+            setattr(config, name, getattr(vocabulary.tokenizer, name))
+
+
+def _random_network(path: Path, config: Any, kind: ModelClass) -> Any:
+    try:
+        check_size(kind.auto, config, path if path.is_dir() else path.parent, None)
+        return kind.auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    except (ValueError, TypeError, RuntimeError, ZeroDivisionError, KeyError, AttributeError) as error:
+        if "Unrecognized configuration class" in str(error):
+            raise wrong_kind(path, config, kind) from None
+        raise InputFault(f"{path} has a config.json that no network can be made of: {error}") from None
+
+
+def _check_misfits(path: Path, task: TaskName, network: Any, misfits: TensorMismatch) -> None:
+    """Refuse misfits in the body of the network: only a head may be new, and only heads may go unused."""
+    head = task in CLASSIFICATION
+    spare = head or task is TaskName.MASKED_LM
+    refuse(
+        path,
+        TensorMismatch(
+            mismatched=tuple(n for n in misfits.mismatched if not head or of_body(network, n)),
+            missing=tuple(n for n in misfits.missing if not head or of_body(network, n)),
+            unexpected=tuple(n for n in misfits.unexpected if not spare or of_body(network, n)),
+        ),
+    )
+
+
+def _check_numbers(path: Path, network: Any) -> None:
+    """Refuse weights from which nothing can be computed, before a training seems to have spoilt them."""
+    for name, parameter in network.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise InputFault(f"{path}: {name!r} holds NaN or infinity, which cannot be trained; give other weights")
+
+
+def _batch_norms(path: Path, network: Any, norm: str | None) -> tuple[str, ...]:
+    found = batch_norms(network)
+    if found and norm is None:
+        raise InputFault(
+            f"{path} has batch normalisation ({found[0]} and {len(found) - 1} more), which mixes the examples of a "
+            "batch, so that none can be protected by itself; --norm frozen keeps its running statistics as they are "
+            "and trains the rest, or use a model with group or layer normalisation"
+        )
+    if norm is not None and not found:
+        raise UsageFault(f"--norm {norm} is for batch normalisation, which {path} has not; leave it out")
+    return found
+
+
+def _text_facts(path: Path, task: TaskName, network: Any, tokenizer: Any) -> TextFacts:
+    vocabulary = int(network.get_input_embeddings().weight.shape[0])
+    if len(tokenizer) > vocabulary:
+        raise InputFault(
+            f"{path} has a tokenizer of {len(tokenizer)} tokens and embeds {vocabulary}; use its own, or "
+            "set vocab_size in config.json"
+        )
+    if task is TaskName.MASKED_LM and tokenizer.mask_token_id is None:
+        raise InputFault(f"{path} has a tokenizer without a mask token; the task {task} hides tokens behind one")
+    pad = pad_of(network, tokenizer)
+    if task is TaskName.TEXT_CLASSIFICATION and network.config.pad_token_id is None:
+        # Causal classifiers look for the last token that is not padding. Only now, as an embedding that is made with a
+        # padding id never trains that row.
+        network.config.pad_token_id = pad
+    return TextFacts(tokenizer=tokenizer, context=context_of(network, tokenizer), vocabulary=vocabulary, pad=pad)

@@ -1,0 +1,80 @@
+"""Made-up public examples for a task: its own batches and losses, on content that belongs to nobody.
+
+Tokens and pixels come from a fixed seed, so whatever is found with them depends on no private example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from privctl.models.encoding import Corpus, Encoded, TextFacts
+from privctl.models.tasks.base import Task
+from privctl.models.tasks.classification import ImageClassification, TextClassification
+from privctl.models.tasks.corpus import CorpusTask
+from privctl.models.tasks.units import Units, content_key
+
+_SEED = 20_160
+
+
+def synthetic(task: Task, lengths: Sequence[int], *, plain: Collection[int] = (), classes: int = 2) -> Task:
+    """``task`` on made-up examples, one for each of ``lengths`` in tokens, which images ignore.
+
+    Those at the places in ``plain`` repeat one token, or are of one brightness. Labels are below ``classes``. Raises
+    TypeError for a task that is neither on texts nor on images.
+    """
+    source = np.random.default_rng(_SEED)
+    labels = source.integers(max(1, classes), size=len(lengths)).tolist()
+    if isinstance(task, ImageClassification):
+        return _images(task, len(lengths), plain, labels, source)
+    if not isinstance(task, CorpusTask):
+        raise TypeError(f"{type(task).__name__} is neither on texts nor on images")
+    rows = tuple(_text(task.facts, length, place, source, plain=place in plain) for place, length in enumerate(lengths))
+    units = Units(range(len(rows)), [1] * len(rows), [row.key for row in rows])
+    corpus = Corpus(examples=rows, units=units, shortened=0)
+    if isinstance(task, TextClassification):
+        return replace(task, corpus=corpus, labels=labels)
+    return replace(task, corpus=corpus)
+
+
+def _text(facts: TextFacts, length: int, record: int, source: np.random.Generator, *, plain: bool) -> Encoded:
+    """Tokens without a special meaning, between the tokenizer's own at the ends where there is room."""
+    head, tail = _ends(facts)
+    if length < len(head) + len(tail) + 2:
+        head, tail = [], []
+    inside = length - len(head) - len(tail)
+    drawn = np.resize(source.choice(_ordinary(facts), 1 if plain else inside), inside)
+    ids = np.concatenate([head, drawn, tail]).astype(np.int32)
+    counted = np.zeros(length, np.bool_)
+    counted[max(1, len(head)) : len(head) + inside] = True
+    return Encoded(ids=ids, counted=counted, record=record, key=content_key(ids.tobytes(), counted.tobytes()))
+
+
+def _ends(facts: TextFacts) -> tuple[list[int], list[int]]:
+    """What the tokenizer puts before and behind every text."""
+    found = [int(i) for i in facts.tokenizer("")["input_ids"]]
+    return found[: (len(found) + 1) // 2], found[(len(found) + 1) // 2 :]
+
+
+def _ordinary(facts: TextFacts) -> np.ndarray:
+    special = {facts.pad, *(facts.tokenizer.all_special_ids or ())}
+    found = [i for i in range(min(facts.vocabulary, len(facts.tokenizer))) if i not in special]
+    return np.array(found or [facts.pad])
+
+
+def _images(
+    task: ImageClassification, count: int, plain: Collection[int], labels: list[int], source: np.random.Generator
+) -> Task:
+    """Of the size and type of the task's own. The brightest is far brighter where numbers are not limited to bytes."""
+    kept = task.images.pixels
+    shape = (count, *kept.shape[1:])
+    if kept.dtype == np.uint8:
+        pixels = source.integers(256, size=shape).astype(np.uint8)
+    else:
+        pixels = source.standard_normal(shape).astype(kept.dtype)
+    for place in plain:
+        pixels[place] = 255 if kept.dtype == np.uint8 else 100
+    images = replace(task.images, pixels=pixels, labels=("",) * count, places=("",) * count)
+    return replace(task, images=images, labels=labels)

@@ -1,0 +1,149 @@
+"""Language modelling: predicting the next token, or tokens that were hidden."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from privctl.models.encoding import Encoded
+from privctl.models.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, TaskName, grouped, measuring
+from privctl.models.tasks.corpus import CorpusTask
+
+#: Devlin et al. 2019, section 3.1: of the tokens, 15 % are asked for; of these 80 % are hidden, 10 % replaced.
+_ASKED = 0.15
+_HIDDEN = 0.8
+_REPLACED = 0.1
+
+
+def padded(rows: Sequence[Encoded], pad: int, device: torch.device, least: int | None = None) -> dict[str, Tensor]:
+    """``input_ids`` and ``attention_mask``, both (n, longest) int64, filled up on the right to ``least`` or more."""
+    length = max(least or 0, *(len(row.ids) for row in rows))
+    ids = np.full((len(rows), length), pad, np.int64)
+    mask = np.zeros((len(rows), length), np.int64)
+    for i, row in enumerate(rows):
+        ids[i, : len(row.ids)] = row.ids
+        mask[i, : len(row.ids)] = 1
+    return {"input_ids": torch.from_numpy(ids).to(device), "attention_mask": torch.from_numpy(mask).to(device)}
+
+
+def _token_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross entropies (n, length) in nats, from (n, length, vocabulary) and (n, length)."""
+    each = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
+    return each.view(targets.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CausalLanguage(CorpusTask):
+    """Predicting each next token; an example's loss is the mean over its tokens that count."""
+
+    @property
+    def name(self) -> TaskName:
+        """See ``Task``."""
+        return TaskName.CAUSAL_LM
+
+    def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
+        """See ``Task``; ``targets`` (n, length) are the next ids, ``weights`` 1 / (those that count) where one does."""
+        rows = self.rows(examples)
+        inputs = padded(rows, self.facts.pad, device, self.padding)
+        weights = np.zeros(tuple(inputs["input_ids"].shape), np.float32)
+        for i, row in enumerate(rows):
+            weights[i, : len(row.ids) - 1] = row.counted[1:] / row.counted.sum()
+        # the last position wraps around to the first id, and weighs nothing
+        targets = inputs["input_ids"].roll(-1, dims=1)
+        return {**inputs, "targets": targets, "weights": torch.from_numpy(weights).to(device)}
+
+    def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """See ``Task``."""
+        logits = network(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False).logits
+        return (_token_losses(logits, batch["targets"]) * batch["weights"]).sum(1)
+
+    def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
+        """``loss`` in nats a token over all ``tokens`` that count, and ``perplexity``."""
+        total, tokens = 0.0, 0
+        everything = range(len(self.corpus.examples))
+        with measuring(network):
+            for group in grouped(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS):
+                counts = [int(self.corpus.examples[e].counted.sum()) for e in group]
+                losses = self.losses(network, self.batch(group, device, 0)).double().cpu()
+                total += float(losses @ torch.tensor(counts, dtype=torch.float64))
+                tokens += sum(counts)
+        return {"loss": total / tokens, "perplexity": _exponential(total / tokens), "tokens": float(tokens)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedLanguage(CorpusTask):
+    """Naming tokens that were hidden; an example's loss is the mean over the tokens asked for, at least one.
+
+    Which ones is drawn anew each step. ``mask`` is the id that hides a token.
+    """
+
+    mask: int
+
+    @property
+    def name(self) -> TaskName:
+        """See ``Task``."""
+        return TaskName.MASKED_LM
+
+    def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
+        """See ``Task``; ``targets`` (n, length) are the true ids, ``weights`` 1 / (tokens asked for) where asked."""
+        rows = self.rows(examples)
+        inputs = padded(rows, self.facts.pad, torch.device("cpu"), self.padding)
+        targets = inputs["input_ids"].clone()
+        weights = torch.zeros(targets.shape)
+        for i, row in enumerate(rows):
+            asked, shown = self._hide(row, step)
+            inputs["input_ids"][i, : len(shown)] = torch.from_numpy(shown)
+            weights[i, torch.from_numpy(asked)] = 1 / len(asked)
+        moved = {**inputs, "targets": targets, "weights": weights}
+        return {name: tensor.to(device) for name, tensor in moved.items()}
+
+    def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """See ``Task``."""
+        return (_token_losses(self._logits(network, batch), batch["targets"]) * batch["weights"]).sum(1)
+
+    def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
+        """``loss`` in nats, ``perplexity`` and ``accuracy`` over all ``tokens`` asked for; always the same ones."""
+        total, right, tokens = 0.0, 0, 0
+        everything = range(len(self.corpus.examples))
+        with measuring(network):
+            for group in grouped(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS):
+                batch = self.batch(group, device, 0)
+                asked, targets = batch["weights"] > 0, batch["targets"]
+                logits = self._logits(network, batch)
+                total += float(_token_losses(logits, targets)[asked].double().sum())
+                right += int((logits.argmax(-1) == targets)[asked].sum())
+                tokens += int(asked.sum())
+        loss = total / tokens
+        return {"loss": loss, "perplexity": _exponential(loss), "accuracy": right / tokens, "tokens": float(tokens)}
+
+    @staticmethod
+    def _logits(network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        logits: Tensor = network(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        return logits
+
+    def _hide(self, row: Encoded, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Positions asked for, rising, and the ids shown instead (length,), both int64."""
+        source = np.random.default_rng((self.seed, step, row.key))
+        candidates = np.flatnonzero(row.counted)
+        draws = source.random(len(candidates))
+        asked = candidates[draws < _ASKED]
+        if not len(asked):
+            asked = candidates[[int(draws.argmin())]]
+        fate = source.random(len(asked))
+        others = source.integers(self.facts.vocabulary, size=len(asked))
+        shown = row.ids.astype(np.int64)
+        shown[asked[fate < _HIDDEN]] = self.mask
+        replaced = (fate >= _HIDDEN) & (fate < _HIDDEN + _REPLACED)
+        shown[asked[replaced]] = others[replaced]
+        return asked, shown
+
+
+def _exponential(loss: float) -> float:
+    """exp(loss), infinite where a float cannot hold it."""
+    return math.exp(loss) if loss < 700 else math.inf

@@ -1,0 +1,56 @@
+"""A task from a model and its data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from privctl.data.images import ImageSet
+from privctl.data.labels import LabelSet, numbers_of
+from privctl.data.texts import TextRecord
+from privctl.domain.errors import InputFault
+from privctl.models.encoding import TextOptions, encode_causal, encode_classified, encode_masked
+from privctl.models.loading import TrainingModel
+from privctl.models.tasks.base import Task, TaskName
+from privctl.models.tasks.classification import ImageClassification, TextClassification
+from privctl.models.tasks.language import CausalLanguage, MaskedLanguage
+
+
+def text_task(
+    model: TrainingModel, records: Sequence[TextRecord], options: TextOptions | None = None, *, seed: int = 0
+) -> Task:
+    """The model's task on ``records``; for classification they must have been read with their labels.
+
+    ``seed`` makes the draws of masks and of examples from units. Raises InputFault, naming the record, for a text that
+    does not fit or a label that the model has not; UsageFault for options that do not go together.
+    """
+    facts, options = model.text, options or TextOptions()
+    if facts is None:
+        raise ValueError(f"the task {model.task} is not on text")
+    if model.task is TaskName.CAUSAL_LM:
+        return CausalLanguage(corpus=encode_causal(records, facts, options), facts=facts, seed=seed)
+    if model.task is TaskName.MASKED_LM:
+        corpus = encode_masked(records, facts, options)
+        return MaskedLanguage(corpus=corpus, facts=facts, mask=facts.tokenizer.mask_token_id, seed=seed)
+    labels = numbers_of([r.label or "" for r in records], [r.where for r in records], LabelSet(model.labels or ()))
+    return TextClassification(corpus=encode_classified(records, facts, options), facts=facts, labels=labels, seed=seed)
+
+
+def image_task(model: TrainingModel, images: ImageSet) -> Task:
+    """The model's task on ``images``.
+
+    Raises InputFault for images of another size or number of channels than the model's, or a label that it has not.
+    """
+    facts = model.images
+    if facts is None:
+        raise ValueError(f"the task {model.task} is not on images")
+    if images.channels != facts.channels:
+        raise InputFault(
+            f"the images have {images.channels} channels and {model.path} takes {facts.channels}; convert them"
+        )
+    if facts.size is not None and images.size != facts.size:
+        raise InputFault(
+            f"the images are {images.size[0]}x{images.size[1]} pixels and {model.path} takes "
+            f"{facts.size[0]}x{facts.size[1]}; give --resize, or set image_size in config.json to train from scratch"
+        )
+    numbers = numbers_of(images.labels, images.places, LabelSet(model.labels or ()))
+    return ImageClassification(images=images, facts=facts, labels=numbers)

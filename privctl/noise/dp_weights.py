@@ -1,0 +1,182 @@
+"""DP-Weights: Gaussian noise added once to finished weights; how much, and what follows from it.
+
+Two calibrations choose the standard deviation: the published formula, and the analytic Gaussian mechanism for a
+sensitivity derived under a named regime. Whichever was used, ``guarantees`` states the published claim beside the
+epsilon that follows under each regime.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from privctl.accounting.gaussian import epsilon_at, gaussian_guarantee, noise_multiplier_for
+from privctl.accounting.gridded import NOTE, Released, charged, ideal_target, written
+from privctl.domain.checks import fraction, positive
+from privctl.domain.errors import UsageFault
+from privctl.domain.guarantee import Adjacency, Assumption, Guarantee, Scope, Status, status_of
+from privctl.domain.mechanism import Calibration, ClippedTraining, Formula, Regime
+from privctl.domain.report import Omission
+from privctl.noise.sensitivity import REGIMES, NotApplicable, WeightSensitivity, sensitivity
+from privctl.randomness.gridded import increments, spacing
+
+PUBLISHED = "published"
+#: The fitted additive constant of the paper: a / epsilon^b.
+_TAIL_SCALE, _TAIL_POWER = 0.009760, 0.078008
+
+_ADJACENCIES = (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyTarget:
+    """What a noise level is chosen for. ``regime`` and ``adjacency`` matter to the Gaussian calibration only."""
+
+    epsilon: float
+    delta: float
+    calibration: Calibration = Calibration.DP_WEIGHTS
+    formula: Formula = Formula.ALGORITHM_2
+    regime: Regime = Regime.NONCONVEX
+    adjacency: Adjacency = Adjacency.REPLACE_ONE
+
+    def __post_init__(self) -> None:
+        positive("epsilon", self.epsilon)
+        fraction("delta", self.delta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Premises:
+    """What stands behind a release beside the mathematics: decides how far a guarantee may be called established."""
+
+    assumptions: tuple[Assumption, ...]
+
+    def status(self, extra: Sequence[Assumption] = ()) -> Status:
+        """What a bound on them and ``extra`` may be called."""
+        return status_of((*self.assumptions, *extra))
+
+
+def default_delta(dataset_size: int) -> float:
+    """The paper's choice, 1 / N^2."""
+    return 1.0 / dataset_size**2
+
+
+def published_shift(training: ClippedTraining) -> float:
+    """The paper's bound on the weights' change, E * lr * C / (N * B); not a bound (THEORY A.4)."""
+    t = training
+    return t.epochs * t.learning_rate * t.clip_norm / (t.dataset_size * t.batch_size)
+
+
+def published_stddev(training: ClippedTraining, epsilon: float, delta: float, formula: Formula) -> float:
+    """The paper's noise standard deviation.
+
+    ``ALGORITHM_2`` (section 8.1): sqrt(2 ln(1.25/delta)) * shift / epsilon + tail, tail = 0.00976 / epsilon^0.078008.
+    ``EQUATION_1``: the square root of 2 ln(1.25/delta) * shift / epsilon + tail.
+
+    Example: E=10, lr=5e-5, C=1, N=1000, B=5, epsilon 1, delta 1e-6 gives 0.00976052988025269.
+    """
+    log_term, shift = 2 * math.log(1.25 / delta), published_shift(training)
+    tail = _TAIL_SCALE * math.pow(epsilon, -_TAIL_POWER)
+    if formula is Formula.EQUATION_1:
+        return math.sqrt(log_term * shift / epsilon + tail)
+    return math.sqrt(log_term) * shift / epsilon + tail
+
+
+def noise_stddev(training: ClippedTraining, target: PrivacyTarget, dimension: int, candidates: int = 1) -> float:
+    """The standard deviation for ``target``; ``dimension`` counts the weights that get noise, in one of ``candidates``.
+
+    What rounding onto the grid costs is within the Gaussian calibration's epsilon. Raises UsageFault where the regime
+    says nothing about this training, with the reason.
+    """
+    if target.calibration is Calibration.DP_WEIGHTS:
+        return published_stddev(training, target.epsilon, target.delta, target.formula)
+    bound = sensitivity(training, target.regime, target.adjacency, dimension)
+    if isinstance(bound, NotApplicable):
+        raise UsageFault(f"the regime {target.regime} does not apply: {bound.reason}; choose another --regime")
+    epsilon, delta = ideal_target(Released(coordinates=dimension, candidates=candidates), target.epsilon, target.delta)
+    if epsilon <= 0:
+        raise UsageFault(
+            f"--epsilon {target.epsilon:g} is below what floating-point noise on {dimension} weights costs by itself; "
+            "raise it"
+        )
+    stddev = bound.value * noise_multiplier_for(epsilon, delta)
+    if not math.isfinite(stddev):
+        raise UsageFault(f"no finite noise reaches epsilon {target.epsilon} under the regime {target.regime}")
+    return stddev
+
+
+def guarantees(
+    training: ClippedTraining,
+    target: PrivacyTarget,
+    stddev: float,
+    dimension: int,
+    premises: Premises,
+    *,
+    released_stddevs: Sequence[float] = (),
+) -> tuple[tuple[Guarantee, ...], tuple[Omission, ...]]:
+    """What noise of ``stddev`` gives: the published claim, then each regime; and the regimes that say nothing.
+
+    ``released_stddevs`` are all standard deviations of one run (nested candidates). Where there are several, each
+    regime also has a row for someone who holds them all, which is worth the least noisy one.
+    """
+    found: list[Guarantee] = []
+    omitted: list[Omission] = []
+    alone = Released(coordinates=dimension, candidates=max(1, len(released_stddevs)))
+    if target.calibration is Calibration.DP_WEIGHTS:
+        found.append(_published(training, target, premises))
+    for regime in REGIMES:
+        for adjacency in _ADJACENCIES:
+            bound = sensitivity(training, regime, adjacency, dimension)
+            if isinstance(bound, NotApplicable):
+                omitted.append(Omission(what=f"guarantee under the regime {regime}", reason=bound.reason))
+                break
+            found.append(_under(bound, stddev, target.delta, premises, alone))
+            if len(released_stddevs) > 1:
+                every = _all_of(released_stddevs, dimension)
+                found.append(_under(bound, min(released_stddevs), target.delta, premises, every))
+    return tuple(found), tuple(omitted)
+
+
+def _published(training: ClippedTraining, target: PrivacyTarget, premises: Premises) -> Guarantee:
+    void = premises.status() is Status.VOID
+    return Guarantee(
+        name=PUBLISHED,
+        epsilon=target.epsilon,
+        delta=target.delta,
+        adjacency=Adjacency.UNSTATED,
+        accountant=f"DP-Weights, {target.formula}",
+        status=Status.VOID if void else Status.CLAIMED,
+        sensitivity=published_shift(training),
+        assumptions=premises.assumptions,
+        note="as published; it does not follow from the paper's assumptions",
+    )
+
+
+def _all_of(stddevs: Sequence[float], dimension: int) -> Released:
+    """Every candidate at once."""
+    ordered = sorted(stddevs)
+    return Released(
+        coordinates=dimension,
+        candidates=len(ordered),
+        increments=tuple(increments(ordered)),
+        spacings=tuple(spacing(stddev) for stddev in ordered),
+    )
+
+
+def _under(bound: WeightSensitivity, stddev: float, delta: float, premises: Premises, released: Released) -> Guarantee:
+    assumptions = (*premises.assumptions, *bound.assumptions)
+    together = bool(released.increments)
+    guarantee = gaussian_guarantee(
+        name=str(bound.regime),
+        sensitivity=bound.value,
+        noise_stddev=stddev,
+        delta=delta,
+        adjacency=bound.adjacency,
+        status=premises.status(bound.assumptions),
+        assumptions=assumptions,
+        scope=Scope.ALL_CANDIDATES if together else Scope.THIS_MODEL,
+    )
+    note = f"the candidates are nested: together they are worth the least noisy one; {NOTE}" if together else NOTE
+    guarantee = replace(guarantee, note=note)
+    if guarantee.epsilon is None:
+        return guarantee
+    return written(guarantee, released, *charged(lambda less: epsilon_at(less, bound.value / stddev), released, delta))

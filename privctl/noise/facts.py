@@ -1,0 +1,149 @@
+"""Where the training facts come from: flags, a facts file, or the report of the model itself.
+
+Every source is asked; two that disagree are refused, and what is missing is listed all at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.guarantee import Assumption, AssumptionState
+from privctl.domain.mechanism import ClippedTraining, Optimizer, WeightNoise
+from privctl.domain.report import PrivacyReport
+from privctl.reports.codec import parse_json
+from privctl.storage.reader import read_text
+
+_FIELDS = {f.name: f for f in dataclasses.fields(ClippedTraining)}
+_REQUIRED = tuple(name for name, f in _FIELDS.items() if f.default is dataclasses.MISSING)
+_WHOLE = ("epochs", "dataset_size", "batch_size", "steps")
+#: The name of facts given on the command line.
+FLAGS = "the command line"
+#: What is said of the loss rather than of the training run; each regime that uses one carries its own assumption.
+_LOSS_PROPERTIES = ("smoothness", "strong_convexity")
+#: Keys a facts file may hold beside the training's own: the release's.
+RELEASE_KEYS = ("delta",)
+
+
+@dataclass(frozen=True, slots=True)
+class FactSource:
+    """Some facts and who stated them, as a reader would be told."""
+
+    name: str
+    values: Mapping[str, Any]
+    enforced: bool = False
+
+
+def from_flags(values: Mapping[str, Any]) -> FactSource:
+    """The facts among ``values`` that were given (None: not given)."""
+    return FactSource(FLAGS, {k: v for k, v in values.items() if k in _FIELDS and v is not None})
+
+
+def from_file(path: Path) -> FactSource:
+    """The facts in a JSON object such as ``{"epochs": 10, "learning_rate": 5e-5, ...}``.
+
+    Raises InputFault for malformed JSON, an unknown key or a value of the wrong kind.
+    """
+    data = parse_json(read_text(path), str(path))
+    if not isinstance(data, dict):
+        raise InputFault(f"{path} is not a JSON object of training facts")
+    stated = len(data)
+    data = {key.replace("-", "_"): value for key, value in data.items()}
+    if len(data) < stated:
+        raise InputFault(f"{path} states a fact twice, once with dashes and once with underscores; keep one")
+    for key, value in data.items():
+        if key not in _FIELDS and key not in RELEASE_KEYS:
+            raise InputFault(f"{path} has the unknown fact {key!r}; known are {', '.join((*_FIELDS, *RELEASE_KEYS))}")
+        if key == "optimizer":
+            if value not in list(Optimizer):
+                raise InputFault(f"{path}: optimizer is {value!r}; expected one of {', '.join(Optimizer)}")
+        elif isinstance(value, bool) or not isinstance(value, int if key in _WHOLE else (int, float)):
+            kind = "a whole number" if key in _WHOLE else "a number"
+            raise InputFault(f"{path}: {key} is {value!r}; expected {kind}")
+    return FactSource(str(path), data)
+
+
+def from_report(path: Path, report: PrivacyReport) -> FactSource | None:
+    """The facts that ``report`` records of the training behind its outputs; None where it records none."""
+    mechanism = report.mechanism
+    training = mechanism.training if isinstance(mechanism, WeightNoise) else mechanism
+    if not isinstance(training, ClippedTraining):
+        return None
+    values = {name: getattr(training, name) for name in _FIELDS}
+    # Facts typed by a user stay asserted, however many reports repeat them; and weights that training started from
+    # are another access to the data unless they were random.
+    random_start = report.parameters.get("initial_weights") == "random"
+    enforced = mechanism is training and report.step == "retrain" and random_start
+    return FactSource(str(path), {k: v for k, v in values.items() if v is not None}, enforced)
+
+
+#: What no facts tell: sensitivities are derived for steps in real arithmetic.
+TRAINING_ROUNDING = Assumption(
+    name="training-rounding",
+    statement="float rounding in the training moved the weights no farther than the sensitivity says, which is derived "
+    "for exact steps",
+    state=AssumptionState.ASSERTED,
+)
+
+
+def collected_names(report: PrivacyReport) -> tuple[Assumption, ...]:
+    """What ``report`` says was collected from the private examples and is released with the weights: violated each."""
+    found = report.parameters.get("collected_from_data")
+    return tuple(
+        Assumption(
+            name=str(name),
+            statement=f"the released {name} was chosen without the examples (the training collected it from them)",
+            state=AssumptionState.VIOLATED,
+        )
+        for name in (found if isinstance(found, list) else ())
+    )
+
+
+def training_facts(sources: Sequence[FactSource]) -> tuple[ClippedTraining, Assumption]:
+    """One training from all ``sources``, and the assumption that says who stands behind it.
+
+    Raises UsageFault where facts are missing (all are listed), InputFault where two sources disagree or a value
+    describes no training.
+    """
+    known: dict[str, tuple[Any, FactSource]] = {}
+    for source in sources:
+        for name in _FIELDS.keys() & source.values.keys():
+            value = source.values[name]
+            if name in known and known[name][0] != value:
+                before, other = known[name]
+                raise InputFault(f"{other.name} says {name} {before} but {source.name} says {value}; correct one")
+            known.setdefault(name, (value, source))
+    missing = [name for name in _REQUIRED if name not in known]
+    if missing:
+        flags = ", ".join("--" + name.replace("_", "-") for name in missing)
+        raise UsageFault(f"the training facts lack {', '.join(missing)}; give {flags}, or a --facts file that has them")
+    values = {name: value for name, (value, _) in known.items()}
+    values["optimizer"] = Optimizer(values.get("optimizer", Optimizer.SGD))
+    try:
+        training = ClippedTraining(**values)
+    except ValueError as error:
+        typed = all(source.name == FLAGS for _, source in known.values())
+        fault = UsageFault if typed else InputFault
+        raise fault(f"the training facts do not hold together: {error}") from None
+    return training, _who_says(known)
+
+
+def _who_says(known: Mapping[str, tuple[Any, FactSource]]) -> Assumption:
+    sources = [source for name, (_, source) in known.items() if name not in _LOSS_PROPERTIES]
+    enforced = all(source.enforced for source in sources)
+    names = sorted({source.name for source in sources})
+    statement = (
+        "the model was trained as the facts say: per-example clipping, each example once an epoch in a "
+        "data-independent order, a constant learning rate, a fixed normaliser, no other access to the data "
+        f"(facts from {', '.join(names)}"
+        f"{', which names these very bytes but is not signed' if enforced else ''})"
+    )
+    return Assumption(
+        name="training-facts",
+        statement=statement,
+        state=AssumptionState.ENFORCED if enforced else AssumptionState.ASSERTED,
+    )

@@ -1,0 +1,117 @@
+"""Where a release is written: names beside the input, temporary places, what is copied along and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from privctl.domain.errors import UsageFault
+from privctl.domain.report import Omission
+from privctl.reports.files import REPORT_SUFFIX
+from privctl.storage.atomic import PendingFile, PendingFolder, write_bytes
+from privctl.storage.reader import INDEX_NAME, Checkpoint
+
+#: Files of a Hugging Face directory that describe the model without holding weights or traces of its training.
+COMPANIONS = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    INDEX_NAME,
+)
+
+
+def report_path(model: Path) -> Path:
+    """The report of the model at ``model``: beside it, under its name."""
+    return model.with_name(model.name.removesuffix(".safetensors") + REPORT_SUFFIX)
+
+
+def output_path(checkpoint: Checkpoint, output: Path | None, mark: str) -> Path:
+    """``NAME.private`` beside the input, or what ``--output`` says; ``mark`` tells candidates of one run apart.
+
+    Raises UsageFault where that is the input itself.
+    """
+    root = checkpoint.root.resolve()
+    suffix = "" if checkpoint.is_directory else ".safetensors"
+    stem = root.name.removesuffix(suffix)
+    if output is None:
+        # "." and ".." have no name of their own, and nothing beside them can be said relative to them
+        named = checkpoint.root if checkpoint.root.name not in ("", "..") else root
+        return named.parent / f"{stem}.private{mark}{suffix}"
+    if output.is_dir() and not checkpoint.is_directory:
+        return output / f"{stem}.private{mark}{suffix}"
+    path = output.with_name(output.name.removesuffix(suffix) + mark + suffix)
+    if path.resolve() == root:
+        raise UsageFault(f"the output {path} is the input; choose another --output")
+    if checkpoint.is_directory and root in path.resolve().parents:
+        raise UsageFault(f"the output {path} lies inside the input; choose another --output")
+    return path
+
+
+class CandidateOutput:
+    """Where one candidate is being written: a file, or a folder with companions, under a temporary name."""
+
+    def __init__(self, stack: ExitStack, checkpoint: Checkpoint, path: Path) -> None:
+        """Make the temporary for ``path``; ``stack`` removes it if it is not committed."""
+        self.path = path
+        self._files: list[PendingFile] = []
+        self._folder = stack.enter_context(PendingFolder(self.path, public=True)) if checkpoint.is_directory else None
+        if self._folder is not None:
+            for name in COMPANIONS:
+                if (checkpoint.root / name).is_file():
+                    write_bytes(self._folder.temporary / name, (checkpoint.root / name).read_bytes(), public=True)
+
+    @property
+    def weights(self) -> Path:
+        """What a loader can read before the commit."""
+        return self._files[0].temporary if self._folder is None else self._folder.temporary
+
+    @property
+    def pointer(self) -> str:
+        """The report as the weight files' headers name it."""
+        name = report_path(self.path).name
+        return name if self._folder is None else f"../{name}"
+
+    def open_file(self, stack: ExitStack, name: str, size: int) -> PendingFile:
+        """A pending file for the shard ``name``."""
+        path = self.path if self._folder is None else self._folder.temporary / name
+        pending = stack.enter_context(PendingFile(path, size, public=True))
+        self._files.append(pending)
+        return pending
+
+    def close_files(self) -> None:
+        """In a folder, give the files their names; the folder itself still carries a temporary one."""
+        if self._folder is not None:
+            for pending in self._files:
+                pending.commit()
+
+    @property
+    def pending(self) -> PendingFile | PendingFolder:
+        """What is yet to get the candidate's name."""
+        return self._files[0] if self._folder is None else self._folder
+
+
+def left_behind(checkpoint: Checkpoint) -> Iterator[Omission]:
+    """Files of the directory that were not copied: they may hold the weights without noise, or training logs."""
+    if not checkpoint.is_directory:
+        return
+    copied = {*COMPANIONS, *(file.path.name for file in checkpoint.files)}
+    for path in sorted(checkpoint.root.iterdir()):
+        if path.name not in copied and not path.name.startswith("."):
+            yield Omission(
+                what=f"copy of {path.name}",
+                reason="not known to be free of weights or traces of the data",
+            )

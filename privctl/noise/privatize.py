@@ -1,0 +1,298 @@
+"""Privatizing a finished checkpoint: facts and targets in, noisy candidates and their reports out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
+from privctl.domain.mechanism import Calibration, ClippedTraining, WeightNoise
+from privctl.domain.report import Artifact, Omission, PrivacyReport
+from privctl.noise.dp_weights import Premises, PrivacyTarget, guarantees, noise_stddev
+from privctl.noise.placement import COMPANIONS, CandidateOutput, left_behind, output_path, report_path
+from privctl.noise.selection import ROUNDING, Selection
+from privctl.noise.weight_noise import WeightNoiser
+from privctl.randomness import NoiseSource
+from privctl.randomness.gridded import spacing
+from privctl.reports.codec import encode
+from privctl.reports.files import POINTER, FoundReport, file_artifact, now, relative, versions
+from privctl.storage.atomic import PendingFile, PendingFolder, require_absent
+from privctl.storage.commit import commit_together
+from privctl.storage.digest import Advance, silent
+from privctl.storage.folder import companions_of
+from privctl.storage.header import serialize_header
+from privctl.storage.reader import Checkpoint, SafetensorsFile
+from privctl.storage.stream import Rewritten, WrittenFile, rewrite
+
+PERPLEXITY = "perplexity"
+
+_NOT_COVERED = (
+    "the guarantees speak of the weights; configuration and tokenizer are copied as they are, so check them for data",
+    "this report is not covered: it holds digests of the weights without noise; keep it and the reports it names to "
+    "yourself if the model goes to someone who must not learn of the data",
+    "the noise is covered down to the bits that are written; how floats rounded within the training is not, since the "
+    "sensitivity is of exact steps",
+    "another run on the same weights draws new noise; the two releases compose, which no single report counts",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseRelease:
+    """What is known before any noise is drawn: the training, the tensors, who vouches for what."""
+
+    checkpoint: Checkpoint
+    training: ClippedTraining
+    selection: Selection
+    premises: Premises
+    targets: tuple[PrivacyTarget, ...]
+    found: FoundReport | None = None
+    inputs: Mapping[str, Path] = field(default_factory=dict)
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One noise level with what follows from it; ``path`` is where its model goes."""
+
+    target: PrivacyTarget
+    stddev: float
+    path: Path
+    guarantees: tuple[Guarantee, ...]
+    omissions: tuple[Omission, ...]
+
+    @property
+    def report_path(self) -> Path:
+        """Beside the model, under the model's name."""
+        return report_path(self.path)
+
+
+#: Perplexity of the weights at a path (file or folder) that may still carry a temporary name.
+Evaluate = Callable[[Path], float]
+
+
+def noise_premises(seed: int | None) -> Assumption:
+    """What the guarantees assume of the noise: enforced here, unless the user chose the seed."""
+    return Assumption(
+        name="secret-noise",
+        statement="the noise comes from a cryptographic generator whose key nobody knows",
+        state=AssumptionState.ENFORCED if seed is None else AssumptionState.VIOLATED,
+    )
+
+
+def plan(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
+    """The candidates in the order of their targets, none written yet.
+
+    Raises UsageFault where two targets ask for the same noise or a calibration does not apply.
+    """
+    dimension = release.selection.dimension
+    count = len(release.targets)
+    stddevs = [noise_stddev(release.training, target, dimension, count) for target in release.targets]
+    if len(set(stddevs)) < len(stddevs):
+        raise UsageFault("two of the epsilons ask for the same noise; give each --epsilon once")
+    marks = [f"-eps{target.epsilon:g}" if len(stddevs) > 1 else "" for target in release.targets]
+    if len(set(marks)) < len(marks):
+        raise UsageFault("two of the epsilons are too close to get files of their own; choose others")
+    return tuple(
+        _candidate(release, target, stddev, stddevs, output_path(release.checkpoint, output, mark))
+        for target, stddev, mark in zip(release.targets, stddevs, marks, strict=True)
+    )
+
+
+def privatize(
+    release: NoiseRelease,
+    candidates: Sequence[Candidate],
+    *,
+    force: bool = False,
+    threads: int = 2,
+    advance: Advance = silent,
+    evaluate: Evaluate | None = None,
+) -> tuple[PrivacyReport, ...]:
+    """Write every candidate and its report; returns the reports in the candidates' order.
+
+    All of them appear together. A folder is never replaced; a file only with ``force``. Raises InputFault where the
+    input's bytes are not those its report names.
+    """
+    for candidate in candidates:
+        require_absent(candidate.path, force and not release.checkpoint.is_directory)
+        require_absent(candidate.report_path, force)
+    quietest_first = sorted(candidates, key=lambda c: c.stddev)
+    source = NoiseSource(release.seed)
+    noiser = WeightNoiser(source, [c.stddev for c in quietest_first], release.selection.streams)
+    with ExitStack() as stack:
+        places = [CandidateOutput(stack, release.checkpoint, candidate.path) for candidate in quietest_first]
+        streamed = [(file, _stream(stack, file, places, noiser, threads, advance)) for file in release.checkpoint.files]
+        _check_input(release, streamed)
+        reports: dict[Path, PrivacyReport] = {}
+        outputs: list[PendingFile | PendingFolder] = []
+        for i, (candidate, place) in enumerate(zip(quietest_first, places, strict=True)):
+            place.close_files()
+            perplexity = None if evaluate is None else evaluate(place.weights)
+            written = [(file.path.name, done.outputs[i]) for file, done in streamed]
+            stddevs = [c.stddev for c in quietest_first]
+            report = _report(release, candidate, source, streamed, written, perplexity, stddevs)
+            reports[candidate.path] = report
+            described = stack.enter_context(PendingFile(candidate.report_path))
+            described.write_at(0, encode(report).encode())
+            outputs += [described, place.pending]
+        commit_together(outputs, replace=force)
+    return tuple(reports[candidate.path] for candidate in candidates)
+
+
+def _stream(
+    stack: ExitStack,
+    file: SafetensorsFile,
+    places: Sequence[CandidateOutput],
+    noiser: WeightNoiser,
+    threads: int,
+    advance: Advance,
+) -> Rewritten:
+    headers = []
+    for place in places:
+        metadata = {"format": file.metadata.get("format", "pt"), POINTER: place.pointer}
+        headers.append(serialize_header(file.tensors, metadata))
+    size = file.size - file.header.data_start
+    pending = [
+        place.open_file(stack, file.path.name, len(header) + size)
+        for place, header in zip(places, headers, strict=True)
+    ]
+    return rewrite(file, pending, headers, noiser, threads=threads, advance=advance)
+
+
+def _candidate(
+    release: NoiseRelease, target: PrivacyTarget, stddev: float, stddevs: Sequence[float], path: Path
+) -> Candidate:
+    found, omitted = guarantees(
+        release.training,
+        target,
+        stddev,
+        release.selection.dimension,
+        release.premises,
+        released_stddevs=stddevs,
+    )
+    return Candidate(target=target, stddev=stddev, path=path, guarantees=found, omissions=omitted)
+
+
+def _check_input(release: NoiseRelease, streamed: Sequence[tuple[SafetensorsFile, Rewritten]]) -> None:
+    """Facts taken from a report hold only for the bytes that the report names."""
+    if release.found is None:
+        return
+    known = {artifact.digest for artifact in release.found.report.outputs}
+    for file, done in streamed:
+        if done.input_digest not in known:
+            raise InputFault(
+                f"{file.path} is not the file that its report {release.found.path} describes (the digest differs); "
+                "give the facts by flags, or restore the file"
+            )
+
+
+def _report(
+    release: NoiseRelease,
+    candidate: Candidate,
+    source: NoiseSource,
+    streamed: Sequence[tuple[SafetensorsFile, Rewritten]],
+    written: Sequence[tuple[str, WrittenFile]],
+    perplexity: float | None,
+    stddevs: Sequence[float],
+) -> PrivacyReport:
+    target, place = candidate.target, candidate.report_path
+    models = (
+        Artifact(role="model", path=relative(file.path, place), digest=done.input_digest, bytes=file.size)
+        for file, done in streamed
+    )
+    others = (file_artifact(role, path, place) for role, path in release.inputs.items())
+    beside = (file_artifact("companion", path, place) for path in companions_of(release.checkpoint))
+    gaussian = target.calibration is Calibration.GAUSSIAN
+    return PrivacyReport(
+        step="noise",
+        created=now(),
+        versions=versions(("numpy", "scipy", "cryptography", "blake3")),
+        inputs=(*models, *others, *beside),
+        outputs=tuple(_outputs(release, candidate, written)),
+        parameters={
+            **release.parameters,
+            "epsilon": target.epsilon,
+            "delta": target.delta,
+            "calibration": target.calibration.value,
+            "tensors_noised": len(release.selection.streams),
+            "tensors_untouched": dict(release.selection.untouched),
+            "tensors_tied": [list(group) for group in release.selection.tied],
+        },
+        mechanism=WeightNoise(
+            training=release.training,
+            noise_stddev=candidate.stddev,
+            dimension=release.selection.dimension,
+            calibration=target.calibration,
+            formula=None if gaussian else target.formula,
+            regime=target.regime if gaussian else None,
+            candidate_stddevs=tuple(stddevs),
+            noise_source=source.description,
+            grid=spacing(candidate.stddev),
+        ),
+        guarantees=candidate.guarantees,
+        evidence=() if perplexity is None else (_perplexity(perplexity),),
+        omissions=(*candidate.omissions, *left_behind(release.checkpoint), *_dropped_metadata(release.checkpoint)),
+        warnings=tuple(_warnings(release)),
+        parents=() if release.found is None else (release.found.parent_of(place),),
+    )
+
+
+def _outputs(
+    release: NoiseRelease, candidate: Candidate, written: Sequence[tuple[str, WrittenFile]]
+) -> Iterator[Artifact]:
+    folder = release.checkpoint.is_directory
+    for name, file in written:
+        path = f"{candidate.path.name}/{name}" if folder else candidate.path.name
+        yield Artifact(role="model", path=path, digest=file.digest, bytes=file.size, tensors=file.tensors)
+    if folder:
+        for name in COMPANIONS:
+            original = release.checkpoint.root / name
+            if original.is_file():
+                copied = file_artifact("companion", original, candidate.report_path)
+                yield Artifact(
+                    role="companion", path=f"{candidate.path.name}/{name}", digest=copied.digest, bytes=copied.bytes
+                )
+
+
+def _dropped_metadata(checkpoint: Checkpoint) -> Iterator[Omission]:
+    """Header entries that were not copied: trainers write counts and names of the data there."""
+    for key in sorted({key for file in checkpoint.files for key in file.metadata} - {"format", POINTER}):
+        yield Omission(what=f"copy of the header's entry {key!r}", reason="not known to be free of traces of the data")
+
+
+def _perplexity(value: float) -> Evidence:
+    finite = math.isfinite(value)
+    return Evidence(
+        method="per-token likelihood of the evaluation data",
+        quantity=PERPLEXITY,
+        estimate=value if finite else None,
+        bound=Bound.NONE,
+        reason="" if finite else "too large for a float: the noise destroyed the model",
+    )
+
+
+def perplexity_of(report: PrivacyReport) -> float | None:
+    """The perplexity a report records; infinite where it was too large, None where it was not measured."""
+    found = next((e for e in report.evidence if e.quantity == PERPLEXITY), None)
+    if found is None:
+        return None
+    return math.inf if found.estimate is None else found.estimate
+
+
+def _warnings(release: NoiseRelease) -> Iterator[str]:
+    yield from _NOT_COVERED
+    if release.seed is not None:
+        yield "the noise was drawn from a seed given by the user: whoever knows it can take the noise off again"
+    yield from (f"assumed, and often false: {a.statement}" for a in release.premises.assumptions if a.name == ROUNDING)
+    if len(release.targets) > 1:
+        yield (
+            f"{len(release.targets)} candidates were made in one run, nested (each the next less noisy one plus fresh "
+            "noise): whoever sees several of them has what the least noisy one gives"
+        )
+    if release.found is not None and release.found.report.step == "noise":
+        yield "the input had noise already; the guarantees count only the noise added here"

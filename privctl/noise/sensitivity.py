@@ -1,0 +1,236 @@
+"""How far one example can move the trained weights (L2, whole weight vector), under a named regime.
+
+The training is ``ClippedTraining``: T steps, mean of clipped per-example gradients over the fixed batch size B, each
+example visited once an epoch in a data-independent order. Sources: Hardt, Recht and Singer 2016; Wu et al. 2017
+("bolt-on" SGD); the recursions are proved by induction over steps from non-expansiveness or from the clip.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState
+from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
+
+#: What float arithmetic may take off a bound for each of its terms (steps, or visits), relatively: all are positive.
+_TERM_ROUNDING = 16 * 2.0**-53
+#: Regimes in the order reports list them.
+REGIMES = tuple(Regime)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSensitivity:
+    """An L2 bound on the weights' change, with what it assumes beyond the training facts."""
+
+    regime: Regime
+    adjacency: Adjacency
+    value: float
+    assumptions: tuple[Assumption, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotApplicable:
+    """A regime that says nothing about this training, and why."""
+
+    regime: Regime
+    reason: str
+
+
+def sensitivity(
+    training: ClippedTraining, regime: Regime, adjacency: Adjacency, dimension: int
+) -> WeightSensitivity | NotApplicable:
+    """The L2 sensitivity of the final weights, rounded up; ``dimension`` is their number (only Adam's bound needs it).
+
+    ``adjacency`` is REPLACE_ONE, or ZERO_OUT (one example's gradient becomes zero, the normaliser stays).
+
+    Example: E=10, N=1000, B=5, lr=5e-5, C=1, SGD: convex replace-one 2 E lr C / B = 2e-4.
+    """
+    found = _RULES[regime](training, adjacency, dimension)
+    if isinstance(found, NotApplicable):
+        return found
+    terms = training.epochs if regime in (Regime.CONVEX, Regime.STRONGLY_CONVEX) else training.total_steps
+    return replace(found, value=found.value * (1 + (terms + 1) * _TERM_ROUNDING))
+
+
+def _convex(t: ClippedTraining, adjacency: Adjacency, _: int) -> WeightSensitivity | NotApplicable:
+    """E visits, each moving the weights by lr * (change of one clipped gradient) / B; steps are non-expansive."""
+    refusal = _not_plain_sgd(t, Regime.CONVEX) or _step_too_long(t, Regime.CONVEX, 2.0, t.smoothness)
+    return refusal or WeightSensitivity(
+        regime=Regime.CONVEX,
+        adjacency=adjacency,
+        value=t.epochs * t.learning_rate * _gradient_change(t, adjacency) / t.batch_size,
+        assumptions=(_CONVEXITY, _LIPSCHITZ, _step_size(t, "2 / smoothness", t.smoothness is not None)),
+    )
+
+
+def _strongly_convex(t: ClippedTraining, adjacency: Adjacency, _: int) -> WeightSensitivity | NotApplicable:
+    """Each step contracts by rho = 1 - lr * gamma: a geometric series over the visits, rho^(steps per epoch) apart."""
+    gamma = t.strong_convexity
+    if gamma is None:
+        return NotApplicable(regime=Regime.STRONGLY_CONVEX, reason="the loss's strong convexity was not given")
+    bound = None if t.smoothness is None else t.smoothness + gamma
+    refusal = _not_plain_sgd(t, Regime.STRONGLY_CONVEX) or _step_too_long(t, Regime.STRONGLY_CONVEX, 2.0, bound)
+    if refusal is None and t.learning_rate * gamma >= 1:
+        refusal = NotApplicable(
+            regime=Regime.STRONGLY_CONVEX,
+            reason=f"learning rate {t.learning_rate} times strong convexity {gamma} must be below 1",
+        )
+    if refusal is not None:
+        return refusal
+    log_epoch = math.floor(t.dataset_size / t.batch_size) * math.log1p(-t.learning_rate * gamma)
+    series = math.expm1(t.epochs * log_epoch) / math.expm1(log_epoch)
+    return WeightSensitivity(
+        regime=Regime.STRONGLY_CONVEX,
+        adjacency=adjacency,
+        value=t.learning_rate * _gradient_change(t, adjacency) / t.batch_size * series,
+        assumptions=(
+            _STRONG_CONVEXITY,
+            _NEVER_CLIPPED,
+            _step_size(t, "2 / (smoothness + strong convexity)", t.smoothness is not None),
+        ),
+    )
+
+
+def _smooth(t: ClippedTraining, adjacency: Adjacency, _: int) -> WeightSensitivity | NotApplicable:
+    """Growth by min(beta d, 2C) a step, and one visit an epoch at the step where it does most harm.
+
+    Both maps from one step's distance to the next increase, so the worst of all schedules is followed exactly by two
+    numbers: the largest distance with this epoch's visit behind it, and with the visit still to come.
+    """
+    beta = t.smoothness
+    if beta is None:
+        return NotApplicable(regime=Regime.SMOOTH, reason="the loss's smoothness was not given")
+    if t.optimizer is not Optimizer.SGD:
+        return NotApplicable(regime=Regime.SMOOTH, reason=f"the bound is derived for plain SGD, not {t.optimizer}")
+    change, batch = _gradient_change(t, adjacency), t.batch_size
+
+    def step(distance: float, visited: bool) -> float:
+        growth = min(beta * distance, 2 * t.clip_norm)
+        if visited:
+            growth = (batch - 1) / batch * growth + change / batch
+        return _keep(t) * distance + t.learning_rate * growth
+
+    distance = 0.0
+    for epoch in range(t.epochs):
+        first, last = (t.total_steps * k // t.epochs for k in (epoch, epoch + 1))
+        waiting, behind = distance, -math.inf
+        for _ in range(first, last):
+            behind = max(step(behind, False) if behind >= 0 else behind, step(waiting, True))
+            waiting = step(waiting, False)
+        distance = behind
+    return WeightSensitivity(regime=Regime.SMOOTH, adjacency=adjacency, value=distance, assumptions=(_SMOOTHNESS,))
+
+
+def _nonconvex(t: ClippedTraining, adjacency: Adjacency, dimension: int) -> WeightSensitivity:
+    """Nothing known of the loss: after the first visit the two runs may part by the longest step, every step."""
+    if t.optimizer in (Optimizer.ADAM, Optimizer.ADAMW):
+        value = _accumulate(t, lambda step: 2 * math.sqrt(dimension) * _adam_ratio(t, step))
+    elif t.optimizer is Optimizer.MOMENTUM:
+        value = _accumulate(t, lambda step: 2 * t.clip_norm * (1 - t.momentum**step) / (1 - t.momentum))
+    else:
+        first = _gradient_change(t, adjacency) / t.batch_size
+        value = _accumulate(t, lambda step: first if step == 1 else 2 * t.clip_norm)
+    return WeightSensitivity(regime=Regime.NONCONVEX, adjacency=adjacency, value=value)
+
+
+_RULES: dict[Regime, Callable[[ClippedTraining, Adjacency, int], WeightSensitivity | NotApplicable]] = {
+    Regime.CONVEX: _convex,
+    Regime.STRONGLY_CONVEX: _strongly_convex,
+    Regime.SMOOTH: _smooth,
+    Regime.NONCONVEX: _nonconvex,
+}
+
+
+def _gradient_change(t: ClippedTraining, adjacency: Adjacency) -> float:
+    """Largest change of one clipped gradient: to any other (2C) or to zero (C)."""
+    return t.clip_norm * (2 if adjacency is Adjacency.REPLACE_ONE else 1)
+
+
+def _keep(t: ClippedTraining) -> float:
+    """What decoupled weight decay leaves of a distance each step."""
+    return 1 - t.learning_rate * t.weight_decay
+
+
+def _accumulate(t: ClippedTraining, step_bound: Callable[[int], float]) -> float:
+    """Sum of the steps' bounds (steps count from 1), each decayed by the weight decay of the steps after it."""
+    distance, keep = 0.0, _keep(t)
+    for step in range(1, t.total_steps + 1):
+        distance = keep * distance + t.learning_rate * step_bound(step)
+    return distance
+
+
+def _adam_ratio(t: ClippedTraining, step: int) -> float:
+    """Largest |update| / lr of one coordinate of Adam at ``step``, by Cauchy-Schwarz over the gradients so far.
+
+    Independent of the clip norm: Adam divides the scale out. With beta1^2 >= beta2 the series does not converge, and
+    the finite sum to ``step`` is used as it stands. Example: betas .9, .999: 1 at step 1, 2.24336 at step 100.
+    """
+    b1, b2 = t.beta1, t.beta2
+    if b2 == 0:
+        return 1.0 if b1 == 0 else math.inf
+    ratio = b1 * b1 / b2
+    try:
+        series = float(step) if ratio == 1 else (1 - ratio**step) / (1 - ratio)
+    except OverflowError:
+        return math.inf
+    return (1 - b1) / math.sqrt(1 - b2) * math.sqrt(series) * math.sqrt(1 - b2**step) / (1 - b1**step)
+
+
+def _not_plain_sgd(t: ClippedTraining, regime: Regime) -> NotApplicable | None:
+    if t.optimizer is Optimizer.SGD:
+        return None
+    reason = (
+        "steps with momentum are not non-expansive, so convexity bounds nothing"
+        if t.optimizer is Optimizer.MOMENTUM
+        else f"{t.optimizer} rescales each coordinate, so its steps are not non-expansive"
+    )
+    return NotApplicable(regime=regime, reason=reason)
+
+
+def _step_too_long(t: ClippedTraining, regime: Regime, limit: float, curvature: float | None) -> NotApplicable | None:
+    """A step is non-expansive up to lr = ``limit`` / curvature; weight decay adds to the curvature."""
+    if curvature is None or t.learning_rate * (curvature + t.weight_decay) <= limit:
+        return None
+    return NotApplicable(
+        regime=regime,
+        reason=f"learning rate {t.learning_rate} exceeds {limit:g} / {curvature + t.weight_decay:g}, "
+        "beyond which a step may expand distances",
+    )
+
+
+_CONVEXITY = Assumption(
+    name="convex-loss",
+    statement="every example's loss is convex in the weights",
+    state=AssumptionState.ASSERTED,
+)
+_NEVER_CLIPPED = Assumption(
+    name="clipping-inactive",
+    statement="no gradient ever exceeds the clip norm: where clipping acts, steps no longer contract",
+    state=AssumptionState.ASSERTED,
+)
+_STRONG_CONVEXITY = Assumption(
+    name="strongly-convex-loss",
+    statement="every example's loss is strongly convex in the weights, with the constant given",
+    state=AssumptionState.ASSERTED,
+)
+_SMOOTHNESS = Assumption(
+    name="smooth-loss",
+    statement="every example's loss has a gradient that is Lipschitz with the smoothness given",
+    state=AssumptionState.ASSERTED,
+)
+_LIPSCHITZ = Assumption(
+    name="clipping-keeps-convexity",
+    statement="the loss is of a generalized linear model, or its gradients never exceed the clip norm "
+    "(clipping breaks convexity otherwise)",
+    state=AssumptionState.ASSERTED,
+)
+
+
+def _step_size(t: ClippedTraining, bound: str, known: bool) -> Assumption:
+    return Assumption(
+        name="step-size",
+        statement=f"the learning rate {t.learning_rate} is at most {bound}",
+        state=AssumptionState.CHECKED if known else AssumptionState.ASSERTED,
+    )

@@ -1,0 +1,50 @@
+"""What a plan consists of: rows of accounting, one of which is to be relied on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from privctl.domain.events import Ledger, SignBits
+from privctl.domain.guarantee import Guarantee
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountantRow:
+    """One way of accounting: its guarantee, how long it took, or why it has no answer."""
+
+    key: str
+    title: str
+    seconds: float
+    guarantee: Guarantee | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetPlan:
+    """What was asked about, and every answer.
+
+    ``main`` is the key of the row to rely on. ``solved`` names what was looked for: epsilon, or the parameter whose
+    value for ``target`` is ``solution``.
+    """
+
+    mechanism: Ledger | SignBits
+    rows: tuple[AccountantRow, ...]
+    main: str
+    solved: str
+    delta: float
+    target: float | None = None
+    solution: float | None = None
+
+    @property
+    def differential(self) -> Guarantee:
+        """The first (epsilon, delta) guarantee, the main row's where it is one."""
+        found = [row.guarantee for row in self.rows if row.guarantee is not None]
+        return next((g for g in [self.guarantee, *found] if g.delta > 0), self.guarantee)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The main row's; raises ValueError with its reason where it has none."""
+        row = next(row for row in self.rows if row.key == self.main)
+        if row.guarantee is None:
+            raise ValueError(row.failure)
+        return row.guarantee

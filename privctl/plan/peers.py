@@ -1,0 +1,151 @@
+"""Other people's accountants, where they are installed: for comparison, never for a guarantee.
+
+Each takes seconds to import, so that happens inside the functions. Names of what is imported stand in a closed table.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherAccountant:
+    """A package with an accountant: what installs it, what imports it, and what its numbers are."""
+
+    distribution: str
+    module: str
+    method: str
+
+
+PEERS = {
+    "opacus": OtherAccountant(
+        distribution="opacus",
+        module="opacus.accountants",
+        method="PRV accountant, upper bound (Gopi, Lee and Wutschitz 2021)",
+    ),
+    "dp-accounting": OtherAccountant(
+        distribution="dp-accounting",
+        module="dp_accounting",
+        method="privacy loss distribution, pessimistic, connect the dots (Doroshenko et al. 2022)",
+    ),
+}
+
+#: How far below the target Opacus' search may stop, in epsilon.
+_OPACUS_TOLERANCE = 0.001
+
+
+def installed(name: str) -> bool:
+    """Whether the peer can be imported, found out without importing it. Raises ValueError for names not in PEERS."""
+    return find_spec(_peer(name).module.partition(".")[0]) is not None
+
+
+def version_of(name: str) -> str | None:
+    """The installed version of the peer; None where there is none. Raises ValueError for names not in PEERS."""
+    try:
+        return metadata.version(_peer(name).distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def opacus_prv_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
+    """Opacus' PRV accountant's upper bound on epsilon at ``delta``: its estimate and an allowed error of 0.01.
+
+    ``noise_multiplier`` is noise standard deviation / clip norm; Poisson batches, one record more or less. Raises
+    ValueError where Opacus is not installed or fails.
+    """
+    with _asking("opacus") as accountants:
+        accountant = accountants.create_accountant(mechanism="prv")
+        accountant.history = [(noise_multiplier, sample_rate, steps)]
+        return _number(accountant.get_epsilon(delta=delta))
+
+
+def opacus_prv_noise_multiplier(epsilon: float, delta: float, sample_rate: float, steps: int) -> float:
+    """The noise multiplier that Opacus' own search finds for (epsilon, delta) by its PRV accountant.
+
+    It stops within 0.001 of the target in that accountant's epsilon. Raises as ``opacus_prv_epsilon``.
+    """
+    with _asking("opacus"):
+        found = import_module("opacus.accountants.utils").get_noise_multiplier(
+            target_epsilon=epsilon,
+            target_delta=delta,
+            sample_rate=sample_rate,
+            steps=steps,
+            accountant="prv",
+            epsilon_tolerance=_OPACUS_TOLERANCE,
+        )
+        return _number(found)
+
+
+def dp_accounting_pld_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
+    """dp-accounting's PLDAccountant's epsilon at ``delta``, with its own grid of 1e-4; inf where it finds none.
+
+    Arguments as for ``opacus_prv_epsilon``. Raises ValueError where dp-accounting is not installed or fails.
+    """
+    with _asking("dp-accounting") as accounting:
+        accountant = accounting.pld.PLDAccountant()
+        accountant.compose(_sampled_gaussian(accounting, noise_multiplier, sample_rate, steps))
+        return _number(accountant.get_epsilon(delta))
+
+
+def dp_accounting_pld_noise_multiplier(
+    epsilon: float, delta: float, sample_rate: float, steps: int, *, tolerance: float = 1e-6
+) -> float:
+    """The noise multiplier that dp-accounting's own search finds for (epsilon, delta) by its PLDAccountant.
+
+    It is within ``tolerance`` of the least by that accountant. Raises as ``dp_accounting_pld_epsilon``.
+    """
+    with _asking("dp-accounting") as accounting:
+        found = accounting.calibrate_dp_mechanism(
+            accounting.pld.PLDAccountant,
+            lambda noise: _sampled_gaussian(accounting, noise, sample_rate, steps),
+            epsilon,
+            delta,
+            tol=tolerance,
+        )
+        return _number(found)
+
+
+def _sampled_gaussian(accounting: Any, noise_multiplier: float, sample_rate: float, steps: int) -> Any:
+    """A dp-accounting event: ``steps`` times Gaussian noise on a Poisson batch."""
+    once = accounting.PoissonSampledDpEvent(sample_rate, accounting.GaussianDpEvent(noise_multiplier))
+    return accounting.SelfComposedDpEvent(once, steps)
+
+
+def _peer(name: str) -> OtherAccountant:
+    if name not in PEERS:
+        raise ValueError(f"peer is {name!r}; known are {', '.join(PEERS)}")
+    return PEERS[name]
+
+
+def _number(value: Any) -> float:
+    found = float(value)
+    if math.isnan(found):
+        raise ArithmeticError("the answer is not a number")
+    return found
+
+
+@contextmanager
+def _asking(name: str) -> Iterator[Any]:
+    """The peer's module, with its warnings and log messages off; whatever it raises becomes one ValueError."""
+    peer = _peer(name)
+    if not installed(name):
+        raise ValueError(f"{peer.distribution} is not installed; pip install {peer.distribution}")
+    muted = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield import_module(peer.module)
+    except Exception as error:  # foreign code: there is no list of what it may raise
+        said = " ".join(str(error).split())[:200] or "no reason given"
+        raise ValueError(f"{peer.distribution} gives no answer here ({type(error).__name__}: {said})") from error
+    finally:
+        logging.disable(muted)

@@ -1,0 +1,169 @@
+"""Mechanisms beside the sampled Gaussian: any ledger of events, published signs, secrets in several records."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from privctl.accounting import calibrate as calibration
+from privctl.accounting import renyi, sign_bits
+from privctl.accounting.guarantees import assumptions_of, finite, guarantee_of
+from privctl.accounting.secrets import fano as secrets
+from privctl.domain.events import Batches, Event, Ledger, RandomizedResponse, SecretMixture, SignBits
+from privctl.domain.guarantee import (
+    Adjacency,
+    Assumption,
+    AssumptionState,
+    Guarantee,
+    Notion,
+    PrivacyUnit,
+    Risk,
+    RiskMeasure,
+    Status,
+)
+from privctl.plan.accountants import AccountantRow, BudgetPlan
+
+
+def plan_ledger(
+    events: Sequence[Event],
+    delta: float,
+    *,
+    target: float | None = None,
+    solve: tuple[str, Callable[[float], Event]] | None = None,
+    priors: Sequence[float] = (),
+) -> BudgetPlan:
+    """Any events by the tight accountant and by Renyi DP.
+
+    With ``target``, the one event is ``solve``'s at the least noise that meets the target; ``solve`` names what
+    is found and makes the event, more private the more noise.
+    """
+    started = time.perf_counter()
+    solved, solution = "epsilon", None
+    if target is not None and solve is not None:
+        solved, event_of = solve
+        noise = calibration.noise_multiplier_for(target, delta, lambda noise: Ledger(events=(event_of(noise),)))
+        events = (event_of(noise),)
+        solution = 1 / noise if isinstance(events[0], RandomizedResponse) else noise
+    whole = Ledger(events=tuple(events))
+    tight = guarantee_of(whole, delta, name="privacy loss distribution", state=AssumptionState.ASSERTED, priors=priors)
+    tight = replace(tight, follows=tight.epsilon)
+    rows = [AccountantRow(key="pld", title=tight.name, seconds=time.perf_counter() - started, guarantee=tight)]
+    started = time.perf_counter()
+    try:
+        if tight.unit is PrivacyUnit.SECRET:
+            raise ValueError("for a secret's records it is known in one order of the neighbours only")
+        epsilon = renyi.ledger_epsilon(whole, delta)[0]
+    except ValueError as error:
+        rows.append(
+            AccountantRow(key="rdp", title="Renyi DP", seconds=time.perf_counter() - started, failure=str(error)),
+        )
+    else:
+        seconds = time.perf_counter() - started
+        by_renyi = replace(
+            tight,
+            name="Renyi DP",
+            epsilon=finite(epsilon),
+            accountant="Renyi divergences, Canonne, Kamath and Steinke 2020",
+            risks=(),
+        )
+        rows.append(
+            AccountantRow(key="rdp", title="Renyi DP", seconds=seconds, guarantee=by_renyi),
+        )
+    return BudgetPlan(
+        mechanism=whole,
+        rows=tuple(rows),
+        main="pld",
+        solved=solved,
+        delta=delta,
+        target=target,
+        solution=solution,
+    )
+
+
+def plan_sign_bits(event: SignBits, delta: float, *, target: float | None = None) -> BudgetPlan:
+    """FERRET as published: mutual information, what that implies, and the delta that every (epsilon, delta) has."""
+    started = time.perf_counter()
+    masks = Assumption(
+        name="public masks",
+        statement="which groups fire, and the random directions, do not depend on the data",
+        state=AssumptionState.ASSERTED,
+    )
+    average = sign_bits.average_case(event, (masks,))
+    rows = [AccountantRow(key="mi-dp", title=average.name, seconds=time.perf_counter() - started, guarantee=average)]
+    for key, batches in (("worst-poisson", Batches.POISSON), ("worst-shuffled", Batches.SHUFFLED)):
+        started = time.perf_counter()
+        refuted, worst = sign_bits.worst_case(event, delta, batches), sign_bits.worst_case_delta(event, batches)
+        seconds = time.perf_counter() - started
+        if refuted is not None:
+            rows.append(AccountantRow(key=key, title=refuted.name, seconds=seconds, guarantee=refuted))
+            continue
+        title = f"(epsilon, {delta:g})-DP, {'Poisson' if batches is Batches.POISSON else batches} batches"
+        reason = f"not refuted: one record shows itself with probability {worst:.3g} at most, and nothing proves it"
+        rows.append(AccountantRow(key=key, title=title, seconds=seconds, failure=reason))
+    return BudgetPlan(
+        mechanism=event,
+        rows=tuple(rows),
+        main="mi-dp",
+        solved="epsilon" if target is None else "fire probability",
+        delta=delta,
+        target=target,
+        solution=None if target is None else event.fire_probability,
+    )
+
+
+def plan_secret(event: SecretMixture, delta: float, prior: float, *, posterior: float | None = None) -> BudgetPlan:
+    """A secret in several records: the chance of naming it from the outcome, by two bounds.
+
+    With ``posterior`` the least noise for which the first bound stays below it is found first.
+    """
+    started = time.perf_counter()
+    if posterior is not None:
+        noise = secrets.noise_multiplier_for(event.probabilities, event.steps, prior, posterior)
+        event = replace(event, noise_multiplier=noise)
+    information = secrets.information(event)
+    by_fano = Guarantee(
+        name="secret protection, mutual information",
+        epsilon=finite(information),
+        delta=0.0,
+        notion=Notion.SECRET_PROTECTION,
+        unit=PrivacyUnit.SECRET,
+        adjacency=Adjacency.ZERO_OUT,
+        accountant="KL divergence from the secret's absence, exact integral; Fano's inequality",
+        status=Status.CONDITIONAL,
+        noise_multiplier=event.noise_multiplier,
+        assumptions=assumptions_of(Ledger(events=(event,)), AssumptionState.ASSERTED),
+        note="epsilon is the information about the secret, in nats"
+        + ("" if posterior is None else "; the noise was chosen by this bound"),
+        risks=(
+            Risk(
+                measure=RiskMeasure.POSTERIOR,
+                bound=min(1.0, secrets.posterior(information, prior)) if math.isfinite(information) else 1.0,
+                at=prior,
+            ),
+        ),
+    )
+    rows = [AccountantRow(key="fano", title=by_fano.name, seconds=time.perf_counter() - started, guarantee=by_fano)]
+    started = time.perf_counter()
+    whole = Ledger(events=(event,))
+    by_whole = secrets.curve_posterior(event, prior)
+    by_curve = guarantee_of(whole, delta, name="secret protection, trade-off curve", state=AssumptionState.ASSERTED)
+    by_curve = replace(
+        by_curve,
+        notion=Notion.SECRET_PROTECTION,
+        risks=(Risk(measure=RiskMeasure.POSTERIOR, bound=by_whole, at=prior),),
+        note="epsilon and delta are for the secret's presence; the posterior is from the whole curve",
+    )
+    rows.append(
+        AccountantRow(key="curve", title=by_curve.name, seconds=time.perf_counter() - started, guarantee=by_curve)
+    )
+    return BudgetPlan(
+        mechanism=whole,
+        rows=tuple(rows),
+        main="fano",
+        solved="posterior" if posterior is None else "noise multiplier",
+        delta=delta,
+        target=posterior,
+        solution=None if posterior is None else event.noise_multiplier,
+    )

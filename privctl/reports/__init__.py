@@ -1,0 +1,1 @@
+"""Privacy reports: JSON and back, on disk, and their signatures."""

@@ -1,0 +1,145 @@
+"""Reports as files: where a model's report lies, how one is read, what every step writes into its envelope."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from privctl import __version__
+from privctl.domain.errors import PrivctlError, UsageFault
+from privctl.domain.report import Artifact, ParentReport, PrivacyReport
+from privctl.reports.codec import decode, encode
+from privctl.storage.atomic import PendingFile, PendingFolder, write_bytes
+from privctl.storage.commit import commit_together
+from privctl.storage.digest import Advance, file_digest, silent
+from privctl.storage.reader import Checkpoint, read_named_text
+
+#: Key of a safetensors header's metadata: path of the report, relative to the file that holds it.
+POINTER = "privctl.report"
+
+REPORT_SUFFIX = ".report.json"
+
+_FILE_SUFFIXES = (".gz", ".jsonl", ".ndjson", ".json", ".safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundReport:
+    """A report with the place it was read from."""
+
+    path: Path
+    report: PrivacyReport
+
+    def parent_of(self, child: Path) -> ParentReport:
+        """How the report written at ``child`` refers to this one."""
+        return ParentReport(path=relative(self.path, child), digest=file_digest(self.path))
+
+
+def read_report(path: Path) -> PrivacyReport:
+    """The report at ``path``; raises InputFault where it is not one."""
+    return decode(read_named_text(path), str(path))
+
+
+def write_report(path: Path, report: PrivacyReport) -> None:
+    """Write ``report``, whole or not at all."""
+    write_bytes(path, encode(report).encode())
+
+
+def commit_with_report(
+    outputs: Sequence[PendingFile | PendingFolder], place: Path, report: PrivacyReport, *, replace: bool
+) -> None:
+    """Give ``outputs`` their names together with their ``report``, at ``place``; see ``commit_together``."""
+    with PendingFile(place) as pending:
+        pending.write_at(0, encode(report).encode())
+        commit_together([*outputs, pending], replace=replace)
+
+
+def pointer_of(checkpoint: Checkpoint) -> Path | None:
+    """Where the checkpoint's header says its report lies, whether or not it is there."""
+    for file in checkpoint.files:
+        pointer = file.metadata.get(POINTER)
+        if pointer:
+            return Path(os.path.normpath(file.path.parent / pointer))
+    return None
+
+
+def report_of(checkpoint: Checkpoint) -> FoundReport | None:
+    """The report a checkpoint's header points to; None where it names none or the file is gone.
+
+    Raises InputFault where the file is there but is no report.
+    """
+    path = pointer_of(checkpoint)
+    return FoundReport(path, read_report(path)) if path is not None and os.path.isfile(path) else None
+
+
+def require_spare(path: Path, *, but: str = "") -> None:
+    """Raise UsageFault where ``path`` is a model's weights or a report: neither is ever replaced by what others say.
+
+    A report of the step ``but`` may be replaced, by one of that step.
+    """
+    if not os.path.isfile(path):
+        return
+    if path.suffix == ".safetensors":
+        raise UsageFault(f"{path} holds tensors, which --output never replaces; name another file")
+    if path.suffix == ".json":
+        try:
+            step = read_report(path).step
+        except PrivctlError:
+            return
+        if step != but:
+            raise UsageFault(
+                f"{path} is the report of another step ({step}); no command edits it, so name another file"
+            )
+
+
+def report_beside(path: Path) -> Path:
+    """Where the report of a file of records or arrays lies: beside it, under its name without what tells its format."""
+    name = path.name
+    for suffix in _FILE_SUFFIXES:
+        name = name.removesuffix(suffix)
+    return path.with_name((name or path.name) + REPORT_SUFFIX)
+
+
+def relative(path: Path, report: Path) -> str:
+    """``path`` as the report at ``report`` names it: relative to the report's folder, forward slashes."""
+    return Path(os.path.relpath(path.absolute(), report.absolute().parent)).as_posix()
+
+
+def file_artifact(role: str, path: Path, report: Path, advance: Advance = silent) -> Artifact:
+    """The artifact entry of any file, digested here."""
+    return Artifact(
+        role=role,
+        path=relative(path, report),
+        digest=file_digest(path, advance),
+        bytes=path.stat().st_size,
+    )
+
+
+def pending_artifact(role: str, pending: PendingFile, report: Path) -> Artifact:
+    """The artifact entry of a file that is written but does not have its name yet."""
+    return Artifact(
+        role=role,
+        path=relative(pending.path, report),
+        digest=file_digest(pending.temporary),
+        bytes=pending.temporary.stat().st_size,
+    )
+
+
+def now() -> str:
+    """The time as reports write it: UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """privctl's, Python's and the named packages' versions; a package that is not installed is left out."""
+    found = {"privctl": __version__, "python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,1 +1,0 @@
-"""Retraining a model: with a guarantee, with clipped gradients only, or plainly."""

@@ -1,1 +1,0 @@
-"""DPQuant from what a user asks to a finished model and its report."""

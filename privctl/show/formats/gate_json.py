@@ -1,0 +1,39 @@
+"""A judgement as JSON, for programs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from privctl.domain.gate import Finding, GateJudgement
+from privctl.show.plain import json_text
+
+#: Raised when a key goes or changes its meaning.
+GATE_VERSION = 1
+
+
+def render(judgement: GateJudgement) -> str:
+    """One object, keys in a fixed order, ending in a newline."""
+    data = {
+        "gate_version": GATE_VERSION,
+        "outcome": judgement.outcome.value,
+        "models": list(judgement.models),
+        "findings": [_finding(each) for each in judgement.findings],
+        "notes": list(judgement.notes),
+        "policy": {s.key: {"value": s.value, "source": s.source} for s in judgement.settings},
+    }
+    return json_text(json.dumps(data, indent=2, ensure_ascii=True)) + "\n"
+
+
+def _finding(each: Finding) -> dict[str, Any]:
+    return {
+        "rule": each.rule,
+        "outcome": each.outcome.value,
+        "model": each.model or None,
+        "subject": each.subject,
+        "message": each.message,
+        "fix": each.fix,
+        "path": each.place.path,
+        "line": each.place.line,
+        "waiver": each.waiver or None,
+    }

@@ -1,0 +1,41 @@
+"""A judgement as workflow commands of GitHub Actions: an annotation for every finding, at its file and line.
+
+What a command may hold is fixed by the runner: %, CR and LF are written as %25, %0D and %0A, and in a property : and ,
+as %3A and %2C as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from privctl.domain.gate import Finding, GateJudgement, GateOutcome
+from privctl.show.plain import plain
+from privctl.show.text.gate import summary
+
+_LEVELS = {GateOutcome.FAIL: "error", GateOutcome.INCONCLUSIVE: "warning"}
+
+
+def render(judgement: GateJudgement) -> str:
+    """One line a finding that counts, then what was waived as notices, then the summary."""
+    return "\n".join(_lines(judgement)) + "\n"
+
+
+def _lines(judgement: GateJudgement) -> Iterator[str]:
+    for outcome, level in _LEVELS.items():
+        yield from (_command(level, judgement, each, each.fix) for each in judgement.of(outcome))
+    yield from (_command("notice", judgement, each, f"waived by {each.waiver}") for each in judgement.waived)
+    yield summary(judgement)
+
+
+def _command(level: str, judgement: GateJudgement, each: Finding, more: str) -> str:
+    message = f"{judgement.subject(each)}: {each.message}" + (f" ({more})" if more else "")
+    where = f"file={_property(each.place.path)},line={each.place.line},title={_property(f'privctl {each.rule}')}"
+    return f"::{level} {where}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    return plain(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

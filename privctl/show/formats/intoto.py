@@ -1,0 +1,72 @@
+"""An in-toto Statement v1 over a model's files, whose predicate is what may be said of its privacy.
+
+https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md. Unsigned: whoever vouches for it signs it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from privctl.domain.guarantee import Guarantee
+from privctl.show.dossier import PageData, ReportSource
+from privctl.show.summary import standing_of
+
+TYPE = "https://in-toto.io/Statement/v1"
+#: A name of our own that needs no server: RFC 4151 asks for a date on which the name was ours to give.
+PREDICATE = "tag:privctl,2026:privacy-report/v1"
+
+
+def statement(dossier: PageData) -> str:
+    """The statement as JSON; the same reports and files give the same bytes."""
+    body = {
+        "_type": TYPE,
+        "subject": [{"name": file.name, "digest": dict(file.digests)} for file in dossier.files],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "generator": {"name": "privctl", "version": dossier.version},
+            "models": [_model(dossier, index) for index in range(len(dossier.subjects))],
+            "reports": [_report(dossier, source) for source in dossier.sources],
+        },
+    }
+    return json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _model(dossier: PageData, index: int) -> dict[str, Any]:
+    subject = dossier.subjects[index]
+    standing = standing_of(subject)
+    return {
+        "report": subject.source.name,
+        "guarantees": [_guarantee(guarantee) for guarantee in subject.source.report.guarantees],
+        "verdicts": [
+            {"subject": v.subject, "outcome": str(v.outcome), "reason": v.reason, "report": source.name}
+            for source in (*subject.audits, *subject.checks)
+            for v in source.report.verdicts
+        ],
+        "notChecked": list(standing.unchecked),
+    }
+
+
+def _guarantee(guarantee: Guarantee) -> dict[str, Any]:
+    return {
+        "name": guarantee.name,
+        "status": str(guarantee.status),
+        "notion": str(guarantee.notion),
+        "epsilon": guarantee.epsilon,
+        "delta": guarantee.delta,
+        "unit": str(guarantee.unit),
+        "adjacency": str(guarantee.adjacency),
+        "scope": str(guarantee.scope),
+        "accountant": guarantee.accountant,
+        "assumptions": [{"statement": a.statement, "state": str(a.state)} for a in guarantee.assumptions],
+    }
+
+
+def _report(dossier: PageData, source: ReportSource) -> dict[str, Any]:
+    algorithm, _, value = source.digest.partition(":")
+    return {
+        "name": source.name,
+        "step": source.report.step,
+        "created": source.report.created,
+        "digest": {algorithm: value, **dossier.report_files.get(source.key, {})},
+    }

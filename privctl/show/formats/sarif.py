@@ -1,0 +1,101 @@
+"""A judgement as SARIF 2.1.0 (OASIS Standard): a result with a location for every finding that did not pass.
+
+What fails is an error; what is inconclusive is a warning, since readers show nothing of the level "none" that the kind
+"open" would need. What is waived is a result that is suppressed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from privctl import __version__
+from privctl.domain.gate import Finding, GateJudgement, GateOutcome, Rule
+from privctl.show.plain import plain
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS = {GateOutcome.FAIL: "error", GateOutcome.INCONCLUSIVE: "warning"}
+
+
+def render(judgement: GateJudgement) -> str:
+    """One run; its rules are all that the gate knows, looked at or not."""
+    index = {rule.name: i for i, rule in enumerate(judgement.rules)}
+    stopped = [each for each in judgement.findings if each.outcome is not GateOutcome.PASS]
+    driver = {"name": "privctl", "version": __version__, "rules": [_rule(rule) for rule in judgement.rules]}
+    notes = [{"level": "note", "message": {"text": plain(note)}} for note in judgement.notes]
+    run = {
+        "tool": {"driver": driver},
+        "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": notes}],
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(judgement, each, index[each.rule]) for each in stopped],
+        "properties": {"outcome": judgement.outcome.value},
+    }
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    return {
+        "id": rule.name,
+        "shortDescription": {"text": rule.about},
+        "fullDescription": {"text": _described(rule)},
+        "help": {"text": f"The rule {rule.name} of privctl gate: {rule.about}."},
+        "defaultConfiguration": {"level": "error"},
+    }
+
+
+def _described(rule: Rule) -> str:
+    waived = (
+        "A waiver of the policy may accept a finding for a time."
+        if rule.waivable
+        else "No waiver accepts a finding, for it says whether the reports can be believed at all."
+    )
+    return (
+        f"The gate asks that {rule.about}. A finding is an error where that is not so, and a warning where the reports "
+        f"do not tell. {waived}"
+    )
+
+
+def _result(judgement: GateJudgement, each: Finding, index: int) -> dict[str, Any]:
+    fix = f" To fix: {plain(each.fix)}." if each.fix else ""
+    found: dict[str, Any] = {
+        "ruleId": each.rule,
+        "ruleIndex": index,
+        "level": _LEVELS[each.outcome],
+        "message": {"text": f"{plain(judgement.subject(each))}: {plain(each.message)}.{fix}"},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": {"uri": uri_of(each.place.path)},
+                    "region": {"startLine": each.place.line},
+                }
+            }
+        ],
+        "partialFingerprints": {"privctlFinding/v1": _fingerprint(each)},
+        "properties": {"outcome": each.outcome.value},
+    }
+    if each.waiver:
+        said = f"{plain(each.waiver)}: {plain(each.waived_because)}"
+        found["suppressions"] = [{"kind": "external", "status": "accepted", "justification": said}]
+    return found
+
+
+def uri_of(path: str) -> str:
+    """``path`` as a URI reference: relative where it lies below this folder, else of the scheme file."""
+    whole = Path(path)
+    if whole.is_absolute():
+        try:
+            whole = whole.relative_to(Path.cwd())
+        except ValueError:
+            return "file://" + quote(os.fsencode(whole), safe="/")
+    shown = quote(os.fsencode(whole), safe="/")
+    return shown if ":" not in shown.split("/")[0] else f"./{shown}"
+
+
+def _fingerprint(each: Finding) -> str:
+    return hashlib.sha256(
+        "\0".join((each.rule, each.model, each.subject, each.place.path)).encode(errors="surrogatepass")
+    ).hexdigest()[:32]

@@ -1,0 +1,76 @@
+"""The room that a report's guarantees leave an attacker, as curves on logarithmic axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from privctl.accounting import risk
+from privctl.domain.events import Ledger, SampledGaussian
+from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
+from privctl.domain.mechanism import WeightNoise
+from privctl.domain.report import PrivacyReport
+from privctl.show.dossier import PLANS, BoundCurve
+
+_RATES = np.geomspace(1e-4, 1, 121)
+_SOUND = (Status.PROVED, Status.CONDITIONAL)
+_MOST = 4
+#: Ledgers beyond these take longer to compose than a page may; their epsilon and delta are drawn instead.
+_EVENTS, _STEPS, _QUIETEST, _LOUDEST = 8, 200_000, 0.2, 1e4
+
+
+def bounds_of(report: PrivacyReport) -> Iterator[BoundCurve]:
+    """A curve for each guarantee for one example that is proved or conditional, the strictest of each name."""
+    if report.step in PLANS:
+        return
+    best: dict[str, Guarantee] = {}
+    for guarantee in report.guarantees:
+        if _drawn(guarantee):
+            known = best.get(guarantee.name)
+            if known is None or (
+                guarantee.adjacency is Adjacency.REPLACE_ONE and known.adjacency is not guarantee.adjacency
+            ):
+                best[guarantee.name] = guarantee
+    for guarantee in list(best.values())[:_MOST]:
+        curve, source = _curve(report, guarantee)
+        points = tuple((rate, min(1.0, curve.true_positive_rate(rate))) for rate in _RATES.tolist())
+        label = f"{guarantee.name} ({guarantee.status})"
+        yield BoundCurve(label=label, status=guarantee.status, points=points, source=source)
+
+
+def _drawn(guarantee: Guarantee) -> bool:
+    return (
+        guarantee.epsilon is not None
+        and guarantee.notion is Notion.APPROXIMATE_DP
+        and guarantee.unit is PrivacyUnit.EXAMPLE
+        and guarantee.scope is Scope.THIS_MODEL
+        and guarantee.status in _SOUND
+    )
+
+
+def _curve(report: PrivacyReport, guarantee: Guarantee) -> tuple[risk.TradeOff, str]:
+    assert guarantee.epsilon is not None
+    mechanism = report.mechanism
+    if isinstance(mechanism, WeightNoise) and guarantee.noise_multiplier:
+        return risk.GaussianTradeOff(1 / guarantee.noise_multiplier), "Gaussian mechanism, exactly"
+    line = risk.line(guarantee.epsilon, guarantee.delta)
+    stated = f"ε and δ alone (ε = {guarantee.epsilon:.4g}, δ = {guarantee.delta:.3g})"
+    if isinstance(mechanism, Ledger) and _light(mechanism):
+        try:
+            whole = risk.trade_off(mechanism)
+        except (ValueError, ArithmeticError):
+            return line, stated
+        return risk.Tightest((whole, line)), "the report's ledger, composed again"
+    return line, stated
+
+
+def _light(ledger: Ledger) -> bool:
+    return (
+        len(ledger.events) <= _EVENTS
+        and sum(event.steps for event in ledger.events) <= _STEPS
+        and all(
+            isinstance(event, SampledGaussian) and _QUIETEST <= event.noise_multiplier <= _LOUDEST
+            for event in ledger.events
+        )
+    )

@@ -1,0 +1,171 @@
+"""The reports that were named and those they build on, each once, after what it builds on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from privctl.domain.errors import PrivctlError, UsageFault
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.files import REPORT_SUFFIX, read_report
+from privctl.storage.digest import NamedFiles
+
+#: Reports of one page.
+MOST_REPORTS = 200
+#: Files larger than this are not read to check their digests; `privctl inspect` does.
+_LARGEST = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainEntry:
+    """One report with the place it was read from; ``parents`` are those at hand, ``absent`` names of the others."""
+
+    path: Path
+    report: PrivacyReport
+    digest: str
+    given: bool
+    parents: tuple[Path, ...]
+    absent: tuple[str, ...]
+    digests: tuple[Verdict, ...]
+
+
+def entries_of(paths: Sequence[Path]) -> tuple[ChainEntry, ...]:
+    """The reports at ``paths`` and everything they build on, parents first.
+
+    Raises InputFault where a named file is not a report, UsageFault where they are too many for a page. A parent that
+    is missing, unreadable or changed is said to be so, and does not fail the page.
+    """
+    named = {_place(path): None for path in paths}
+    found: dict[Path, ChainEntry] = {}
+    at_hand = _AtHand()
+    waiting = list(named)
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        if len(found) == MOST_REPORTS:
+            raise UsageFault(f"more than {MOST_REPORTS} reports lead to a page; give fewer of them")
+        entry = _entry(path, read_report(path), at_hand, given=path in named)
+        found[path] = entry
+        waiting += entry.parents
+    return tuple(found[path] for path in _ordered(found))
+
+
+def names_of(entries: Sequence[ChainEntry]) -> Mapping[Path, str]:
+    """What readers call each report: its file's name, with as many folders as tell it from others."""
+    names: dict[Path, str] = {}
+    for entry in entries:
+        parts = entry.path.parts
+        for length in range(1, len(parts) + 1):
+            name = "/".join(parts[-length:]).removesuffix(".json").removesuffix(REPORT_SUFFIX.removesuffix(".json"))
+            if sum(other.path.parts[-length:] == parts[-length:] for other in entries) == 1:
+                break
+        names[entry.path] = name
+    return names
+
+
+def located(report: Path, artifact: Artifact) -> Path:
+    """Where a report says that a file lies."""
+    return _place(report.parent / artifact.path)
+
+
+def _place(path: Path) -> Path:
+    return Path(os.path.normpath(path.absolute()))
+
+
+class _AtHand:
+    """Files that reports name, each read once however often it is named."""
+
+    def __init__(self) -> None:
+        self._files = NamedFiles()
+        self._reports: dict[Path, bool] = {}
+
+    def digest(self, path: Path) -> str:
+        """The digest of the file at ``path``; raises InputFault where it is none to read."""
+        return self._files.digest(path)
+
+    def is_report(self, path: Path) -> bool:
+        """Whether there is a report at ``path``."""
+        if path not in self._reports:
+            try:
+                read_report(path)
+                self._reports[path] = True
+            except PrivctlError:
+                self._reports[path] = False
+        return self._reports[path]
+
+
+def _entry(path: Path, report: PrivacyReport, at_hand: _AtHand, *, given: bool) -> ChainEntry:
+    parents, absent, verdicts = [], [], []
+    for parent in dict.fromkeys(report.parents):
+        place = _place(path.parent / parent.path)
+        name = Path(parent.path).name
+        if not os.path.isfile(place):
+            absent.append(name)
+            continue
+        if not at_hand.is_report(place):  # its content may be anybody's: nothing of it is repeated here
+            absent.append(name)
+            verdicts.append(Verdict(subject=name, outcome=Outcome.REFUTED, reason="the parent is not a report"))
+            continue
+        verdicts.append(_compared(name, at_hand.digest(place), parent.digest))
+        parents.append(place)
+    return ChainEntry(
+        path=path,
+        report=report,
+        digest=at_hand.digest(path),
+        given=given,
+        parents=tuple(dict.fromkeys(parents)),
+        absent=tuple(absent),
+        digests=(*verdicts, *_outputs(path, report, at_hand)),
+    )
+
+
+def _outputs(path: Path, report: PrivacyReport, at_hand: _AtHand) -> Iterator[Verdict]:
+    """Files that the step wrote, where they are at hand and not huge."""
+    for artifact in report.outputs:
+        place = located(path, artifact)
+        name = Path(artifact.path).name
+        try:
+            size = place.stat().st_size if os.path.isfile(place) else -1
+        except OSError:
+            size = -1
+        if size < 0:
+            yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason="the file is not where it was")
+        elif size > _LARGEST:
+            reason = "too large to be read for a page; privctl inspect checks it"
+            yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason=reason)
+        else:
+            try:
+                yield _compared(name, at_hand.digest(place), artifact.digest)
+            except PrivctlError as fault:
+                yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason=str(fault))
+
+
+def _compared(name: str, found: str, recorded: str) -> Verdict:
+    if found == recorded:
+        return Verdict(subject=name, outcome=Outcome.PROVED, reason="its digest is the one recorded")
+    return Verdict(subject=name, outcome=Outcome.REFUTED, reason="its digest is not the one recorded")
+
+
+def _ordered(entries: Mapping[Path, ChainEntry]) -> Iterator[Path]:
+    """Parents before children, otherwise by age and name; a loop is cut where it closes."""
+    done: set[Path] = set()
+    for start in sorted(entries, key=lambda path: (entries[path].report.created, str(path))):
+        stack = [start]
+        entered: set[Path] = set()
+        while stack:
+            path = stack[-1]
+            missing = (
+                [p for p in entries[path].parents if p not in done and p not in entered] if path not in done else []
+            )
+            entered.add(path)
+            if missing:
+                stack.append(missing[0])
+                continue
+            stack.pop()
+            if path not in done:
+                done.add(path)
+                yield path

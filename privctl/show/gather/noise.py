@@ -1,0 +1,68 @@
+"""Released tensors with noise in them: how large they are, read from the release alone."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privctl.domain.mechanism import WeightNoise
+from privctl.domain.report import PrivacyReport
+from privctl.show.dossier import MODEL_ROLE, TensorNoiseSummary
+from privctl.storage.header import TensorInfo
+from privctl.storage.reader import SafetensorsFile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_DECODED: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F64": np.dtype("<f8"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
+_BLOCK = 1 << 22
+#: Tensors that are measured.
+_MOST = 2000
+
+
+def tensors_of(report: PrivacyReport, place: Path, largest: int) -> Iterator[TensorNoiseSummary]:
+    """The released tensors of a noise step, files beyond ``largest`` bytes left alone.
+
+    Raises InputFault for a malformed file, IoFault where the system refuses.
+    """
+    if not isinstance(report.mechanism, WeightNoise):
+        return
+    untouched = report.parameters.get("tensors_untouched")
+    left = set(untouched) if isinstance(untouched, dict) else set()
+    for artifact in report.outputs:
+        path = place.parent / artifact.path
+        if artifact.role != MODEL_ROLE or not os.path.isfile(path) or path.stat().st_size > largest:
+            continue
+        with SafetensorsFile(path) as file:
+            for tensor in file.tensors[:_MOST]:
+                if tensor.dtype in _DECODED and tensor.size:
+                    rms = _rms(file, tensor)
+                    size = tensor.size // _DECODED[tensor.dtype].itemsize
+                    if math.isfinite(rms):
+                        yield TensorNoiseSummary(name=tensor.name, size=size, rms=rms, noised=tensor.name not in left)
+
+
+def _rms(file: SafetensorsFile, tensor: TensorInfo) -> float:
+    """In double precision, a block at a time."""
+    total, kind = 0.0, _DECODED[tensor.dtype]
+    for start in range(0, tensor.size, _BLOCK):
+        values = _decoded(np.frombuffer(file.read(tensor, start, min(_BLOCK, tensor.size - start)), kind), tensor.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total += float(np.dot(values, values))
+    return math.sqrt(total / (tensor.size // kind.itemsize)) if total >= 0 else math.nan
+
+
+def _decoded(values: NDArray[Any], dtype: str) -> NDArray[np.float64]:
+    if dtype == "BF16":  # the upper half of a float32
+        values = (values.astype("<u4") << 16).view("<f4")
+    return values.astype(np.float64)

@@ -1,0 +1,237 @@
+"""Rates on log axes: what attacks reached, and what guarantees leave room for. Both pictures have the same axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from privctl.domain.evidence import Evidence
+from privctl.show.dossier import BoundCurve, JudgedSubject, ReportSource, RocCurve
+from privctl.show.html.axes import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Scale, frame, polyline, stairs
+from privctl.show.html.figure import colour, evidence_table, figure, interval, table
+from privctl.show.html.markup import Node, clean, el
+from privctl.show.text.style import number
+
+HEIGHT = 330.0
+_LEAST = 1e-4
+#: Beginnings of the quantities that belong to membership.
+_AUC, _TPR = "AUC", "TPR at "
+#: What knows the records and not the model.
+BLIND = "blind"
+#: False positive rates of the table.
+_AT = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 0.5)
+
+
+def membership_of(source: ReportSource) -> list[Evidence]:
+    """What membership attacks measured."""
+    return [item for item in source.report.evidence if item.quantity.startswith((_AUC, _TPR, "accuracy", "F1"))]
+
+
+def best_of(source: ReportSource) -> Evidence | None:
+    """The AUC that certainly exceeds chance by most, of attacks on the model."""
+    found = [
+        item
+        for item in source.report.evidence
+        if item.quantity == _AUC and item.lower is not None and not item.method.startswith(("blind", "baseline"))
+    ]
+    return max(found, key=lambda item: item.lower or 0.0, default=None)
+
+
+def roc_figure(source: ReportSource) -> Node | None:
+    """Every attack's ROC of one audit, the best one with its interval; None where there is none."""
+    evidence = membership_of(source)
+    points = _operating(evidence)
+    if not source.roc and not points:
+        return None
+    best = best_of(source)
+    lead = next((curve for curve in source.roc if best is not None and curve.name == best.method), None)
+    x, y = _scales()
+    words = _roc_words(source, best)
+    return figure(
+        f"{source.key}-roc",
+        f"Telling members from others: {source.name}",
+        words,
+        HEIGHT,
+        _roc_shapes(source.roc, lead, points, x, y),
+        notes=_roc_notes(source, lead),
+        behind=[
+            evidence_table(f"Membership attacks, {source.name}", evidence),
+            *([_operating_table(source, lead)] if lead else []),
+        ],
+    )
+
+
+def _scales() -> tuple[Scale, Scale]:
+    return (
+        Scale(_LEAST, 1.0, LEFT, WIDTH - RIGHT, log=True),
+        Scale(_LEAST, 1.0, HEIGHT - BOTTOM, TOP, log=True),
+    )
+
+
+def _roc_words(source: ReportSource, best: Evidence | None) -> str:
+    others = len({item.method for item in membership_of(source) if item.quantity == _AUC})
+    if best is None:
+        return "True against false positive rate of each attack, both on log axes."
+    return (
+        f"True against false positive rate, both on log axes. Of {others} methods, {best.method} stands out most: AUC "
+        f"{number(best.estimate, 3)} ({interval(best)}), where chance gives 0.5."
+    )
+
+
+def _roc_notes(source: ReportSource, lead: RocCurve | None) -> list[str]:
+    if not source.roc:
+        return ["The scores do not lie beside the report, so only the rates it states are drawn.", *source.left_out]
+    kept, all_of = sum(len(c.points) for c in source.roc), sum(c.corners for c in source.roc)
+    notes = [
+        "Curves begin at their first false positive. "
+        f"Drawn with {kept:,} of {all_of:,} corners: those left out differ by less than the eye sees."
+    ]
+    if lead is not None and lead.band:
+        notes.append(
+            f"The band holds the true positive rate at each threshold by itself with {100 * lead.confidence:.4g} % "
+            "confidence (Clopper-Pearson); dots with bars are the rates that the audit states."
+        )
+    return notes
+
+
+def _roc_shapes(
+    curves: Sequence[RocCurve], lead: RocCurve | None, points: Sequence[tuple[float, Evidence]], x: Scale, y: Scale
+) -> Iterator[Node]:
+    yield from frame(x, y, "false positive rate", "true positive rate")
+    yield _chance(x, y)
+    for curve in curves:
+        if curve is not lead:
+            kind = "blind" if curve.name == BLIND else "other"
+            yield el("path", class_=f"curve {kind}", d=stairs(x, y, _visible(curve.points)), data_tip=curve.name)
+    if lead is not None:
+        if lead.band:
+            yield el("path", class_="band", d=_band(x, y, lead))
+        yield el("path", class_="curve lead", d=stairs(x, y, _visible(lead.points)), data_tip=lead.name)
+    for rate, item in points:
+        if lead is None or item.method == lead.name:
+            yield from _bar(rate, item, x, y)
+    yield from _names(curves, lead, y)
+
+
+def _names(curves: Sequence[RocCurve], lead: RocCurve | None, y: Scale) -> Iterator[Node]:
+    """What the colours are, in the empty corner below the diagonal."""
+    rows = [("lead", lead.name)] if lead is not None else []
+    rows += [("other", "other attacks")] if any(c is not lead and c.name != BLIND for c in curves) else []
+    rows += [("blind", "without the model")] if any(c.name == BLIND for c in curves) else []
+    for index, (kind, name) in enumerate(rows):
+        height = y.start - 12 - 16 * (len(rows) - 1 - index)
+        yield el("line", class_=f"curve {kind}", x1=WIDTH - 166, x2=WIDTH - 142, y1=height - 4, y2=height - 4)
+        yield el("text", name, class_="label", x=WIDTH - 136, y=height)
+
+
+def _chance(x: Scale, y: Scale) -> Node:
+    return el("path", class_="chance", d=polyline(x, y, [(_LEAST, _LEAST), (1.0, 1.0)]), data_tip="chance")
+
+
+def _visible(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The curve from its first false positive on: what lies left of it was not measured, whatever was found there."""
+    return [p for p in points if p[0] >= _LEAST] or [(1.0, 1.0)]
+
+
+def _band(x: Scale, y: Scale, curve: RocCurve) -> str:
+    upper = [(rate, high) for rate, _, high in curve.band]
+    lower = [(rate, low) for rate, low, _ in curve.band]
+    return polyline(x, y, [*upper, *reversed(lower)]) + "Z"
+
+
+def _bar(rate: float, item: Evidence, x: Scale, y: Scale) -> Iterator[Node]:
+    place = x.at(rate)
+    tip = f"{item.method}, {item.quantity}: {number(item.estimate, 3)} ({interval(item)})"
+    if item.lower is not None and item.upper is not None:
+        yield el(
+            "line", class_="range lead", x1=place, x2=place, y1=y.at(item.lower), y2=y.at(item.upper), data_tip=tip
+        )
+    if item.estimate is not None:
+        yield el("circle", class_="dot lead", cx=place, cy=y.at(item.estimate), r=4, data_tip=tip)
+
+
+def _operating(evidence: Sequence[Evidence]) -> list[tuple[float, Evidence]]:
+    """True positive rates with the false positive rate that each is at."""
+    found = []
+    for item in evidence:
+        head, _, rest = item.quantity.partition(_TPR)
+        try:
+            rate = float(rest.split("%")[0]) / 100 if not head and "%" in rest else 0.0
+        except ValueError:
+            continue
+        if 0 < rate < 1 and (item.estimate is not None or item.lower is not None):
+            found.append((rate, item))
+    return found
+
+
+def _operating_table(source: ReportSource, curve: RocCurve) -> Node:
+    rows = []
+    for rate in _AT:
+        reached = [p for p in curve.points if p[0] <= rate]
+        held = [b for b in curve.band if b[0] <= rate]
+        band = f"{held[-1][1]:.4g} to {held[-1][2]:.4g}" if held else "–"
+        rows.append((f"{rate:g}", f"{reached[-1][0]:.4g}", f"{reached[-1][1]:.4g}", band))
+    headings = ("at most", "false positive rate", "true positive rate", f"at {100 * curve.confidence:.4g} %")
+    return table(f"ROC of {curve.name}, {source.name}", headings, rows)
+
+
+def trade_off_figure(subject: JudgedSubject) -> Node | None:
+    """What guarantees of one model leave room for, with what attacks on it reached; None without a bound."""
+    source = subject.source
+    if not source.bounds:
+        return None
+    x, y = _scales()
+    attacked = [(audit, best_of(audit)) for audit in subject.audits]
+    words = (
+        "The most that any attack can have, by guarantee: true against false positive rate on log axes. Shaded is what "
+        "the strictest line rules out where its assumptions hold. A thin curve, the best attack, may wander above a "
+        "line by chance; its interval may not."
+    )
+    rows = [
+        (curve.label, str(curve.status), curve.source, *(f"{_height(curve, rate):.4g}" for rate in (1e-3, 0.01, 0.1)))
+        for curve in source.bounds
+    ]
+    heads = ("guarantee", "status", "from", "most at 0.1 %", "at 1 %", "at 10 %")
+    return figure(
+        f"{source.key}-tradeoff",
+        f"Room left to an attacker: {source.name}",
+        words,
+        HEIGHT,
+        _bound_shapes(source.bounds, attacked, x, y),
+        notes=[f"Dots are {best.method} in {audit.name}." for audit, best in attacked if best is not None],
+        behind=[table(f"Most true positives, {source.name}", heads, rows)],
+    )
+
+
+def _bound_shapes(
+    bounds: Sequence[BoundCurve], attacked: Sequence[tuple[ReportSource, Evidence | None]], x: Scale, y: Scale
+) -> Iterator[Node]:
+    yield from frame(x, y, "false positive rate", "true positive rate, at most")
+    best = min(bounds, key=lambda bound: _height(bound, 0.01))
+    yield el("path", class_=f"excluded {colour(best.status)}", d=polyline(
+        x, y, [(_LEAST, 1.0), *best.points, (1.0, 1.0)]
+    ) + "Z")  # fmt: skip
+    yield _chance(x, y)
+    for bound in bounds:
+        tip = f"{bound.label}, {bound.status}"
+        yield el("path", class_=f"curve {colour(bound.status)}", d=polyline(x, y, bound.points), data_tip=tip)
+    for audit, found in attacked:
+        for curve in audit.roc:
+            if found is not None and curve.name == found.method:
+                yield el("path", class_="curve attack", d=stairs(x, y, _visible(curve.points)), data_tip=curve.name)
+        for rate, item in _operating(membership_of(audit)):
+            if found is not None and item.method == found.method:
+                yield from _bar(rate, item, x, y)
+    yield from _bound_names(bounds, y)
+
+
+def _bound_names(bounds: Sequence[BoundCurve], y: Scale) -> Iterator[Node]:
+    for index, bound in enumerate(bounds[:4]):
+        height = y.start - 12 - 16 * (len(bounds[:4]) - 1 - index)
+        yield el(
+            "line", class_=f"curve {colour(bound.status)}", x1=WIDTH - 226, x2=WIDTH - 202, y1=height - 4, y2=height - 4
+        )
+        yield el("text", clean(bound.label, 30), class_="label", x=WIDTH - 196, y=height)
+
+
+def _height(bound: BoundCurve, rate: float) -> float:
+    return next((b for a, b in bound.points if a >= rate), 1.0)

@@ -1,0 +1,101 @@
+"""Rows of dots on one axis, each with its interval and its name above it: for everything that is one number a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from privctl.show.html.axes import RIGHT, WIDTH, Scale, linear, logarithmic, tick_label
+from privctl.show.html.markup import Node, clean, el
+
+_LEFT, _ROW, _TOP, _BELOW = 10.0, 34.0, 8.0, 42.0
+#: Room above for the marks' names.
+_MARKED = 14.0
+_LETTER = 7.4
+#: Rows of one picture.
+MOST = 28
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DotRow:
+    """One dot: ``text`` stands at the right, ``tip`` is said on pointing; ``hollow`` marks a second, weaker number."""
+
+    name: str
+    value: float | None
+    text: str
+    lower: float | None = None
+    upper: float | None = None
+    hollow: float | None = None
+    colour: str = "ink"
+    tip: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceLine:
+    """A line across all rows, such as chance, named at its foot."""
+
+    value: float
+    name: str
+
+
+def height(rows: Sequence[DotRow], *, marked: bool = False) -> float:
+    """Of the picture of ``rows``; ``marked`` where it has marks."""
+    return _TOP + _MARKED * marked + _ROW * min(len(rows), MOST) + _BELOW
+
+
+def dots(
+    rows: Sequence[DotRow], name: str, *, marks: Sequence[ReferenceLine] = (), log: bool = False
+) -> Iterator[Node]:
+    """The shapes; ``name`` is the axis's, ``log`` needs numbers above 0."""
+    shown = rows[:MOST]
+    values = [v for row in shown for v in (row.value, row.lower, row.upper, row.hollow) if v is not None]
+    values += [mark.value for mark in marks]
+    scale = (logarithmic if log else linear)(values or [1.0], _LEFT, WIDTH - RIGHT)
+    top = _TOP + _MARKED * bool(marks)
+    foot = top + _ROW * len(shown)
+    yield from _axis(scale, name, top, foot)
+    for mark in marks:
+        place = scale.at(mark.value)
+        yield el("line", class_="mark", x1=place, x2=place, y1=top, y2=foot)
+        side = "end" if place > WIDTH * 0.6 else "start"
+        yield el("text", mark.name, class_=f"tick marked {side}", x=place + (-4 if side == "end" else 4), y=top - 6)
+    for index, row in enumerate(shown):
+        yield _row(row, scale, top + _ROW * index)
+
+
+def _axis(scale: Scale, name: str, top: float, foot: float) -> Iterator[Node]:
+    for value in scale.ticks():
+        place = scale.at(value)
+        yield el("line", class_="grid", x1=place, x2=place, y1=top, y2=foot)
+        side = "end" if place > WIDTH - 30 else "start" if place < 20 else "mid"
+        yield el("text", tick_label(value), class_=f"tick {side}", x=place, y=foot + 15)
+    yield el("text", name, class_="name mid", x=WIDTH / 2, y=foot + 34)
+
+
+def _row(row: DotRow, scale: Scale, top: float) -> Node:
+    middle = top + 24
+    room = int((WIDTH - RIGHT - _LEFT - len(row.text) * _LETTER - 12) / _LETTER)
+    shapes = [
+        el("text", clean(row.name, max(8, room)), class_="label", x=_LEFT, y=top + 13),
+        el("text", row.text, class_="label strong end", x=WIDTH - RIGHT, y=top + 13),
+        el("line", class_="track", x1=_LEFT, x2=WIDTH - RIGHT, y1=middle, y2=middle),
+    ]
+    if row.lower is not None and row.upper is not None:
+        shapes.append(
+            el(
+                "line",
+                class_=f"range {row.colour}",
+                x1=scale.at(row.lower),
+                x2=scale.at(row.upper),
+                y1=middle,
+                y2=middle,
+            )
+        )
+    if row.hollow is not None:
+        if row.value is not None:
+            places = scale.at(row.hollow), scale.at(row.value)
+            shapes.append(el("line", class_=f"link {row.colour}", x1=places[0], x2=places[1], y1=middle, y2=middle))
+        shapes.append(el("circle", class_=f"hollow {row.colour}", cx=scale.at(row.hollow), cy=middle, r=4.5))
+    if row.value is not None:
+        shapes.append(el("circle", class_=f"dot {row.colour}", cx=scale.at(row.value), cy=middle, r=5))
+    return el("g", shapes, data_tip=row.tip or f"{row.name}: {row.text}")

@@ -1,0 +1,192 @@
+"""Rates and bounds of audits beside membership: extraction, completions, secrets, certified bounds on epsilon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.guarantee import Notion, Scope
+from privctl.show.dossier import JudgedSubject, ReportSource
+from privctl.show.html.dots import MOST, DotRow, ReferenceLine, dots, height
+from privctl.show.html.figure import colour, evidence_table, figure, interval, table
+from privctl.show.html.markup import Node
+from privctl.show.summary import amount
+from privctl.show.text.style import bound, number, raised
+
+#: Tensors of one picture.
+_TENSORS = 16
+_TESTS = ("p_value", "level")
+#: Families of evidence that are rates: beginning of the method, title, what the picture shows.
+_RATES = (
+    ("extraction", "Text the model writes by itself", "Shares of texts that the model completes word for word."),
+    ("canary completion", "Canaries the model completes", "Shares of canaries that the model completes greedily."),
+    (
+        "secret",
+        "Secrets told from what they could have been",
+        "Shares of secrets that rank first among their candidates, or that the model writes; rings are what chance "
+        "gives.",
+    ),
+)
+
+
+def rate_figures(source: ReportSource) -> Iterator[Node]:
+    """One picture a family of rates of one audit, with intervals."""
+    for beginning, title, words in _RATES:
+        found = [item for item in source.report.evidence if item.method.startswith(beginning)]
+        rates = [item for item in found if item.lower is not None and item.upper is not None]
+        if not rates:
+            continue
+        rows = [_rate(item) for item in rates]
+        yield figure(
+            f"{source.key}-{beginning.replace(' ', '-')}",
+            f"{title}: {source.name}",
+            f"{words} Bars are intervals that hold with the confidence stated behind them.",
+            height(rows),
+            dots(rows, "share"),
+            notes=[f"The first {MOST} of {len(rows)} are drawn."] if len(rows) > MOST else [],
+            behind=[evidence_table(f"{title}, {source.name}", found)],
+        )
+
+
+def _rate(item: Evidence) -> DotRow:
+    value = item.estimate
+    chance = item.details.get("chance")
+    return DotRow(
+        name=item.quantity,
+        value=value,
+        lower=item.lower,
+        upper=item.upper,
+        hollow=chance if chance else None,
+        text=number(value, 3),
+        colour="lead" if chance is not None and (item.lower or 0) > chance else "calm",
+        tip=f"{item.quantity}: {number(value, 3)} ({interval(item)})",
+    )
+
+
+def epsilon_figure(subject: JudgedSubject) -> Node | None:
+    """Every epsilon of one model on one axis: what is stated, by what it rests on, and what audits certify from below.
+
+    None where there are fewer than two numbers to compare.
+    """
+    source = subject.source
+    rows = []
+    for guarantee in source.report.guarantees:
+        usual = guarantee.notion is Notion.APPROXIMATE_DP and guarantee.scope is Scope.THIS_MODEL
+        if usual and guarantee.epsilon:
+            rows.append(DotRow(
+                name=f"{guarantee.name}, {guarantee.adjacency} ({guarantee.status})",
+                value=guarantee.epsilon,
+                text=f"≤ {raised(guarantee.epsilon)}",
+                colour=colour(guarantee.status),
+                tip=f"{guarantee.name}: {amount(guarantee)}, {guarantee.status}",
+            ))  # fmt: skip
+    lower = list(_certified(subject.audits))
+    if not rows or len(rows) + len(lower) < 2:
+        return None
+    rows += lower
+    words = "Epsilon on a log axis: stated bounds coloured by status, and what audits certify from below."
+    deltas = sorted({guarantee.delta for guarantee in source.report.guarantees})
+    notes = [f"Stated at δ = {', '.join(raised(delta, 3) for delta in deltas)}."]
+    if len(rows) > MOST:
+        notes.append(f"The first {MOST} of {len(rows)} are drawn.")
+    return figure(
+        f"{source.key}-epsilons",
+        f"Every epsilon: {source.name}",
+        words,
+        height(rows),
+        dots(rows, "epsilon", log=True),
+        notes=notes,
+        behind=[table(f"Epsilons, {source.name}", ("what", "epsilon"), [(row.name, row.text) for row in rows])],
+    )
+
+
+def _certified(audits: Sequence[ReportSource]) -> Iterator[DotRow]:
+    for audit in audits:
+        for item in audit.report.evidence:
+            named = item.quantity == "epsilon" or item.quantity.startswith("epsilon lower bound")
+            if item.bound is Bound.LOWER and named and item.estimate is not None:
+                ceiling = item.details.get("ceiling")
+                text = f"≥ {number(item.estimate, 3)}"
+                if ceiling is not None:
+                    text += f" (could show {number(ceiling, 3)})"
+                yield DotRow(
+                    name=f"{item.method}, certified", value=item.estimate or None, text=text, hollow=ceiling or None
+                )
+
+
+def account_figure(source: ReportSource) -> Node | None:
+    """What every method says of a plan, and what really follows."""
+    guarantees = [g for g in source.report.guarantees if g.notion is Notion.APPROXIMATE_DP]
+    drawn = [g for g in guarantees if g.epsilon and g.follows]
+    if not guarantees:
+        return None
+    rows = [
+        DotRow(
+            name=f"{g.name} ({g.status})",
+            value=g.follows,
+            hollow=g.epsilon,
+            text=f"{raised(g.epsilon)}, true ≤ {raised(g.follows)}",
+            colour=colour(g.status),
+        )
+        for g in drawn
+    ]
+    body = [
+        (g.name, number(g.noise_multiplier), bound(g.epsilon), bound(g.follows), str(g.status), g.accountant)
+        for g in guarantees
+    ]
+    heads = ("method", "noise multiplier", "epsilon it says", "true epsilon, at most", "status", "accountant")
+    behind = [table(f"Every method, {source.name}", heads, body)]
+    if not rows:
+        return behind[0]
+    words = "Epsilon by method on a log axis: rings are what a method says, dots what follows from the same noise."
+    return figure(
+        f"{source.key}-account", f"Every accountant: {source.name}", words, height(rows),
+        dots(rows, f"epsilon at δ = {raised(guarantees[0].delta, 3)}", log=True), behind=behind,
+    )  # fmt: skip
+
+
+def tests_table(source: ReportSource) -> Node | None:
+    """Tests of an audit by their p-values; None where there are none."""
+    found = [item for item in source.report.evidence if all(name in item.details for name in _TESTS)]
+    rows = [
+        (item.method, item.quantity, number(item.estimate, 4), *(f"{item.details[name]:.3g}" for name in _TESTS))
+        for item in found
+    ]
+    return (
+        table(f"Tests, {source.name}", ("method", "quantity", "estimate", *("p-value", "level")), rows)
+        if rows
+        else None
+    )
+
+
+def noise_figure(source: ReportSource, stddev: float) -> Node | None:
+    """Noise against the weights of each released tensor; None where these are not at hand."""
+    if not source.tensors:
+        return None
+    largest = sorted(source.tensors, key=lambda tensor: -tensor.size)[:_TENSORS]
+    rows = [
+        DotRow(
+            name=f"{tensor.name} ({tensor.size:,})",
+            value=tensor.rms or None,
+            text=f"{100 * min(1.0, stddev / tensor.rms):.3g} % noise" if tensor.noised and tensor.rms else "no noise",
+            colour="lead" if tensor.noised else "calm",
+        )
+        for tensor in largest
+    ]
+    words = (
+        "Root mean square of each released tensor, noise included, on a log axis; the line is the noise. A dot on the "
+        "line is a tensor of which next to nothing but noise is left."
+    )
+    notes = ["Read from the released weights alone: nothing of the weights without noise is in this picture."]
+    if len(source.tensors) > len(rows):
+        notes.append(f"The {len(rows)} largest of {len(source.tensors)} tensors are drawn.")
+    body = [
+        (t.name, f"{t.size:,}", number(t.rms, 4), number(stddev / t.rms if t.noised and t.rms else None, 4))
+        for t in source.tensors
+    ]
+    heads = ("tensor", "weights", "root mean square", "noise / root mean square")
+    return figure(
+        f"{source.key}-noise", f"Noise against weights: {source.name}", words, height(rows, marked=True),
+        dots(rows, "root mean square", marks=[ReferenceLine(value=stddev, name=f"noise {number(stddev, 3)}")], log=True),
+        notes=notes, behind=[table(f"Tensors, {source.name}", heads, body)],
+    )  # fmt: skip

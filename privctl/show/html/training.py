@@ -1,0 +1,153 @@
+"""Training curves, and the plan of protection over its caps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from privctl.show.dossier import ReportSource
+from privctl.show.html.axes import BOTTOM, LEFT, TOP, WIDTH, Scale, frame, linear, polyline
+from privctl.show.html.dots import DotRow, dots
+from privctl.show.html.dots import height as dots_height
+from privctl.show.html.figure import figure, table
+from privctl.show.html.markup import Node, el
+from privctl.show.text.style import number
+
+_HEIGHT = 250.0
+#: Room for the names at the curves' ends.
+_NAMES = 92.0
+#: Panels: title, name of the axis, measures in it with their names.
+_PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("Loss", "loss, nats", {"training_loss": "training", "held_out_loss": "held out"}),
+    (
+        "Accuracy and clipping",
+        "share",
+        {
+            "held_out_accuracy": "accuracy",
+            "clipped_fraction": "clipped",
+            "clipped_derivatives": "clipped",
+            "zeroed_fraction": "zeroed",
+        },
+    ),
+)
+_KINDS = ("lead", "second", "third", "fourth")
+_MOST = 2000
+_MOST_COLUMNS = 16
+
+
+def training_figures(source: ReportSource) -> Iterator[Node]:
+    """A picture for each kind of measure that an epoch's history holds."""
+    history = _entries(source.report.parameters.get("history"))
+    for index, (title, axis, measures) in enumerate(_PANELS):
+        series = [(name, _series(history, key)) for key, name in measures.items()]
+        series = [(name, points) for name, points in series if points]
+        if series:
+            keys = sorted({key for entry in history for key in entry})[:_MOST_COLUMNS]
+            body = [(str(i), *(number(entry.get(key), 4) for key in keys)) for i, entry in enumerate(history, start=1)]
+            yield figure(
+                f"{source.key}-training-{index}",
+                f"{title} while training: {source.name}",
+                f"{', '.join(name for name, _ in series).capitalize()} after each epoch.",
+                _HEIGHT,
+                _curves(series, axis),
+                behind=[table(f"Every epoch, {source.name}", ("epoch", *(k.replace("_", " ") for k in keys)), body)],
+            )
+
+
+def _entries(history: Any) -> list[Mapping[str, float]]:
+    """The history as far as it is what training writes: a list of plain finite numbers by name."""
+    if not isinstance(history, (list, tuple)):
+        return []
+    return [
+        {str(key): float(value) for key, value in entry.items() if _plain(value)}
+        for entry in history[:_MOST]
+        if isinstance(entry, Mapping)
+    ]
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _series(history: Sequence[Mapping[str, float]], key: str) -> list[tuple[float, float]]:
+    return [(float(i), entry[key]) for i, entry in enumerate(history, start=1) if key in entry]
+
+
+def _curves(series: Sequence[tuple[str, list[tuple[float, float]]]], axis: str) -> Iterator[Node]:
+    values = [value for _, points in series for _, value in points]
+    last = max(a for _, points in series for a, _ in points)
+    x = Scale(min(1.0, last - 1), max(last, 2.0), LEFT, WIDTH - _NAMES)
+    y = linear(values, _HEIGHT - BOTTOM, TOP)
+    yield from frame(x, y, "epoch", axis)
+    taken: list[float] = []
+    for (name, points), kind in zip(series, _KINDS, strict=False):
+        if len(points) > 1:
+            yield el("path", class_=f"curve {kind}", d=polyline(x, y, points), data_tip=name)
+        if len(points) <= 40:
+            for a, b in points:
+                tip = f"{name}, epoch {a:.0f}: {number(b, 4)}"
+                yield el("circle", class_=f"dot {kind}", cx=x.at(a), cy=y.at(b), r=2.5, data_tip=tip)
+        end = y.at(points[-1][1])
+        while any(abs(end - other) < 15 for other in taken):
+            end += 15 if end < _HEIGHT - BOTTOM - 20 else -31
+        taken.append(end)
+        yield el("text", f"{name} {number(points[-1][1], 3)}", class_=f"label {kind}", x=x.end + 8, y=end + 4)
+
+
+def plan_figures(source: ReportSource) -> Iterator[Node]:
+    """What is kept of the data against the noise, over caps; and how near secrets come to their budgets."""
+    caps = list(_tried(source.report.parameters.get("caps")))
+    if caps:
+        yield figure(
+            f"{source.key}-caps",
+            f"Data kept against noise: {source.name}",
+            "Each dot is one cap: the share of the records' weight that is kept, and the noise that then suffices.",
+            _HEIGHT,
+            _kept(caps),
+            behind=[table("Caps tried", ("cap", "kept", "noise multiplier"), [
+                (name, f"{100 * kept:.4g} %", number(noise)) for name, kept, noise in caps
+            ])],
+        )  # fmt: skip
+    spread = [item for item in source.report.evidence if "quantile 0.5" in item.details]
+    for index, item in enumerate(spread):
+        found = {name.removeprefix("quantile "): value for name, value in item.details.items()}
+        rows = [
+            DotRow(name=f"{_ordinal(name)} of secrets", value=value, text=number(value, 4), colour="lead")
+            for name, value in found.items()
+        ]
+        yield figure(
+            f"{source.key}-spread-{index}",
+            f"{item.quantity.capitalize()}: {source.name}",
+            f"Quantiles over {sum(item.samples.values()):,} secrets.",
+            dots_height(rows),
+            dots(rows, item.quantity),
+            behind=[table(item.quantity, ("quantile", "value"), [(n, number(v)) for n, v in found.items()])],
+        )
+
+
+def _ordinal(name: str) -> str:
+    return {"0": "least", "0.5": "median", "1": "most"}.get(name, f"quantile {name}")
+
+
+def _tried(caps: Any) -> Iterator[tuple[str, float, float]]:
+    for entry in caps[:200] if isinstance(caps, (list, tuple)) else ():
+        if isinstance(entry, Mapping) and _plain(entry.get("kept")) and _plain(entry.get("noise_multiplier")):
+            cap = entry.get("cap")
+            yield f"{cap:.4g}" if _plain(cap) else "none", float(entry["kept"]), float(entry["noise_multiplier"])
+
+
+def _kept(caps: Sequence[tuple[str, float, float]]) -> Iterator[Node]:
+    x = linear([noise for _, _, noise in caps], LEFT, WIDTH - 40)
+    y = Scale(0.0, 100.0, _HEIGHT - BOTTOM, TOP)
+    yield from frame(x, y, "noise multiplier", "weight kept, %")
+    places = sorted((x.at(noise), y.at(100 * kept), name, kept, noise) for name, kept, noise in caps)
+    yield el("path", class_="curve second", d="M" + "L".join(f"{a:.1f} {b:.1f}" for a, b, *_ in places))
+    before = (-math.inf, -math.inf)
+    for a, b, name, kept, noise in places:
+        tip = f"cap {name}: {100 * kept:.4g} % kept, noise multiplier {number(noise, 4)}"
+        yield el("circle", class_="dot lead", cx=a, cy=b, r=4.5, data_tip=tip)
+        if math.hypot(a - before[0], b - before[1]) > 26:
+            above = b > 30
+            yield el("text", f"cap {name}", class_="tick mid", x=a, y=b - 9 if above else b + 18)
+            before = (a, b)

@@ -1,0 +1,1 @@
+"""Markdown: reports, model cards, the gate's judgement."""

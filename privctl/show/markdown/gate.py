@@ -1,0 +1,66 @@
+"""A judgement as Markdown, for a comment on a pull request or a step's summary."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+
+from privctl.domain.gate import Finding, GateJudgement, GateOutcome
+from privctl.show.plain import plain
+from privctl.show.text.gate import summary
+
+_ACTIVE = re.compile(r"([\\`*_{}\[\]()|!~$])")
+#: Mentions, references to issues, and addresses that become links by themselves; a word joiner keeps them text.
+_LINKED = re.compile(r"(@|#(?=\d)|GH-(?=\d)|:(?=//)|www(?=\.))", re.IGNORECASE)
+_TITLES = {GateOutcome.FAIL: "Failed", GateOutcome.INCONCLUSIVE: "Inconclusive"}
+
+
+def render(judgement: GateJudgement) -> str:
+    """The worst first; what passed is folded away."""
+    return "\n".join(_lines(judgement)) + "\n"
+
+
+def safe(text: str) -> str:
+    """``text`` as Markdown that shows it and does nothing else, in a table too."""
+    seen = _ACTIVE.sub(r"\\\1", plain(text))
+    return _LINKED.sub("\\1\u2060", html.escape(seen, quote=False))
+
+
+def _lines(judgement: GateJudgement) -> Iterator[str]:
+    yield f"## privctl {safe(summary(judgement))}"
+    for outcome, title in _TITLES.items():
+        found = judgement.of(outcome)
+        if found:
+            yield from ("", f"### {title}", "", "| rule | subject | what | to fix | where |", "|---|---|---|---|---|")
+            yield from (_row(judgement, each) for each in found)
+    if judgement.waived:
+        yield from ("", "### Waived", "", "| rule | subject | what | waiver |", "|---|---|---|---|")
+        for each in judgement.waived:
+            said = f"{safe(each.waiver)}: {safe(each.waived_because)}"
+            yield f"| {each.rule} | {safe(judgement.subject(each))} | {safe(each.message)} | {said} |"
+    passed = judgement.of(GateOutcome.PASS)
+    if passed:
+        yield from (
+            "",
+            f"<details><summary>Passed ({len(passed)})</summary>",
+            "",
+            *_list(judgement, passed),
+            "",
+            "</details>",
+        )
+    if judgement.notes:
+        yield from ("", *(f"- {safe(note)}" for note in judgement.notes))
+    if judgement.settings:
+        yield from ("", "Policy:", "")
+        yield from (f"- `{s.key}` = {safe(s.value)} ({safe(s.source)})" for s in judgement.settings)
+
+
+def _row(judgement: GateJudgement, each: Finding) -> str:
+    place = f"{each.place.path}:{each.place.line}"
+    cells = (each.rule, judgement.subject(each), each.message, each.fix, place)
+    return f"| {' | '.join(map(safe, cells))} |"
+
+
+def _list(judgement: GateJudgement, findings: Sequence[Finding]) -> Iterator[str]:
+    return (f"- {each.rule}: {safe(judgement.subject(each))}: {safe(each.message)}" for each in findings)

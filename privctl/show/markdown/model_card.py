@@ -1,0 +1,132 @@
+"""A privacy section, and a block of metadata, in the README.md of a Hugging Face model.
+
+Both stand between marks of their own. A second run replaces what is between them and leaves every other byte alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from privctl.domain.errors import InputFault
+from privctl.show.dossier import PLANS, PageData
+from privctl.show.markdown.report import plain, rows, verdict_lines
+from privctl.show.plain import json_text
+from privctl.show.summary import Summary, amount, protects, standing_of
+
+BEGIN, END = "<!-- privctl:begin -->", "<!-- privctl:end -->"
+#: Within the metadata, which is YAML.
+META_BEGIN, META_END = "# privctl:begin", "# privctl:end"
+KEY = "differential_privacy"
+_FENCE = "---"
+
+
+def inserted(existing: bytes | None, dossier: PageData, name: str) -> bytes:
+    """The README with metadata and section in it; ``existing`` None or empty makes a new one, ``name`` is for errors.
+
+    Raises InputFault where the file is not UTF-8, or marks or metadata are not as privctl leaves them.
+    """
+    try:
+        text = (existing or b"").decode()
+    except UnicodeDecodeError:
+        raise InputFault(f"{name} is not UTF-8 text; save it as UTF-8, or choose another --output") from None
+    newline = "\r\n" if "\r\n" in text else "\n"
+    standings = [standing_of(subject) for subject in dossier.subjects if subject.source.report.step not in PLANS]
+    if not standings:
+        raise InputFault("the reports are of no model, only of plans; give the report that lies beside a model")
+    metadata = newline.join([META_BEGIN, *_metadata(standings), META_END])
+    section = newline.join([BEGIN, *_section(dossier, standings), END])
+    front, body = _split(text, name)
+    return (_with_metadata(front, metadata, newline, name) + _with_section(body, section, newline, name)).encode()
+
+
+def _split(text: str, name: str) -> tuple[str, str]:
+    """The metadata with its fences, empty where there is none, and the rest."""
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    lines = text.removeprefix(mark).splitlines(keepends=True)
+    if not lines or lines[0].rstrip() != _FENCE:
+        return "", text
+    end = next((i for i, line in enumerate(lines[1:], start=1) if line.rstrip() == _FENCE), None)
+    if end is None:
+        raise InputFault(f"{name} begins with metadata that has no end; close it with a line of three dashes")
+    return mark + "".join(lines[: end + 1]), "".join(lines[end + 1 :])
+
+
+def _with_metadata(front: str, metadata: str, newline: str, name: str) -> str:
+    if not front:
+        return newline.join([_FENCE, "tags:", "- differential-privacy", metadata, _FENCE, ""])
+    found = _between(front, META_BEGIN, META_END, name)
+    outside = front if found is None else front[: found[0]] + front[found[1] :]
+    if re.search(rf"(?m)^{KEY}\s*:", outside):
+        raise InputFault(f"{name} has {KEY} metadata that privctl did not write; remove it, or choose another --output")
+    if found is not None:
+        return front[: found[0]] + metadata + front[found[1] :]
+    close = front.rstrip().rindex(_FENCE)
+    return front[:close] + metadata + newline + front[close:]
+
+
+def _with_section(body: str, section: str, newline: str, name: str) -> str:
+    found = _between(body, BEGIN, END, name)
+    if found is not None:
+        return body[: found[0]] + section + body[found[1] :]
+    gap = "" if not body.strip() else newline if body.endswith(("\n", "\r")) else 2 * newline
+    return body + gap + section + newline
+
+
+def _between(text: str, begin: str, end: str, name: str) -> tuple[int, int] | None:
+    """From the begin of the one mark to the end of the other; None where neither is there."""
+    marks = (text.count(begin), text.count(end))
+    if marks == (0, 0):
+        return None
+    start, stop = text.find(begin), text.find(end)
+    if marks != (1, 1) or stop < start:
+        raise InputFault(
+            f"{name} has marks of privctl that do not make a pair ({begin} ... {end}); repair or remove them"
+        )
+    return start, stop + len(end)
+
+
+def _metadata(standings: list[Summary]) -> Iterator[str]:
+    """YAML, whose strings are written as JSON's, which YAML reads alike."""
+    yield f"{KEY}:"
+    for standing in standings:
+        lead = standing.lead
+        yield f"- model: {json_text(json.dumps(standing.subject.source.name))}"
+        yield f"  status: {json.dumps('none' if lead is None else str(lead.status))}"
+        if lead is not None:
+            yield f"  epsilon: {'null' if lead.epsilon is None else _yaml(lead.epsilon)}"
+            yield f"  delta: {_yaml(lead.delta)}"
+            yield f"  notion: {json.dumps(str(lead.notion))}"
+            yield f"  unit: {json.dumps(str(lead.unit))}"
+            yield f"  adjacency: {json.dumps(str(lead.adjacency))}"
+        yield f"  audited: {json.dumps(bool(standing.subject.audits))}"
+        yield f"  verified: {json.dumps(bool(standing.subject.checks))}"
+
+
+def _yaml(value: float) -> str:
+    """A number that YAML 1.1 takes for one: it wants a point before an exponent."""
+    mantissa, mark, exponent = repr(float(value)).partition("e")
+    return mantissa + (".0" if "." not in mantissa else "") + mark + exponent
+
+
+def _section(dossier: PageData, standings: list[Summary]) -> Iterator[str]:
+    yield "## Privacy"
+    yield ""
+    for standing in standings:
+        yield from verdict_lines(standing, level=3)
+        yield ""
+        guarantees = standing.subject.source.report.guarantees
+        if guarantees:
+            yield from rows(
+                ("guarantee", "amount", "status", "protects"),
+                [(g.name, amount(g), str(g.status), protects(g)) for g in guarantees],
+            )
+            yield ""
+        lead = standing.lead
+        if lead is not None and lead.assumptions:
+            yield f"{plain(lead.name)} rests on:"
+            yield ""
+            yield from (f"- {a.state}: {plain(a.statement)}" for a in lead.assumptions)
+            yield ""
+    yield f"*Made by privctl {plain(dossier.version)} from privacy reports; it says what they say and proves nothing.*"

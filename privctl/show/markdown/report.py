@@ -1,0 +1,106 @@
+"""A dossier as Markdown: for a pull request, a step summary or a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from privctl.show.dossier import PageData, ReportSource
+from privctl.show.html.markup import clean
+from privctl.show.summary import MEANING, Summary, amount, protects, standing_of, verdicts_of, word_of
+from privctl.show.text.style import bound, short
+
+#: What Markdown or the HTML within it would take for markup.
+_SPECIAL = re.compile(r"[\\`*_\[\]#|~$]")
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
+#: What is made a link without being asked.
+_LINK = re.compile(r"(?i)\b(https?|ftp|mailto|xmpp):|\bwww\.")
+#: What begins a list at the beginning of a line.
+_LIST = re.compile(r"^([-+]|\d+[.)])(?=\s|$)")
+_MOST = 60
+
+
+def plain(text: str) -> str:
+    """``text`` so that it stands on a Markdown page as it is: no markup, no link, no line break."""
+    line = " ".join(clean(text).split())
+    escaped = "".join(_ENTITIES.get(letter, letter) for letter in _SPECIAL.sub(r"\\\g<0>", line))
+    escaped = _LINK.sub(lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", escaped)
+    return _LIST.sub(lambda found: f"{found[0][:-1]}\\{found[0][-1]}", escaped)
+
+
+def rows(headings: Sequence[str], body: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table, one line a row; cells are escaped here."""
+    yield f"| {' | '.join(headings)} |"
+    yield f"|{'---|' * len(headings)}"
+    yield from (f"| {' | '.join(plain(cell) or ' ' for cell in row)} |" for row in body[:_MOST])
+    if len(body) > _MOST:
+        yield f"| … {len(body) - _MOST} more rows are in the reports |{' |' * (len(headings) - 1)}"
+
+
+def markdown(dossier: PageData) -> str:
+    """The verdicts on top, then the chain, guarantees, findings and what none of it shows."""
+    lines = [f"# {plain(dossier.title)}", ""]
+    for subject in dossier.subjects:
+        lines += [*verdict_lines(standing_of(subject), level=2), ""]
+    lines += ["## From model to model", "", *_chain(dossier), ""]
+    for source in dossier.sources:
+        lines += _guarantees(source)
+    found = [
+        (v.subject, word_of(v, source.report.step), v.reason, source.name) for source, v in verdicts_of(dossier.sources)
+    ]
+    if found:
+        lines += ["## Verdicts", "", *rows(("claim or question", "outcome", "why", "report"), found), ""]
+    limits = dict.fromkeys(line for source in dossier.sources for line in source.report.warnings)
+    if limits:
+        lines += ["## What this does not show", "", *(f"- {plain(line)}" for line in list(limits)[:_MOST]), ""]
+    return "\n".join(lines)
+
+
+def verdict_lines(standing: Summary, *, level: int) -> Iterator[str]:
+    """One model's verdict, under a heading of this level."""
+    source, lead = standing.subject.source, standing.lead
+    yield f"{'#' * level} {plain(source.name)}"
+    yield ""
+    if lead is None:
+        yield "**No guarantee.**"
+    else:
+        yield f"**{plain(amount(lead))}** ({lead.status}): {plain(lead.name)}; {plain(protects(lead))}."
+    yield ""
+    for name, text in (
+        ("Guarantee", standing.guarantee),
+        ("Attacks", standing.attacked),
+        ("Verification", standing.verified),
+    ):
+        yield f"- {name}: {plain(text)}"
+    yield from (f"- Not checked: {plain(line)}" for line in standing.unchecked)
+
+
+def _chain(dossier: PageData) -> Iterator[str]:
+    names = {source.key: source.name for source in dossier.sources}
+    body = [
+        (source.report.step, source.name, ", ".join(names[key] for key in source.parents) or "–", source.report.created,
+         short(source.digest))
+        for source in dossier.sources
+    ]  # fmt: skip
+    yield from rows(("step", "report", "builds on", "made", "digest"), body)
+
+
+def _guarantees(source: ReportSource) -> Iterator[str]:
+    found = source.report.guarantees
+    if not found:
+        return
+    yield f"## Guarantees: {plain(source.name)}"
+    yield ""
+    body = [
+        (g.name, amount(g), str(g.status), protects(g), "; ".join(f"{a.state}: {a.statement}" for a in g.assumptions))
+        for g in found
+    ]
+    yield from rows(("name", "amount", "status", "protects", "rests on"), body)
+    yield ""
+    statuses = {g.status for g in found}
+    yield from (f"- {status}: {meaning}" for status, meaning in MEANING.items() if status in statuses)
+    follows = [g for g in found if g.follows is not None and g.follows != g.epsilon]
+    yield from (
+        f"- {plain(g.name)}: from the same noise follows epsilon {bound(g.follows, 4)}" for g in follows[:_MOST]
+    )
+    yield ""

@@ -1,0 +1,246 @@
+"""What may be said of a model in a sentence or two: the strongest guarantee, what attacked it, what nobody tried."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from privctl.domain.evidence import Bound
+from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope, Status
+from privctl.domain.mechanism import WeightNoise
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.show.dossier import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
+from privctl.show.text.style import raised
+
+#: What each status means, for readers who meet the word for the first time.
+MEANING = {
+    Status.PROVED: "follows from what was enforced or checked",
+    Status.CONDITIONAL: "follows if the stated assumptions hold",
+    Status.CLAIMED: "published, but does not follow",
+    Status.REFUTED: "certainly false",
+    Status.VOID: "an assumption is violated, so nothing is guaranteed",
+}
+#: What an outcome of an audit is called, worst first.
+WORDS = {
+    Outcome.REFUTED: "violated",
+    Outcome.INCONCLUSIVE: "inconclusive",
+    Outcome.CONSISTENT: "not violated",
+    Outcome.PROVED: "proved",
+}
+_STRENGTH = (Status.PROVED, Status.CONDITIONAL, Status.CLAIMED, Status.VOID, Status.REFUTED)
+#: A true positive rate of this much at 1 % false positives is no protection worth the name.
+_VACUOUS = 0.9
+_AT = 0.01
+#: Claims that a sentence names.
+_NAMED = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Of one subject: the guarantee that leads, sentences on it, on attacks and on checks, and what is missing.
+
+    ``attack`` and ``check`` are the worst outcomes of audits and of verification, files that are not what a report says
+    among the latter; None where nothing looked. ``worst`` is the worse of the two.
+    """
+
+    subject: JudgedSubject
+    lead: Guarantee | None
+    guarantee: str
+    attacked: str
+    verified: str
+    attack: Outcome | None
+    check: Outcome | None
+    worst: Outcome | None
+    unchecked: tuple[str, ...]
+
+
+def standing_of(subject: JudgedSubject) -> Summary:
+    """What may be said of ``subject``, as its reports have it."""
+    lead = leading(subject)
+    audited = [v for source in subject.audits for v in source.report.verdicts]
+    checked = [v for source in subject.checks for v in source.report.verdicts]
+    broken = _broken(subject)
+    return Summary(
+        subject=subject,
+        lead=lead,
+        guarantee=_guarantee(subject, lead),
+        attacked=_attacked(subject, audited),
+        verified=_verified(subject, checked, broken),
+        attack=worst_of(audited),
+        check=worst_of([*relied_on(checked), *broken]),
+        worst=worst_of([*audited, *relied_on(checked), *broken]),
+        unchecked=tuple(_unchecked(subject)),
+    )
+
+
+def relied_on(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """The verdicts but those on guarantees that their report itself calls no more than claimed."""
+    return [verdict for verdict in verdicts if verdict.decisive]
+
+
+def word_of(verdict: Verdict, step: str) -> str:
+    """What the outcome is called: an audit finds violations, everything else refutes, and says whose claim it was."""
+    word = (WORDS if step == AUDIT_STEP else _CHECKED)[verdict.outcome]
+    return word if verdict.decisive else f"{word}, only {verdict.status}"
+
+
+def worst_first(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Violations on top."""
+    order = list(WORDS)
+    return sorted(verdicts, key=lambda verdict: order.index(verdict.outcome))
+
+
+def worst_of(verdicts: Sequence[Verdict]) -> Outcome | None:
+    """The worst outcome; None of none."""
+    return worst_first(verdicts)[0].outcome if verdicts else None
+
+
+def leading(subject: JudgedSubject) -> Guarantee | None:
+    """The best established guarantee for one example; of several, the smallest epsilon; then those of other kinds."""
+    found = [g for g in subject.source.report.guarantees if g.scope is Scope.THIS_MODEL]
+
+    def rank(guarantee: Guarantee) -> tuple[bool, int, float]:
+        usual = guarantee.notion is Notion.APPROXIMATE_DP and guarantee.unit is PrivacyUnit.EXAMPLE
+        epsilon = math.inf if guarantee.epsilon is None else guarantee.epsilon
+        return not usual, _STRENGTH.index(guarantee.status), epsilon
+
+    return min(found, key=rank, default=None)
+
+
+def amount(guarantee: Guarantee) -> str:
+    """The numbers of a guarantee, with what they are numbers of."""
+    if guarantee.notion is Notion.MUTUAL_INFORMATION:
+        return f"{raised(guarantee.epsilon)} nats of mutual information, on average"
+    if guarantee.notion is Notion.SECRET_PROTECTION and not guarantee.delta:
+        return f"{raised(guarantee.epsilon)} nats about one secret"
+    if guarantee.epsilon is None:
+        return f"no finite ε at δ = {raised(guarantee.delta, 3)}"
+    return f"ε\u00a0≤\u00a0{raised(guarantee.epsilon)} at δ\u00a0=\u00a0{raised(guarantee.delta, 3)}"
+
+
+def protects(guarantee: Guarantee) -> str:
+    """Whom a guarantee protects, and for which release."""
+    which = "" if guarantee.scope is Scope.THIS_MODEL else ", for whoever sees all candidates"
+    return f"one {guarantee.unit}, neighbours by {guarantee.adjacency}{which}"
+
+
+def most_found(guarantee: Guarantee, report: PrivacyReport) -> float | None:
+    """The most true positives at 1 % false positives; None where the notion bounds no such thing."""
+    stated = [r.bound for r in guarantee.risks if r.measure is RiskMeasure.TRUE_POSITIVE_RATE and r.at == _AT]
+    if stated:
+        return min(stated)
+    if guarantee.notion is not Notion.APPROXIMATE_DP or guarantee.unit is not PrivacyUnit.EXAMPLE:
+        return None
+    if guarantee.epsilon is None:
+        return 1.0
+    if isinstance(report.mechanism, WeightNoise) and guarantee.noise_multiplier:
+        normal = NormalDist()  # one Gaussian release: Phi(Phi^-1(rate) + 1 / noise multiplier), Dong et al. 2022
+        return normal.cdf(normal.inv_cdf(_AT) + 1 / guarantee.noise_multiplier)
+    return min(1.0, math.exp(min(guarantee.epsilon, 700.0)) * _AT + guarantee.delta)
+
+
+def weak(guarantee: Guarantee, report: PrivacyReport) -> str:
+    """Said of a bound that is true and yet rules out next to nothing; empty of others."""
+    found = most_found(guarantee, report)
+    if found is None or found < _VACUOUS or guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
+        return ""
+    return f"It rules out little: an attacker may still find {_percent(found)} of the records at 1 % false positives."
+
+
+def _guarantee(subject: JudgedSubject, lead: Guarantee | None) -> str:
+    if lead is None and not subject.source.models:
+        return "Nothing is known of how this model was made: its own report is not at hand."
+    if lead is None:
+        return "Nothing bounds what this model gives away: its report states no guarantee."
+    plan = subject.source.report.step in PLANS
+    asserted = sum(a.state is AssumptionState.ASSERTED for a in lead.assumptions)
+    text = {
+        Status.PROVED: "Proved: it follows from what was enforced and checked.",
+        Status.CONDITIONAL: f"Conditional: it follows if {_plural(asserted, 'assumption')} that nothing enforces "
+        f"{'holds' if asserted == 1 else 'hold'}.",
+        Status.CLAIMED: "Claimed: a published formula says so, and it does not follow.",
+        Status.REFUTED: "Refuted: the stated bound is certainly false.",
+        Status.VOID: "Void: an assumption is violated, so nothing is guaranteed.",
+    }[lead.status]
+    return " ".join(filter(None, ["A plan, not a run." if plan else "", text, weak(lead, subject.source.report)]))
+
+
+def _attacked(subject: JudgedSubject, verdicts: Sequence[Verdict]) -> str:
+    if not subject.audits:
+        return "Not attacked."
+    if not verdicts:
+        return "Attacked, without a verdict."
+    parts = []
+    for outcome, word in WORDS.items():
+        found = [f"“{v.subject}”" for v in verdicts if v.outcome is outcome]
+        if found:
+            more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+            parts.append(f"{word}: {', '.join(found[:_NAMED])}{more}")
+    return "Attacked. " + ". ".join(part[0].upper() + part[1:] for part in parts) + "."
+
+
+def _verified(subject: JudgedSubject, verdicts: Sequence[Verdict], broken: Sequence[Verdict]) -> str:
+    if broken:
+        names = ", ".join(dict.fromkeys(verdict.subject for verdict in broken[:_NAMED]))
+        return f"Do not rely on this: not what the reports recorded is {names}."
+    if not subject.checks:
+        return "Not verified: the numbers stand as the report says them."
+    decisive = relied_on(verdicts)
+    counts = [(word, sum(v.outcome is outcome for v in decisive)) for outcome, word in _CHECKED.items()]
+    said = "Verified: " + (", ".join(f"{count} {word}" for word, count in counts if count) or "nothing decided") + "."
+    false = sum(v.outcome is Outcome.REFUTED for v in verdicts) - sum(v.outcome is Outcome.REFUTED for v in decisive)
+    return said + (
+        f" Also refuted: {_plural(false, 'bound')} that a report itself calls no more than claimed." if false else ""
+    )
+
+
+_CHECKED = {
+    Outcome.REFUTED: "refuted",
+    Outcome.INCONCLUSIVE: "inconclusive",
+    Outcome.CONSISTENT: "consistent",
+    Outcome.PROVED: "proved",
+}
+
+
+def _broken(subject: JudgedSubject) -> list[Verdict]:
+    """Files that are not what a report says they are."""
+    sources = (subject.source, *subject.ancestors, *subject.audits, *subject.checks)
+    return [v for source in sources for v in source.digests if v.outcome is Outcome.REFUTED]
+
+
+def _unchecked(subject: JudgedSubject) -> Iterator[str]:
+    if not subject.source.models and not subject.audits:
+        return
+    if not subject.audits:
+        yield "No audit: nobody tried to attack this model."
+    else:
+        evidence = [item for source in subject.audits for item in source.report.evidence]
+        if not any(item.bound is Bound.LOWER and "epsilon" in item.quantity for item in evidence):
+            yield "No canaries: without coins thrown before training, no audit certifies a lower bound on ε."
+        if not any(item.method.startswith("extraction") for item in evidence):
+            yield "No extraction: nobody asked which training text the model writes by itself."
+    if not subject.checks:
+        yield "No verification: nobody recomputed the guarantee by other means."
+    if not any(source.models for source in (subject.source, *subject.ancestors)):
+        yield "No report of how the model was made is at hand."
+    for source in (subject.source, *subject.ancestors):
+        for name in source.absent:
+            yield f"{name}, which {source.name} builds on, is not at hand."
+
+
+def verdicts_of(sources: Sequence[ReportSource]) -> Iterator[tuple[ReportSource, Verdict]]:
+    """Every verdict with the report that it stands in, worst first."""
+    pairs = [(source, verdict) for source in sources for verdict in source.report.verdicts]
+    order = list(WORDS)
+    yield from sorted(pairs, key=lambda pair: (not pair[1].decisive, order.index(pair[1].outcome)))
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"

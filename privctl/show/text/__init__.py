@@ -1,0 +1,1 @@
+"""Text for a terminal, one module a command."""

@@ -1,0 +1,95 @@
+"""A plan as text: the table of methods, what stands behind each, and what is left to an attacker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from privctl.domain.guarantee import Guarantee, Status
+from privctl.domain.shown import downward
+from privctl.show.text.guarantee import attacker_text, guarantee_text
+from privctl.show.text.style import assumption_lines, bound, paragraph, table
+
+_BOUND = {
+    Status.PROVED: "yes",
+    Status.CONDITIONAL: "yes",
+    Status.CLAIMED: "claimed",
+    Status.REFUTED: "refuted",
+    Status.VOID: "void",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountRow:
+    """One method as the table shows it; ``failure`` where it has no answer."""
+
+    title: str
+    seconds: float
+    guarantee: Guarantee | None
+    failure: str = ""
+
+
+def account_text(
+    rows: Sequence[AccountRow], main: Guarantee, *, column: str, heading: str, verbose: bool = False
+) -> str:
+    """The whole answer to ``privctl account`` for (epsilon, delta) mechanisms."""
+    shown = [row for row in rows if row.guarantee is not None]
+    headings = ["method", column, "true epsilon <=", "bound", "seconds"]
+    body = []
+    for row in shown:
+        assert row.guarantee is not None
+        value = row.guarantee.epsilon if column == "epsilon" else row.guarantee.noise_multiplier
+        body.append(
+            [
+                row.title,
+                _bound(value),
+                "none" if row.guarantee.follows is None else bound(row.guarantee.follows, 4),
+                _BOUND[row.guarantee.status],
+                f"{row.seconds:.3f}",
+            ]
+        )
+    behind = "".join(paragraph(f"{row.title}: {_behind(row)}", indent=2, hanging=6) for row in rows)
+    parts = [_lines(heading), table(headings, body), behind, _rests_on(main, verbose=verbose), attacker_text(main)]
+    return "\n".join(parts)
+
+
+def _lines(text: str) -> str:
+    return "".join(paragraph(line) for line in text.splitlines())
+
+
+def notions_text(rows: Sequence[AccountRow], *, heading: str, verbose: bool = False) -> str:
+    """The answer for mechanisms whose guarantees are of several notions: a block each."""
+    parts = [_lines(heading)]
+    for row in rows:
+        if row.guarantee is None:
+            parts.append(paragraph(f"{row.title}: {row.failure}"))
+        else:
+            parts.append(guarantee_text(row.guarantee, named=True, verbose=verbose))
+    return "\n".join(parts)
+
+
+def _bound(value: float | None) -> str:
+    """An epsilon, or the noise for one: rounded up, either is on the safe side."""
+    return "none" if value is None else bound(value)
+
+
+def _behind(row: AccountRow) -> str:
+    if row.guarantee is None:
+        return f"no answer: {row.failure}"
+    word = "REFUTED" if row.guarantee.status is Status.REFUTED else "NOT ESTABLISHED"
+    note = f". {word}: {row.guarantee.note}" if row.guarantee.note else ""
+    return f"{row.guarantee.accountant}{note}"
+
+
+def _rests_on(main: Guarantee, *, verbose: bool) -> str:
+    known = (
+        f"; no less than {downward(main.floor)} for the worst data and an observer of every step" if main.floor else ""
+    )
+    noise = "" if main.noise_multiplier is None else f"noise multiplier {_bound(main.noise_multiplier)}, "
+    return (
+        paragraph(
+            f"To rely on: {main.name}, {noise}epsilon {_bound(main.epsilon)} at delta {bound(main.delta)}{known}."
+        )
+        + paragraph(f"It protects one {main.unit}, neighbours by {main.adjacency}, and holds if:")
+        + assumption_lines(main.assumptions, verbose=verbose)
+    )

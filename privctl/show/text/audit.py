@@ -1,0 +1,174 @@
+"""An audit on the terminal: one table, the worst finding on top, then what it amounts to and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.show.text.style import Colour, coloured, number, paragraph, table
+
+_WORDS = {
+    Outcome.REFUTED: "VIOLATED",
+    Outcome.CONSISTENT: "NOT VIOLATED, and this audit could have seen it",
+    Outcome.INCONCLUSIVE: "INCONCLUSIVE",
+    Outcome.PROVED: "PROVED",
+}
+_COLOURS = {
+    Outcome.REFUTED: Colour.BAD,
+    Outcome.CONSISTENT: Colour.GOOD,
+    Outcome.INCONCLUSIVE: Colour.CARE,
+    Outcome.PROVED: Colour.GOOD,
+}
+#: Beginnings of quantities' names.
+_COMPARISON, _MEDIAN, _DISCLOSED = "AUC over ", "median bits, ", "disclosed, "
+_KIND = "told first, kind "
+_ADVICE = {
+    Outcome.REFUTED: "remove repetitions from the data, retrain with `privctl retrain dp-sgd` at an epsilon that suits "
+    "(or release with noise, `privctl noise`), and audit again; until then treat the model as you treat its data",
+    Outcome.INCONCLUSIVE: "do not read silence as safety: remove the reason named above and audit again",
+    Outcome.CONSISTENT: "this is no proof: a guarantee comes from how the model was trained or noised",
+}
+
+
+def render(report: PrivacyReport, *, verbose: bool = False) -> str:
+    """The findings, worst on top, the verdicts with advice, and what none of it shows.
+
+    Without ``verbose`` only what each method is judged by, and what exceeds chance.
+    """
+    others = [item for item in report.evidence if not item.quantity.startswith(_KIND)]
+    shown = others if verbose else _shown(others)
+    rows = [_row(item) for item in sorted(shown, key=_weight, reverse=True)]
+    parts = [table(("finding", "quantity", "estimate", "interval", "chance", "could see"), rows)]
+    hidden = len(others) - len(rows)
+    if hidden:
+        parts.append(paragraph(f"({hidden} more quantities: --verbose, or the report)"))
+    parts += [_canaries(report.evidence), _secrets(report.evidence)]
+    worst = _worst_first(report.verdicts)
+    parts += ["\n", *(paragraph(f'{_word(v.outcome)}: "{v.subject}": {v.reason}.') for v in worst)]
+    if worst:
+        parts.append("\n" + paragraph(f"What to do: {_ADVICE[worst[0].outcome]}."))
+    reasons = [_item(f"{item.method}, {item.quantity}: {item.reason}") for item in others if item.reason]
+    left = [_item(f"{item.what}: {item.reason}") for item in report.omissions]
+    if reasons or left:
+        parts += ["\nNot measured:\n", *reasons, *left]
+    limits = [_item(line) for line in report.warnings]
+    return "".join([*parts, "\nWhat this does not show, and on what it rests:\n", *limits])
+
+
+def _word(outcome: Outcome) -> str:
+    return coloured(_WORDS[outcome], _COLOURS[outcome])
+
+
+def _item(text: str) -> str:
+    return paragraph(f"- {text}", indent=2, hanging=4)
+
+
+def _shown(evidence: Sequence[Evidence]) -> list[Evidence]:
+    """What each method is judged by, and whatever else exceeds chance, but for comparisons of one with another."""
+    first = {item.method: item for item in reversed(evidence)}
+    return [
+        item
+        for item in evidence
+        if item.estimate is not None
+        and not item.reason
+        and (item is first[item.method] or (_excess(item) > 0 and not item.quantity.startswith(_COMPARISON)))
+    ]
+
+
+def _canaries(evidence: Sequence[Evidence]) -> str:
+    """Exposure and completion of the canaries by their copies; empty where there were none."""
+    medians = {i.quantity.removeprefix(_MEDIAN): i for i in evidence if i.quantity.startswith(_MEDIAN)}
+    completed = {i.quantity.removeprefix(_DISCLOSED): i for i in evidence if i.quantity.startswith(_DISCLOSED)}
+    rows = []
+    for name, item in medians.items():
+        told = completed.get(name)
+        rows.append((
+            name,
+            str(item.samples["canaries"]),
+            number(item.estimate, 3),
+            number(item.details.get("max"), 3),
+            number(item.details.get("ceiling"), 3),
+            "-" if told is None or told.estimate is None else f"{told.details['disclosed']:.0f}",
+        ))  # fmt: skip
+    if not rows:
+        return ""
+    return "\n" + table(("canaries", "number", "median bits", "max", "most bits", "disclosed"), rows)
+
+
+def _secrets(evidence: Sequence[Evidence]) -> str:
+    """Attacks on secrets by kind, then what they are compared with; empty where there were none."""
+    trained, controls = [], []
+    for item in evidence:
+        if not item.quantity.startswith(_KIND):
+            continue
+        kind, found, count = item.quantity.removeprefix(_KIND), item.details, item.samples["secrets"]
+        trained.append((
+            kind,
+            str(count),
+            number(found["skipped"]),
+            number(found.get("told")),
+            number(found.get("chance"), 3),
+            _interval(item),
+            number(found.get("median_rank"), 3),
+            number(found.get("greedy")),
+            number(found.get("bound"), 3),
+        ))  # fmt: skip
+        controls.append((
+            kind,
+            _of("before_told", found, count),
+            _of("before_greedy", found, count),
+            _of("control_told", found, found.get("control", 0)),
+        ))  # fmt: skip
+    if not trained:
+        return ""
+    heads = ("secrets", "tried", "skipped", "told first", "chance", "share", "median rank", "greedy", "bound")
+    told = "\n" + table(heads, trained)
+    if any(cell != "-" for row in controls for cell in row[1:]):
+        others = ("compared with", "told first before training", "greedy before training", "told first, never drawn")
+        told += "\n" + table(others, controls)
+    return told
+
+
+def _of(name: str, found: Mapping[str, float], total: float) -> str:
+    return f"{found[name]:.0f} of {total:.0f}" if name in found else "-"
+
+
+def _row(item: Evidence) -> tuple[str, ...]:
+    could = item.details.get("detectable", item.details.get("ceiling"))
+    return (
+        item.method,
+        item.quantity,
+        number(item.estimate, 3),
+        _interval(item),
+        number(item.details.get("chance"), 3),
+        number(could, 3),
+    )
+
+
+def _interval(item: Evidence) -> str:
+    if item.lower is None:
+        return "-"
+    if item.bound is Bound.LOWER or item.upper is None:
+        return f"at least {number(item.lower, 3)}"
+    return f"{number(item.lower, 3)} to {number(item.upper, 3)}"
+
+
+def _excess(item: Evidence) -> float:
+    if item.details.get("detected"):
+        return 1.0
+    if item.bound is Bound.LOWER:
+        return item.lower or 0.0
+    if item.lower is None or "chance" not in item.details:
+        return 0.0
+    return max(0.0, item.lower - item.details["chance"])
+
+
+def _weight(item: Evidence) -> tuple[float, bool]:
+    return _excess(item), item.lower is not None
+
+
+def _worst_first(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    order = [Outcome.REFUTED, Outcome.INCONCLUSIVE, Outcome.CONSISTENT, Outcome.PROVED]
+    return sorted(verdicts, key=lambda verdict: order.index(verdict.outcome))

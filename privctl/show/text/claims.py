@@ -1,0 +1,76 @@
+"""The book of claims on the terminal: a table of verdicts, then why, what holds, and what to check by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from privctl.domain.report import Omission
+from privctl.domain.verdict import Outcome
+from privctl.show.text.style import Colour, coloured, outcome_word, paragraph, table
+
+_HOLDS_WIDTH = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRow:
+    """One judged claim as it is shown; ``expected`` None where nobody has judged it before."""
+
+    paper: str
+    key: str
+    statement: str
+    outcome: Outcome
+    expected: Outcome | None
+    reason: str
+    holds: str
+    witness: str
+    theorems: int
+    seconds: float
+
+
+def book_text(rows: Sequence[ClaimRow], unchecked: Sequence[Omission], *, verbose: bool = False) -> str:
+    """All of it: the table, the claims with their reasons by paper, what was not checked, and the count.
+
+    What holds is cut in the table unless ``verbose``; it stands whole below.
+    """
+    holds = [row.holds if verbose else _cut(row.holds) for row in rows]
+    body = [[r.key, outcome_word(r.outcome), h, f"{r.seconds:.2f}"] for r, h in zip(rows, holds, strict=True)]
+    lines = [table(["claim", "verdict", "what holds", "seconds"], body)]
+    paper = ""
+    for row in rows:
+        if row.paper != paper:
+            paper = row.paper
+            lines.append(f"{paper}\n")
+        lines.append("\n" + claim_text(row))
+    if unchecked:
+        lines.append("\nNot checked:\n")
+        for each in unchecked:
+            lines.append(paragraph(f"- {each.what}: {each.reason}", indent=2))
+    lines.append("\n" + paragraph(_count(rows)))
+    return "".join(lines)
+
+
+def claim_text(row: ClaimRow) -> str:
+    """One claim with everything found about it."""
+    said = f"{row.key}: {row.statement}" if row.key else row.statement
+    text = paragraph(f"{outcome_word(row.outcome)}: {said}", indent=2, hanging=6)
+    if row.expected is not None and row.expected is not row.outcome:
+        text += f"    {coloured(f'THE BOOK EXPECTS {row.expected}', Colour.BAD)}\n"
+    for label, more in (("why", row.reason), ("holds", row.holds), ("check", row.witness)):
+        if more:
+            text += paragraph(f"{label:<6} {more}", indent=4, hanging=11)
+    return text
+
+
+def _count(rows: Sequence[ClaimRow]) -> str:
+    found = Counter(row.outcome for row in rows)
+    parts = ", ".join(f"{found[outcome]} {outcome}" for outcome in Outcome if found[outcome])
+    return (
+        f"{len(rows)} claims: {parts}; {sum(row.theorems for row in rows)} theorems put to the solver, "
+        f"{sum(row.seconds for row in rows):.1f} s"
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _HOLDS_WIDTH else f"{text[: _HOLDS_WIDTH - 4].rstrip(' ,;')} ..."

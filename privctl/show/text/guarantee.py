@@ -1,0 +1,56 @@
+"""One guarantee as text: its numbers, what it rests on, what it leaves an attacker."""
+
+from __future__ import annotations
+
+from privctl.domain.guarantee import Guarantee, Notion, Risk, RiskMeasure, Status
+from privctl.show.text.style import assumption_lines, bound, paragraph, status_word
+
+
+def amount(guarantee: Guarantee) -> str:
+    """The guarantee's numbers, with what they are numbers of."""
+    if guarantee.status is Status.REFUTED:
+        return guarantee.name
+    if guarantee.delta == 0 and guarantee.notion is not Notion.APPROXIMATE_DP:
+        about = (
+            "of mutual information, on average" if guarantee.notion is Notion.MUTUAL_INFORMATION else "about a secret"
+        )
+        return f"{'no finite number of' if guarantee.epsilon is None else bound(guarantee.epsilon)} nats {about}"
+    epsilon = "no finite epsilon" if guarantee.epsilon is None else f"epsilon {bound(guarantee.epsilon)}"
+    return f"{epsilon} at delta {bound(guarantee.delta)}"
+
+
+def guarantee_text(guarantee: Guarantee, *, named: bool, verbose: bool) -> str:
+    """All of it, a paragraph a part; ``named`` begins with its name."""
+    name = f"{guarantee.name}: " if named and guarantee.status is not Status.REFUTED else ""
+    text = paragraph(f"{name}{amount(guarantee)} ({status_word(guarantee.status)})")
+    if guarantee.status in (Status.REFUTED, Status.CLAIMED):
+        return text + paragraph(f"{guarantee.accountant}: {guarantee.note}", indent=2)
+    if named or verbose:
+        text += paragraph(guarantee.accountant, indent=2)
+    if guarantee.note and (verbose or guarantee.notion is not Notion.APPROXIMATE_DP):
+        text += paragraph(guarantee.note, indent=2)
+    text += paragraph(f"protects one {guarantee.unit}, neighbours by {guarantee.adjacency}, where:", indent=2)
+    return text + assumption_lines(guarantee.assumptions, verbose=verbose) + attacker_text(guarantee)
+
+
+def attacker_text(guarantee: Guarantee) -> str:
+    """What the guarantee leaves an attacker, a paragraph a risk; empty where it does not say."""
+    if not guarantee.risks:
+        return ""
+    told = [paragraph(_risk(risk), indent=2) for risk in guarantee.risks]
+    return "".join(["What that leaves an attacker, at most:\n", *told])
+
+
+def _risk(risk: Risk) -> str:
+    if risk.measure is RiskMeasure.ADVANTAGE:
+        return (
+            f"advantage (true minus false positive rate) {bound(risk.bound, 4)}: if a fair coin decided whether a "
+            f"record was used, {50 * (1 + risk.bound):.3g} % told right"
+        )
+    if risk.measure is RiskMeasure.TRUE_POSITIVE_RATE:
+        return f"true positive rate {bound(risk.bound, 4)} at {100 * (risk.at or 0):g} % false positives"
+    if risk.measure is RiskMeasure.POSTERIOR:
+        return (
+            f"a secret's value named right with probability {bound(risk.bound, 4)}, where a blind guess has {risk.at:g}"
+        )
+    return f"area under the ROC curve {bound(risk.bound, 4)}"

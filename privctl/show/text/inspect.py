@@ -1,0 +1,95 @@
+"""The terminal view of a checkpoint: its tensors, then the chain of reports from the newest back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from privctl.domain.guarantee import Notion, Scope
+from privctl.domain.mechanism import ClippedTraining, WeightNoise
+from privctl.domain.report import PrivacyReport, TensorDigest
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.show.plain import plain
+from privctl.show.text.style import Colour, bound, coloured, number, paragraph, short, size, table
+
+_MOST_DIMENSIONS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainRow:
+    """One report of the chain; ``depth`` 0 is the model's own."""
+
+    depth: int
+    path: Path
+    report: PrivacyReport | None
+    verdicts: Sequence[Verdict]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRow:
+    """One weight file: ``tensors`` with their sizes in bytes."""
+
+    path: Path
+    bytes: int
+    digest: str
+    tensors: Sequence[tuple[TensorDigest, int]]
+
+
+def inspection(files: Sequence[FileRow], chain: Sequence[ChainRow]) -> str:
+    """Everything known of a checkpoint's files and of where they come from."""
+    text = "".join(
+        f"{plain(str(file.path))}  {size(file.bytes)}  {file.digest}\n\n{_tensor_table(file)}\n" for file in files
+    )
+    if not chain:
+        return text + "no report: the header names none (give --report if you have it)\n"
+    return text + "".join(part for row in chain for part in _chain_parts(row))
+
+
+def _tensor_table(file: FileRow) -> str:
+    rows = [[plain(t.name), t.dtype, _shape(t.shape), size(count), short(t.digest)] for t, count in file.tensors]
+    return table(["tensor", "dtype", "shape", "size", "digest"], rows)
+
+
+def _shape(shape: Sequence[int]) -> str:
+    shown = "x".join(map(str, shape[:_MOST_DIMENSIONS])) or "scalar"
+    return f"{shown}x..." if len(shape) > _MOST_DIMENSIONS else shown
+
+
+def _chain_parts(row: ChainRow) -> Iterator[str]:
+    indent = 2 * row.depth
+    step = f"{row.report.step} at {row.report.created}" if row.report else "no report"
+    yield paragraph(f"{step}  ({row.path})", indent=indent)
+    for line in _content(row.report) if row.report else ():
+        yield paragraph(line.strip(), indent=indent + 4 + len(line) - len(line.lstrip()))
+    matching = [v for v in row.verdicts if v.outcome is Outcome.PROVED]
+    if matching:
+        names = ", ".join(v.subject for v in matching)
+        word = coloured(str(Outcome.PROVED), Colour.GOOD)
+        yield paragraph(f"{word}: the digests of {names} are those recorded", indent=indent + 4)
+    for verdict in row.verdicts:
+        if verdict not in matching:
+            colour = Colour.BAD if verdict.outcome is Outcome.REFUTED else Colour.CARE
+            word = coloured(str(verdict.outcome), colour)
+            yield paragraph(f"{word}: {verdict.subject}: {verdict.reason}", indent=indent + 4)
+
+
+def _content(report: PrivacyReport) -> Iterator[str]:
+    mechanism = report.mechanism
+    if isinstance(mechanism, WeightNoise):
+        yield f"noise stddev {number(mechanism.noise_stddev)} on {mechanism.dimension} weights"
+    training = mechanism.training if isinstance(mechanism, WeightNoise) else mechanism
+    if isinstance(training, ClippedTraining):
+        yield (
+            f"{training.epochs} epochs of {training.dataset_size} examples in batches of {training.batch_size}, "
+            f"{training.optimizer}, learning rate {number(training.learning_rate)}, "
+            f"clip norm {number(training.clip_norm)}"
+        )
+    if report.guarantees:
+        yield "as the report says, not recomputed:"
+    for g in report.guarantees:
+        if g.scope is Scope.THIS_MODEL:
+            said = f"epsilon {bound(g.epsilon)} at delta {bound(g.delta)}"
+            if g.notion is Notion.SECRET_PROTECTION and not g.delta:
+                said = f"{bound(g.epsilon)} nats about a secret at most"
+            yield f"  {g.name}: {said}, {g.adjacency}, {g.status}"

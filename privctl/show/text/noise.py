@@ -1,0 +1,82 @@
+"""The table of noise candidates, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from privctl.domain.guarantee import Adjacency, Guarantee, Scope, Status
+from privctl.show.text.style import bound, number, paragraph, table
+
+_CHANGES = {
+    Adjacency.REPLACE_ONE: "one example is replaced",
+    Adjacency.ZERO_OUT: "one example's gradient becomes zero",
+}
+_EXPLAINED = {
+    Status.PROVED: "proved: follows from what was enforced or checked, for the floats that are written",
+    Status.CONDITIONAL: "conditional: follows if the report's assumptions hold",
+    Status.CLAIMED: "claimed: published, does not follow",
+    Status.VOID: "VOID: an assumption is violated; nothing is guaranteed",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseRow:
+    """One candidate as the table shows it."""
+
+    epsilon: float
+    stddev: float
+    adjacency: Adjacency
+    guarantees: Sequence[Guarantee]
+    perplexity: float | None
+    path: str
+
+
+def noise_table(
+    rows: Sequence[NoiseRow],
+    *,
+    notes: Sequence[str] = (),
+    original_perplexity: float | None = None,
+    dry_run: bool = False,
+) -> str:
+    """Epsilon asked for, and what the noise gives under each regime for the row's adjacency, one candidate a line."""
+    regimes = _columns(rows)
+    evaluated = original_perplexity is not None or any(row.perplexity is not None for row in rows)
+    headings = ["epsilon", "noise stddev", *(_heading(g) for g in regimes)]
+    headings += ["perplexity"] if evaluated else []
+    headings += ["would write" if dry_run else "written"]
+    body = []
+    for row in rows:
+        cells = [number(row.epsilon), number(row.stddev)]
+        cells += [bound(_find(row, g.name)) for g in regimes]
+        cells += [number(row.perplexity)] if evaluated else []
+        body.append([*cells, row.path])
+    if original_perplexity is not None:
+        body.insert(0, ["-", "0", *["-"] * len(regimes), number(original_perplexity), "(the input)"])
+    return table(headings, body) + _legend(rows) + "".join(paragraph(n, indent=2) for n in notes)
+
+
+def _columns(rows: Sequence[NoiseRow]) -> list[Guarantee]:
+    return [
+        g
+        for g in rows[0].guarantees
+        if g.scope is Scope.THIS_MODEL and g.adjacency in (rows[0].adjacency, Adjacency.UNSTATED)
+    ]
+
+
+def _heading(guarantee: Guarantee) -> str:
+    return f"{guarantee.name} ({guarantee.status})"
+
+
+def _find(row: NoiseRow, name: str) -> float | None:
+    return next(g.epsilon for g in _columns([row]) if g.name == name)
+
+
+def _legend(rows: Sequence[NoiseRow]) -> str:
+    found = rows[0].guarantees
+    change = _CHANGES[rows[0].adjacency]
+    lines = [f"epsilon at delta {bound(found[0].delta)} when {change}; the report has the other adjacency too"]
+    lines += [text for status, text in _EXPLAINED.items() if any(g.status is status for g in found)]
+    if len(rows) > 1:
+        lines.append("candidates are nested: someone who holds several of them has what the least noisy one gives")
+    return "".join(paragraph(line, indent=2) for line in lines)

@@ -1,0 +1,40 @@
+"""A plan of protection, for the terminal."""
+
+from __future__ import annotations
+
+from privctl.domain.report import PrivacyReport
+from privctl.show.text.guarantee import guarantee_text
+from privctl.show.text.style import notes, number, paragraph, table
+
+
+def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False) -> str:
+    """Every cap that was tried; then, of the plan that was written, each guarantee with what it rests on."""
+    facts = report.parameters
+    secrets = "1 secret" if facts["secrets"] == 1 else f"{facts['secrets']} secrets"
+    lines = [
+        paragraph(
+            f"{secrets} in {facts['records_with_a_secret']} of {facts['dataset_size']} records; "
+            f"{facts['steps']} steps of {facts['batch_size']} expected records"
+        )
+        + "\n"
+    ]
+    # Reports of older versions know no other noise.
+    by_curve = facts.get("calibration") == "curve"
+    rows = [
+        [
+            "none" if entry["cap"] is None else number(entry["cap"], 4),
+            f"{100 * entry['kept']:.4g} %",
+            str(entry["held_out"]),
+            number(entry["largest_probability"], 4),
+            number(entry["noise_multiplier"], 6),
+            *([number(entry["fano_noise_multiplier"], 6)] if by_curve else []),
+            f"{entry['gap']:.1e}",
+            f"{entry['seconds']:.1f}",
+        ]
+        for entry in facts["caps"]
+    ]
+    noise = ["noise multiplier", *(["by Fano"] if by_curve else [])]
+    lines.append(table(["cap", "kept", "held out", "largest p", *noise, "gap", "s"], rows))
+    lines += ["\n" + guarantee_text(guarantee, named=True, verbose=verbose) for guarantee in report.guarantees]
+    lines += [paragraph(f"not tried: {omission.what}: {omission.reason}") for omission in report.omissions]
+    return "".join([*lines, "\n", notes(report.warnings)])

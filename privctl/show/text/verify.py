@@ -1,0 +1,73 @@
+"""A verification, for the terminal: what was found wrong first, then every guarantee with its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from privctl.domain.evidence import Evidence
+from privctl.domain.guarantee import Guarantee, Status
+from privctl.domain.report import Omission
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.show.plain import plain
+from privctl.show.text.style import bound, number, outcome_word, paragraph, status_word, table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedRow:
+    """One guarantee with its verdict."""
+
+    guarantee: Guarantee
+    verdict: Verdict
+
+
+def verification(
+    integrity: Sequence[Verdict],
+    guarantees: Sequence[VerifiedRow],
+    simulated: Sequence[Verdict] = (),
+    evidence: Sequence[Evidence] = (),
+    omissions: Sequence[Omission] = (),
+    *,
+    verbose: bool = False,
+) -> str:
+    """The whole answer to ``privctl verify``; ``verbose`` with the checks that passed."""
+    parts = [*_bytes(integrity, verbose), "\n", *_guarantees(guarantees)]
+    if simulated:
+        parts.append("\nSimulated:\n")
+        parts += [_said(f"{plain(v.subject)}: {outcome_word(v.outcome)}: {plain(v.reason)}") for v in simulated]
+        parts += [
+            _said(f"{plain(e.quantity)}: {number(e.estimate, 4)} ({plain(e.method)}); {plain(e.reason)}")
+            for e in evidence
+        ]
+    parts += [paragraph(f"not looked at: {plain(o.what)}: {plain(o.reason)}") for o in omissions]
+    return "".join(parts)
+
+
+def _bytes(integrity: Sequence[Verdict], verbose: bool) -> Iterator[str]:
+    """How much of the chain is intact, and each fault."""
+    good = [v for v in integrity if v.outcome in (Outcome.PROVED, Outcome.CONSISTENT)]
+    yield paragraph(f"{len(good)} of {len(integrity)} checks of files, reports, parameters and noise passed")
+    for verdict in integrity:
+        if verbose or verdict.outcome is not Outcome.PROVED:
+            yield _said(f"{outcome_word(verdict.outcome)}: {plain(verdict.subject)}: {plain(verdict.reason)}")
+
+
+def _guarantees(guarantees: Sequence[VerifiedRow]) -> Iterator[str]:
+    """Their table, and why each verdict is what it is."""
+    if not guarantees:
+        yield "The report holds no guarantee.\n"
+        return
+    rows = [
+        [plain(row.verdict.subject), bound(row.guarantee.epsilon), bound(row.guarantee.delta),
+         status_word(row.guarantee.status), outcome_word(row.verdict.outcome)]
+        for row in guarantees
+    ]  # fmt: skip
+    yield table(["guarantee", "epsilon", "delta", "the report says", "verdict"], rows) + "\n"
+    for row in guarantees:
+        yield _said(f"{plain(row.verdict.subject)}: {plain(row.verdict.reason)}")
+    if any(r.guarantee.status is Status.CLAIMED and r.verdict.outcome is Outcome.REFUTED for r in guarantees):
+        yield _said("What the report itself calls only claimed promises nothing, and fails nothing here.")
+
+
+def _said(text: str) -> str:
+    return paragraph(text, indent=2)

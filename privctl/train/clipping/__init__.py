@@ -1,0 +1,6 @@
+"""Per-example gradient clipping in one backward pass."""
+
+from privctl.train.clipping.engine import ClippedBatch, PerExample
+from privctl.train.clipping.norms_and_weights import Clipping, ClippingStyle
+
+__all__ = ["ClippedBatch", "Clipping", "ClippingStyle", "PerExample"]

@@ -1,0 +1,195 @@
+"""Convolutions: linear layers on patches, with the patches of a few examples at a time in memory."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from privctl.train.clipping.linear import forming_is_cheaper, outer_squares
+from privctl.train.clipping.products import batched, operand, same_precision
+from privctl.train.clipping.terms import CHUNK_BYTES, Dense, GradientTerm, Squares, add_or_write, chunks
+from privctl.train.clipping.use import ModuleCall
+
+#: On a processor the patches of a chunk of examples take about this much, which costs no time and less memory.
+CACHED_PATCHES = 4 << 20
+
+#: With this many positions, a processor's own kernel beats copying patches.
+LARGE_IMAGE = 256
+
+#: Up to this many weights it is fastest with the examples as groups of one convolution, and else called once for each.
+MANY_WEIGHTS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """A two-dimensional convolution; ``weight`` is the shape (p, d / groups, height, width) of its parameter."""
+
+    weight: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+@dataclass(frozen=True, slots=True)
+class Convolved:
+    """Gradients of a convolution's weight from its inputs (n, c, h, w) and output gradients (n, p, h', w')."""
+
+    inputs: Tensor
+    gradients: Tensor
+    geometry: Geometry
+    shape: tuple[int, ...]  # the parameter's own: one dimension less for Conv1d
+
+    def example_gradients(self, rows: slice) -> Tensor:
+        """Form the gradients of some examples."""
+        patches, gradients = self._pair(rows)
+        formed = batched(gradients.mT, patches)
+        return formed.reshape(-1, *self.shape)
+
+    def squares(self) -> Squares:
+        """Measure all gradients."""
+        limit = CHUNK_BYTES if self.inputs.is_cuda else CACHED_PATCHES
+        positions, pixels = self.gradients[0, 0].numel(), self._pixels()
+        # Patches have each pixel as often as the kernel has places.
+        if 1 < pixels**2 <= self.geometry.weight[2] * self.geometry.weight[3] * positions**2:
+            measured, bytes_each = self._pixel_squares, 4 * self.geometry.groups * (pixels**2 + 2 * positions**2)
+        else:
+            measured, bytes_each = self._patch_squares, self._patch_bytes()
+        found = [measured(rows) for rows in chunks(len(self.inputs), bytes_each, limit)]
+        square, slack = (torch.cat(parts).view(len(self.inputs), -1).sum(1) for parts in zip(*found, strict=True))
+        return Squares(square, slack)
+
+    def _patch_squares(self, rows: slice) -> Squares:
+        """Squares of r groups each, from Gram matrices of patches."""
+        patches, gradients = self._pair(rows)
+        return outer_squares(patches, [gradients])[0]
+
+    def _pixels(self) -> int:
+        """How many there are with the padding."""
+        padding = self.geometry.padding
+        return math.prod(size + 2 * pad for size, pad in zip(self.inputs.shape[2:], padding, strict=True))
+
+    def _pixel_squares(self, rows: slice) -> Squares:
+        """The same from one Gram matrix of pixels: those of patches are sums of it shifted over the kernel."""
+        g = self.geometry
+        inputs, gradients = operand(self.inputs[rows]), operand(self.gradients[rows])
+        inputs = functional.pad(inputs, (g.padding[1], g.padding[1], g.padding[0], g.padding[0]))
+        cut, (height, width) = len(inputs) * g.groups, gradients.shape[2:]
+        pixels, gradients = (t.reshape(cut, t.shape[1] // g.groups, -1) for t in (inputs, gradients))
+        gram = batched(pixels.mT, pixels).view(cut, *inputs.shape[2:], *inputs.shape[2:])
+        seen = gram.new_zeros(cut, height, width, height, width)
+        for row, column in itertools.product(range(g.weight[2]), range(g.weight[3])):
+            down = _places(row * g.dilation[0], g.stride[0], height)
+            right = _places(column * g.dilation[1], g.stride[1], width)
+            seen += gram[:, down, right, down, right]
+        product = batched(gradients.mT, gradients).mul_(seen.flatten(3).flatten(1, 2))
+        lengths = product.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt().sum(1, dtype=torch.float64)
+        return Squares(product.sum((1, 2), dtype=torch.float64).clamp(min=0), lengths.square())
+
+    def slack(self) -> Tensor:
+        """Bound what was added, as if nothing cancelled."""
+        return self.squares().slack
+
+    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
+        """Add the weighted sum to ``total``."""
+        scaled = self.gradients.to(total.dtype) * factors.to(total.dtype)[:, None, None, None]
+        add_or_write(total, self._summed(self.inputs.to(total.dtype), scaled), fresh=fresh)
+
+    def _formed_by_kernel(self) -> Tensor:
+        """All gradients (n, *shape) by torch's own kernel."""
+        inputs, gradients, count = operand(self.inputs), operand(self.gradients), len(self.inputs)
+        if math.prod(self.shape) > MANY_WEIGHTS:
+            alone = [slice(i, i + 1) for i in range(count)]
+            return torch.stack([self._summed(inputs[row], gradients[row]) for row in alone])
+        found = self._weight_gradient(inputs.flatten(0, 1)[None], gradients.flatten(0, 1)[None], count)
+        return found.view(count, *self.shape)
+
+    def _summed(self, inputs: Tensor, gradients: Tensor) -> Tensor:
+        """The gradient of these examples together."""
+        return self._weight_gradient(inputs, gradients, 1).view(self.shape)
+
+    def _weight_gradient(self, inputs: Tensor, gradients: Tensor, times: int) -> Tensor:
+        """The gradient of a convolution like this with so many times its groups."""
+        g = self.geometry
+        shape = (times * g.weight[0], *g.weight[1:])
+        weight = inputs.new_empty(1).expand(shape)  # its shape is asked for, its values are not
+        found: Tensor = torch.ops.aten.convolution_backward(
+            gradients, inputs, weight, None, g.stride, g.padding, g.dilation, False, (0, 0), times * g.groups,
+            (False, True, False),
+        )[1]  # fmt: skip
+        return found
+
+    def _pair(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """Patches (r groups, T, d) and gradients (r groups, T, p), with the features of one group each."""
+        g = self.geometry
+        inputs, gradients = operand(self.inputs[rows]), operand(self.gradients[rows])
+        patches = functional.unfold(inputs, g.weight[2:], g.dilation, g.padding, g.stride)
+        cut = len(inputs) * g.groups
+        return patches.reshape(cut, -1, patches.shape[2]).mT, gradients.reshape(cut, -1, patches.shape[2]).mT
+
+    def _patch_bytes(self) -> int:
+        return (
+            4 * self.gradients[0, 0].numel() * self.inputs.shape[1] * self.geometry.weight[2] * self.geometry.weight[3]
+        )
+
+    def cheapest(self) -> GradientTerm:
+        """Per-example gradients where they are cheaper than Gram matrices."""
+        outputs, inputs = self.geometry.weight[0] // self.geometry.groups, torch.Size(self.geometry.weight[1:]).numel()
+        if not forming_is_cheaper(self.gradients[0, 0].numel(), inputs, outputs):
+            return self
+        if not self.inputs.is_cuda and self.gradients[0, 0].numel() >= LARGE_IMAGE:
+            return Dense(self._formed_by_kernel())
+        parts = [self.example_gradients(rows) for rows in chunks(len(self.inputs), self._patch_bytes())]
+        return Dense(torch.cat(parts))
+
+
+def _places(first: int, step: int, count: int) -> slice:
+    return slice(first, first + step * (count - 1) + 1, step)
+
+
+def convolution(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
+    """Torch's Conv1d and Conv2d, with any stride, padding, dilation and groups."""
+    assert isinstance(module, nn.Conv1d | nn.Conv2d)
+    inputs, gradients = same_precision(use.first, use.gradient)
+    found: dict[str, GradientTerm] = {}
+    if "weight" in use.names:
+        padding: tuple[int, ...] = (0,) * (inputs.dim() - 2)
+        if module.padding_mode != "zeros" or isinstance(module.padding, str):
+            mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+            inputs = functional.pad(inputs, module._reversed_padding_repeated_twice, mode=mode)
+        else:
+            padding = module.padding
+        shape = tuple(module.weight.shape)
+        geometry = _in_two_dimensions(shape, module.stride, padding, module.dilation, module.groups)
+        if inputs.dim() == 3:
+            inputs, wide = inputs[:, :, None], gradients[:, :, None]
+        else:
+            wide = gradients
+        found["weight"] = Convolved(inputs, wide, geometry, shape).cheapest()
+    if "bias" in use.names:
+        found["bias"] = Dense(gradients.flatten(2).sum(2, dtype=torch.promote_types(gradients.dtype, torch.float32)))
+    return found
+
+
+def _in_two_dimensions(
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+) -> Geometry:
+    """A one-dimensional convolution is one of height 1."""
+    if len(shape) == 4:
+        return Geometry(weight=shape, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    return Geometry(
+        weight=(*shape[:2], 1, shape[2]),
+        stride=(1, *stride),
+        padding=(0, *padding),
+        dilation=(1, *dilation),
+        groups=groups,
+    )

@@ -1,0 +1,135 @@
+"""Linear layers: per-example gradients are sums of outer products, and never formed where that is dearer.
+
+Squared norms come from Gram matrices, |sum_t g_t a_t^T|^2 = sum_st <a_s, a_t> <g_s, g_t> (Lee and Kifer 2020; Li et
+al. 2022, "ghost clipping"), and the weighted sum of gradients is one product of the kept tensors (Bu et al. 2022,
+"book-keeping").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from privctl.train.clipping.products import add_product, batched, operand, same_precision
+from privctl.train.clipping.terms import Dense, GradientTerm, Squares, by_positions, chunks
+from privctl.train.clipping.use import ModuleCall
+
+#: Gram matrices are symmetric: of this many blocks of rows, each is computed only up to the diagonal.
+BLOCKS = 4
+SHORTEST_BLOCK = 32
+LONGEST_BLOCK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """Gradients sum_t g_t a_t^T, (p, d) each, from ``inputs`` a (n, T, d) and ``gradients`` g (n, T, p)."""
+
+    inputs: Tensor
+    gradients: Tensor
+    transposed: bool = False  # the parameter is (d, p)
+
+    def example_gradients(self, rows: slice) -> Tensor:
+        """Form the gradients of some examples."""
+        left, right = operand(self.gradients[rows]), operand(self.inputs[rows])
+        return batched(right.mT, left) if self.transposed else batched(left.mT, right)
+
+    def squares(self) -> Squares:
+        """Measure all gradients."""
+        return outer_squares(self.inputs, [self.gradients])[0]
+
+    def slack(self) -> Tensor:
+        """Bound what was added, as if nothing cancelled."""
+        sizes = [torch.linalg.vector_norm(values.float(), dim=-1) for values in (self.inputs, self.gradients)]
+        lengths: Tensor = (sizes[0] * sizes[1]).sum(1)
+        return lengths.double().square()
+
+    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
+        """Add the weighted sum to ``total``."""
+        scale = factors.repeat_interleave(self.inputs.shape[1])
+        inputs, gradients = operand(self.inputs).flatten(0, 1), operand(self.gradients).flatten(0, 1)
+        left, right = (inputs, gradients) if self.transposed else (gradients, inputs)
+        add_product(total, left, right, left_scaled=left.shape[1] < right.shape[1], scale=scale, fresh=fresh)
+
+
+def outer_squares(inputs: Tensor, gradients: Sequence[Tensor]) -> list[Squares]:
+    """Squared norms for one (n, T, d) input and the (n, T, p) gradients of each layer that read it."""
+    squares, slacks = [], []
+    block = min(LONGEST_BLOCK, max(SHORTEST_BLOCK, -(-inputs.shape[1] // BLOCKS)))
+    for rows in chunks(len(inputs), _bytes_each(inputs, gradients, block)):
+        pair = _gram_squares(operand(inputs[rows]), [operand(g[rows]) for g in gradients], block)
+        squares.append(pair[0])
+        slacks.append(pair[1])
+    square, slack = torch.cat(squares, 1), torch.cat(slacks, 1).square()
+    return [Squares(square[i].clamp(min=0), slack[i]) for i in range(len(gradients))]
+
+
+def _gram_squares(inputs: Tensor, gradients: list[Tensor], block: int) -> tuple[Tensor, Tensor]:
+    """Squared norms and the sums of lengths of the outer products, (layers, n) float64 each."""
+    squares = inputs.new_zeros((len(gradients), len(inputs)), dtype=torch.float64)
+    lengths = torch.zeros_like(squares)
+    for start in range(0, inputs.shape[1], block):
+        stop = min(start + block, inputs.shape[1])
+        seen = _gram_rows(inputs, start, stop)
+        seen[:, :, :start] *= 2  # for the mirrored part, which is not computed
+        for i, gradient in enumerate(gradients):
+            product = _gram_rows(gradient, start, stop).mul_(seen)
+            corner = product[:, :, start:]
+            squares[i] += product.sum((1, 2))
+            lengths[i] += corner.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt().sum(1)
+    return squares, lengths
+
+
+def _gram_rows(values: Tensor, start: int, stop: int) -> Tensor:
+    """Rows ``start`` to ``stop`` of the Gram matrix, up to the diagonal's block: (n, stop - start, stop)."""
+    return batched(values[:, start:stop], values[:, :stop].mT)
+
+
+def _bytes_each(inputs: Tensor, gradients: Sequence[Tensor], block: int) -> int:
+    grams = 8 * block * inputs.shape[1]
+    casts = 4 * inputs.shape[1] * (inputs.shape[2] + sum(g.shape[2] for g in gradients))
+    return grams if operand(inputs[:0]).dtype == inputs.dtype else grams + casts
+
+
+def forming_is_cheaper(positions: int, inputs: int, outputs: int) -> bool:
+    """Whether per-example gradients cost less work and less memory than Gram matrices and the tensors they need.
+
+    Grams take T^2 (d + p) / 2 and keep T (d + p) numbers; gradients T d p, which is then not spent on the sum, and d p.
+    """
+    return inputs * outputs <= positions * (inputs + outputs) // 2
+
+
+def outer(inputs: Tensor, gradients: Tensor, *, transposed: bool = False) -> GradientTerm:
+    """The term of a layer that multiplies ``inputs`` (n, ..., d) and gets ``gradients`` (n, ..., p)."""
+    inputs, gradients = same_precision(by_positions(inputs), by_positions(gradients))
+    term = Outer(inputs, gradients, transposed)
+    if forming_is_cheaper(inputs.shape[1], inputs.shape[2], gradients.shape[2]):
+        return Dense(term.example_gradients(slice(None)))
+    return term
+
+
+def bias(gradients: Tensor) -> Dense:
+    """The bias added to (n, ..., p)."""
+    return Dense(by_positions(gradients).sum(1, dtype=torch.promote_types(gradients.dtype, torch.float32)))
+
+
+def linear(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
+    """Torch's Linear: weight (p, d)."""
+    return _terms(use, transposed=False)
+
+
+def linear_transposed(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
+    """Transformers' Conv1D: weight (d, p)."""
+    return _terms(use, transposed=True)
+
+
+def _terms(use: ModuleCall, *, transposed: bool) -> dict[str, GradientTerm]:
+    gradient = use.gradient
+    found: dict[str, GradientTerm] = {}
+    if "weight" in use.names:
+        found["weight"] = outer(use.first, gradient, transposed=transposed)
+    if "bias" in use.names:
+        found["bias"] = bias(gradient)
+    return found

@@ -1,0 +1,115 @@
+"""Squared norms of per-example gradients by parameter, however many uses a parameter had."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from privctl.train.clipping.embedding import Lookup, cross
+from privctl.train.clipping.linear import Outer, forming_is_cheaper, outer_squares
+from privctl.train.clipping.terms import Dense, GradientTerm, Squares, chunks, squared_lengths
+
+
+def squares_by_parameter(terms: Mapping[str, Sequence[GradientTerm]]) -> dict[str, Squares]:
+    """The squares of each parameter's gradients, from all its uses' terms.
+
+    Layers that read the same tensor (query, key and value; gate and up) share its Gram matrix.
+    """
+    merged = {name: merge(uses) for name, uses in terms.items()}
+    readers: dict[object, list[str]] = defaultdict(list)
+    found = {}
+    for name, uses in merged.items():
+        match uses:
+            case [Outer(inputs=inputs) as term] if not _directly(term):
+                readers[inputs.data_ptr(), inputs.shape, inputs.stride(), inputs.dtype].append(name)
+            case _:
+                found[name] = squares_of(uses)
+    for names in readers.values():
+        outers = [merged[name][0] for name in names]
+        gradients = [term.gradients for term in outers if isinstance(term, Outer)]
+        assert isinstance(outers[0], Outer)
+        found |= dict(zip(names, outer_squares(outers[0].inputs, gradients), strict=True))
+    return found
+
+
+def merge(uses: Sequence[GradientTerm]) -> list[GradientTerm]:
+    """The same gradients in fewer terms: positions of several uses are positions of one, and dense terms add."""
+    dense = [term for term in uses if isinstance(term, Dense)]
+    lookups = [term for term in uses if isinstance(term, Lookup)]
+    outers = [term for term in uses if isinstance(term, Outer)]
+    merged: list[GradientTerm] = [term for term in uses if not isinstance(term, Dense | Lookup | Outer)]
+    if dense:
+        merged.append(dense[0] if len(dense) == 1 else Dense(torch.stack([t.gradients for t in dense]).sum(0)))
+    if lookups:
+        merged.append(lookups[0] if len(lookups) == 1 else _joined_lookups(lookups))
+    for transposed in (False, True):
+        same = [term for term in outers if term.transposed is transposed]
+        if same:
+            inputs = torch.cat([t.inputs for t in same], 1) if len(same) > 1 else same[0].inputs
+            gradients = torch.cat([t.gradients for t in same], 1) if len(same) > 1 else same[0].gradients
+            merged.append(Outer(inputs, gradients, transposed))
+    return merged
+
+
+def _joined_lookups(lookups: list[Lookup]) -> Lookup:
+    ids, gradients = ([getattr(t, field) for t in lookups] for field in ("ids", "gradients"))
+    return Lookup(torch.cat(ids, 1), torch.cat(gradients, 1), lookups[0].vocabulary)
+
+
+def squares_of(merged: Sequence[GradientTerm]) -> Squares:
+    """The squares of the sum of merged terms: of an output layer tied to an embedding without forming either."""
+    match merged:
+        case [Outer() as term] if _directly(term):
+            return direct(merged)
+        case [term]:
+            return term.squares()
+        case [Lookup() as lookup, Outer(transposed=False) as product]:
+            parts = lookup.squares(), product.squares()
+            square = parts[0].square + parts[1].square + 2 * cross(product, lookup)
+            return Squares(square.clamp(min=0), _slack(merged))
+    return direct(merged)
+
+
+def direct(merged: Sequence[GradientTerm]) -> Squares:
+    """The squares of the sum of any terms, forming a few examples' whole gradients at a time."""
+    first = merged[0].example_gradients(slice(0, 1))
+    count = _count(merged[0])
+    found = []
+    for rows in chunks(count, 8 * first.numel()):
+        whole = merged[0].example_gradients(rows)
+        for term in merged[1:]:
+            whole = whole + term.example_gradients(rows)
+        found.append(squared_lengths(whole.flatten(1)))
+    return Squares(torch.cat(found), _slack(merged))
+
+
+def example_norm(terms: Mapping[str, Sequence[GradientTerm]], row: int) -> float:
+    """The norm of one example's gradient of all parameters, formed one by one."""
+    rows = slice(row, row + 1)
+    square = 0.0
+    for uses in terms.values():
+        whole = sum((term.example_gradients(rows) for term in uses[1:]), uses[0].example_gradients(rows))
+        square += float(squared_lengths(whole.flatten(1)))
+    return math.sqrt(square)
+
+
+def _directly(term: Outer) -> bool:
+    """Whether a term of several uses has so many positions that Gram matrices cost more than the gradients."""
+    features = term.inputs.shape[2], term.gradients.shape[2]
+    return forming_is_cheaper(term.inputs.shape[1] // 2, *features)
+
+
+def _slack(merged: Sequence[GradientTerm]) -> Tensor:
+    """Sizes add before they are squared, and so do those of terms."""
+    return torch.stack([term.slack().sqrt() for term in merged]).sum(0).square()
+
+
+def _count(term: GradientTerm) -> int:
+    match term:
+        case Outer() | Dense() | Lookup():
+            return len(term.gradients)
+    return len(term.slack())

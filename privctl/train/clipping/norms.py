@@ -1,0 +1,85 @@
+"""Normalization layers: the gradient of a scale is the sum over positions of gradient times normalized input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from privctl.train.clipping.terms import CACHED_BYTES, CHUNK_BYTES, Dense, GradientTerm, chunks
+from privctl.train.clipping.use import ModuleCall
+
+
+def layer_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
+    """Torch's LayerNorm."""
+    assert isinstance(module, nn.LayerNorm)
+    shape = module.normalized_shape
+    return _scale_and_shift(use, len(shape), lambda x: functional.layer_norm(x, shape, eps=module.eps))
+
+
+def rms_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
+    """Torch's RMSNorm."""
+    assert isinstance(module, nn.RMSNorm)
+    shape = module.normalized_shape
+    return _scale_and_shift(use, len(shape), lambda x: functional.rms_norm(x, shape, eps=module.eps))
+
+
+def group_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
+    """Torch's GroupNorm: channels are the second dimension."""
+    assert isinstance(module, nn.GroupNorm)
+    inputs, gradients = use.first, use.gradient
+    weights, biases = [], []
+    for rows in _cuts(inputs):
+        gradient = _floats(gradients[rows])
+        if "weight" in use.names:
+            normalized = functional.group_norm(_floats(inputs[rows]), module.num_groups, eps=module.eps)
+            weights.append(normalized.mul_(gradient).reshape(*inputs[rows].shape[:2], -1).sum(2))
+        if "bias" in use.names:
+            biases.append(gradient.reshape(*inputs[rows].shape[:2], -1).sum(2))
+    return _joined(weights, biases)
+
+
+def batch_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
+    """Torch's BatchNorm in evaluation mode, of any dimension: a scale and a shift a channel, of each example alone."""
+    assert isinstance(module, nn.modules.batchnorm._BatchNorm)
+    inputs, gradients = use.first, use.gradient
+    weights, biases = [], []
+    for rows in _cuts(inputs):
+        gradient = _floats(gradients[rows])
+        if "weight" in use.names:
+            mean, variance = module.running_mean, module.running_var
+            normalized = functional.batch_norm(_floats(inputs[rows]), mean, variance, eps=module.eps)
+            weights.append(normalized.mul_(gradient).reshape(*inputs[rows].shape[:2], -1).sum(2))
+        if "bias" in use.names:
+            biases.append(gradient.reshape(*inputs[rows].shape[:2], -1).sum(2))
+    return _joined(weights, biases)
+
+
+def _scale_and_shift(use: ModuleCall, trailing: int, normalize: Callable[[Tensor], Tensor]) -> dict[str, GradientTerm]:
+    """Terms of weight and bias that have the shape of the input's last ``trailing`` dimensions."""
+    inputs, gradients = use.first, use.gradient
+    shape = inputs.shape[inputs.dim() - trailing :]
+    weights, biases = [], []
+    for rows in _cuts(inputs):
+        gradient = _floats(gradients[rows])
+        if "weight" in use.names:
+            normalized = normalize(_floats(inputs[rows])).mul_(gradient)
+            weights.append(normalized.reshape(len(gradient), -1, *shape).sum(1))
+        if "bias" in use.names:
+            biases.append(gradient.reshape(len(gradient), -1, *shape).sum(1))
+    return _joined(weights, biases)
+
+
+def _cuts(inputs: Tensor) -> Iterator[slice]:
+    return chunks(len(inputs), 4 * inputs[0].numel(), CHUNK_BYTES if inputs.is_cuda else CACHED_BYTES)
+
+
+def _joined(weights: list[Tensor], biases: list[Tensor]) -> dict[str, GradientTerm]:
+    pairs = (("weight", weights), ("bias", biases))
+    return {name: Dense(torch.cat(parts)) for name, parts in pairs if parts}
+
+
+def _floats(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))

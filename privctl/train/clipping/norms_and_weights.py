@@ -1,0 +1,72 @@
+"""How per-example norms become factors: each clipped gradient stays within the clip norm, rounding included."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from privctl.domain.errors import UsageFault
+from privctl.train.clipping.terms import Squares
+
+#: Stabilizer of automatic clipping (Bu et al. 2022, "Automatic Clipping", section 4: AUTO-S with gamma 0.01).
+AUTOMATIC_GAMMA = 0.01
+
+#: Factors and sums of squares round by some 2^-24 each; aiming this much lower keeps the rounded norm within C.
+INSIDE = 1 - 2.0**-20
+
+#: A run with noise clips by this share below the clip norm. It is left for float rounding of a batch's sum, which may
+#: change by a little more than a record's own gradient where that record is added.
+ROUNDING_MARGIN = 2.0**-10
+
+#: A squared norm from Gram matrices errs by at most this share of its ``slack`` (see ``Squares``). A float32 sum of K
+#: products errs by about sqrt(K) 2^-24 of the sum of their sizes, and less in blocks; this allows 32 times 2^-24.
+GRAM_ERROR = 2.0**-19
+
+
+class ClippingStyle(StrEnum):
+    """What happens to one example's gradient g, with C the clip norm.
+
+    FLAT: g * min(1, C / |g|) (Abadi et al. 2016). AUTOMATIC: g * C / (|g| + 0.01) (Bu et al. 2022). PER_LAYER: each of
+    the k modules that own parameters is clipped by itself to C / sqrt(k), so that the whole stays within C.
+    """
+
+    FLAT = "flat"
+    AUTOMATIC = "automatic"
+    PER_LAYER = "per-layer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clipping:
+    """The L2 norm within which each example's gradient is brought, and how."""
+
+    norm: float
+    style: ClippingStyle = ClippingStyle.FLAT
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.norm) and self.norm > 0):
+            raise UsageFault(f"the clip norm {self.norm} is not a positive number; choose one, such as 1.0")
+
+
+def summed(squares: Mapping[str, Squares], names: list[str]) -> Squares:
+    """The squares of several parameters together, (n,) float64 each."""
+    return Squares(
+        torch.stack([squares[name].square for name in names]).sum(0),
+        torch.stack([squares[name].slack for name in names]).sum(0),
+    )
+
+
+def factors(clipping: Clipping, groups: list[Squares]) -> list[Tensor]:
+    """For each group of parameters the factors (n,) float64 that its examples' gradients are multiplied by.
+
+    FLAT and AUTOMATIC have one group; the groups of PER_LAYER share the clip norm evenly.
+    """
+    norm = clipping.norm * INSIDE / math.sqrt(len(groups))
+    bounds = [(group.square + GRAM_ERROR * group.slack).sqrt() for group in groups]
+    if clipping.style is ClippingStyle.AUTOMATIC:
+        return [norm / (bound + AUTOMATIC_GAMMA) for bound in bounds]
+    return [(norm / bound).clamp(max=1) for bound in bounds]

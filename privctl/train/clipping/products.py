@@ -1,0 +1,69 @@
+"""Matrix products that take their factors as they are and add in float32, whatever the factors' precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from privctl.train.clipping.terms import add_or_write
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """No autocast, no TF32 and no reduced float32 products on ``device``: norms are measured to float32 rounding."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cpu" and before == "highest" and not torch.is_autocast_enabled("cpu"):
+        yield  # as it is, which a backward pass asks for at every layer
+        return
+    torch.set_float32_matmul_precision("highest")
+    convolutions = torch.backends.cudnn
+    kept = {"benchmark": convolutions.benchmark, "deterministic": convolutions.deterministic}
+    try:
+        with (
+            torch.autocast(device.type, enabled=False),
+            convolutions.flags(enabled=convolutions.enabled, allow_tf32=False, **kept),
+        ):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def operand(values: Tensor) -> Tensor:
+    """Values ready for the products below: half precision stays only where products of it can add in float32."""
+    return values.float() if values.dtype in _HALF and not values.is_cuda else values
+
+
+def same_precision(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in the lower of two precisions: what autocast multiplied, though one was kept before its cast."""
+    lower = min(left.dtype, right.dtype, key=lambda dtype: torch.finfo(dtype).bits)
+    return left.to(lower), right.to(lower)
+
+
+def batched(left: Tensor, right: Tensor) -> Tensor:
+    """(n, r, k) times (n, k, c) of operands."""
+    if left.dtype in _HALF:
+        return torch.bmm(left, right, out_dtype=torch.float32)
+    return torch.bmm(left, right)
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor, *, left_scaled: bool, scale: Tensor, fresh: bool) -> None:
+    """Add left^T diag(scale) right to ``total``, or write it where that is ``fresh``.
+
+    These are (m, r), (m, c) operands and (m,) into (r, c).
+    ``left_scaled`` says which of the two is multiplied by ``scale``: the smaller. Scaled half precision is kept as the
+    sum of two halves, for rounding it to one would move a gradient's norm by up to 2^-9 of its slack.
+    """
+    exact = (left if left_scaled else right).to(total.dtype) * scale[:, None].to(total.dtype)
+    if left.dtype not in _HALF:
+        one, other = (exact, right) if left_scaled else (left, exact)
+        total.addmm_(one.mT, other.to(total.dtype), beta=0 if fresh else 1)
+        return
+    high = exact.to(left.dtype)
+    for part in (high, (exact - high).to(left.dtype)):
+        one, other = (part, right) if left_scaled else (left, part)
+        add_or_write(total, torch.mm(one.mT, other, out_dtype=torch.float32), fresh=fresh and part is high)

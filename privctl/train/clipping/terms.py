@@ -1,0 +1,100 @@
+"""What one use of a parameter contributes to each example's gradient of it.
+
+Notation of the package: n examples, T positions of each, d input and p output features of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+#: Temporary tensors take about this much memory at most; how a batch is cut changes only rounding.
+CHUNK_BYTES = 64 << 20
+
+#: Of this size they stay in a processor's cache from one operation to the next.
+CACHED_BYTES = 512 << 10
+
+
+class Squares(NamedTuple):
+    """Squared norms of each example's gradient, (n,) float64, and how far rounding may have moved them.
+
+    ``slack`` is the square of the sum over positions of the sizes of what was added: the gradient at its longest, had
+    nothing cancelled. Rounding moves ``square`` by a small share of it. It is 0 where the gradient that is released is
+    itself a multiple of the one that was measured.
+    """
+
+    square: Tensor
+    slack: Tensor
+
+
+class GradientTerm(Protocol):
+    """One or several uses' part of the per-example gradients (n, *shape) of one parameter."""
+
+    def example_gradients(self, rows: slice) -> Tensor:
+        """The gradients of the examples in ``rows``, (r, *shape)."""
+
+    def squares(self) -> Squares:
+        """The squared norms of all n gradients."""
+
+    def slack(self) -> Tensor:
+        """The slack that ``Squares`` describes, (n,) float64."""
+
+    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
+        """Add the sum over examples of factor (n,) times gradient to ``total``, of the parameter's shape.
+
+        ``fresh`` says that ``total`` holds nothing yet, not even zeros: it is written, which saves filling and reading.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """Per-example gradients as they are, (n, *shape): for small parameters, and where they are the cheapest."""
+
+    gradients: Tensor
+
+    def example_gradients(self, rows: slice) -> Tensor:
+        """Form the gradients of some examples."""
+        return self.gradients[rows]
+
+    def squares(self) -> Squares:
+        """Measure all gradients."""
+        square = squared_lengths(self.gradients.flatten(1))
+        return Squares(square, torch.zeros_like(square))
+
+    def slack(self) -> Tensor:
+        """Bound what was added, as if nothing cancelled."""
+        return torch.zeros(len(self.gradients), dtype=torch.float64, device=self.gradients.device)
+
+    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
+        """Add the weighted sum to ``total``."""
+        weights = factors.to(self.gradients.dtype)
+        add_or_write(total, (weights @ self.gradients.flatten(1)).view(total.shape), fresh=fresh)
+
+
+def add_or_write(total: Tensor, values: Tensor, *, fresh: bool) -> None:
+    """Add ``values`` to ``total``, or write them where it is ``fresh``."""
+    if fresh:
+        total.copy_(values)
+    else:
+        total += values
+
+
+def squared_lengths(vectors: Tensor) -> Tensor:
+    """(n, k) to (n,) float64."""
+    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1)
+    return lengths.double().square()
+
+
+def chunks(count: int, bytes_each: int, limit: int = CHUNK_BYTES) -> Iterator[slice]:
+    """Cuts of ``count`` examples, one or more at a time, that keep temporary tensors within ``limit`` bytes."""
+    size = max(1, limit // max(1, bytes_each))
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def by_positions(values: Tensor) -> Tensor:
+    """(n, ..., d) as (n, T, d); T is 1 where there are no positions."""
+    return values.reshape(len(values), -1, values.shape[-1])

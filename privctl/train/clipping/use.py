@@ -1,0 +1,107 @@
+"""One use of a module in a forward pass, as its rule sees it after the backward pass reached it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallContext:
+    """What else a module's output depended on: the random state before it ran, and autocast's."""
+
+    random: tuple[Tensor, Tensor | None] | None
+    device: torch.device
+    autocast: tuple[bool, torch.dtype]
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Inside, a module computes what it computed before."""
+        devices = [self.device] if self.random and self.random[1] is not None else []
+        enabled, dtype = self.autocast
+        with (
+            torch.random.fork_rng(devices, enabled=self.random is not None, device_type=self._fork_type()),
+            torch.autocast(self.device.type, dtype=dtype, enabled=enabled),
+        ):
+            if self.random:
+                torch.set_rng_state(self.random[0])
+                if self.random[1] is not None:
+                    torch.get_device_module(self.device).set_rng_state(self.random[1], self.device)
+            yield
+
+    def _fork_type(self) -> str:
+        return "cuda" if self.device.type == "cpu" else self.device.type
+
+
+def setting(device: torch.device, *, stochastic: bool) -> CallContext:
+    """The setting now; the random state is copied only for a module that may draw from it."""
+    random = None
+    if stochastic:
+        own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+        random = (torch.get_rng_state(), own)
+    autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+    return CallContext(random=random, device=device, autocast=autocast)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleCall:
+    """A call of a module and what came back.
+
+    ``arguments`` and ``keywords`` are those of the call, detached. ``gradients`` holds, for each floating tensor of the
+    output in order, the gradient of the summed losses, or None where it does not reach them. ``names`` are the module's
+    own parameters that are trained. Inside ``unwatched()`` modules can be called without being recorded. ``mappable``
+    is the module's memory, from one use to the next, of whether vmap over it was found sound for such inputs;
+    None says that its output does not depend on ``names``.
+    """
+
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    gradients: tuple[Tensor | None, ...]
+    names: frozenset[str]
+    setting: CallContext
+    unwatched: Callable[[], AbstractContextManager[None]]
+    mappable: dict[Any, bool | None]
+
+    @property
+    def first(self) -> Tensor:
+        """The one input of an ordinary layer, by position or by whatever keyword."""
+        value = self.arguments[0] if self.arguments else next(iter(self.keywords.values()))
+        assert isinstance(value, Tensor)
+        return value
+
+    @property
+    def gradient(self) -> Tensor:
+        """The gradient of an ordinary layer's one output."""
+        assert len(self.gradients) == 1
+        assert self.gradients[0] is not None
+        return self.gradients[0]
+
+
+def tensors_in(value: object) -> Iterator[Tensor]:
+    """The tensors in nested tuples, lists and dicts, in order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from tensors_in(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from tensors_in(inner)
+
+
+def with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
+    """The same nest, its tensors replaced in order."""
+    if isinstance(value, Tensor):
+        return next(tensors)
+    if isinstance(value, Mapping):
+        inner = {key: with_tensors(each, tensors) for key, each in value.items()}
+        return inner if type(value) is dict else type(value)(**inner)
+    if isinstance(value, list | tuple):
+        each = [with_tensors(v, tensors) for v in value]
+        return type(value)(*each) if hasattr(value, "_fields") else type(value)(each)
+    return value

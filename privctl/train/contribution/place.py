@@ -1,0 +1,60 @@
+"""In which module a record's numbers first come apart from those that it has alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privctl.train.clipping.use import tensors_in
+
+#: Larger than what rounding makes of one output, whatever it is made of.
+_APART = 1e-3
+
+#: Calls of modules in the order they ended, by name and number: one row of the first tensor that came out.
+_Trace = dict[tuple[str, int], Tensor]
+
+
+def first_apart(network: nn.Module, alone: Callable[[], Tensor], among: Callable[[], Tensor], row: int) -> str | None:
+    """The module, by name and class, whose output for the record in ``row`` of ``among`` is the first to differ.
+
+    Positions that only one of the two has are left out. None where no module shows it.
+    """
+    one, other = _trace(network, alone, 0), _trace(network, among, row)
+    modules = dict(network.named_modules())
+    for (name, call), mine in one.items():
+        theirs = other.get((name, call))
+        if theirs is None or mine.dim() != theirs.dim():
+            continue
+        cut = tuple(slice(0, min(pair)) for pair in zip(mine.shape, theirs.shape, strict=True))
+        gap = (mine[cut] - theirs[cut]).norm()
+        if not float(gap) <= _APART * float(mine[cut].norm() + 1e-6):
+            return f"{name!r} ({type(modules[name]).__name__})"
+    return None
+
+
+def _trace(network: nn.Module, losses_of: Callable[[], Tensor], row: int) -> _Trace:
+    found: _Trace = {}
+    calls: Counter[str] = Counter()
+    rows = [0]
+
+    def count(module: nn.Module, arguments: Any, keywords: Any) -> None:
+        rows[0] = next((len(t) for t in tensors_in((arguments, keywords)) if t.dim()), 0)
+
+    def note(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
+        calls[name] += 1
+        tensor = next((t for t in tensors_in(output) if t.is_floating_point() and t.dim() > 1), None)
+        if tensor is not None and len(tensor) == rows[0]:
+            found[name, calls[name]] = tensor[row].detach().float().cpu()
+
+    with ExitStack() as stack, torch.no_grad():
+        stack.callback(network.register_forward_pre_hook(count, with_kwargs=True).remove)
+        for name, module in network.named_modules():
+            stack.callback(module.register_forward_hook(partial(note, name)).remove)
+        losses_of()
+    return found

@@ -1,0 +1,226 @@
+"""How a run finds what a record contributes: the clipped gradient's own engine, or derivatives along directions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from privctl.train.clipping import Clipping, PerExample
+from privctl.train.clipping.check import sketch
+from privctl.train.contribution.findings import DEVIATIONS, ROUNDING
+from privctl.train.directional import DerivativeMethod, Derivatives, FiredGroup
+from privctl.train.directional.difference import rounding
+from privctl.train.directional.methods import questions, union
+
+#: Of a group whose gradient is far below the others', a difference counts relative to this share of theirs.
+_OF_WHOLE = 0.1
+_NOTHING = 1e-30
+
+LossesOf = Callable[[], Tensor]
+#: Inside, the network computes as in a step of the run; what passes are the records with these keys.
+Around = Callable[[Sequence[int]], AbstractContextManager[None]]
+
+
+def _as_it_is(keys: Sequence[int]) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """One record's ``loss`` in nats and its contribution in ``parts``, which may be sketches.
+
+    ``size`` is the length that differences are relative to, ``slack`` what they may be by rounding beyond that. Each of
+    ``groups`` of parts is clipped by itself; where there are none, all are clipped together.
+    """
+
+    loss: float
+    parts: Mapping[str, Tensor]
+    size: float
+    slack: float = 0.0
+    groups: tuple[frozenset[str], ...] = ()
+
+    def distance(self, other: Contribution) -> float:
+        """The larger of the losses' difference (relative above one nat) and the contributions', relative."""
+        gaps = {
+            name: _gap(self.parts.get(name), other.parts.get(name)) for name in self.parts.keys() | other.parts.keys()
+        }
+        found = [abs(self.loss - other.loss) / max(1.0, abs(other.loss))]
+        if gaps:
+            found.append(max(0.0, _norm(gaps.values()) - other.slack) / max(other.size, _NOTHING))
+        for group in other.groups:
+            own = _norm(_size(other.parts[name]) for name in group if name in other.parts)
+            moved = _norm(gap for name, gap in gaps.items() if name in group)
+            found.append(moved / max(own + _OF_WHOLE * other.size, _NOTHING))
+        # what is no number is as far away as can be
+        return max(math.inf if math.isnan(each) else each for each in found)
+
+
+class ContributionView(Protocol):
+    """Looks at some records of a batch."""
+
+    def opened(self) -> AbstractContextManager[None]:
+        """The block in which ``see`` may be called."""
+        ...
+
+    def see(self, losses_of: LossesOf, keys: Sequence[int], targets: Sequence[int]) -> list[Contribution]:
+        """The records in rows ``targets`` of a batch whose rows have ``keys``."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class ClippedGradients:
+    """Each record's gradient as the engine would clip and add it.
+
+    Per-layer clipping compares every group by itself. ``rounds`` says that no two passes agree inside ``around``.
+    """
+
+    network: nn.Module
+    clipping: Clipping
+    around: Around = _as_it_is
+    rounds: bool = False
+    _engine: PerExample | None = field(init=False, default=None)
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """See ``ContributionView``."""
+        with PerExample(self.network, self.clipping) as engine:
+            self._engine = engine
+            try:
+                yield
+            finally:
+                self._engine = None
+
+    def see(self, losses_of: LossesOf, keys: Sequence[int], targets: Sequence[int]) -> list[Contribution]:
+        """See ``ContributionView``. Raises what ``PerExample.accumulate`` does."""
+        engine = self._engine
+        assert engine is not None
+        if self.rounds:
+            engine.verify(losses_of)
+        with self.around(keys):
+            losses, found = engine.rows(losses_of, targets, sketch)
+        groups = tuple(frozenset(names) for names in engine.groups) if len(engine.groups) > 1 else ()
+        return [
+            Contribution(loss=float(losses[row]), parts=parts, size=_length(parts), groups=groups)
+            for row, parts in zip(targets, found, strict=True)
+        ]
+
+
+@dataclass(slots=True, kw_only=True)
+class ClippedDerivatives:
+    """Each record's derivatives along directions, for each of ``asked``: groups that fire together, and theirs.
+
+    Derivatives are relative to the length of the gradient in the tensors that fired.
+    """
+
+    engine: Derivatives
+    asked: Sequence[tuple[Sequence[FiredGroup], Sequence[Mapping[str, Tensor]]]]
+
+    def opened(self) -> AbstractContextManager[None]:
+        """See ``ContributionView``."""
+        return nullcontext()
+
+    def see(self, losses_of: LossesOf, keys: Sequence[int], targets: Sequence[int]) -> list[Contribution]:
+        """See ``ContributionView``. Raises what ``Derivatives.per_example`` does."""
+        parts: list[dict[str, Tensor]] = [{} for _ in targets]
+        squares, slack = 0.0, 0.0
+        for number, (fired, directions) in enumerate(self.asked):
+            lengths = torch.tensor([_dimension(along) ** 0.5 for along in directions], dtype=torch.float64)
+            found = self.engine.per_example(losses_of, fired, directions).detach().cpu() * lengths
+            for part, row in zip(parts, targets, strict=True):
+                part[str(number)] = found[row]
+            if len(keys) == 1:
+                size, noise = self._alone(losses_of, fired, directions)
+                squares += size**2
+                slack += float((noise.cpu() * lengths).norm())
+        with torch.no_grad():
+            losses = losses_of()
+        return [
+            Contribution(loss=float(losses[row]), parts=part, size=math.sqrt(squares), slack=DEVIATIONS * slack)
+            for part, row in zip(parts, targets, strict=True)
+        ]
+
+    def _alone(
+        self, losses_of: LossesOf, fired: Sequence[FiredGroup], directions: Sequence[Mapping[str, Tensor]]
+    ) -> tuple[float, Tensor]:
+        """The gradient's length in what fired, and the deviations by which rounding moves differences."""
+        asked = questions(self.engine.network, fired, directions)
+        chosen = list(union(asked).values())
+        before = [p.requires_grad for p in chosen]
+        try:
+            for p in chosen:
+                p.requires_grad_(True)
+            with torch.enable_grad():
+                loss = losses_of().sum()
+            found = torch.autograd.grad(loss, chosen, allow_unused=True) if loss.requires_grad else []
+        finally:
+            for p, wanted in zip(chosen, before, strict=True):
+                p.requires_grad_(wanted)
+        noise = torch.zeros(len(fired), dtype=torch.float64)
+        if self.engine.chosen(fired, per_example=True) is DerivativeMethod.DIFFERENCE:
+            alone = [rounding(losses_of, [question], self.engine.step) for question in asked]
+            noise = torch.cat(alone)
+        return math.sqrt(sum(float(g.double().square().sum()) for g in found if g is not None)), noise
+
+
+@dataclass(slots=True, kw_only=True)
+class LossOnly:
+    """The loss alone, without gradients and with the network in evaluation mode, as measurements have it."""
+
+    network: nn.Module
+    around: Around = _as_it_is
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """See ``ContributionView``."""
+        modes = [(module, module.training) for module in self.network.modules()]
+        self.network.eval()
+        try:
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+    def see(self, losses_of: LossesOf, keys: Sequence[int], targets: Sequence[int]) -> list[Contribution]:
+        """See ``ContributionView``."""
+        with torch.no_grad(), self.around(keys):
+            losses = losses_of()
+        return [Contribution(loss=float(losses[row]), parts={}, size=1.0) for row in targets]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputationStage:
+    """One way the run computes, with the most that a record may differ; ``reduced`` as autocast to bfloat16."""
+
+    name: str
+    view: ContributionView
+    rounding: float = ROUNDING
+    reduced: bool = False
+
+
+def _dimension(along: Mapping[str, Tensor]) -> int:
+    return sum(entries.numel() for entries in along.values())
+
+
+def _length(parts: Mapping[str, Tensor]) -> float:
+    return _norm(_size(part) for part in parts.values())
+
+
+def _size(part: Tensor) -> float:
+    return float(torch.linalg.vector_norm(part, dtype=torch.float64))
+
+
+def _gap(mine: Tensor | None, theirs: Tensor | None) -> float:
+    """The length of a difference; a part that is not there is zero."""
+    if mine is None or theirs is None:
+        return sum(_size(part) for part in (mine, theirs) if part is not None)
+    return _size(mine - theirs)
+
+
+def _norm(lengths: Iterable[float]) -> float:
+    return math.sqrt(sum(length**2 for length in lengths))

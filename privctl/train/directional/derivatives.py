@@ -1,0 +1,123 @@
+"""Directional derivatives of a batch's losses in the groups that fired, by whichever method is the cheapest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from privctl.domain.errors import InputFault
+from privctl.train.clipping import rules
+from privctl.train.directional import cost, reverse
+from privctl.train.directional.difference import STEP, difference_by_example
+from privctl.train.directional.forward import forward_by_example
+from privctl.train.directional.methods import (
+    DerivativeMethod,
+    DirectionalQuery,
+    FiredGroup,
+    MethodUnavailableError,
+    questions,
+)
+from privctl.train.directional.passes import Losses, Randomness, short_of_memory
+
+
+class Derivatives:
+    """Finds <g, u> for directions u in some tensors of ``network``, for a batch or for each of its examples.
+
+    The network is left as it was: its weights bit for bit, what requires a gradient, every ``grad``, and the random
+    state as after one forward pass. Whatever is asked for in one call is of the same loss, with the same dropout.
+    Parameters need not require a gradient to be asked for. A tied weight goes by its first name and has all its uses.
+
+    ``method`` AUTO takes what ``chosen`` says, the fastest; where memory runs out, the next, down to differences, which
+    need hardly more than inference. ``step`` is that of differences, relative to the weights.
+    """
+
+    def __init__(
+        self, network: nn.Module, method: DerivativeMethod | str = DerivativeMethod.AUTO, *, step: float = STEP
+    ) -> None:
+        """Raises InputFault for a method that there is not, and a step that is not between 0 and 1."""
+        if method not in tuple(DerivativeMethod):
+            raise InputFault(f"the method {method!r} is not one of {', '.join(DerivativeMethod)}; give one of those")
+        if not 0 < step < 1:
+            raise InputFault(f"the step of differences is {step}; give one between 0 and 1, such as {STEP}")
+        self.network, self.method, self.step = network, DerivativeMethod(method), step
+        #: Methods found out of the question, with whether it was for each example.
+        self._unable: set[tuple[DerivativeMethod, bool]] = set()
+
+    def batch(
+        self, losses_of: Losses, fired: Sequence[FiredGroup], directions: Sequence[Mapping[str, Tensor]]
+    ) -> Tensor:
+        """For each group the sum over the batch of <gradient of the example's loss, u>, (fired,) float64.
+
+        ``losses_of`` runs the network on a batch and gives losses (n,) in nats, n > 0; for no groups it is not called.
+        Raises InputFault for what the network or its parameters cannot do. A loss that is not finite gives what it
+        gives.
+        """
+        asked = questions(self.network, fired, directions)
+        if not asked:
+            return torch.zeros(0, dtype=torch.float64)
+
+        def found(method: DerivativeMethod) -> Tensor:
+            match method:
+                case DerivativeMethod.BACKWARD:
+                    return reverse.backward(self.network, losses_of, asked)
+                case DerivativeMethod.PARTIAL:
+                    return reverse.partial(self.network, losses_of, asked)
+            return self._by_example(method, losses_of, asked).sum(0)
+
+        return self._able(found, fired, per_example=False)
+
+    def per_example(
+        self, losses_of: Losses, fired: Sequence[FiredGroup], directions: Sequence[Mapping[str, Tensor]]
+    ) -> Tensor:
+        """For each example and group <gradient of the example's loss, u>, (n, fired) float64.
+
+        As ``batch``, of which this is the summand; ``fired`` holds one group at least. Refuses a network in which
+        examples share statistics.
+        """
+        if not fired:
+            raise ValueError("no group fired; there is nothing to differentiate by")
+        asked = questions(self.network, fired, directions)
+        for name, module in self.network.named_modules():
+            rules.check(name, module, trained=False)
+        return self._able(lambda method: self._by_example(method, losses_of, asked), fired, per_example=True)
+
+    def chosen(self, fired: Sequence[FiredGroup], *, per_example: bool = False) -> DerivativeMethod:
+        """The method for these groups: the user's, else the first in ``cost.ranked`` not found out of the question."""
+        return self._candidates(fired, per_example=per_example)[0]
+
+    def _candidates(self, fired: Sequence[FiredGroup], *, per_example: bool) -> list[DerivativeMethod]:
+        if self.method is not DerivativeMethod.AUTO:
+            return [self.method]
+        ranking = cost.ranked(self.network, [group.parameters for group in fired], per_example=per_example)
+        return [method for method in ranking if (method, per_example) not in self._unable] or ranking[-1:]
+
+    def _able(
+        self, found: Callable[[DerivativeMethod], Tensor], fired: Sequence[FiredGroup], *, per_example: bool
+    ) -> Tensor:
+        """What the best method finds that the network can do in the memory there is; others are not tried again."""
+        randomness = Randomness(next(self.network.parameters()).device)
+        *others, last = self._candidates(fired, per_example=per_example)
+        for method in others:
+            try:
+                return found(method)
+            except MethodUnavailableError:
+                pass
+            except RuntimeError as error:
+                if not short_of_memory(error):
+                    raise
+            self._unable.add((method, per_example))
+            randomness.rewind()
+        return found(last)
+
+    def _by_example(self, method: DerivativeMethod, losses_of: Losses, asked: Sequence[DirectionalQuery]) -> Tensor:
+        match method:
+            case DerivativeMethod.BACKWARD:
+                return reverse.backward_by_example(self.network, losses_of, asked)
+            case DerivativeMethod.PARTIAL:
+                return reverse.partial_by_example(self.network, losses_of, asked)
+            case DerivativeMethod.FORWARD:
+                return forward_by_example(self.network, losses_of, asked)
+            case _:
+                return difference_by_example(self.network, losses_of, asked, self.step)

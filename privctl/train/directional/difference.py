@@ -1,0 +1,131 @@
+"""Central differences: two forward passes at perturbed weights, at the memory of inference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privctl.train.clipping.products import full_precision
+from privctl.train.directional.methods import DirectionalQuery, MethodUnavailableError, device_of, union
+from privctl.train.directional.passes import Losses, Randomness, checked
+
+#: Each entry of a lone tensor moves by so much of its tensor's root mean square.
+STEP = 1e-2
+#: Tensors of smaller root mean square than this / sqrt(inputs of an output) move as if they had it: zeros must move
+#: too, and a weight of 1/sqrt(inputs) passes a signal on at the size it came.
+_FLOOR = 0.5
+#: As ``STEP``, so small that losses bend by less than they are rounded, and weights still move.
+_HARDLY = 1e-6
+
+
+def difference_by_example(
+    network: nn.Module, losses_of: Losses, asked: Sequence[DirectionalQuery], step: float = STEP
+) -> Tensor:
+    """Derivatives (n, fired) float64: (loss(w + h u) - loss(w - h u)) / (2 h), with the same dropout in both.
+
+    The weights are perturbed where they are and afterwards written back from a copy, bit for bit. ``step`` is relative
+    to the weights, as ``reach`` says. Products are in full float32, without TF32. Raises Unable for weights of fewer
+    bits than float32, and where ``losses_of`` uses autocast.
+    """
+    device = device_of(asked)
+    randomness = Randomness(device)
+
+    def refuse_autocast(module: nn.Module, arguments: Any) -> None:
+        if torch.is_autocast_enabled(device.type):
+            raise MethodUnavailableError(
+                f"the model runs under autocast to {torch.get_autocast_dtype(device.type)}, in which a difference of "
+                "losses is mostly rounding; run it in float32, or take the method partial"
+            )
+
+    with network.register_forward_pre_hook(refuse_autocast), full_precision(device):
+        columns = [_slopes(losses_of, question, step, randomness) for question in asked]
+    return torch.stack(columns, 1)
+
+
+def _slopes(losses_of: Losses, question: DirectionalQuery, step: float, randomness: Randomness) -> Tensor:
+    for name, parameter in question.parameters.items():
+        if torch.finfo(parameter.dtype).bits < 32:
+            raise MethodUnavailableError(
+                f"parameter {name!r} is {parameter.dtype}, in which a difference of losses is mostly rounding; load it "
+                "as float32, or take the method partial"
+            )
+    distance = reach(question.parameters, step)
+    ahead, behind = _both(losses_of, question, distance, randomness)
+    return (ahead.double() - behind.double()) / (2 * distance)
+
+
+def _both(
+    losses_of: Losses, question: DirectionalQuery, distance: float, randomness: Randomness
+) -> tuple[Tensor, Tensor]:
+    """loss(w + h u) and loss(w - h u), (n,) each; the weights are left as they were."""
+    with torch.no_grad():
+        kept = {name: p.detach().clone() for name, p in question.parameters.items()}
+        try:
+            ahead = _moved(losses_of, question, kept, distance, randomness)
+            behind = _moved(losses_of, question, kept, -distance, randomness)
+        finally:
+            _restore(question, kept)
+    return ahead, behind
+
+
+def _restore(question: DirectionalQuery, kept: Mapping[str, Tensor]) -> None:
+    """Write back what was there; to add the distance again would round."""
+    for name, parameter in question.parameters.items():
+        parameter.copy_(kept[name])
+
+
+def _moved(
+    losses_of: Losses, question: DirectionalQuery, kept: Mapping[str, Tensor], distance: float, randomness: Randomness
+) -> Tensor:
+    for name, parameter in question.parameters.items():
+        torch.add(kept[name], question.direction[name].to(parameter.dtype), alpha=distance, out=parameter.detach())
+    randomness.rewind()
+    return checked(losses_of())
+
+
+def reach(parameters: Mapping[str, nn.Parameter], step: float = STEP) -> float:
+    """The distance h along a unit direction over these tensors that disturbs the network as much whatever they are.
+
+    A tensor whose entries all move by a share of their root mean square disturbs what it computes by that share, and
+    the disturbances of several tensors add as squares: entries move by step / sqrt(sum over tensors of 1 / rms^2), and
+    h is that times sqrt(d). For one tensor h = step |w|.
+    """
+    inverse = math.fsum(1 / _size(parameter) ** 2 for parameter in parameters.values())
+    count = sum(parameter.numel() for parameter in parameters.values())
+    return step * math.sqrt(count / inverse)
+
+
+def _size(parameter: nn.Parameter) -> float:
+    """The root mean square of the entries, or what stands for it in a tensor of hardly anything."""
+    inputs = parameter[0].numel() if parameter.dim() > 1 and len(parameter) else 1
+    norm = float(torch.linalg.vector_norm(parameter.detach(), dtype=torch.float64))
+    return max(norm / math.sqrt(max(1, parameter.numel())), _FLOOR / math.sqrt(max(1, inputs)))
+
+
+def rounding(losses_of: Losses, asked: Sequence[DirectionalQuery], step: float = STEP) -> Tensor:
+    """Standard deviations (fired,) float64 by which rounding moves a batch's differences, measured in three passes.
+
+    At weights so near each other, second differences of losses are their rounding alone, of standard deviation sqrt(6)
+    times one loss's; that is at least 1/sqrt(12) of a unit in the last place. A sum over the batch of differences of
+    two losses each has sqrt(2 n) times it, divided by twice the distance.
+    """
+    together = DirectionalQuery(
+        parameters=union(asked), direction={n: u for question in asked for n, u in question.direction.items()}
+    )
+    distance = reach(together.parameters, _HARDLY)
+    randomness = Randomness(device_of(asked))
+    with torch.no_grad(), full_precision(device_of(asked)):
+        ahead, behind = _both(losses_of, together, distance, randomness)
+        randomness.rewind()
+        middle = checked(losses_of())
+    second = (ahead.double() - middle.double()) + (behind.double() - middle.double())
+    cut = torch.finfo(middle.dtype).eps * middle.double() / math.sqrt(12)
+    noise = math.sqrt(2) * torch.hypot(second / math.sqrt(6), cut)
+    distances = [reach(question.parameters, step) for question in asked]
+    twice = 2 * torch.tensor(distances, dtype=noise.dtype, device=noise.device)
+    moved: Tensor = torch.linalg.vector_norm(noise) / twice
+    return moved

@@ -1,0 +1,76 @@
+"""Forward mode: losses and their derivatives along a direction together, in one pass that keeps nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from privctl.train.directional.methods import DirectionalQuery, MethodUnavailableError, device_of
+from privctl.train.directional.passes import Losses, Randomness, checked
+
+#: Words of what torch says of an operation without forward mode, or of one whose forward mode fails.
+_UNABLE = ("forward AD", "forward-mode", "forward mode", "jvp", "view size")
+#: Torch's own annotations of it are incomplete.
+_AD: Any = forward_ad
+
+
+class _Closed(nn.Module):
+    """The losses as a module, so that the network inside can be called with other parameters."""
+
+    def __init__(self, network: nn.Module, losses_of: Losses) -> None:
+        super().__init__()
+        self.network, self._losses_of = network, losses_of
+
+    def forward(self) -> Tensor:
+        return self._losses_of()
+
+
+def forward_by_example(network: nn.Module, losses_of: Losses, asked: Sequence[DirectionalQuery]) -> Tensor:
+    """Derivatives (n, fired) float64, from one pass a group with dual numbers.
+
+    Fused attention has no forward mode, so attention is computed from its definition meanwhile.
+    """
+    _refuse_fused(network)
+    randomness = Randomness(device_of(asked))
+    columns = []
+    for question in asked:
+        randomness.rewind()
+        columns.append(_slopes(network, losses_of, question))
+    return torch.stack(columns, 1)
+
+
+def _slopes(network: nn.Module, losses_of: Losses, question: DirectionalQuery) -> Tensor:
+    closed = _Closed(network, losses_of)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _AD.dual_level():
+        duals = {
+            f"network.{name}": _AD.make_dual(p.detach(), question.direction[name].to(p.dtype))
+            for name, p in question.parameters.items()
+        }
+        try:
+            losses = checked(functional_call(closed, duals, ()))
+        except (NotImplementedError, RuntimeError) as error:
+            message = str(error)
+            if not any(words in message for words in _UNABLE):
+                raise
+            raise MethodUnavailableError(
+                "the model has an operation without forward-mode derivative "
+                f"({message.splitlines()[0][:160]}); take the method partial or difference"
+            ) from None
+        value, slopes = _AD.unpack_dual(losses)
+    return torch.zeros_like(value, dtype=torch.float64) if slopes is None else slopes.double()
+
+
+def _refuse_fused(network: nn.Module) -> None:
+    """Fused recurrent kernels hold their weights elsewhere, where no dual number reaches them."""
+    for name, module in network.named_modules():
+        if isinstance(module, nn.RNNBase):
+            raise MethodUnavailableError(
+                f"module {name!r} ({type(module).__name__}) runs in a fused kernel without forward-mode derivative; "
+                "take the method partial or difference"
+            )

@@ -1,0 +1,98 @@
+"""What is asked for: groups of parameters that fired, their directions, and the methods there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from privctl.domain.errors import InputFault
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+class DerivativeMethod(StrEnum):
+    """How a directional derivative is found, by the names users give."""
+
+    AUTO = "auto"
+    BACKWARD = "backward"
+    PARTIAL = "partial"
+    FORWARD = "forward"
+    DIFFERENCE = "difference"
+
+
+class MethodUnavailableError(InputFault):
+    """The network cannot be differentiated by this method; the sentence names another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiredGroup:
+    """A group that fired: its number, and its ``parameters`` by their names in ``network.named_parameters()``."""
+
+    index: int
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectionalQuery:
+    """One directional derivative: along ``direction`` (float32, by name) in ``parameters`` of the network."""
+
+    parameters: Mapping[str, nn.Parameter]
+    direction: Mapping[str, Tensor]
+
+
+def questions(
+    network: nn.Module, fired: Sequence[FiredGroup], directions: Sequence[Mapping[str, Tensor]]
+) -> list[DirectionalQuery]:
+    """Look everything up. Raises InputFault for a name that the network does not have or cannot be differentiated by.
+
+    Raises ValueError for directions that are not those of the groups.
+    """
+    if len(fired) != len(directions):
+        raise ValueError(f"{len(fired)} groups and {len(directions)} directions; give one direction a group")
+    known = dict(network.named_parameters())
+    found = []
+    for group, chosen in zip(fired, directions, strict=True):
+        parameters = {name: _parameter(network, known, group, name) for name in group.parameters}
+        if chosen.keys() != parameters.keys():
+            raise ValueError(f"group {group.index} is {sorted(parameters)} and its direction {sorted(chosen)}")
+        for name, parameter in parameters.items():
+            if chosen[name].shape != parameter.shape:
+                raise ValueError(
+                    f"{name!r} is {tuple(parameter.shape)} and its direction {tuple(chosen[name].shape)}; give it one "
+                    "of its own shape"
+                )
+        found.append(DirectionalQuery(parameters=parameters, direction=chosen))
+    return found
+
+
+def union(asked: Sequence[DirectionalQuery]) -> dict[str, nn.Parameter]:
+    """The parameters of all groups, each once."""
+    return {name: parameter for question in asked for name, parameter in question.parameters.items()}
+
+
+def _parameter(network: nn.Module, known: Mapping[str, nn.Parameter], group: FiredGroup, name: str) -> nn.Parameter:
+    parameter = known.get(name)
+    if parameter is None:
+        alias = dict(network.named_parameters(remove_duplicate=False)).get(name)
+        first = next((n for n, p in known.items() if p is alias), None)
+        if first is None:
+            raise InputFault(
+                f"group {group.index} names the parameter {name!r}, which the model does not have; give names of its "
+                "named_parameters()"
+            )
+        raise InputFault(f"group {group.index} names {name!r}, which is tied to {first!r}; give that name")
+    if not parameter.is_floating_point():
+        raise InputFault(
+            f"group {group.index} names {name!r}, which is {parameter.dtype} and has no derivative; leave it out, or "
+            "load the model as float32"
+        )
+    return parameter
+
+
+def device_of(asked: Sequence[DirectionalQuery]) -> torch.device:
+    """Where the parameters are."""
+    return next(iter(asked[0].parameters.values())).device

@@ -1,0 +1,102 @@
+"""Reverse mode: the gradient in the fired tensors, and its products with the directions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from privctl.train.directional.methods import DirectionalQuery, MethodUnavailableError, union
+from privctl.train.directional.passes import Losses, checked, differentiating, inner
+
+
+def backward(network: nn.Module, losses_of: Losses, asked: Sequence[DirectionalQuery]) -> Tensor:
+    """Sums over the batch (fired,) float64 from the whole gradient, as a training step would find it."""
+    fired = union(asked)
+    trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    return _summed(network, losses_of, asked, {**trained, **fired}, alone=False)
+
+
+def partial(network: nn.Module, losses_of: Losses, asked: Sequence[DirectionalQuery]) -> Tensor:
+    """Sums over the batch (fired,) float64 from one backward pass that ends at the earliest fired tensor.
+
+    Nothing below it is kept by the forward pass, and of what is above only what its gradient depends on.
+    """
+    return _summed(network, losses_of, asked, union(asked), alone=True)
+
+
+def _summed(
+    network: nn.Module,
+    losses_of: Losses,
+    asked: Sequence[DirectionalQuery],
+    wanted: dict[str, nn.Parameter],
+    *,
+    alone: bool,
+) -> Tensor:
+    with differentiating(network, wanted.values(), alone=alone):
+        losses = checked(losses_of())
+        found = _gradients(losses.sum(), wanted)
+    with torch.no_grad():
+        return torch.stack([inner(found, question.direction) for question in asked])
+
+
+def _gradients(loss: Tensor, wanted: dict[str, nn.Parameter], *, keep: bool = False) -> dict[str, Tensor | None]:
+    if not loss.requires_grad:
+        return dict.fromkeys(wanted)
+    found = torch.autograd.grad(loss, list(wanted.values()), retain_graph=keep, allow_unused=True)
+    return dict(zip(wanted, found, strict=True))
+
+
+def backward_by_example(network: nn.Module, losses_of: Losses, asked: Sequence[DirectionalQuery]) -> Tensor:
+    """Derivatives (n, fired) float64 from a backward pass an example: slow, and right for whatever is differentiable.
+
+    The definition that other methods are measured by.
+    """
+    wanted = union(asked)
+    with differentiating(network, wanted.values(), alone=True):
+        losses = checked(losses_of())
+        rows = []
+        for loss in losses:
+            found = _gradients(loss, wanted, keep=True)
+            rows.append(torch.stack([inner(found, question.direction) for question in asked]))
+    return torch.stack(rows) if rows else losses.detach().new_zeros((0, len(asked)), dtype=torch.float64)
+
+
+def partial_by_example(network: nn.Module, losses_of: Losses, asked: Sequence[DirectionalQuery]) -> Tensor:
+    """Derivatives (n, fired) float64 by differentiating the partial backward pass.
+
+    With weights w (n,) on the losses, s(w) = <grad of sum w_i losses_i, u> is linear in w, and its slope in w_i is
+    what is sought ("double backward"; the same derivative as forward mode, for models that have none).
+    """
+    wanted = union(asked)
+    with differentiating(network, wanted.values(), alone=True), sdpa_kernel(SDPBackend.MATH):
+        losses = checked(losses_of())
+        weights = torch.ones_like(losses, requires_grad=True)
+        if not losses.requires_grad:
+            return torch.zeros((len(losses), len(asked)), dtype=torch.float64, device=losses.device)
+        try:
+            found = torch.autograd.grad(losses @ weights, list(wanted.values()), create_graph=True, allow_unused=True)
+            gradients = dict(zip(wanted, found, strict=True))
+            columns = [_slopes(gradients, question, weights) for question in asked]
+        except RuntimeError as error:
+            if not any(words in str(error) for words in ("not implemented", "once_differentiable", "differentiated")):
+                raise
+            raise MethodUnavailableError(
+                "the model has an operation that cannot be differentiated twice "
+                f"({str(error).splitlines()[0]}); take the method difference, which differentiates nothing"
+            ) from None
+    return torch.stack(columns, 1).double()
+
+
+def _slopes(gradients: Mapping[str, Tensor | None], question: DirectionalQuery, weights: Tensor) -> Tensor:
+    parts = [
+        (gradient * along.to(gradient.dtype)).sum()
+        for name, along in question.direction.items()
+        if (gradient := gradients[name]) is not None and gradient.requires_grad
+    ]
+    if not parts:
+        return torch.zeros_like(weights)
+    (slopes,) = torch.autograd.grad(torch.stack(parts).sum(), weights, retain_graph=True)
+    return slopes

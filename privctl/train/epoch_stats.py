@@ -1,0 +1,70 @@
+"""What was seen of the private examples since the last epoch's end; for the owner's eyes only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from privctl.parallel import Workers
+
+_PREFIX = "tally."
+
+
+@dataclass(slots=True, kw_only=True)
+class EpochStats:
+    """Losses and norms (n,) of the examples as they were met; ``zeroed`` counts those without a finite gradient."""
+
+    losses: list[Tensor] = field(default_factory=list)
+    norms: list[Tensor] = field(default_factory=list)
+    zeroed: int = 0
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """From the ``tensors`` of a saved state; empty where they hold none."""
+        losses, norms = ([tensors[_PREFIX + name]] if _PREFIX + name in tensors else [] for name in ("losses", "norms"))
+        return cls(losses=losses, norms=norms, zeroed=int(tensors.get(_PREFIX + "zeroed", 0)))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What ``restored`` takes."""
+        zeroed = torch.tensor(self.zeroed)
+        return {
+            _PREFIX + "losses": _joined(self.losses),
+            _PREFIX + "norms": _joined(self.norms),
+            _PREFIX + "zeroed": zeroed,
+        }
+
+    def gather(self, workers: Workers) -> None:
+        """Move all processes' tallies to the leading one; each must call it."""
+        if workers.size == 1:
+            return
+        losses, norms = workers.gather(_joined(self.losses)), workers.gather(_joined(self.norms))
+        zeroed = int(workers.gather(torch.tensor([self.zeroed])).sum())
+        self._clear()
+        if workers.is_main:
+            self.losses, self.norms, self.zeroed = [losses], [norms], zeroed
+
+    def summary(self, clip_norm: float) -> dict[str, float]:
+        """Mean loss, median norm, and the shares of clipped gradients and of those set to zero; empties the tally."""
+        losses, norms = _joined(self.losses), _joined(self.norms)
+        found = {}
+        if len(losses):
+            found["training_loss"] = float(losses.mean())
+        if len(norms):
+            found["clipped_fraction"] = float((norms > clip_norm).double().mean())
+            found["median_norm"] = float(norms.median())
+        if self.zeroed:
+            found["zeroed_fraction"] = self.zeroed / (self.zeroed + len(losses))
+        self._clear()
+        return found
+
+    def _clear(self) -> None:
+        self.losses, self.norms, self.zeroed = [], [], 0
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """One vector (n,) float64 on the CPU."""
+    return torch.cat([torch.empty(0, dtype=torch.float64), *(part.double().cpu() for part in parts)])

@@ -1,0 +1,103 @@
+"""How much DPQuant measures, and what that costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from privctl.accounting.ledger import epsilon_bound
+from privctl.domain.errors import UsageFault
+from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.train.methods.dpquant.schedule import LayerMode
+from privctl.train.request import RetrainRequest
+from privctl.train.settings import TrainingMethod
+
+#: A measurement sees so many examples, or this part of a batch where that is more. With n layers it takes n + 1 forward
+#: passes of them, and a step about three of the whole batch.
+_LEAST_EXAMPLES, _PART_OF_BATCH = 16, 1 / 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """``epochs`` measure, each ``repetitions`` times; ``noise_multiplier`` None is the training's own.
+
+    At the same noise and a lower sampling rate a release costs less than a step.
+    """
+
+    sample_rate: float
+    size: float
+    epochs: int
+    every: int
+    repetitions: int
+    clip_norm: float
+    noise_multiplier: float | None = None
+
+    @property
+    def releases(self) -> int:
+        """All of them; each is an event of its own."""
+        return self.epochs * self.repetitions
+
+    def noise(self, training: float) -> float:
+        """Noise standard deviation / clip norm, where the training has the noise multiplier ``training``."""
+        return training if self.noise_multiplier is None else self.noise_multiplier
+
+    def event(self, training: float, releases: int | None = None) -> SampledGaussian | None:
+        """What so many releases give away, all where None; None for no release."""
+        count = self.releases if releases is None else releases
+        if not count:
+            return None
+        return SampledGaussian(
+            noise_multiplier=self.noise(training),
+            sample_rate=self.sample_rate,
+            steps=count,
+            batches=Batches.POISSON,
+        )
+
+
+def measurements_of(request: RetrainRequest, examples: int, steps: int, rate: float) -> Measurements | None:
+    """Those of a private run of so many ``steps`` at sampling rate ``rate``; None where layers need none.
+
+    Raises UsageFault for settings out of range.
+    """
+    asked = request.dpquant
+    if asked is None or request.method is not TrainingMethod.DPQUANT or asked.layers is not LayerMode.DPQUANT:
+        return None
+    _check(request)
+    size = max(_LEAST_EXAMPLES, rate * examples * _PART_OF_BATCH)
+    own = min(rate, size / examples) if asked.rate is None else asked.rate
+    epochs = math.ceil(steps / max(1, math.ceil(round(1 / rate, 9))))
+    return Measurements(
+        sample_rate=own,
+        size=own * examples,
+        epochs=math.ceil(epochs / asked.every),
+        every=asked.every,
+        repetitions=asked.repetitions,
+        clip_norm=asked.clip,
+        noise_multiplier=asked.noise,
+    )
+
+
+def check_alone(measured: Measurements, epsilon: float, delta: float) -> None:
+    """Raises UsageFault where the measurements by themselves exceed the budget, so that no training is left."""
+    event = None if measured.noise_multiplier is None else measured.event(measured.noise_multiplier)
+    if event is None:
+        return
+    alone = epsilon_bound(Ledger(events=(event,)), delta)
+    if alone >= epsilon:
+        raise UsageFault(
+            f"{measured.releases} measurements with noise multiplier {measured.noise_multiplier:g} take an epsilon of "
+            f"{alone:.4g} by themselves, and --epsilon is {epsilon:g}; raise --measure-noise or --measure-every"
+        )
+
+
+def _check(request: RetrainRequest) -> None:
+    asked = request.dpquant
+    assert asked is not None
+    for flag, count in (("--measure-every", asked.every), ("--measure-repetitions", asked.repetitions)):
+        if count < 1:
+            raise UsageFault(f"{flag} is {count}; it must be at least 1")
+    for flag, value in (("--measure-noise", asked.noise), ("--measure-clip", asked.clip)):
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise UsageFault(f"{flag} is {value:g}; it must be a finite number above 0")
+    if asked.rate is not None and not 0 < asked.rate <= 1:
+        raise UsageFault(f"--measure-rate is {asked.rate:g}; it must be above 0 and at most 1")

@@ -1,0 +1,168 @@
+"""Layers in few bits while a run trains: what is measured when, which layers an epoch quantizes, and what is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privctl.domain.errors import InputFault
+from privctl.models.tasks.base import Task
+from privctl.train.methods.dpquant.draw import Floats
+from privctl.train.methods.dpquant.schedule import LayerSchedule
+from privctl.train.methods.dpquant.sensitivity import LayerSensitivity
+from privctl.train.precision import Mark
+from privctl.train.quantized import QuantizedLayers
+
+_PREFIX = "dpquant."
+#: The place of a rehearsal's words, behind those of steps and measurements.
+_REHEARSAL = 1 << 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """Every ``every`` epochs ``repetitions`` releases of ``sensitivity``, ``most`` in all.
+
+    Their mean L moves the scores S, from 0, to ``smoothing`` S + (1 - ``smoothing``) L; the first one replaces them.
+    """
+
+    sensitivity: LayerSensitivity
+    every: int
+    repetitions: int
+    most: int
+    smoothing: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """What one epoch quantized, by released scores (n,) in clip norms."""
+
+    number: int
+    quantized: frozenset[str]
+    scores: tuple[float, ...]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Quantization:
+    """The ``Precision`` of a DPQuant run; ``epoch_steps`` make an epoch.
+
+    A release that was begun before an interruption stays counted, and is not made up for: when ``most`` were begun, the
+    scores stay as they are.
+    """
+
+    layers: QuantizedLayers
+    schedule: LayerSchedule
+    task: Task
+    epoch_steps: int
+    measuring: Measuring | None = None
+    _measured: int = field(init=False, default=0)
+    _epoch: int | None = field(init=False, default=None)
+    _scores: Floats = field(init=False)
+    _seen: bool = field(init=False, default=False)
+    _epochs: list[Epoch] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._scores = np.zeros(len(self.schedule.names))
+
+    @property
+    def rounds(self) -> bool:
+        """See ``Precision``."""
+        return True
+
+    @property
+    def measured(self) -> int:
+        """See ``Precision``."""
+        return self._measured
+
+    @property
+    def numbers(self) -> int:
+        """See ``Precision``."""
+        return len(self.schedule.names)
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """Those that began, in order."""
+        return tuple(self._epochs)
+
+    def begin(self, step: int, place: int, mark: Mark) -> None:
+        """See ``Precision``."""
+        epoch = step // self.epoch_steps
+        if epoch != self._epoch:
+            self._epoch = epoch
+            known = self._epochs[-1].number if self._epochs else -1
+            if known < epoch:
+                self._measure(epoch, mark)
+                chosen = self.schedule.chosen(epoch, self._scores)
+                self._epochs.append(Epoch(number=epoch, quantized=chosen, scores=tuple(self._scores.tolist())))
+            self.layers.choose(self._epochs[-1].quantized)
+        self.layers.begin(place)
+
+    @contextmanager
+    def on(self, examples: Sequence[int]) -> Iterator[None]:
+        """See ``Precision``."""
+        with self.layers.on(self.task.keys(examples)):
+            yield
+
+    @contextmanager
+    def rehearsal(self, keys: Sequence[int]) -> Iterator[None]:
+        """See ``Precision``: all layers that may be quantized are."""
+        self.layers.choose(frozenset(self.schedule.names))
+        self.layers.begin(_REHEARSAL)
+        try:
+            with self.layers.on(keys):
+                yield
+        finally:
+            self.layers.choose(frozenset())
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """See ``Precision``."""
+        names = self.schedule.names
+        chosen = [[name in each.quantized for name in names] for each in self._epochs]
+        return {
+            f"{_PREFIX}numbers": torch.tensor([each.number for each in self._epochs], dtype=torch.int64),
+            f"{_PREFIX}chosen": torch.tensor(chosen, dtype=torch.uint8).view(-1, len(names)),
+            f"{_PREFIX}scores": torch.tensor([e.scores for e in self._epochs], dtype=torch.float64).view(
+                -1, len(names)
+            ),
+            f"{_PREFIX}seen": torch.tensor([self._seen], dtype=torch.uint8),
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor], measured: int) -> None:
+        """See ``Precision``; raises InputFault for the state of a network with other layers."""
+        self._measured = max(self._measured, measured)
+        if f"{_PREFIX}numbers" not in tensors:
+            return
+        names = self.schedule.names
+        numbers, chosen, scores = (tensors[_PREFIX + name] for name in ("numbers", "chosen", "scores"))
+        if not (chosen.shape == scores.shape == (len(numbers), len(names))):
+            raise InputFault(f"the saved state is not of a run that chooses among {len(names)} layers; start anew")
+        self._epochs = [
+            Epoch(
+                number=int(number),
+                quantized=frozenset(name for name, taken in zip(names, row.tolist(), strict=True) if taken),
+                scores=tuple(values.tolist()),
+            )
+            for number, row, values in zip(numbers, chosen, scores, strict=True)
+        ]
+        self._seen = bool(tensors[f"{_PREFIX}seen"].any())
+        if self._epochs:
+            self._scores = np.array(self._epochs[-1].scores)
+
+    def _measure(self, epoch: int, mark: Mark) -> None:
+        """Release what is due, counted first, and smooth it into the scores."""
+        plan = self.measuring
+        if plan is None or epoch % plan.every:
+            return
+        found = []
+        for _ in range(min(plan.repetitions, plan.most - self._measured)):
+            mark(self._measured + 1)
+            number, self._measured = self._measured, self._measured + 1
+            found.append(plan.sensitivity.release(number))
+        if found:
+            mean = np.mean(found, axis=0)
+            kept = plan.smoothing if self._seen else 0.0
+            self._scores, self._seen = kept * self._scores + (1 - kept) * mean, True

@@ -1,0 +1,241 @@
+"""What the report of a DPQuant run says beside that of any private training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import mean
+from typing import Any
+
+from privctl.accounting.guarantees import finite
+from privctl.accounting.ledger import ACCOUNTANT, epsilon_bound
+from privctl.accounting.published_measurements import aggregate_ledger, claimed_ledger
+from privctl.domain.events import Ledger, SampledGaussian
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Guarantee, Status, status_of
+from privctl.domain.report import PrivacyReport
+from privctl.train.loop import FinishedRun
+from privctl.train.methods.dpquant.cost import SPEEDS, faster
+from privctl.train.methods.dpquant.measurements import measurements_of
+from privctl.train.methods.dpquant.quantization import Quantization
+from privctl.train.methods.dpquant.schedule import LayerMode
+from privctl.train.methods.dpquant.settings import asked_of, format_of
+from privctl.train.prepare import TrainingJob
+from privctl.train.quantized import FormatName
+
+SCALES = (
+    "a linear layer's inputs and gradients have a scale for each position, a convolution's for each example, and "
+    "weights one a tensor; as published a scale is that of a whole batch: one example would change how all others are "
+    "rounded, and clipping would not bound what it does"
+)
+#: A larger part of epsilon is worth a warning.
+_DEAR = 0.1
+
+
+def amended(
+    report: PrivacyReport, job: TrainingJob, done: Quantization, finished: FinishedRun, seed: bytes
+) -> PrivacyReport:
+    """``report``, of a run whose layers were quantized as ``done`` says, with what that adds."""
+    cost = _Cost.of(report)
+    return replace(
+        report,
+        parameters={**report.parameters, **_parameters(job, done, finished, seed, cost)},
+        guarantees=tuple(_guarantees(report, job, finished, cost)),
+        evidence=(*report.evidence, *_priced(cost), *_evidence(job, done)),
+        warnings=(*report.warnings, *_warnings(cost)),
+    )
+
+
+class _Cost:
+    """Epsilon with all releases, and with those of the steps alone."""
+
+    def __init__(self, whole: float, training: float) -> None:
+        self.whole, self.training = whole, training
+
+    @property
+    def share(self) -> float:
+        """Of epsilon, what the measurements take."""
+        return 1 - self.training / self.whole if 0 < self.whole < math.inf else 0.0
+
+    @classmethod
+    def of(cls, report: PrivacyReport) -> _Cost | None:
+        """From a private run that measured; None for another."""
+        ledger = report.mechanism
+        if not isinstance(ledger, Ledger) or len(ledger.events) < 2 or not report.guarantees:
+            return None
+        guarantee = report.guarantees[0]
+        whole = math.inf if guarantee.epsilon is None else guarantee.epsilon
+        return cls(whole, epsilon_bound(Ledger(events=ledger.events[:1]), guarantee.delta))
+
+
+def _guarantees(
+    report: PrivacyReport, job: TrainingJob, finished: FinishedRun, cost: _Cost | None
+) -> Iterator[Guarantee]:
+    """The report's own, resting on what quantization adds; beside it what the paper's accounting would have claimed."""
+    if not report.guarantees:
+        return
+    own, *others = report.guarantees
+    assumptions = (*own.assumptions, *_assumptions(job, measured=cost is not None))
+    note = own.note
+    if cost is not None:
+        note = (
+            f"{note}; measurements take {100 * cost.share:.2g} % of epsilon, which without them is {cost.training:.6g}"
+        )
+    yield replace(own, assumptions=assumptions, status=status_of(assumptions), note=note)
+    plan = measurements_of(job.request, len(job.task), job.recipe.steps, job.recipe.sample_rate)
+    if plan is not None and isinstance(report.mechanism, Ledger):
+        training = report.mechanism.events[0]
+        assert isinstance(training, SampledGaussian)
+        rounds = math.ceil(finished.measured / plan.repetitions)
+        if rounds:
+            yield _claimed(training, len(job.task), rounds, finished.measured, own.delta)
+    for other in others:
+        premises = (*other.assumptions, *_assumptions(job, measured=False))
+        yield replace(other, assumptions=premises, status=status_of(premises))
+
+
+def _claimed(training: SampledGaussian, examples: int, rounds: int, releases: int, delta: float) -> Guarantee:
+    """The paper's number for this training with its own measurements in place of ours."""
+    once, each = (epsilon_bound(claimed_ledger(training, examples, count), delta) for count in (rounds, releases))
+    sound = epsilon_bound(aggregate_ledger(training, examples, releases), delta)
+    return Guarantee(
+        name="dpquant, measurements as its paper makes and accounts for them",
+        epsilon=finite(once),
+        delta=delta,
+        adjacency=Adjacency.ADD_OR_REMOVE,
+        accountant=f"{ACCOUNTANT}; DPQuant's own events",
+        status=Status.CLAIMED,
+        follows=finite(sound),
+        note=f"{rounds} measurements counted as sampled Gaussians of noise multiplier 0.5 at rate 1 / {examples}; "
+        f"{each:.6g} with every one of {releases} repetitions counted, and {sound:.6g} with the sensitivity of what is "
+        "clipped there, a whole vector; the steps that it trains for a measurement and throws away come on top. "
+        "Nothing was released that way here",
+    )
+
+
+def _assumptions(job: TrainingJob, *, measured: bool) -> Iterator[Assumption]:
+    given = asked_of(job.request).public_seed is not None
+    yield Assumption(
+        name="public rounding",
+        statement="how numbers are rounded and which layers are depends on the data through released measurements "
+        "alone, and on a public seed, " + ("which was given" if given else "which the operating system drew"),
+        state=AssumptionState.ASSERTED if given else AssumptionState.ENFORCED,
+    )
+    yield Assumption(
+        name="rounding by example",
+        statement="in real arithmetic an example's gradient and loss do not depend on what else is in its batch: no "
+        "scale spans two examples, and each draws its own rounding",
+        state=AssumptionState.ENFORCED,
+    )
+    if measured:
+        yield Assumption(
+            name="measurements",
+            statement="each release adds noise to a Poisson subsample's sum of vectors of loss differences, each "
+            "clipped; nothing is trained on the way, every repetition counts, and so does one that was begun and lost",
+            state=AssumptionState.ENFORCED,
+        )
+
+
+def _parameters(
+    job: TrainingJob, done: Quantization, finished: FinishedRun, seed: bytes, cost: _Cost | None
+) -> dict[str, Any]:
+    asked, schedule = asked_of(job.request), done.schedule
+    found: dict[str, Any] = {
+        "format": str(asked.format),
+        "luq_levels": _levels(job),
+        "scales": SCALES,
+        "layers": str(asked.layers),
+        "quantized_fraction": None if _fixed(asked.layers, asked.static) else asked.fraction,
+        "compute_target": asked.compute_target,
+        "layer_names": list(schedule.names),
+        "multiply_adds": list(schedule.costs),
+        "full_precision": list(asked.full_precision),
+        "public_seed": seed.hex(),
+        "low_precision_share": _shares(done),
+        "layer_schedule": [
+            {
+                "epoch": each.number,
+                "quantized": [name for name in schedule.names if name in each.quantized],
+                **({"scores": list(each.scores)} if done.measuring is not None else {}),
+            }
+            for each in done.epochs
+        ],
+    }
+    if done.epochs and (chances := schedule.chances(done.epochs[-1].scores)) is not None:
+        found["last_chances"] = chances.tolist()
+    if done.measuring is not None:
+        sensitivity = done.measuring.sensitivity
+        found |= {
+            "beta": asked.beta,
+            "smoothing": asked.smoothing,
+            "measure_every": done.measuring.every,
+            "measure_repetitions": done.measuring.repetitions,
+            "measure_noise": sensitivity.noise_multiplier,
+            "measure_clip": sensitivity.clip_norm,
+            "measure_rate": sensitivity.size / len(job.task),
+            "measurements_planned": done.measuring.most,
+            "measurements_begun": finished.measured,
+            "measure_noise_source": sensitivity.noise.description,
+        }
+    if cost is not None:
+        found |= {"epsilon_without_measurements": finite(cost.training), "epsilon_share_of_measurements": cost.share}
+    return found
+
+
+def _fixed(mode: LayerMode, static: Sequence[str]) -> bool:
+    return mode in (LayerMode.ALL, LayerMode.NONE) or bool(static)
+
+
+def _levels(job: TrainingJob) -> int | None:
+    """Beside zero, where the format has them by number."""
+    asked = asked_of(job.request)
+    return getattr(format_of(asked).inputs, "levels", None) if asked.format is FormatName.LUQ_FP4 else None
+
+
+def _shares(done: Quantization) -> list[float]:
+    return [done.schedule.share(each.quantized) for each in done.epochs]
+
+
+def _evidence(job: TrainingJob, done: Quantization) -> Iterator[Evidence]:
+    """How much was computed in few bits, and what that would be worth on hardware that has them."""
+    shares, name = _shares(done), asked_of(job.request).format
+    if not shares:
+        return
+    share = mean(shares)
+    epochs = {f"epoch {each.number + 1}": part for each, part in zip(done.epochs, shares, strict=True)}
+    yield Evidence(
+        method="multiply-adds of the layers that may be quantized, counted; products of activations with each other "
+        "are none of them",
+        quantity="share of multiply-adds in low precision, mean over epochs",
+        estimate=share,
+        bound=Bound.NONE,
+        samples={"layers": len(done.schedule.names)},
+        details=epochs,
+    )
+    yield Evidence(
+        method=f"a model, not a measurement: Amdahl's law, {name} {SPEEDS[name]:g} times as fast as full precision, "
+        "and nothing but these products",
+        quantity="times as fast, on hardware that has the format",
+        estimate=faster(share, name),
+        bound=Bound.NONE,
+    )
+
+
+def _priced(cost: _Cost | None) -> Iterator[Evidence]:
+    if cost is not None:
+        yield Evidence(
+            method="the ledger with the measurements and without",
+            quantity="share of epsilon that measurements take",
+            estimate=cost.share,
+            bound=Bound.NONE,
+            details={name: v for name, v in (("with", cost.whole), ("without", cost.training)) if math.isfinite(v)},
+        )
+
+
+def _warnings(cost: _Cost | None) -> Iterator[str]:
+    if cost is not None and cost.share > _DEAR:
+        yield (
+            f"the measurements take {100 * cost.share:.2g} % of epsilon; raise --measure-noise or --measure-every, or "
+            "give --layers random, which measures nothing"
+        )

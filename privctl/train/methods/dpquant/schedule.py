@@ -1,0 +1,131 @@
+"""Which layers are quantized in which epoch."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from privctl.domain.errors import UsageFault
+from privctl.train.methods.dpquant.draw import Floats, inclusion, order
+
+
+class LayerMode(StrEnum):
+    """How layers are chosen.
+
+    ``DPQUANT`` draws them each epoch by how little quantizing them hurts, as privately measured; ``RANDOM`` draws them
+    each epoch, all alike; ``STATIC`` has the same ones throughout; ``ALL`` and ``NONE`` leave no choice.
+    """
+
+    DPQUANT = "dpquant"
+    RANDOM = "random"
+    STATIC = "static"
+    ALL = "all"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSchedule:
+    """Chooses among layers ``names``, which take ``costs`` multiply-adds each.
+
+    Either ``fraction`` of the layers are taken (rounded up), or of the drawn order as many as it takes to have
+    ``compute_target`` of the multiply-adds in them. ``static`` are the layers of mode static where they were named;
+    else one draw decides. All is a function of ``seed``, which is public, the epoch and released scores. Raises
+    UsageFault for a budget that leaves nothing to choose.
+    """
+
+    names: tuple[str, ...]
+    costs: tuple[float, ...]
+    mode: LayerMode
+    seed: bytes
+    fraction: float | None = None
+    compute_target: float | None = None
+    static: frozenset[str] = frozenset()
+    beta: float = 0.0
+
+    def __post_init__(self) -> None:
+        free = self.mode in (LayerMode.DPQUANT, LayerMode.RANDOM) or (self.mode is LayerMode.STATIC and not self.static)
+        if free and (self.fraction is None) == (self.compute_target is None):
+            raise ValueError("give either a fraction or a compute target")
+        if free and self.count is not None and self.count >= len(self.names):
+            raise UsageFault(
+                f"{self.fraction:g} of {len(self.names)} layers are all of them, which leaves nothing to choose; lower "
+                "--quantized-fraction, or give --layers all"
+            )
+
+    @property
+    def count(self) -> int | None:
+        """How many are taken each epoch; None where their cost decides."""
+        if self.fraction is None:
+            return None
+        return max(1, math.ceil(round(self.fraction * len(self.names), 9)))
+
+    @property
+    def changing(self) -> bool:
+        """Whether epochs differ."""
+        return self.mode in (LayerMode.DPQUANT, LayerMode.RANDOM)
+
+    def chosen(self, epoch: int, scores: Sequence[float] | Floats) -> frozenset[str]:
+        """The layers of ``epoch``, from 0; ``scores`` (n,) say how much quantizing each hurts, as far as released."""
+        if self.mode is LayerMode.ALL:
+            return frozenset(self.names)
+        if self.mode is LayerMode.NONE:
+            return frozenset()
+        if self.static:
+            return self.static
+        turn = epoch if self.changing else 0
+        drawn = order(self._heeded(scores), self.beta, self.seed, turn).tolist()
+        return frozenset(self.names[layer] for layer in drawn[: self._taken(drawn)])
+
+    def share(self, names: frozenset[str]) -> float:
+        """The part of all multiply-adds that these layers do."""
+        return math.fsum(cost for name, cost in zip(self.names, self.costs, strict=True) if name in names) / math.fsum(
+            self.costs
+        )
+
+    def chances(self, scores: Sequence[float] | Floats) -> Floats | None:
+        """The probability (n,) of each layer to be taken at ``scores``; None where costs decide how many are."""
+        if self.mode is LayerMode.ALL or self.mode is LayerMode.NONE or self.static:
+            taken = self.chosen(0, scores)
+            return np.array([float(name in taken) for name in self.names])
+        return None if self.count is None else inclusion(self._heeded(scores), self.beta, self.count)
+
+    def _heeded(self, scores: Sequence[float] | Floats) -> Floats:
+        """The scores where the mode goes by them."""
+        found = np.asarray(scores, np.float64)
+        return found if self.mode is LayerMode.DPQUANT else np.zeros_like(found)
+
+    def _taken(self, drawn: Sequence[int]) -> int:
+        """How many of the order are quantized: as many as asked for, or the fewest that do so many multiply-adds."""
+        if self.count is not None:
+            return self.count
+        assert self.compute_target is not None
+        done, wanted = np.cumsum([self.costs[layer] for layer in drawn]), self.compute_target * math.fsum(self.costs)
+        return min(len(drawn), int(np.searchsorted(done, wanted * (1 - 1e-12))) + 1)
+
+
+def candidates(names: Sequence[str], kept: Sequence[str]) -> tuple[str, ...]:
+    """The layers that may be quantized: all but those that a glob of ``kept`` matches.
+
+    Raises UsageFault for a glob that matches none, and where none is left.
+    """
+    out = {name for glob in kept for name in matching(names, glob, "--full-precision")}
+    left = tuple(name for name in names if name not in out)
+    if not left:
+        raise UsageFault(
+            "no layer is left that could be quantized; those are Linear, Conv1D and Conv2d: take another model, or "
+            "fewer --full-precision"
+        )
+    return left
+
+
+def matching(names: Sequence[str], glob: str, flag: str) -> frozenset[str]:
+    """The layers that ``glob`` matches; raises UsageFault, naming ``flag``, where it matches none."""
+    found = frozenset(name for name in names if fnmatch.fnmatchcase(name, glob))
+    if not found:
+        raise UsageFault(f"{flag} {glob} matches no layer; the first are {', '.join(names[:3])}")
+    return found

@@ -1,0 +1,100 @@
+"""How much quantizing each layer alone would hurt, measured on few private examples and released with noise.
+
+One release is one sampled Gaussian: a Poisson subsample, of each example a vector of loss differences that depends on
+that example alone, clipped in L2, summed, noised, rounded onto a grid. Nothing is trained on the way. DPQuant as
+published clips what is already summed over a batch, which an example can move by twice as much, and trains before it
+measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from privctl.models.tasks.base import Task, measuring
+from privctl.parallel import Workers
+from privctl.randomness import NoiseSource
+from privctl.train.methods.dpquant.draw import Floats
+from privctl.train.quantized import QuantizedLayers
+from privctl.train.sampling import BatchSource
+
+#: Losses (n,) of a batch.
+Losses = Callable[[Mapping[str, Tensor]], Tensor]
+
+#: Measurements' draws stand behind those of any training step.
+PLACES = 1 << 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSensitivity:
+    """Measures ``names`` of ``layers`` at the network's weights as they are.
+
+    ``batches`` are Poisson, in secret, of ``size`` examples on average; ``noise_multiplier`` is noise standard
+    deviation / ``clip_norm`` (nats). ``noise`` is this measurement's own source, its streams the releases' numbers.
+    """
+
+    network: nn.Module
+    layers: QuantizedLayers
+    names: tuple[str, ...]
+    task: Task
+    losses: Losses
+    batches: BatchSource
+    noise: NoiseSource
+    noise_multiplier: float
+    clip_norm: float
+    size: float
+    micro_examples: int
+    micro_tokens: int
+    workers: Workers
+    device: torch.device
+
+    def release(self, number: int) -> Floats:
+        """The noised mean (n,) of the clipped differences, in clip norms; each ``number`` may be asked for once.
+
+        Every process must call it, and all get the same. Leaves no layer chosen.
+        """
+        place = PLACES + number
+        total = torch.zeros(len(self.names), dtype=torch.float64)
+        with measuring(self.network):
+            for examples in self._groups(number, place):
+                total += clipped(self.differences(examples, place), self.clip_norm).sum(0)
+        self.workers.reduce_to_main([total])
+        if self.workers.is_main:
+            self.noise.release(number, 0, total.numpy(), self.noise_multiplier * self.clip_norm)
+        found: Floats = (self.workers.broadcast(total) / (self.size * self.clip_norm)).numpy()
+        return found
+
+    def differences(self, examples: Sequence[int], place: int) -> Tensor:
+        """Each example's loss with each layer quantized alone, less that with none: (m, n) nats, float64.
+
+        Row i is a function of example i and of ``place``, whatever passes beside it.
+        """
+        batch, keys = self.task.batch(examples, self.device, place), self.task.keys(examples)
+        plain = self._passed(frozenset(), batch, keys, place)
+        return torch.stack([self._passed(frozenset({n}), batch, keys, place) - plain for n in self.names], dim=1)
+
+    def _groups(self, number: int, place: int) -> Sequence[Sequence[int]]:
+        drawn = self.workers.share(self.batches.batch(number)).tolist()
+        return list(self.task.micro_batches(drawn, place, self.micro_examples, self.micro_tokens))
+
+    def _passed(
+        self, quantized: frozenset[str], batch: Mapping[str, Tensor], keys: Sequence[int], place: int
+    ) -> Tensor:
+        self.layers.choose(quantized)
+        self.layers.begin(place)
+        with self.layers.on(keys):
+            return self.losses(batch).detach().to("cpu", torch.float64)
+
+
+def clipped(rows: Tensor, norm: float) -> Tensor:
+    """``rows`` (m, n), each brought within L2 ``norm``; one that is not finite becomes zero, which is within it."""
+    sound = torch.isfinite(rows).all(1, keepdim=True)
+    rows = torch.where(sound, rows, torch.zeros_like(rows))
+    # Twice, for squares of large numbers overflow.
+    rows = rows / rows.abs().amax(1, keepdim=True).clamp(min=norm) * norm
+    factors = (norm / rows.norm(dim=1, keepdim=True).clamp(min=norm)).clamp(max=1)
+    found: Tensor = rows * factors
+    return found

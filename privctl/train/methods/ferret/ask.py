@@ -1,0 +1,191 @@
+"""Where a step's published amounts come from: the private data, or a stream of what was published before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from privctl.domain.errors import InputFault
+from privctl.models.tasks.base import Task
+from privctl.parallel import Workers
+from privctl.train.clipping.norms_and_weights import ROUNDING_MARGIN
+from privctl.train.directional import FiredGroup
+from privctl.train.methods.ferret.compare import EXAMPLES, ComparisonCount, SignComparison
+from privctl.train.methods.ferret.publish import Publisher, clipped
+from privctl.train.sampling import BatchSource
+from privctl.train.settings import TrainingSettings
+
+Direction = Mapping[str, Tensor]
+_PREFIX = "met."
+
+
+class UpdateSource(Protocol):
+    """Knows, or finds out, what is published."""
+
+    def amounts(self, step: int, fired: Sequence[FiredGroup], directions: Sequence[Direction]) -> Tensor:
+        """The amounts (fired,) float64 of ``step``; every step is asked for once, in order."""
+        ...
+
+
+class Engine(Protocol):
+    """Finds derivatives of a batch's losses; see ``directional.Derivatives``."""
+
+    def batch(self, losses_of: partial[Tensor], fired: Sequence[FiredGroup], directions: Sequence[Direction]) -> Tensor:
+        """Sums over the batch (fired,), float64."""
+        ...
+
+    def per_example(
+        self, losses_of: partial[Tensor], fired: Sequence[FiredGroup], directions: Sequence[Direction]
+    ) -> Tensor:
+        """Each example's derivatives (n, fired), float64."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class DerivativeStats:
+    """What was seen of the private examples since the last epoch's end; for the owner's eyes only.
+
+    ``norms`` (n,) are of vectors of derivatives before clipping, where they are clipped; ``zeroed`` counts those
+    of the ``examples`` whose derivatives were no numbers. ``looked`` is of the whole run, not of an epoch.
+    """
+
+    norms: list[Tensor] = field(default_factory=list)
+    examples: int = 0
+    zeroed: int = 0
+    looked: ComparisonCount = field(default_factory=ComparisonCount)
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """From the ``tensors`` of a saved state; empty where they hold none."""
+        if _PREFIX + "counts" not in tensors:
+            return cls()
+        examples, zeroed = tensors[_PREFIX + "counts"].tolist()
+        looked = ComparisonCount.restored(tensors)
+        return cls(norms=[tensors[_PREFIX + "norms"]], examples=examples, zeroed=zeroed, looked=looked)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What ``restored`` takes."""
+        counts = torch.tensor([self.examples, self.zeroed])
+        return {_PREFIX + "counts": counts, _PREFIX + "norms": self._joined(), **self.looked.tensors()}
+
+    def gather(self, workers: Workers) -> None:
+        """Move all processes' counts to the leading one; each must call it."""
+        if workers.size == 1:
+            return
+        norms, counts = workers.gather(self._joined()), workers.gather(torch.tensor([self.examples, self.zeroed]))
+        self.norms, self.examples, self.zeroed = [], 0, 0
+        if workers.is_main:
+            self.norms, (self.examples, self.zeroed) = [norms], counts.view(-1, 2).sum(0).tolist()
+
+    def summary(self, clip_norm: float | None) -> dict[str, float]:
+        """Shares of clipped vectors and of examples set to zero, and the median norm; empties the counts."""
+        norms, found = self._joined(), {}
+        if len(norms) and clip_norm is not None:
+            found = {
+                "clipped_derivatives": float((norms > clip_norm).double().mean()),
+                "median_derivatives": float(norms.median()),
+            }
+        if self.zeroed:
+            found["zeroed_fraction"] = self.zeroed / self.examples
+        self.norms, self.examples, self.zeroed = [], 0, 0
+        return found
+
+    def _joined(self) -> Tensor:
+        return torch.cat([torch.empty(0, dtype=torch.float64), *self.norms])
+
+
+@dataclass(slots=True, kw_only=True)
+class PrivateExamples:
+    """Asks the private examples. Only sums of derivatives cross between processes, and the leading one publishes.
+
+    ``dimensions`` are the numbers in each group. Derivatives are taken along sqrt(dimension) u, whose entries are near
+    1: signs are those along u, and the root mean square over directions is the norm of the group's gradient, so that a
+    clip norm means what it means for gradients, whatever the size of a group. The leading process has ``compare`` look
+    at some of the first signs.
+    """
+
+    network: nn.Module
+    task: Task
+    dimensions: Sequence[int]
+    recipe: TrainingSettings
+    batches: BatchSource
+    engine: Engine
+    publisher: Publisher
+    workers: Workers
+    device: torch.device
+    compare: SignComparison | None = None
+    met: DerivativeStats = field(default_factory=DerivativeStats)
+
+    def amounts(self, step: int, fired: Sequence[FiredGroup], directions: Sequence[Direction]) -> Tensor:
+        """See ``UpdateSource``. A batch without examples has derivatives of zero."""
+        sums = torch.zeros(len(fired), dtype=torch.float64)
+        chosen = self.workers.share(self.batches.batch(step)).tolist()
+        micro: list[int] = []
+        for micro in self.task.micro_batches(chosen, step, self.recipe.micro_examples, self.recipe.micro_tokens):
+            sums += self._contribution(micro, step, fired, directions)
+        # Afterwards, when it is known whether the network can be differentiated by differences at all.
+        if micro and self.compare is not None and self.workers.is_main and self.compare.wanted(self.met.looked, fired):
+            losses = partial(self._losses, self.task.batch(micro[:EXAMPLES], self.device, step))
+            self.met.looked = self.compare.more(self.met.looked, losses, fired, directions)
+        self.workers.all_reduce([sums])
+        published = self.publisher.publish(step, sums) if self.workers.is_main else sums
+        return self.workers.broadcast(published)
+
+    def _contribution(
+        self, examples: Sequence[int], step: int, fired: Sequence[FiredGroup], directions: Sequence[Direction]
+    ) -> Tensor:
+        """The examples' part of the sums. What is not finite counts as zero, so that nothing stops because of it."""
+        self.met.examples += len(examples)
+        lengths = torch.tensor([math.sqrt(self.dimensions[group.index]) for group in fired], dtype=torch.float64)
+        losses = partial(self._losses, self.task.batch(examples, self.device, step))
+        norm = self.publisher.clip_norm
+        if norm is None:
+            found = self.engine.batch(losses, fired, directions).detach().cpu() * lengths
+            if torch.isfinite(found).all():
+                return found
+        else:
+            vectors = self.engine.per_example(losses, fired, directions).detach().cpu() * lengths
+            total, norms = clipped(vectors, norm * (1 - ROUNDING_MARGIN))
+            sound = ~norms.isnan()
+            if sound.all() or len(examples) == 1:
+                self.met.norms.append(norms[sound])
+                self.met.zeroed += int((~sound).sum())
+                return total
+        if len(examples) == 1:
+            self.met.zeroed += 1
+            return torch.zeros(len(fired), dtype=torch.float64)
+        # What one example spoils for all in its batch must not be decided by it: each is heard alone.
+        self.met.examples -= len(examples)
+        alone = [self._contribution([example], step, fired, directions) for example in examples]
+        return torch.stack(alone).sum(0)
+
+    def _losses(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
+            return self.task.losses(self.network, inputs)
+
+
+@dataclass(slots=True, kw_only=True)
+class RecordedStream:
+    """Reads what was published before, in order."""
+
+    published: Tensor
+    place: int = 0
+
+    def amounts(self, step: int, fired: Sequence[FiredGroup], directions: Sequence[Direction]) -> Tensor:
+        """See ``UpdateSource``. Raises InputFault where the stream is too short."""
+        end = self.place + len(fired)
+        if end > len(self.published):
+            raise InputFault("the stream ends before its last step; get it again from its maker")
+        found, self.place = self.published[self.place : end], end
+        return found
+
+
+def finite(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Those that are numbers."""
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}

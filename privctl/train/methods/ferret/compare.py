@@ -1,0 +1,90 @@
+"""Whether signs of differences are those of the derivative: a look at few of them, while the run goes on.
+
+What is found says something of the private examples and is covered by no guarantee; it is for the report's owner. It
+moves nothing: not the weights, not the random state, not what is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from privctl.train.directional import DerivativeMethod, Derivatives, FiredGroup, SignAgreement, agreement
+from privctl.train.directional.passes import Losses, Randomness
+
+#: Signs compared in a run, in its first steps that publish, and in one step.
+SIGNS, _SIGNS_A_STEP = 12, 4
+#: Examples that a sign is of: so few that a backward pass on them needs less memory than a batch's forward pass.
+EXAMPLES = 4
+
+_KEY = "met.agreement"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonCount:
+    """How many signs a run ``tried`` to compare so far, and what was found of those that could be."""
+
+    tried: int = 0
+    agreement: SignAgreement = field(default_factory=SignAgreement)
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """From the ``tensors`` of a saved state; nothing where they hold none."""
+        if _KEY not in tensors:
+            return cls()
+        *counts, error = tensors[_KEY].tolist()
+        tried, count, equal, above, equal_above = (int(each) for each in counts)
+        found = SignAgreement(count=count, equal=equal, above=above, equal_above=equal_above, error=error)
+        return cls(tried=tried, agreement=found)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What ``restored`` takes."""
+        a = self.agreement
+        numbers = [self.tried, a.count, a.equal, a.above, a.equal_above, a.error]
+        return {_KEY: torch.tensor(numbers, dtype=torch.float64)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignComparison:
+    """Compares differences, where ``derivatives`` takes them, with backward passes that end at the fired tensors.
+
+    ``per_example`` is as in ``Derivatives.chosen``.
+    """
+
+    derivatives: Derivatives
+    per_example: bool
+
+    def wanted(self, before: ComparisonCount, fired: Sequence[FiredGroup]) -> bool:
+        """Whether a step's signs are to be looked at, after what was found ``before``."""
+        if before.tried >= SIGNS:
+            return False
+        return self.derivatives.chosen(fired, per_example=self.per_example) is DerivativeMethod.DIFFERENCE
+
+    def more(
+        self,
+        before: ComparisonCount,
+        losses: Losses,
+        fired: Sequence[FiredGroup],
+        directions: Sequence[Mapping[str, Tensor]],
+    ) -> ComparisonCount:
+        """``before`` and some of the groups of one step, each by itself, so that no gradient but its own is held.
+
+        Where the network has no backward pass, or no memory for one, nothing is tried again.
+        """
+        network = self.derivatives.network
+        count = min(_SIGNS_A_STEP, SIGNS - before.tried, len(fired))
+        places = sorted({round(i * (len(fired) - 1) / max(1, count - 1)) for i in range(count)})
+        differences = Derivatives(network, DerivativeMethod.DIFFERENCE, step=self.derivatives.step)
+        randomness, found = Randomness(next(network.parameters()).device), before.agreement
+        try:
+            for place in places:
+                found += agreement(differences, losses, [fired[place]], [directions[place]])
+        except RuntimeError:
+            return ComparisonCount(tried=SIGNS, agreement=found)
+        finally:
+            randomness.rewind()
+        return ComparisonCount(tried=before.tried + len(places), agreement=found)

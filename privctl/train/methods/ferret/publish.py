@@ -1,0 +1,190 @@
+"""What becomes of the derivatives of one batch before anybody sees them: four ways, from bare to guaranteed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privctl.domain.checks import positive
+from privctl.randomness import NoiseSource
+
+#: The largest log-odds of a true sign on offer: e^44 + 1 is the last such number below 2^64.
+MOST_BIT_EPSILON = 44.0
+
+
+class ReleaseKind(StrEnum):
+    """How derivatives are released.
+
+    ``PUBLISHED`` shows the signs as the paper does; ``DITHERED`` those of bounded derivatives with noise; ``GAUSSIAN``
+    adds noise to sums of clipped vectors of derivatives; ``RANDOMIZED_RESPONSE`` flips signs at random.
+    """
+
+    PUBLISHED = "published"
+    DITHERED = "dithered"
+    GAUSSIAN = "gaussian"
+    RANDOMIZED_RESPONSE = "randomized-response"
+
+
+class Publish(StrEnum):
+    """What of a noisy sum is published; both cost the same privacy, the sign a bit, the value 32."""
+
+    SIGN = "sign"
+    VALUE = "value"
+
+
+class Publisher(Protocol):
+    """Turns a batch's sums of derivatives (fired,) float64 into the amounts (fired,) float64 that are published."""
+
+    @property
+    def clip_norm(self) -> float | None:
+        """To which L2 norm each example's vector of derivatives is to be clipped; None where sums are enough."""
+        ...
+
+    def publish(self, step: int, sums: Tensor) -> Tensor:
+        """The amounts; every ``step`` is asked for once."""
+        ...
+
+
+def signs(values: Tensor) -> Tensor:
+    """1 or -1 (n,); that of 0 is 1, so that a bit is enough."""
+    return torch.where(values >= 0, 1.0, -1.0).to(torch.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signs:
+    """As published: the sign of the batch's derivative. Clipping a batch gradient's norm would not change it."""
+
+    @property
+    def clip_norm(self) -> float | None:
+        """See ``Publisher``."""
+        return None
+
+    def publish(self, step: int, sums: Tensor) -> Tensor:
+        """See ``Publisher``."""
+        return signs(sums)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DitheredSigns:
+    """The sign of sum / ``batch_size``, brought within ``bound``, plus N(0, (``noise_multiplier`` bound)^2).
+
+    The paper clips the norm of the batch's gradient, which bounds its derivatives; here they are bounded themselves,
+    whatever the gradient. So no example moves one by more than twice the bound.
+    """
+
+    noise_multiplier: float
+    bound: float
+    batch_size: float
+    source: NoiseSource
+
+    def __post_init__(self) -> None:
+        for name in ("noise_multiplier", "bound", "batch_size"):
+            positive(name, getattr(self, name))
+
+    @property
+    def clip_norm(self) -> float | None:
+        """See ``Publisher``."""
+        return None
+
+    def publish(self, step: int, sums: Tensor) -> Tensor:
+        """See ``Publisher``."""
+        bounded = (sums / self.batch_size).clamp(-self.bound, self.bound)
+        return signs(released(self.source, step, bounded, self.noise_multiplier * self.bound))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisySums:
+    """Sums of vectors clipped to ``clip_norm`` plus N(0, (``noise_multiplier`` clip_norm)^2), each entry.
+
+    That is one sampled Gaussian a step, however many groups fire (THEORY B.5). As a value it is divided by
+    ``batch_size``, the expected one.
+    """
+
+    noise_multiplier: float
+    clip_norm: float
+    batch_size: float
+    shown: Publish
+    source: NoiseSource
+
+    def __post_init__(self) -> None:
+        for name in ("noise_multiplier", "clip_norm", "batch_size"):
+            positive(name, getattr(self, name))
+
+    def publish(self, step: int, sums: Tensor) -> Tensor:
+        """See ``Publisher``."""
+        noisy = released(self.source, step, sums, self.noise_multiplier * self.clip_norm)
+        if self.shown is Publish.SIGN:
+            return signs(noisy)
+        return (noisy / self.batch_size).float().double()  # what is kept of it is what is used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Responses:
+    """Signs, each flipped with probability 1 / (1 + e^``bit_epsilon``), rounded up to a multiple of 2^-64.
+
+    So the log-odds of a true sign are never above ``bit_epsilon``. Raises ValueError for log-odds above
+    ``MOST_BIT_EPSILON``, which 64 random bits cannot express.
+    """
+
+    bit_epsilon: float
+    source: NoiseSource
+
+    def __post_init__(self) -> None:
+        flips_of(self.bit_epsilon)
+
+    @property
+    def clip_norm(self) -> float | None:
+        """See ``Publisher``."""
+        return None
+
+    def publish(self, step: int, sums: Tensor) -> Tensor:
+        """See ``Publisher``."""
+        # A word below the threshold flips: exactly threshold / 2^64 of them do.
+        words = self.source.words(step, 0, len(sums))
+        flipped = words < np.uint64(flips_of(self.bit_epsilon))
+        return torch.where(torch.from_numpy(flipped), -signs(sums), signs(sums))
+
+
+def flips_of(bit_epsilon: float) -> int:
+    """How many of the 2^64 values of a random word flip a sign: 2^64 / (1 + e^``bit_epsilon``), rounded up.
+
+    Raises ValueError for log-odds that are not positive, or above ``MOST_BIT_EPSILON``.
+    Example: 1 gives 4961093570831980854.
+    """
+    positive("bit_epsilon", bit_epsilon)
+    if bit_epsilon > MOST_BIT_EPSILON:
+        raise ValueError(
+            f"bit_epsilon is {bit_epsilon:g}; flips are drawn with 64 random bits, which express log-odds up to "
+            f"{MOST_BIT_EPSILON:g}"
+        )
+    digits = Context(prec=60)
+    odds = digits.exp(Decimal(bit_epsilon))
+    # Decimal's exp is correctly rounded; the last factor is far more than all rounding may have taken.
+    share = digits.divide(Decimal(2**64), digits.add(Decimal(1), odds))
+    return math.ceil(digits.multiply(share, Decimal(1) + Decimal(10) ** -50))
+
+
+def released(source: NoiseSource, step: int, sums: Tensor, stddev: float) -> Tensor:
+    """``sums`` (k,) float64 with N(0, stddev^2) noise, rounded onto the noise's grid: the low bits show nothing."""
+    found = sums.clone()
+    source.release(step, 0, found.numpy(), stddev)
+    return found
+
+
+def clipped(vectors: Tensor, norm: float) -> tuple[Tensor, Tensor]:
+    """The sum (k,) of ``vectors`` (n, k), each brought within L2 ``norm``, and their norms (n,), NaN where not finite.
+
+    A vector that is not finite counts as zero: its presence does not show in the run's end.
+    """
+    norms = torch.linalg.vector_norm(vectors, dim=1)
+    sound = torch.isfinite(norms)
+    factors = torch.where(sound, norm / norms.clamp(min=norm), 0.0)
+    total = torch.where(sound[:, None], vectors, 0.0) * factors[:, None]
+    return total.sum(0), torch.where(sound, norms, torch.nan)

@@ -1,0 +1,127 @@
+"""From a model and a stream of updates to the model that was trained, without any data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.models.language import choose_device
+from privctl.models.loading import TrainingModel, load_for_training
+from privctl.models.vocabulary import vocabulary_from_file
+from privctl.reports.files import file_artifact, now, versions
+from privctl.storage.atomic import require_absent
+from privctl.storage.folder import companions_of
+from privctl.storage.reader import open_checkpoint
+from privctl.train.adapters import merged
+from privctl.train.methods.ferret.ask import RecordedStream
+from privctl.train.methods.ferret.groups import cut, trainable
+from privctl.train.methods.ferret.run import seeded_adapters
+from privctl.train.methods.ferret.stream import Stream, base_of, layout_of, read_stream
+from privctl.train.methods.ferret.trainer import FerretTrainer
+from privctl.train.prepare import choose_trained
+from privctl.train.released_model import report_path, save_network
+from privctl.train.reload_check import witness_of
+from privctl.train.request import ModelRequest, ReplayRequest
+from privctl.train.run import Progress
+from privctl.train.tensors import named_tensors
+
+_POST_PROCESSING = (
+    "made from the stream and the first model alone, so it gives away what the stream does and nothing more: what is "
+    "guaranteed stands in the report of the run that wrote the stream"
+)
+
+
+def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
+    """Make the model that ``request.stream`` leads to, with a report beside it.
+
+    Raises InputFault where the model is not the one the stream began with, or the stream is damaged.
+    """
+    require_absent(request.output, force=False)
+    require_absent(report_path(request.output), request.force)
+    stream = read_stream(request.stream)
+    model, asked = _loaded(request, stream)
+    device = choose_device(request.device)
+    network = seeded_adapters(model.network, asked, model.seed).to(device)
+    parameters = trainable(network)
+    recipe = stream.recipe
+    groups = cut({name: p.numel() for name, p in parameters.items()}, recipe.groups)
+    layout = layout_of(groups, {name: p.shape for name, p in parameters.items()})
+    if layout != recipe.layout or base_of(named_tensors(network)) != recipe.base:
+        raise InputFault(f"{request.model} is not the model that {request.stream} began with; give that one, as it was")
+    source = RecordedStream(published=stream.amounts)
+    trainer = FerretTrainer(
+        network=network,
+        groups=groups,
+        masks=stream.masks(len(groups)),
+        rule=recipe.rule,
+        source=source,
+        epoch_steps=recipe.epoch_steps,
+        device=device,
+    )
+    with progress("replaying", recipe.rule.steps, "steps") as advance:
+        trainer.advance = advance
+        trainer.run(lost=recipe.lost)
+    if source.place != len(stream.amounts):
+        raise InputFault(f"{request.stream} goes on after its last step; get it again from its maker")
+
+    def describe(place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
+        return _report(request, stream, model, place, outputs)
+
+    witness = witness_of(model, network)
+    return save_network(
+        merged(network, asked), model.companion, request.output, describe, witness=witness, force=request.force
+    )
+
+
+def _loaded(request: ReplayRequest, stream: Stream) -> tuple[TrainingModel, ModelRequest]:
+    """The model as the run loaded it, and what of it is trained."""
+    origin = stream.recipe.model
+    if origin.private_vocabulary:
+        raise UsageFault(
+            f"the tokenizer's words of {request.stream}'s model came from private data, which a replay does not have; "
+            "use the model that the run wrote"
+        )
+    asked = ModelRequest(
+        path=request.model,
+        from_scratch=origin.from_scratch,
+        norm=origin.norm,
+        train=origin.train,
+        lora_rank=origin.lora_rank,
+    )
+    model = load_for_training(
+        request.model,
+        origin.task,
+        labels=origin.labels,
+        from_scratch=asked.from_scratch,
+        seed=origin.seed,
+        vocabulary=None if request.vocabulary is None else vocabulary_from_file(request.vocabulary),
+        norm=asked.norm,
+    )
+    choose_trained(model.network, asked)
+    return model, asked
+
+
+def _report(
+    request: ReplayRequest, stream: Stream, model: TrainingModel, place: Path, outputs: tuple[Artifact, ...]
+) -> PrivacyReport:
+    inputs = [file_artifact("updates", request.stream, place)]
+    if model.initial_weights != "random":
+        with open_checkpoint(request.model) as checkpoint:
+            found = [*(file.path for file in checkpoint.files), *companions_of(checkpoint)]
+            inputs += [file_artifact(f"start-{each.name}", each, place) for each in found]
+    return PrivacyReport(
+        step="replay",
+        created=now(),
+        versions=versions(("torch", "transformers", "tokenizers", "numpy", "blake3")),
+        inputs=tuple(inputs),
+        outputs=outputs,
+        parameters={
+            "public_seed": stream.recipe.seed,
+            "groups": stream.recipe.groups,
+            "steps": stream.recipe.rule.steps,
+            "fired": len(stream.amounts),
+            "base": stream.recipe.base,
+        },
+        warnings=(_POST_PROCESSING,),
+    )

@@ -1,0 +1,240 @@
+"""The report of a FERRET run: what it is, in nats or in epsilon and delta, and what it is not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import binomtest
+
+from privctl.accounting import renyi
+from privctl.accounting.gridded import NOTE, arithmetic_of, charged
+from privctl.accounting.guarantees import finite, guarantee_of
+from privctl.accounting.sign_bits import average_case, worst_case
+from privctl.domain.events import Batches, Ledger
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.reports.files import file_artifact, now, versions
+from privctl.train import withheld
+from privctl.train.budget import sampled
+from privctl.train.contribution.premises import borne_out
+from privctl.train.directional import DerivativeMethod, SignAgreement
+from privctl.train.gradient_noise import GradientNoise
+from privctl.train.methods.ferret.publish import ReleaseKind
+from privctl.train.methods.ferret.settings import FerretPlan, released_by
+from privctl.train.methods.ferret.trainer import FinishedFerret
+from privctl.train.prepare import TrainingJob
+from privctl.train.report import (
+    TUNING,
+    evidence_of,
+    owner_of,
+    parameters_of,
+    premises,
+    secret_noise,
+    start_files,
+    zeroed_of,
+)
+
+_AVERAGE = (
+    "signs as published have no (epsilon, delta) guarantee: the nats are an average over the data, and one record that "
+    "decides the sign of its batch shows itself; --release gaussian has a guarantee at the same cost in time"
+)
+
+#: A smaller share of signs that are right is worth a warning.
+_TRUSTED = 0.95
+
+#: What one example can do, where it is not what it is to a sum of clipped vectors.
+_CONTRIBUTIONS = {
+    ReleaseKind.DITHERED: "one example changes each derivative by twice the clip norm at most: all are brought within it",
+    ReleaseKind.RANDOMIZED_RESPONSE: "one example may turn every sign of the batches it is in, and no other",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FerretRun:
+    """A finished run, with what drew its random numbers; ``methods`` found derivatives, each in so many steps.
+
+    ``agreement`` is of few differences with the derivative, where differences were taken.
+    """
+
+    plan: FerretPlan
+    walked: FinishedFerret
+    noise: GradientNoise
+    methods: Mapping[str, int]
+    agreement: SignAgreement
+
+
+def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
+    """The report that lies at ``place``, of a run that ended with ``outputs``."""
+    data, ledger = job.request.data, done.plan.ledger
+    inputs = {"data": data.train, "held-out": data.held_out, **start_files(job)}
+    return PrivacyReport(
+        step="retrain",
+        created=now(),
+        versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
+        inputs=tuple(file_artifact(role, path, place) for role, path in inputs.items() if path and path.is_file()),
+        outputs=outputs,
+        parameters=_parameters(job, done),
+        mechanism=done.plan.signs if ledger is None else ledger,
+        guarantees=tuple(guarantees_of(job, done)),
+        evidence=(*_fired(done.plan), *evidence_of(job, done.walked.finished)),
+        warnings=(
+            _AVERAGE if ledger is None else TUNING,
+            owner_of(job),
+            *withheld.caveats(job.request),
+            *_untested(done),
+        ),
+        omissions=withheld.omissions(job.request),
+    )
+
+
+def guarantees_of(job: TrainingJob, done: FerretRun) -> Iterator[Guarantee]:
+    """The (epsilon, delta) guarantee where there is one; the average case where signs cost nats; what is refuted."""
+    plan, ledger, delta = done.plan, done.plan.ledger, job.delta
+    assert delta is not None
+    shared = (*premises(job), _public_masks(job))
+    if ledger is not None:
+        rests = (*shared, *secret_noise(done.noise))
+        yield from (borne_out(found, job) for found in _sound(ledger, delta, rests, plan))
+    if plan.release in (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED):
+        order = () if sampled(job.request) else (_passes(),)
+        yield average_case(plan.signs, (*shared, *order))
+    if ledger is None:
+        for batches in (Batches.SHUFFLED, Batches.POISSON):
+            refuted = worst_case(plan.signs, delta, batches)
+            if refuted is not None:
+                used = "as here" if batches is Batches.SHUFFLED else "as they might have been"
+                yield replace(refuted, name=f"{refuted.name}, {used}")
+
+
+def _sound(ledger: Ledger, delta: float, assumptions: tuple[Assumption, ...], plan: FerretPlan) -> Iterator[Guarantee]:
+    release, released = plan.release, released_by(plan.release, plan.masks)
+    tight = guarantee_of(
+        ledger,
+        delta,
+        name=f"ferret, {release}",
+        state=AssumptionState.ENFORCED,
+        assumptions=assumptions,
+        note="given the masks, which are public: what counts is how many groups fire together, and how often"
+        + (f"; {NOTE}" if released is not None else ""),
+        released=released,
+    )
+    if release in _CONTRIBUTIONS:
+        told = (
+            replace(a, statement=_CONTRIBUTIONS[release]) if a.name == "contribution" else a for a in tight.assumptions
+        )
+        tight = replace(tight, assumptions=tuple(told))
+    yield tight
+    if release is ReleaseKind.DITHERED:
+        assert released is not None
+        epsilon, found = charged(lambda less: renyi.ledger_epsilon(ledger, less)[0], released, delta)
+        yield replace(
+            tight,
+            name=f"ferret, {release}, Renyi DP",
+            epsilon=finite(epsilon),
+            accountant="Renyi divergences, Canonne, Kamath and Steinke 2020",
+            risks=(),
+            arithmetic=arithmetic_of(released, found),
+        )
+
+
+def _public_masks(job: TrainingJob) -> Assumption:
+    given = job.request.ferret.public_seed is not None
+    return Assumption(
+        name="public masks",
+        statement="which groups fire, and the random directions, do not depend on the data: a public seed "
+        "makes them, " + ("which was given" if given else "which the operating system drew before the first step"),
+        state=AssumptionState.ASSERTED if given else AssumptionState.ENFORCED,
+    )
+
+
+def _passes() -> Assumption:
+    return Assumption(
+        name="whole passes",
+        statement="every example is in one batch of each pass, in an order that does not depend on the data",
+        state=AssumptionState.ENFORCED,
+    )
+
+
+def _parameters(job: TrainingJob, done: FerretRun) -> dict[str, Any]:
+    plan, walked, asked = done.plan, done.walked, job.request.ferret
+    random = plan.ledger is not None
+    return {
+        **parameters_of(job, walked.finished, done.noise if random else None),
+        "release": str(plan.release),
+        "publish": str(plan.publish),
+        "groups": asked.groups,
+        "number_of_groups": len(plan.groups),
+        "group_sizes": list(plan.sizes),
+        "fire_probability": plan.masks.fire_probability,
+        "public_seed": plan.masks.seed.hex(),
+        "fired": plan.masks.total,
+        "fired_by_group": list(plan.masks.counts),
+        "fired_steps": plan.masks.speaking,
+        "lost_steps": [list(stretch) for stretch in walked.lost],
+        "batches": str(Batches.POISSON if sampled(job.request) else Batches.SHUFFLED),
+        "noise_multiplier": plan.noise_multiplier,
+        "bit_epsilon": plan.bit_epsilon,
+        "update_scale": str(asked.update_scale),
+        "silent": str(asked.silent),
+        "derivatives": str(asked.derivatives),
+        "derivatives_by": dict(done.methods),
+        "clipping": None if plan.release in (ReleaseKind.PUBLISHED, ReleaseKind.RANDOMIZED_RESPONSE) else "derivatives",
+    }
+
+
+def _fired(plan: FerretPlan) -> Iterator[Evidence]:
+    """Whether the coins fell as coins do, and what these masks let out."""
+    chances, fired = len(plan.groups) * plan.masks.steps, plan.masks.total
+    test = binomtest(fired, chances, plan.masks.fire_probability)
+    interval = test.proportion_ci(0.95, "exact")
+    yield Evidence(
+        method="all masks, counted beforehand",
+        quantity="fraction of chances at which a group fired",
+        estimate=fired / chances,
+        lower=float(interval.low),
+        upper=float(interval.high),
+        interval="Clopper-Pearson",
+        samples={"chances": chances},
+        details={
+            "fire probability": plan.masks.fire_probability,
+            "p-value of the binomial": float(test.pvalue),
+            "silent fraction of the steps": 1 - plan.masks.speaking / plan.masks.steps,
+        },
+    )
+    if plan.release in (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED):
+        yield Evidence(
+            method="ln 2 nats a sign, times the sampling rate",
+            quantity="nats published by these masks; the guarantee is for the average over masks",
+            estimate=fired * plan.sample_rate * math.log(2),
+            bound=Bound.NONE,
+            samples={"signs": fired},
+        )
+
+
+def private_notes(done: FerretRun) -> Iterator[str]:
+    """What was measured on private examples beside losses and norms: whether differences had the derivative's sign."""
+    yield from zeroed_of(done.walked.finished)
+    found = done.agreement
+    of = {
+        "above the noise of rounding": (found.equal_above, found.above),
+        "whatever their size": (found.equal, found.count),
+    }
+    for which, (equal, count) in of.items():
+        if count:
+            yield f"{equal} of {count} signs of differences, {which}, were the derivative's"
+    if found.share_above < _TRUSTED:
+        yield "much of what was published may lead astray; take --derivatives partial or forward"
+
+
+def _untested(done: FerretRun) -> Iterator[str]:
+    """That nobody knows whether differences tell signs."""
+    if not done.agreement.count and done.methods.get(str(DerivativeMethod.DIFFERENCE)):
+        yield (
+            "derivatives were found by differences that could be compared with no backward pass, so nothing tells "
+            "whether their signs are right"
+        )

@@ -1,0 +1,158 @@
+"""A training's result without its weights: what was published, packed, and how it moves the model it began with.
+
+One safetensors file of a few kilobytes: the bits in order of (step, group), or values, and in its header everything
+else that ``replayed`` weights need, which is public.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from blake3 import blake3
+from torch import Tensor
+
+from privctl.domain.checks import at_least, probability
+from privctl.domain.errors import InputFault
+from privctl.models.tasks.base import TaskName
+from privctl.reports.codec import decode_value, encode_value, parse_json
+from privctl.storage.digest import tag
+from privctl.storage.reader import SafetensorsFile
+from privctl.train.methods.ferret.groups import Groups
+from privctl.train.methods.ferret.masks import Masks
+from privctl.train.methods.ferret.update import UpdateRule
+from privctl.train.tensors import read_tensors, write_tensors
+
+#: Key of the header's metadata that holds the recipe, as JSON.
+_KEY = "privctl.updates"
+_BITS, _VALUES = "bits", "values"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """How the network was made from the files of a model, as a run was asked to. Raises ValueError for no such seed."""
+
+    task: TaskName
+    labels: tuple[str, ...] | None = None
+    from_scratch: bool = False
+    seed: int = 0
+    norm: str | None = None
+    train: tuple[str, ...] = ()
+    lora_rank: int | None = None
+    private_vocabulary: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed}; it must be at least 0 and below 2^63")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRecipe:
+    """How to replay a stream. ``seed`` is hexadecimal; ``layout`` digests names and shapes of the groups' tensors.
+
+    ``base`` digests all weights the training began with. ``epoch_steps`` is after how many steps weights were looked
+    at, besides those before a step that publishes. ``lost`` are steps (from, to) that were begun, interrupted and never
+    made; nobody knows what they published. Raises ValueError for what no run can have had.
+    """
+
+    seed: str
+    groups: str
+    fire_probability: float
+    layout: str
+    base: str
+    epoch_steps: int
+    rule: UpdateRule
+    lost: tuple[tuple[int, ...], ...] = ()
+    model: Origin
+    version: int = 1
+
+    def __post_init__(self) -> None:
+        at_least("epoch_steps", self.epoch_steps, 1)
+        probability("fire_probability", self.fire_probability)
+        steps = self.rule.steps
+        if not all(len(each) == 2 and 0 <= each[0] < each[1] <= steps for each in self.lost):
+            raise ValueError(f"lost is {self.lost}; it must hold pairs of steps, rising, up to {steps}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """``amounts`` (fired in all,) float64, in order of step and group; ``bits`` says that each is 1 or -1."""
+
+    recipe: StreamRecipe
+    amounts: Tensor
+    bits: bool
+
+    def masks(self, groups: int) -> Masks:
+        """When which of ``groups`` groups fired."""
+        return Masks(
+            seed=bytes.fromhex(self.recipe.seed),
+            groups=groups,
+            fire_probability=self.recipe.fire_probability,
+            steps=self.recipe.rule.steps,
+        )
+
+
+def write_stream(path: Path, stream: Stream) -> None:
+    """Write ``stream``, whole or not at all."""
+    if stream.bits:
+        packed = np.packbits((stream.amounts > 0).numpy(), bitorder="little")
+        tensors = {_BITS: torch.from_numpy(packed)}
+    else:
+        tensors = {_VALUES: stream.amounts.float()}
+    header = {**encode_value(stream.recipe), "published": len(stream.amounts)}
+    write_tensors(path, tensors, {"format": "pt", _KEY: json.dumps(header)})
+
+
+def read_stream(path: Path) -> Stream:
+    """The stream at ``path``. Raises InputFault where it is none."""
+    with SafetensorsFile(path) as file:
+        text = file.metadata.get(_KEY)
+    if text is None:
+        raise InputFault(f"{path} holds no updates; give the *.updates.safetensors that privctl retrain ferret wrote")
+    data = parse_json(text, str(path))
+    count = data.pop("published", None) if isinstance(data, dict) else None
+    recipe = decode_value(StreamRecipe, data, str(path), _KEY)
+    tensors = read_tensors(path)
+    bits = _BITS in tensors
+    found = tensors.get(_BITS if bits else _VALUES)
+    fits = (
+        found is not None
+        and isinstance(count, int)
+        and found.dtype == (torch.uint8 if bits else torch.float32)
+        and found.shape == ((count + 7) // 8 if bits else count,)
+    )
+    if recipe.version != 1 or not fits or not _hexadecimal(recipe.seed):
+        raise InputFault(f"{path} is damaged, or of a version that is not known here; get it again from its maker")
+    assert found is not None
+    if bits:
+        ones = np.unpackbits(found.numpy(), count=count, bitorder="little").astype(np.float64)
+        return Stream(recipe=recipe, amounts=torch.from_numpy(2 * ones - 1), bits=True)
+    return Stream(recipe=recipe, amounts=found.double(), bits=False)
+
+
+def layout_of(groups: Groups, shapes: Mapping[str, Iterable[int]]) -> str:
+    """Digest of the groups' tensors: names, order and shapes."""
+    whole = [[[name, list(shapes[name])] for name in group] for group in groups]
+    return tag(blake3(json.dumps(whole).encode()))
+
+
+def base_of(tensors: Mapping[str, Tensor]) -> str:
+    """Digest of weights by name, as they are in memory."""
+    hasher = blake3()
+    for name, tensor in sorted(tensors.items()):
+        hasher.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        hasher.update(flat.view(torch.uint8).numpy().data)
+    return tag(hasher)
+
+
+def _hexadecimal(text: str) -> bool:
+    try:
+        bytes.fromhex(text)
+    except ValueError:
+        return False
+    return True

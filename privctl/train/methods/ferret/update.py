@@ -1,0 +1,226 @@
+"""How published numbers move the weights, the same way to the last bit wherever they are replayed.
+
+A step's stand-in for the gradient of a fired group is amount * scale * u: the published sign (or value), and the unit
+vector u that everybody can make. It goes into AdamW or (heavy-ball) gradient descent with decoupled weight decay, as
+torch defines them. A silent group has a gradient of zero, so that its momentum coasts, or is held as it is.
+
+Only sums and products of one rounding each touch the weights, never a fused product and sum, whose rounding depends on
+the processor. All entries of u have the size 1 / sqrt(d), so that AdamW's second moment is one number v for all entries
+of a group: it is kept once, and the step is a multiple of the first moment. Silent steps are made up for all at once
+when the weights are next needed: with no gradient, moments m and v shrink by known factors, so that k steps move the
+weights by m sum_j a_j / (sqrt(b_j v) + eps): as one by one to rounding, and one pass over the tensors instead of k.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privctl.domain.checks import at_least, fraction, positive
+from privctl.domain.mechanism import Optimizer
+from privctl.train.settings import Schedule, share_at
+
+#: AdamW's guard against a division by zero, as in torch.
+_EPS = 1e-8
+#: Rates are float32 numbers.
+_LARGEST = float(np.finfo(np.float32).max)
+#: Momentum that has shrunk by this much moves nothing any more.
+_REST = 2.0**-60
+#: Products of factors below this would leave the floats' range.
+_VANISHED = 1e-280
+
+Reals = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+class SilentMomentum(StrEnum):
+    """What a group that does not fire does: its momentum goes on with a gradient of zero, or nothing happens."""
+
+    COAST = "coast"
+    HOLD = "hold"
+
+
+class UpdateScale(StrEnum):
+    """The length of a group's update: 1 as in the paper, or the root of its dimension, so that entries are near 1."""
+
+    UNIT = "unit"
+    ROOT_DIMENSION = "root-dimension"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRule:
+    """Everything that turns published numbers into moves; public. Raises ValueError for settings out of range."""
+
+    steps: int
+    learning_rate: float
+    optimizer: Optimizer = Optimizer.ADAMW
+    momentum: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+    schedule: Schedule = Schedule.CONSTANT
+    warmup_steps: int = 0
+    silent: SilentMomentum = SilentMomentum.COAST
+    update_scale: UpdateScale = UpdateScale.UNIT
+
+    def __post_init__(self) -> None:
+        at_least("steps", self.steps, 1)
+        positive("learning_rate", self.learning_rate)
+        for name in ("momentum", "beta1", "beta2"):
+            fraction(name, getattr(self, name), zero=True)
+        for name in ("weight_decay", "warmup_steps"):
+            at_least(name, getattr(self, name), 0)
+        if self.learning_rate > _LARGEST:
+            raise ValueError(f"learning_rate is {self.learning_rate:g}; it must be at most {_LARGEST:g}, as in float32")
+        if self.learning_rate * self.weight_decay >= 1:
+            raise ValueError(
+                f"weight_decay {self.weight_decay} times learning_rate {self.learning_rate} must be below 1"
+            )
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether a second moment is kept."""
+        return self.optimizer in (Optimizer.ADAM, Optimizer.ADAMW)
+
+    @property
+    def decay(self) -> float:
+        """By which a first moment shrinks a step; 0 where none is kept."""
+        return self.beta1 if self.adaptive else self.momentum
+
+    def rates(self) -> Reals:
+        """The learning rate of each step (steps,), as float32 numbers: a cosine is not the same everywhere."""
+        shares = (share_at(i, self.steps, self.schedule, self.warmup_steps) for i in range(self.steps))
+        return np.array([self.learning_rate * share for share in shares]).astype(np.float32).astype(np.float64)
+
+
+class Updates:
+    """Weights in groups, moved in place by what the groups publish."""
+
+    def __init__(
+        self, parameters: Mapping[str, Tensor], groups: Sequence[Sequence[str]], rule: UpdateRule, fires: Sequence[int]
+    ) -> None:
+        """``fires`` says how often each group fires in all: what never does gets no moments."""
+        self.rule = rule
+        self._groups = [[(name, parameters[name].detach()) for name in group] for group in groups]
+        self._dimensions = [sum(tensor.numel() for _, tensor in group) for group in self._groups]
+        self._rates = rule.rates()
+        self._shrink = 1 - self._rates * rule.weight_decay
+        self._first = _powers(np.full(rule.steps, rule.decay))
+        self._second = _powers(np.full(rule.steps, rule.beta2))
+        kept = rule.adaptive or rule.decay > 0
+        self._moments = [
+            {name: torch.zeros_like(tensor) for name, tensor in group} if kept and count else {}
+            for group, count in zip(self._groups, fires, strict=True)
+        ]
+        self._spreads = [0.0] * len(groups)
+        #: Steps made, by group; and the step after the one it last fired in (coasting), or how often it fired.
+        self._done = [0] * len(groups)
+        self._fired = [0] * len(groups)
+
+    @property
+    def kept_numbers(self) -> int:
+        """How many numbers the optimizer keeps beside the weights, but for a few a group."""
+        return sum(moment.numel() for moments in self._moments for moment in moments.values())
+
+    @torch.no_grad()
+    def settle(self, step: int) -> None:
+        """Make up for silent steps, so that the weights are those before ``step``."""
+        for group in range(len(self._groups)):
+            if not self._at_rest(group):
+                self._coast(group, step)
+
+    @torch.no_grad()
+    def apply(self, step: int, group: int, direction: Mapping[str, Tensor], amount: float) -> None:
+        """Move ``group`` in ``step`` by ``amount`` along ``direction``, of length 1 and with entries of one size."""
+        self._coast(group, step)
+        rule, moments = self.rule, self._moments[group]
+        self._done[group] = step + 1
+        self._fired[group] = step + 1 if rule.silent is SilentMomentum.COAST else self._fired[group] + 1
+        length = amount * _scale(self._dimensions[group], rule.update_scale)
+        pace = float(self._rates[step])
+        if rule.adaptive:
+            square = length * length / self._dimensions[group]
+            self._spreads[group] = rule.beta2 * self._spreads[group] + (1 - rule.beta2) * square
+            count = self._fired[group]
+            spread = math.sqrt(self._spreads[group] / (1 - float(self._second[count])))
+            pace /= (1 - float(self._first[count])) * (spread + _EPS)
+            length *= 1 - rule.beta1
+        for name, weight in self._groups[group]:
+            if rule.weight_decay:
+                weight.mul_(float(self._shrink[step]))
+            move = direction[name].to(weight.device, weight.dtype).mul(length)
+            if moments:
+                move = moments[name].mul_(rule.decay).add_(move)
+            weight.sub_(move.mul(pace))
+
+    def _at_rest(self, group: int) -> bool:
+        """Whether silent steps leave the group's weights where they are, or as good as."""
+        if self.rule.silent is SilentMomentum.HOLD:
+            return True
+        if self.rule.weight_decay:
+            return False
+        if not self._moments[group] or not self._fired[group]:
+            return True
+        return float(self._first[self._done[group] - self._fired[group]]) < _REST
+
+    def _coast(self, group: int, step: int) -> None:
+        """Silent steps from those done up to ``step``; what is held passes none."""
+        done = self._done[group]
+        if self.rule.silent is SilentMomentum.HOLD or done == step:
+            return
+        self._done[group] = step
+        moments = self._moments[group] if self._fired[group] else {}
+        total = self._travel(group, done, step) if moments else 0.0
+        kept = math.prod(self._shrink[done:step].tolist())
+        for name, weight in self._groups[group]:
+            if kept != 1:
+                weight.mul_(kept)
+            if total:
+                weight.sub_(moments[name].mul(total))
+            if moments:
+                moments[name].mul_(float(self._first[step - done]))
+        self._spreads[group] *= float(self._second[step - done])
+
+    def _travel(self, group: int, done: int, step: int) -> float:
+        """How many of its first moments a group moves by in the silent steps from ``done`` to ``step``.
+
+        Sums are rounded once, so that they do not depend on the order of additions.
+        """
+        reach = min(step - done, int(np.count_nonzero(self._first > _VANISHED)) - 1)
+        steps = np.arange(done, done + reach)
+        later = _powers(self._shrink[step - 1 : done : -1])[::-1][:reach]
+        away = self._rates[steps] * self._first[1 : reach + 1] * later
+        if self.rule.adaptive:
+            spreads = self._spreads[group] * self._second[1 : reach + 1] / (1 - self._second[steps + 1])
+            away = away / (1 - self._first[steps + 1]) / (np.sqrt(spreads) + _EPS)
+        return math.fsum(away)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What ``restore`` takes, beside the weights themselves."""
+        found = {"ferret.done": torch.tensor(self._done), "ferret.fired": torch.tensor(self._fired)}
+        found["ferret.spreads"] = torch.tensor(self._spreads, dtype=torch.float64)
+        for group, moments in enumerate(self._moments):
+            found |= {f"ferret.moment.{group}.{name}": moment for name, moment in moments.items()}
+        return found
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what ``tensors`` gave; the weights are restored elsewhere. Raises KeyError where one is absent."""
+        self._done, self._fired = tensors["ferret.done"].tolist(), tensors["ferret.fired"].tolist()
+        self._spreads = tensors["ferret.spreads"].tolist()
+        for group, moments in enumerate(self._moments):
+            for name, moment in moments.items():
+                moment.copy_(tensors[f"ferret.moment.{group}.{name}"])
+
+
+def _scale(dimension: int, scale: UpdateScale) -> float:
+    return 1.0 if scale is UpdateScale.UNIT else math.sqrt(dimension)
+
+
+def _powers(factors: Reals) -> Reals:
+    """1 and the products of the first 1, 2, ... ``factors``, multiplied one after another."""
+    return np.concatenate([np.ones(1), np.multiply.accumulate(factors)])

@@ -1,0 +1,189 @@
+"""From a request to everything a run needs: model, data, settings. Nothing is written yet."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from privctl.data.images import read_images
+from privctl.data.labels import labels_of
+from privctl.data.texts import TextRecord, read_texts
+from privctl.domain.errors import UsageFault
+from privctl.models.encoding import Long, TextOptions
+from privctl.models.language import hushed, read_config
+from privctl.models.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training
+from privctl.models.tasks.base import Task, TaskName
+from privctl.models.tasks.make import image_task, text_task
+from privctl.models.vocabulary import Vocabulary, vocabulary_from_file, vocabulary_from_records
+from privctl.train.budget import recipe_for
+from privctl.train.contribution import IndependenceTest
+from privctl.train.request import ModelRequest, RetrainRequest
+from privctl.train.secret_plan import SecretPlan, plan_of
+from privctl.train.settings import TrainingSettings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob:
+    """A run about to start. ``delta`` is None where the method is not private; ``held_out`` where none was given.
+
+    ``plan`` is the plan of protection it follows, if any. ``contribution`` is the test that a record's gradient is its
+    own, once it was passed.
+    ``labels_from_private_data`` says that the names of the classes were collected from the private examples.
+    """
+
+    request: RetrainRequest
+    model: TrainingModel
+    task: Task
+    held_out: Task | None
+    recipe: TrainingSettings
+    delta: float | None
+    labels_from_private_data: bool
+    plan: SecretPlan | None = None
+    contribution: IndependenceTest | None = None
+
+
+def prepare(request: RetrainRequest) -> TrainingJob:
+    """Read model and data and decide every setting. Raises PrivctlError in one sentence for whatever does not fit."""
+    labels: tuple[str, ...] = ()
+    collected = False
+    _check_task(request)
+    plan = plan_of(request)
+    if request.task is TaskName.IMAGE_CLASSIFICATION:
+        return _prepare_images(request)
+    classify = request.task in CLASSIFICATION
+    records = read_texts(request.data.train, labelled=classify, unit=request.data.unit)
+    if classify:
+        labels, collected = _labels(request, [record.label or "" for record in records])
+    model = load_for_training(
+        request.model.path,
+        request.task,
+        labels=labels or None,
+        from_scratch=request.model.from_scratch,
+        seed=request.seed,
+        vocabulary=_vocabulary(request.model, records),
+        norm=request.model.norm,
+        dropout=request.model.dropout,
+    )
+    options = TextOptions(
+        long=request.data.long, max_length=request.data.max_length, response_only=request.data.response_only
+    )
+    task = text_task(model, records, options, seed=request.seed)
+    held_out = None
+    if request.data.held_out is not None:
+        held_out = text_task(model, read_texts(request.data.held_out, labelled=classify), options, seed=request.seed)
+    return _job(request, model, task, held_out, collected, plan)
+
+
+def _prepare_images(request: RetrainRequest) -> TrainingJob:
+    images = read_images(request.data.train, channels=_channels(request.model.path), resize=request.data.resize)
+    labels, collected = _labels(request, images.labels)
+    model = load_for_training(
+        request.model.path,
+        request.task,
+        labels=labels or None,
+        from_scratch=request.model.from_scratch,
+        seed=request.seed,
+        norm=request.model.norm,
+        dropout=request.model.dropout,
+    )
+    held_out = None
+    if request.data.held_out is not None:
+        held_out = image_task(
+            model,
+            read_images(request.data.held_out, channels=images.channels, resize=request.data.resize),
+        )
+    return _job(request, model, image_task(model, images), held_out, collected)
+
+
+def _check_task(request: RetrainRequest) -> None:
+    """Refuse settings that would say nothing to the task: some of them would still be promised in the report."""
+    data, images = request.data, request.task is TaskName.IMAGE_CLASSIFICATION
+    causal = request.task is TaskName.CAUSAL_LM
+    unused = {
+        "--unit": images and data.unit is not None,
+        "--long": images and data.long is not Long.REFUSE,
+        "--max-length": images and data.max_length is not None,
+        "--vocabulary": images and request.model.vocabulary is not None,
+        "--response-only": not causal and data.response_only,
+        "--resize": not images and data.resize is not None,
+        "--labels": request.task not in CLASSIFICATION and bool(data.labels),
+    }
+    for flag, given in unused.items():
+        if given:
+            raise UsageFault(f"{flag} says nothing to the task {request.task}; leave it out")
+
+
+def _channels(path: Path) -> int:
+    """What config.json says the network takes; colour where it says nothing."""
+    folder = path if path.is_dir() else path.parent
+    with hushed():
+        found = getattr(read_config(folder, path), "num_channels", 3)
+    return found if found in (1, 3) else 3
+
+
+def _job(
+    request: RetrainRequest,
+    model: TrainingModel,
+    task: Task,
+    held_out: Task | None,
+    collected: bool,
+    plan: SecretPlan | None = None,
+) -> TrainingJob:
+    if plan is not None:
+        plan.check_examples(len(task))
+    choose_trained(model.network, request.model)
+    trained = most_trained(model.network, request.model)
+    recipe, delta = recipe_for(request, len(task), None if plan is None else plan.protection, trained)
+    return TrainingJob(
+        request=request,
+        model=model,
+        task=task,
+        held_out=held_out,
+        recipe=recipe,
+        delta=delta,
+        labels_from_private_data=collected,
+        plan=plan,
+    )
+
+
+def _labels(request: RetrainRequest, found: Sequence[str]) -> tuple[tuple[str, ...], bool]:
+    """The classes' names: as given, as the model knows them, or as the data has them (which is then said)."""
+    if request.data.labels:
+        return request.data.labels, False
+    known = known_labels(request.model.path)
+    if known is not None:
+        return known, False
+    return labels_of(found, str(request.data.train)).names, True
+
+
+def _vocabulary(model: ModelRequest, records: Sequence[TextRecord]) -> Vocabulary | None:
+    if model.vocabulary is None:
+        return None
+    if model.vocabulary == "private":
+        return vocabulary_from_records(records)
+    return vocabulary_from_file(Path(model.vocabulary))
+
+
+def most_trained(network: nn.Module, request: ModelRequest) -> int:
+    """How many numbers a step changes; with adapters of low rank, a bound: two narrow matrices for any one."""
+    if request.lora_rank is None:
+        return sum(p.numel() for p in network.parameters() if p.requires_grad)
+    return sum(p.numel() + request.lora_rank * sum(p.shape) for p in network.parameters())
+
+
+def choose_trained(network: nn.Module, request: ModelRequest) -> None:
+    """Freeze every parameter that none of the globs matches. Raises UsageFault for a glob that matches nothing."""
+    if not request.train:
+        return
+    names = [name for name, _ in network.named_parameters()]
+    for glob in request.train:
+        if not fnmatch.filter(names, glob):
+            raise UsageFault(f"--train {glob} matches no parameter; the first are {', '.join(names[:3])}")
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(any(fnmatch.fnmatchcase(name, glob) for glob in request.train))

@@ -1,0 +1,35 @@
+"""The seed of what a run draws in public: given, or drawn once and kept with the run's state."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from privctl.domain.errors import InputFault
+from privctl.parallel import Workers
+from privctl.storage.reader import read_text
+from privctl.train.methods.ferret.masks import SEED_BYTES
+from privctl.train.request import RetrainRequest
+from privctl.train.run import run_folder
+
+#: Where it lies in the folder of the run's state.
+SEED_FILE = "public-seed"
+
+
+def public_seed(request: RetrainRequest, workers: Workers, given: bytes | None) -> bytes:
+    """The seed that was given, that the run began with, or a fresh one; the same in all processes.
+
+    Raises InputFault where a run that is resumed has lost its own.
+    """
+    place, seed = run_folder(request.output) / SEED_FILE, given
+    if seed is None and request.resume and place.is_file():
+        try:
+            seed = bytes.fromhex(read_text(place))
+        except ValueError:
+            raise InputFault(
+                f"{place} is damaged, so that what was drawn in public cannot be told; remove the folder, start anew"
+            ) from None
+    if seed is None:
+        seed = bytes(workers.broadcast(torch.tensor(list(os.urandom(SEED_BYTES)))).tolist())
+    return seed

@@ -1,0 +1,62 @@
+"""The formats by the names users give, and what each rounds a layer's three operands with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from privctl.train.quantized.floating import LUQ_LEVELS, Float8, Float8Kind, Luq
+from privctl.train.quantized.rounding import Quantizer
+from privctl.train.quantized.uniform import SignedIntegers, UniformLevels
+
+
+class FormatName(StrEnum):
+    """The formats there are."""
+
+    LUQ_FP4 = "luq-fp4"
+    FP8 = "fp8"
+    FP8_STOCHASTIC = "fp8-stochastic"
+    INT4 = "int4"
+    UNIFORM4 = "uniform4"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberFormat:
+    """The quantizers of a layer's inputs, of its weights and of the gradients of its outputs."""
+
+    name: FormatName
+    inputs: Quantizer
+    weights: Quantizer
+    gradients: Quantizer
+
+
+def luq_fp4(levels: int = LUQ_LEVELS) -> NumberFormat:
+    """LUQ-FP4 with so many levels beside zero; raises UsageFault for a number of them that cannot be."""
+    return _of_one(FormatName.LUQ_FP4, Luq(levels=levels))
+
+
+def _of_one(name: FormatName, quantizer: Quantizer) -> NumberFormat:
+    return NumberFormat(name=name, inputs=quantizer, weights=quantizer, gradients=quantizer)
+
+
+def _fp8(name: FormatName, *, stochastic: bool) -> NumberFormat:
+    """E4M3 for what goes forward, E5M2 with its wider range for gradients (Micikevicius et al. 2022, section 4)."""
+    forward = Float8(kind=Float8Kind.E4M3, stochastic=stochastic)
+    backward = Float8(kind=Float8Kind.E5M2, stochastic=stochastic)
+    return NumberFormat(name=name, inputs=forward, weights=forward, gradients=backward)
+
+
+FORMATS: Mapping[FormatName, NumberFormat] = MappingProxyType(
+    {
+        each.name: each
+        for each in (
+            luq_fp4(),
+            _fp8(FormatName.FP8, stochastic=False),
+            _fp8(FormatName.FP8_STOCHASTIC, stochastic=True),
+            _of_one(FormatName.INT4, SignedIntegers()),
+            _of_one(FormatName.UNIFORM4, UniformLevels()),
+        )
+    }
+)

@@ -1,0 +1,81 @@
+"""Linear layers whose forward and input-gradient products are made in FP8, where the hardware does that.
+
+The factors come rounded to an FP8 grid already, so that taking their codes rounds nothing and the products are those of
+the simulation but for how their sums are rounded. The weight's gradient is made elsewhere, one example at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from privctl.train.quantized.floating import Float8, Float8Kind
+from privctl.train.quantized.formats import NumberFormat
+
+#: The first CUDA capability with FP8 products.
+_CAPABLE = (8, 9)
+
+#: The products want sizes that are multiples of this.
+_MULTIPLE = 16
+
+
+def serves(form: NumberFormat, inputs: Tensor, weight: Tensor) -> bool:
+    """Whether ``linear`` can take these: an FP8 format, bfloat16 inputs and a device that multiplies FP8."""
+    is_fp8 = isinstance(form.inputs, Float8) and isinstance(form.gradients, Float8)
+    return (
+        is_fp8
+        and inputs.is_cuda
+        and inputs.dtype == torch.bfloat16
+        and all(size % _MULTIPLE == 0 for size in weight.shape)
+        and torch.cuda.get_device_capability(inputs.device) >= _CAPABLE
+    )
+
+
+class _Linear(torch.autograd.Function):
+    """Inputs (m, d) times weight (p, d), both on E4M3 grids; gradients come on E5M2 grids."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor) -> Tensor:
+        left, left_scale = codes(inputs, Float8Kind.E4M3)
+        flat, scale = codes(weight.reshape(1, -1), Float8Kind.E4M3)
+        right = flat.view(weight.shape)
+        ctx.save_for_backward(right, scale, inputs if ctx.needs_input_grad[1] else None)
+        return multiplied(left, right, left_scale, scale, inputs.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        weight, scale, inputs = ctx.saved_tensors
+        before = None
+        if ctx.needs_input_grad[0]:
+            left, left_scale = codes(gradient, Float8Kind.E5M2)
+            before = multiplied(left, weight.t().contiguous(), left_scale, scale, gradient.dtype)
+        own = None if inputs is None else (gradient.mT @ inputs).to(torch.float32)
+        return before, own
+
+
+_LINEAR: Callable[[Tensor, Tensor], Tensor] = _Linear.apply
+
+
+def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """(..., d) by weight (p, d) to (..., p), in the precision of ``inputs``."""
+    found = _LINEAR(inputs.reshape(-1, inputs.shape[-1]), weight).view(*inputs.shape[:-1], -1)
+    return found if bias is None else found + bias.to(found.dtype)
+
+
+def codes(values: Tensor, kind: Float8Kind) -> tuple[Tensor, Tensor]:
+    """FP8 numbers (r, d) and the rows' scales (r, 1) float32 of ``values`` that lie on such a grid: nothing is rounded.
+
+    The scale found may be half of the one that made the grid, and what is on a grid is on the finer one too.
+    """
+    (scale,) = Float8(kind=kind).scales(values)
+    return (values / scale).to(kind.dtype), scale.to(torch.float32)
+
+
+def multiplied(left: Tensor, right: Tensor, left_scale: Tensor, right_scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Left (m, d) times right (p, d) transposed, contiguous FP8 both, with scales (m, 1) and (1, 1)."""
+    return torch._scaled_mm(
+        left, right.t(), scale_a=left_scale, scale_b=right_scale.expand(1, len(right)).contiguous(), out_dtype=dtype
+    )

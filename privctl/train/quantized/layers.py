@@ -1,0 +1,269 @@
+"""Layers whose products have rounded factors: inputs, weights and the gradients of outputs.
+
+Scales never look at two examples, for then one of them would change another's gradient and the clipped sum would move
+by more than the clip norm where one is left out. A linear layer has a scale for each position: padding, of which there
+is more or less by the longest example of a batch, then touches nothing either. A convolution has one for each example,
+and a weight one for the whole tensor, which is made from earlier releases alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
+
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.train.clipping.rules import WHOLE
+from privctl.train.quantized import hardware
+from privctl.train.quantized.formats import NumberFormat
+from privctl.train.quantized.rounding import Quantizer, RoundingMemory, rounded_examples
+from privctl.train.quantized.through import round_backward, round_forward
+from privctl.train.quantized.words import RandomBits, Role, RoundingSite
+
+
+def _linear(module: Any, inputs: Tensor, weight: Tensor) -> Tensor:
+    return functional.linear(inputs, weight, module.bias)
+
+
+def _linear_transposed(module: Any, inputs: Tensor, weight: Tensor) -> Tensor:
+    flat = torch.addmm(module.bias, inputs.reshape(-1, inputs.shape[-1]), weight)
+    return flat.view(*inputs.shape[:-1], weight.shape[1])
+
+
+def _convolution(module: Any, inputs: Tensor, weight: Tensor) -> Tensor:
+    found: Tensor = module._conv_forward(inputs, weight, module.bias)
+    return found
+
+
+#: A product holds for the classes whose ``forward`` is the one it was written for.
+PRODUCTS: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor]] = {
+    nn.Linear: _linear,
+    Conv1D: _linear_transposed,
+    nn.Conv2d: _convolution,
+}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Layer:
+    """A layer that can be quantized; ``calls`` counts those since its examples were named."""
+
+    name: str
+    number: int
+    module: nn.Module
+    product: Callable[[Any, Tensor, Tensor], Tensor]
+    calls: int = 0
+    weight: Tensor | None = None  # the step's, rounded
+
+    @property
+    def by_position(self) -> bool:
+        """Whether each position has a scale of its own, and not only each example."""
+        return not isinstance(self.module, nn.Conv2d)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Pass:
+    """What is true while some examples pass: their keys, and whether they still do."""
+
+    keys: tuple[int, ...]
+    words: RandomBits
+    open: bool = True
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class QuantizedLayers:
+    """The layers of ``network`` that can be quantized, and those of them that are.
+
+    Say ``choose`` which, ``begin`` a step, and run forward and backward passes inside ``on``: there, and nowhere else,
+    a chosen layer multiplies rounded inputs by a rounded weight, and the gradient of its output is rounded before
+    anything is made of it: weight's and bias's gradient, and the input's. Inputs and weights have straight-through
+    gradients. ``PerExample`` sees the rounded factors, whichever of the two was there first; let it ``verify`` the
+    first batch outside ``on``.
+
+    Layers are those that are a Linear, a Conv1D of transformers or a Conv2d, wherever they are and whether they are
+    trained or not. An output layer tied to an embedding is one: it is its product that is rounded, not the lookup.
+    Everything random comes from ``seed``, the step, and the examples' keys; see ``RandomBits``.
+    """
+
+    network: nn.Module
+    format: NumberFormat
+    seed: bytes
+    _layers: dict[str, _Layer] = field(init=False)
+    _chosen: list[_Layer] = field(init=False, default_factory=list)
+    _words: RandomBits | None = field(init=False, default=None)
+    _pass: _Pass | None = field(init=False, default=None)
+    _room: RoundingMemory = field(init=False, default_factory=RoundingMemory)
+
+    def __post_init__(self) -> None:
+        found = list(_quantizable(self.network))
+        self._layers = {
+            name: _Layer(name=name, number=number, module=module, product=product)
+            for number, (name, module, product) in enumerate(found)
+        }
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The layers that can be quantized, in the network's order."""
+        return tuple(self._layers)
+
+    @property
+    def chosen(self) -> frozenset[str]:
+        """Those that are."""
+        return frozenset(layer.name for layer in self._chosen)
+
+    def choose(self, names: frozenset[str]) -> None:
+        """Quantize these and no others from now on. Raises UsageFault for a name that is not a layer's."""
+        unknown = sorted(names - self._layers.keys())
+        if unknown:
+            raise UsageFault(
+                f"{unknown[0]!r} is no layer that can be quantized; those are Linear, Conv1D and Conv2d, such as "
+                f"{next(iter(self._layers), 'none here')}"
+            )
+        self._chosen = [layer for name, layer in self._layers.items() if name in names]
+        self._forget_weights()
+
+    def begin(self, step: int) -> None:
+        """Draw anew: weights are rounded once for all that passes until the next call, when they are needed.
+
+        The same ``step`` gives the same words again; call it after every change of weights.
+        """
+        self._words = RandomBits(self.seed, step)
+        self._forget_weights()
+
+    @contextmanager
+    def on(self, keys: Sequence[int]) -> Iterator[None]:
+        """Inside, the chosen layers are quantized; the rows of what passes are the examples that have these ``keys``.
+
+        A key (below 2^64) stands for an example's content, as the draws of tasks have it; an example that is there
+        twice in a step is rounded the same way twice. Pass them through once, forward and backward. Raises InputFault
+        where a layer's rows are not the examples, and RuntimeError before the first ``begin``.
+        """
+        if self._words is None:
+            raise RuntimeError("call begin before any examples pass")
+        if self._pass is not None:
+            raise RuntimeError("other examples are passing; leave their block first")
+        self._pass = passing = _Pass(keys=tuple(keys), words=self._words)
+        try:
+            with ExitStack() as stack:
+                for layer in self._chosen:
+                    layer.calls = 0
+                    self._install(layer, passing, stack)
+                yield
+        finally:
+            passing.open = False
+            self._pass = None
+
+    def _install(self, layer: _Layer, passing: _Pass, stack: ExitStack) -> None:
+        """Hook ``layer`` until ``stack`` is closed.
+
+        Hooks run in the order they came: the one on outputs is behind the recorder's, so that its backward pass is
+        before it.
+        """
+        module = layer.module
+        before = module.register_forward_pre_hook(partial(self._before, layer, passing), with_kwargs=True)
+        stack.callback(before.remove)
+        # In the instance, where the class's own stays visible: rules for its gradients go by that.
+        module.__dict__["forward"] = partial(self._product, layer, passing)
+        stack.callback(module.__dict__.pop, "forward")
+        after = module.register_forward_hook(partial(self._after, layer, passing))
+        stack.callback(after.remove)
+
+    def _before(
+        self, layer: _Layer, passing: _Pass, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
+        """A pre-hook: the input is rounded, and so seen by whoever asks for the module's arguments."""
+        call = _call(layer)
+        inputs = arguments[0] if arguments else next(iter(keywords.values()))
+        kind = inputs.device.type
+        if torch.is_autocast_enabled(kind) and inputs.dtype == torch.float32:
+            inputs = inputs.to(torch.get_autocast_dtype(kind))  # as the product would: levels are then rounded to once
+        rounding = partial(
+            self._rounded, layer, passing, self.format.inputs, RoundingSite(layer.number, call, Role.INPUT)
+        )
+        return (round_forward(inputs, rounding),), {}
+
+    def _product(self, layer: _Layer, passing: _Pass, inputs: Tensor) -> Tensor:
+        """In place of the module's ``forward``."""
+        weight: Tensor = layer.module.weight  # type: ignore[assignment]
+        rounded = round_forward(weight, lambda w: self._weight(layer, passing, w))
+        if layer.product is _linear and hardware.serves(self.format, inputs, weight):
+            return hardware.linear(inputs, rounded, layer.module.bias)  # type: ignore[arg-type]
+        return layer.product(layer.module, inputs, rounded)
+
+    def _after(self, layer: _Layer, passing: _Pass, module: nn.Module, arguments: Any, output: Tensor) -> Tensor:
+        """A hook: the gradient is rounded as it arrives."""
+        place = RoundingSite(layer.number, _current(layer), Role.GRADIENT)
+        return round_backward(output, partial(self._rounded, layer, passing, self.format.gradients, place))
+
+    def _weight(self, layer: _Layer, passing: _Pass, weight: Tensor) -> Tensor:
+        if layer.weight is None:
+            whole = weight.detach().reshape(1, 1, -1)
+            place = RoundingSite(layer.number, 0, Role.WEIGHT)
+            found = rounded_examples(self.format.weights, whole, passing.words, [0], place, self._room)
+            layer.weight = found.view(weight.shape)
+        return layer.weight.detach()  # autograd writes into what it is given
+
+    def _rounded(
+        self, layer: _Layer, passing: _Pass, quantizer: Quantizer, place: RoundingSite, values: Tensor
+    ) -> Tensor:
+        if not passing.open:
+            raise RuntimeError(f"layer {layer.name!r} was quantized forward; run the backward pass in the same block")
+        shaped = _by_example(layer, values, len(passing.keys))
+        return rounded_examples(quantizer, shaped, passing.words, passing.keys, place, self._room).view(values.shape)
+
+    def _forget_weights(self) -> None:
+        for layer in self._layers.values():
+            layer.weight = None
+
+
+def _quantizable(network: nn.Module) -> Iterator[tuple[str, nn.Module, Callable[[Any, Tensor, Tensor], Tensor]]]:
+    inside: tuple[str, ...] = ()
+    for name, module in network.named_modules():
+        if name.startswith(inside):
+            continue
+        if isinstance(module, WHOLE):
+            inside += (f"{name}.",)  # what is below is never called
+        for kind, product in PRODUCTS.items():
+            if type(module).forward is kind.forward and "forward" not in module.__dict__:
+                yield name, module, product
+
+
+def _by_example(layer: _Layer, values: Tensor, count: int) -> Tensor:
+    """(n, ..., d), or a linear layer's (n T, d), as (n, T, d); a convolution's (n, c, h, w) as (n, 1, c h w)."""
+    if values.dim() > 1 and len(values) == count and not layer.by_position:
+        return values.reshape(count, 1, -1).contiguous()
+    if values.dim() > 1 and count and len(values) % count == 0 and layer.by_position:
+        return values.reshape(count, -1, values.shape[-1]).contiguous()
+    fault = (
+        f"layer {layer.name!r} has rows of shape {tuple(values.shape)} for {count} examples, so that theirs cannot be "
+        "told apart; leave it out of the layers to be quantized"
+    )
+    # Whatever runs modules again, as a trial, may call them with rows of its own making, and hears of it so.
+    raise RuntimeError(fault) if _in_backward() else InputFault(fault)
+
+
+def _call(layer: _Layer) -> int:
+    """The number of the call that begins; one that is made again in a backward pass has the number it had."""
+    if not _in_backward():
+        layer.calls += 1
+    elif layer.calls > 1:
+        raise InputFault(
+            f"layer {layer.name!r} is called {layer.calls} times and computed again for the backward pass, which "
+            "cannot tell the calls apart; switch gradient checkpointing off, or leave it out of the quantized layers"
+        )
+    return _current(layer)
+
+
+def _current(layer: _Layer) -> int:
+    return layer.calls - 1
+
+
+def _in_backward() -> bool:
+    """Whether autograd is at work: what runs forward then is a checkpoint's, or the engine's, second time."""
+    return torch._C._current_graph_task_id() != -1

@@ -1,0 +1,131 @@
+"""Random words for stochastic rounding, each at a place of its own: example, layer, call and role.
+
+An example's words depend on nothing else of its batch: not on the other examples, its row, how the batch was cut, or
+which process has it. So for a given seed its rounded gradient is a function of that example alone, as clipping needs:
+were words handed out by row, leaving one example out would round all the later ones anew, and to whom knows the seed
+their contributions would all have changed. The seed need not be secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext
+
+_DOMAIN = b"privctl rounding 1"
+_AES_BLOCK = 16
+_WORD_BYTES = 4
+_STEPS, _KEYS, _LAYERS, _CALLS = 1 << 64, 1 << 64, 1 << 14, 1 << 16
+
+
+class Role(IntEnum):
+    """What of a layer is rounded."""
+
+    INPUT = 0
+    GRADIENT = 1
+    WEIGHT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RoundingSite:
+    """A layer by its number (below 2^14), the how-manieth call of it (below 2^16), and what of it is rounded."""
+
+    layer: int
+    call: int
+    role: Role
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.layer < _LAYERS and 0 <= self.call < _CALLS):
+            raise ValueError(f"layer {self.layer} and call {self.call}; words have layers below 2^14, calls below 2^16")
+
+
+class RandomBits:
+    """The words of one ``step`` (below 2^64), made again from ``seed`` wherever they are needed and never stored."""
+
+    def __init__(self, seed: bytes, step: int) -> None:
+        if not 0 <= step < _STEPS:
+            raise ValueError(f"step {step}; words have steps from 0 to below 2^64")
+        self._key = hashlib.sha256(_DOMAIN + b"\0" + step.to_bytes(8, "big") + seed).digest()[:16]
+
+    def stream(self, key: int, place: RoundingSite) -> AEADEncryptionContext:
+        """The AES-128-CTR keystream of the example with ``key`` (below 2^64) at ``place``.
+
+        GCM encrypts with AES-CTR from counter nonce | 2 (NIST SP 800-38D, 7.1); its tag is never asked for. That is the
+        same bits as plain counter mode from faster code, and faster than generators that are no ciphers.
+        """
+        return Cipher(algorithms.AES(self._key), modes.GCM(_nonce(key, place))).encryptor()
+
+    def hashed(self, keys: Sequence[int], place: RoundingSite, count: int, device: torch.device) -> Tensor:
+        """Words (n, count) int32 for devices where a cipher is slow: a hash of the position under two keyed numbers.
+
+        The mixing is that of MurmurHash3 (Appleby 2011), with one number where the position enters and the other
+        between its two multiplications. They are not the words of ``stream``, and no cipher's.
+        """
+        blocks = b"".join(_nonce(key, place) + bytes(4) for key in keys)
+        encrypted = Cipher(algorithms.AES(self._key), modes.ECB()).encryptor().update(blocks)  # noqa: S305
+        numbers = torch.from_numpy(np.frombuffer(encrypted, np.int32).reshape(-1, 4).copy()).to(device)
+        positions = torch.arange(count, dtype=torch.int32, device=device)
+        return mixed(positions + numbers[:, :1], numbers[:, 1:2])
+
+
+class KeystreamBuffer:
+    """A processor's memory for so many words, and the zeros that are encrypted into it."""
+
+    def __init__(self, count: int) -> None:
+        self.zeros = memoryview(bytes(_WORD_BYTES * count))
+        whole = bytearray(_WORD_BYTES * count + _AES_BLOCK)  # the cipher wants that much more than it writes
+        self.target = memoryview(whole)
+        self.words = torch.frombuffer(whole, dtype=torch.int32, count=count)
+
+
+class ExampleBits:
+    """Writes the words of n examples one after the other into ``buffer``, ``each`` of them an example."""
+
+    def __init__(
+        self, words: RandomBits, keys: Sequence[int], place: RoundingSite, each: int, buffer: KeystreamBuffer
+    ) -> None:
+        self._words, self._keys, self._place, self._each, self._buffer = words, keys, place, each, buffer
+        self._open: AEADEncryptionContext | None = None
+
+    def next(self, start: int, stop: int) -> Tensor:
+        """Words ``start`` to ``stop`` of all n times ``each``, in order and without gaps; the next call overwrites."""
+        at, first = 0, start
+        while start < stop:
+            example, inside = divmod(start, self._each)
+            if inside == 0:
+                self._open = self._words.stream(self._keys[example], self._place)
+            assert self._open is not None
+            size = _WORD_BYTES * (min(stop, (example + 1) * self._each) - start)
+            self._open.update_into(self._buffer.zeros[:size], self._buffer.target[at:])
+            at, start = at + size, start + size // _WORD_BYTES
+        return self._buffer.words[: stop - first]
+
+
+def mixed(values: Tensor, between: Tensor | int) -> Tensor:
+    """MurmurHash3's finalizer on int32, in place, with ``between`` mixed in halfway."""
+    values.bitwise_xor_(_shifted(values, 16)).mul_(-2048144789)  # 0x85ebca6b
+    values.bitwise_xor_(between)
+    values.bitwise_xor_(_shifted(values, 13)).mul_(-1028477387)  # 0xc2b2ae35
+    return values.bitwise_xor_(_shifted(values, 16))
+
+
+def _shifted(values: Tensor, bits: int) -> Tensor:
+    """Shifted right, with zeros coming in."""
+    return values.bitwise_right_shift(bits).bitwise_and_((1 << (32 - bits)) - 1)
+
+
+def _nonce(key: int, place: RoundingSite) -> bytes:
+    """96 bits: key (64) | layer (14) | role (2) | call (16)."""
+    if not 0 <= key < _KEYS:
+        raise ValueError(f"key {key}; an example's key is a number from 0 to below 2^64")
+    return (key << 32 | place.layer << 18 | place.role << 16 | place.call).to_bytes(12, "big")

@@ -1,0 +1,105 @@
+"""A trained model as a Hugging Face directory, with the report of how it was trained beside it."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.reports.files import POINTER, REPORT_SUFFIX, commit_with_report
+from privctl.storage.atomic import PendingFolder, require_absent, write_bytes, writing
+from privctl.storage.digest import file_digest, hash_tensors
+from privctl.storage.reader import SINGLE_NAME, SafetensorsFile
+from privctl.train.reload_check import ReferenceAnswers
+from privctl.train.tensors import named_tensors, write_tensors
+
+if TYPE_CHECKING:
+    from torch import nn
+
+#: Makes the report that will lie at a path, of these files.
+Describe = Callable[[Path, tuple[Artifact, ...]], PrivacyReport]
+
+
+def report_path(output: Path) -> Path:
+    """Where the report of the directory ``output`` lies: beside it, under its name."""
+    return output.with_name(output.name + REPORT_SUFFIX)
+
+
+def save_network(
+    network: nn.Module,
+    companion: Any,
+    output: Path,
+    describe: Describe,
+    *,
+    witness: ReferenceAnswers,
+    force: bool = False,
+) -> PrivacyReport:
+    """Write the directory ``output`` and its report; returns the report.
+
+    ``companion`` is a tokenizer or an image scaling, saved by its ``save_pretrained``. Directory and report appear
+    together; the first is never replaced, a stray report only with ``force``. Raises UsageFault where something is in
+    the way, InputFault for weights that are not finite or the format cannot hold, and where transformers makes
+    something else of the directory than the ``witness`` saw; IoFault where the system refuses.
+    """
+    place = report_path(output)
+    require_absent(output, force=False)
+    require_absent(place, force)
+    with _staged(network, companion, output, witness) as pending:
+        report = describe(place, tuple(_outputs(pending.temporary, output.name)))
+        commit_with_report([pending], place, report, replace=force)
+    return report
+
+
+def rehearse(network: nn.Module, companion: Any, output: Path, witness: ReferenceAnswers) -> None:
+    """Raise what ``save_network`` would of a network that is yet to be trained; nothing stays."""
+    with _staged(network, companion, output, witness):
+        pass
+
+
+@contextmanager
+def _staged(network: nn.Module, companion: Any, output: Path, witness: ReferenceAnswers) -> Iterator[PendingFolder]:
+    """The directory under a temporary name, found to be what the ``witness`` saw; gone where it is not committed."""
+    with PendingFolder(output, public=True) as pending:
+        for name, content in _companions(network, companion):
+            write_bytes(pending.temporary / name, content, public=True)
+        pointer = {"format": "pt", POINTER: f"../{report_path(output).name}"}
+        write_tensors(pending.temporary / SINGLE_NAME, named_tensors(network), pointer, public=True)
+        witness.require(pending.temporary, network, output)
+        yield pending
+
+
+def _companions(network: Any, companion: Any) -> Iterator[tuple[str, bytes]]:
+    """Configuration and tokenizer (or image scaling) as they are saved, by file name."""
+    config = copy.deepcopy(network.config)
+    config.architectures = [type(network).__name__]
+    config.dtype = network.dtype
+    with tempfile.TemporaryDirectory(prefix="privctl-") as scratch, writing(Path(scratch)):
+        config.save_pretrained(scratch)
+        if getattr(network, "generation_config", None) is not None:
+            network.generation_config.save_pretrained(scratch)
+        companion.save_pretrained(scratch)
+        for path in sorted(Path(scratch).iterdir()):
+            if path.is_file():
+                yield path.name, path.read_bytes()
+
+
+def _outputs(folder: Path, name: str) -> Iterator[Artifact]:
+    """The files in ``folder``, under the ``name`` it will have."""
+    for path in sorted(folder.iterdir()):
+        if path.name == SINGLE_NAME:
+            with SafetensorsFile(path) as file:
+                hasher = hash_tensors(file)
+                yield Artifact(
+                    role="model",
+                    path=f"{name}/{path.name}",
+                    digest=hasher.file_digest,
+                    bytes=file.size,
+                    tensors=hasher.tensors,
+                )
+        else:
+            size = path.stat().st_size
+            yield Artifact(role="companion", path=f"{name}/{path.name}", digest=file_digest(path), bytes=size)

@@ -1,0 +1,58 @@
+"""Names that are released with the weights, of classes and of tokens, and whether the private data chose them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from privctl.domain.guarantee import Assumption, AssumptionState
+from privctl.train.settings import TrainingMethod
+
+if TYPE_CHECKING:
+    from privctl.train.prepare import TrainingJob
+
+#: Name of the assumption -> what was collected, and what to give instead.
+_COLLECTED = {
+    "vocabulary": (
+        "the tokenizer's words",
+        "give --vocabulary a file of words that were chosen without these examples",
+    ),
+    "labels": ("the names of the classes", "give --labels a,b,c, or a file with one name a line"),
+}
+
+
+def collected(job: TrainingJob) -> tuple[str, ...]:
+    """What was collected from the private examples and is released with the weights: vocabulary, labels, or neither."""
+    found = {"vocabulary": job.model.vocabulary_from_private_data, "labels": job.labels_from_private_data}
+    return tuple(name for name, there in found.items() if there)
+
+
+def released_names(job: TrainingJob) -> Iterator[Assumption]:
+    """That words and names of classes, which are released with the weights, know nothing of the examples."""
+    if job.model.text is not None and not job.model.vocabulary_from_private_data:
+        yield Assumption(
+            name="vocabulary",
+            statement="the tokenizer, which is released too, was made without these examples",
+            state=AssumptionState.ASSERTED,
+        )
+    for name in collected(job):
+        yield Assumption(
+            name=name,
+            statement=f"{_COLLECTED[name][0]} were known without the examples (they were collected from them)",
+            state=AssumptionState.VIOLATED,
+        )
+
+
+def voiding(job: TrainingJob) -> Iterator[str]:
+    """What to tell before the training: that names collected from the examples leave no guarantee, and what to do."""
+    if job.request.method is TrainingMethod.PLAIN:
+        return
+    whose = (
+        "every guarantee of privctl noise for them" if job.request.method is TrainingMethod.CLIPPED else "the guarantee"
+    )
+    for name in collected(job):
+        noun, advice = _COLLECTED[name]
+        yield (
+            f"{noun} were collected from the private examples and are released with the weights: {whose} will be void; "
+            f"{advice}"
+        )

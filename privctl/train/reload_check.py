@@ -1,0 +1,206 @@
+"""What a trained network answers to inputs that anyone can make up: whoever loads what is written gets the same.
+
+A folder is loaded as others load it, by transformers alone. Its tensors must be those of the network that is saved,
+none missing and none left over, its configuration the same, and its answers those of the network as it was measured:
+adapters not yet merged, on the device it was trained on.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer
+
+from privctl.domain.errors import InputFault
+from privctl.models.encoding import TextFacts
+from privctl.models.language import ModelClass, hushed
+from privctl.models.loading import KINDS, TrainingModel
+from privctl.models.tasks.base import measuring
+from privctl.train.clipping.products import full_precision
+
+#: By how much answers may differ, of the largest: rounding on one kind of device, and between two.
+TOLERANCE, TOLERANCE_ELSEWHERE = 1e-4, 1e-3
+#: Made-up texts and images: so many, of so many tokens, or of so many pixels a side where the model takes any.
+_ROWS, _TOKENS, _PIXELS = 2, 12, 64
+_SEED = 20
+#: What transformers notes of itself in a configuration.
+_NOTES = ("_name_or_path", "architectures", "dtype", "transformers_version")
+_SENTENCE = 'The quick brown fox jumps over 13 lazy dogs; naïve café, Москва, 東京 — what? ("No!")\n'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceAnswers:
+    """The ``answers`` (float32, on the CPU) of a network to made-up ``inputs``; ``tokenizer`` cuts a made-up text.
+
+    ``tolerance`` is relative to the largest answer.
+    """
+
+    kind: ModelClass
+    inputs: Mapping[str, Tensor]
+    answers: Tensor
+    tolerance: float
+    tokenizer: Any = None
+
+    def require(self, folder: Path, network: nn.Module, output: Path) -> None:
+        """Raise InputFault unless transformers makes of ``folder`` the ``network`` that is saved, with these answers.
+
+        ``output`` is what errors call the folder. On a CPU the weights are mapped from the file, not copied.
+        """
+        fault = next(self._faults(folder, network), None)
+        if fault is not None:
+            raise InputFault(
+                f"{output} would not be the model that is trained: {fault}; nothing was written, so check that the "
+                "installed transformers and the model's config.json belong together"
+            )
+
+    def _faults(self, folder: Path, network: nn.Module) -> Iterator[str]:
+        try:
+            with hushed(), torch.random.fork_rng(devices=[]):
+                loaded, info = self.kind.auto.from_pretrained(
+                    folder, local_files_only=True, trust_remote_code=False, output_loading_info=True
+                )
+        except Exception as error:  # whatever transformers raises, others will meet it too
+            yield f"transformers cannot load it ({str(error).strip().splitlines()[0] if str(error) else error!r})"
+            return
+        yield from _unfit(info)
+        yield from _other_network(loaded, network)
+        yield from self._other_tokens(folder)
+        try:
+            found = answers(loaded, self.inputs)
+        except (RuntimeError, ValueError, IndexError) as error:
+            yield f"loaded by transformers it fails: {error}"
+            return
+        if found.shape != self.answers.shape:
+            yield f"loaded by transformers it gives {tuple(found.shape)} answers, not {tuple(self.answers.shape)}"
+        elif (far := distance(found, self.answers)) > self.tolerance:
+            yield (
+                f"loaded by transformers its answers differ by {far:.2g} of the largest, where {self.tolerance:g} is "
+                "rounding"
+            )
+
+    def _other_tokens(self, folder: Path) -> Iterator[str]:
+        if self.tokenizer is None:
+            return
+        try:
+            with hushed():
+                loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+                same = _tokens(loaded) == _tokens(self.tokenizer)
+        except Exception as error:
+            yield f"transformers cannot load its tokenizer ({error})"
+            return
+        if not same:
+            yield "loaded by transformers its tokenizer makes other tokens of the same text"
+
+
+def witness_of(model: TrainingModel, network: nn.Module) -> ReferenceAnswers:
+    """The witness of ``network``, which is ``model``'s, whatever it is wrapped in. Raises InputFault where it fails."""
+    device = next(network.parameters()).device
+    inputs = _texts(model.text) if model.text is not None else _images(model)
+    try:
+        found = answers(network, inputs)
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise InputFault(
+            f"{model.path} fails on made-up {' and '.join(inputs)}: {error}; check its config.json"
+        ) from None
+    return ReferenceAnswers(
+        kind=KINDS[model.task],
+        inputs=inputs,
+        answers=found,
+        tolerance=TOLERANCE if device.type == "cpu" else TOLERANCE_ELSEWHERE,
+        tokenizer=model.tokenizer,
+    )
+
+
+def answers(network: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
+    """The network's logits for ``inputs``, float32 on the CPU; without dropout, and in full precision."""
+    device = next(network.parameters()).device
+    moved = {name: tensor.to(device) for name, tensor in inputs.items()}
+    with measuring(network), full_precision(device), torch.compiler.set_stance("force_eager"):
+        logits: Tensor = network(**moved).logits
+    return logits.float().cpu()
+
+
+def distance(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest of ``expected``; infinite where only one is finite."""
+    finite = torch.isfinite(expected)
+    if not torch.equal(finite, torch.isfinite(found)):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    largest = expected[finite].abs().max().clamp_min(torch.finfo(torch.float32).tiny)
+    return float((found - expected)[finite].abs().max() / largest)
+
+
+def _texts(facts: TextFacts) -> dict[str, Tensor]:
+    """Rows of tokens by a public draw, of which the last is padded."""
+    drawn = torch.Generator().manual_seed(_SEED)
+    length = min(facts.context or _TOKENS, _TOKENS)
+    ids = torch.randint(facts.vocabulary, (_ROWS, length), generator=drawn)
+    mask = torch.ones_like(ids)
+    ids[-1, -(length // 3) :], mask[-1, -(length // 3) :] = facts.pad, 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def _images(model: TrainingModel) -> dict[str, Tensor]:
+    assert model.images is not None
+    size = model.images.size or (_PIXELS, _PIXELS)
+    drawn = torch.Generator().manual_seed(_SEED)
+    return {"pixel_values": torch.randn(_ROWS, model.images.channels, *size, generator=drawn)}
+
+
+def _unfit(info: Mapping[str, Any]) -> Iterator[str]:
+    """What transformers says of weights that it made up, could not use, or found of other shapes."""
+    for key, word in (
+        ("missing_keys", "finds no"),
+        ("unexpected_keys", "has no place for"),
+        ("mismatched_keys", "expects another shape of"),
+        ("error_msgs", "reports"),
+    ):
+        found = sorted(str(each) for each in info.get(key) or ())
+        if found:
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            yield f"transformers {word} {found[0]}{more}"
+
+
+def _other_network(loaded: Any, network: Any) -> Iterator[str]:
+    if type(loaded) is not type(network):
+        yield f"transformers makes a {type(loaded).__name__} of it, and a {type(network).__name__} was trained"
+        return
+    here, there = _settings(network.config), _settings(loaded.config)
+    for name in sorted(here.keys() | there.keys()):
+        if here.get(name) != there.get(name):
+            yield f"its config.json has {name} {there.get(name)!r}, and the network {here.get(name)!r}"
+    trained, read = _tensors(network), _tensors(loaded)
+    for name in sorted(trained.keys() | read.keys()):
+        mine, its = trained.get(name), read.get(name)
+        if mine is None or its is None or mine.dtype != its.dtype or not _equal(mine, its):
+            yield f"transformers loads another {name} than the network has"
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    """The configuration as JSON keeps it, without what transformers notes of itself."""
+    found: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))
+    return {name: value for name, value in found.items() if name not in _NOTES}
+
+
+def _tensors(network: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, those that are not saved among them."""
+    return {**dict(network.named_buffers()), **network.state_dict()}
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.detach().cpu(), other.detach().cpu())
+
+
+def _tokens(tokenizer: Any) -> tuple[Any, ...]:
+    """What a made-up text becomes, and the ids of special tokens."""
+    special = " ".join(sorted(set(tokenizer.all_special_tokens)))
+    found = copy.deepcopy(tokenizer)([_SENTENCE, special], truncation=False)["input_ids"]
+    return found, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id

@@ -1,0 +1,309 @@
+"""The report of a retraining: what was done, what follows, what was measured on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from privctl.accounting.gridded import NOTE, Released, near
+from privctl.accounting.guarantees import guarantee_of
+from privctl.domain.events import Ledger
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
+from privctl.domain.mechanism import ClippedTraining, Mechanism
+from privctl.domain.report import Artifact, ParentReport, PrivacyReport
+from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES
+from privctl.reports.files import file_artifact, now, versions
+from privctl.storage.folder import companions_of
+from privctl.storage.reader import open_checkpoint
+from privctl.train import withheld
+from privctl.train.budget import ledger_of
+from privctl.train.contribution.premises import borne_out, recorded
+from privctl.train.gradient_noise import GradientNoise
+from privctl.train.loop import FinishedRun
+from privctl.train.methods.dpquant.measurements import measurements_of
+from privctl.train.prepare import TrainingJob
+from privctl.train.released_names import collected, released_names
+from privctl.train.secret_guarantees import KEEP_THE_PLAN, plan_premise, secret_guarantees, secret_parameters
+from privctl.train.secret_posteriors import CheckedSecrets
+from privctl.train.settings import TrainingMethod
+
+OWNER = (
+    "no guarantee covers this report itself: losses, norms, fractions and the like were measured on the private "
+    "examples, held-out measures on held-out ones, and the data's digest tells whoever guesses the data whether that "
+    "is right; keep the report to yourself"
+)
+PRIVATE_OWNER = (
+    "no guarantee covers this report itself: it holds the exact number of examples, and the data's digest tells "
+    "whoever guesses the data whether that is right; keep the report to yourself"
+)
+_UNPROTECTED = (
+    "no noise was added to these weights: nothing bounds what they give away about the examples; do not hand them out"
+)
+_CLIPPED = f"{_UNPROTECTED}; privctl noise makes a release of them"
+TUNING = (
+    "the guarantee is for this one run, given that it came to its end: settings chosen by looking at other runs on the "
+    "same data cost more"
+)
+
+_FIRST_LINE = {
+    TrainingMethod.DP_SGD: TUNING,
+    TrainingMethod.DPQUANT: TUNING,
+    TrainingMethod.CLIPPED: _CLIPPED,
+    TrainingMethod.PLAIN: _UNPROTECTED,
+}
+
+#: Quantities of the history, as evidence names them.
+_QUANTITIES = {
+    "training_loss": "training loss, nats",
+    "clipped_fraction": "fraction of clipped gradients",
+    "median_norm": "median gradient norm before clipping",
+    "clipped_derivatives": "fraction of clipped vectors of derivatives",
+    "median_derivatives": "median norm of a vector of derivatives before clipping",
+    "zeroed_fraction": "fraction of examples without a finite gradient, which counted as zero",
+    "held_out_loss": "held-out loss, nats",
+    "held_out_perplexity": "held-out perplexity",
+    "held_out_accuracy": "held-out accuracy",
+}
+
+
+def report_for(
+    job: TrainingJob,
+    finished: FinishedRun,
+    noise: GradientNoise | None,
+    place: Path,
+    outputs: tuple[Artifact, ...],
+    secrets: CheckedSecrets | None = None,
+) -> PrivacyReport:
+    """The report that lies at ``place``, of a run that ended with ``outputs``; ``secrets`` are those of its plan."""
+    data, plan = job.request.data, job.plan
+    inputs = {"data": data.train, "held-out": data.held_out, **start_files(job)}
+    if plan is not None:
+        inputs["plan"] = plan.path
+    return PrivacyReport(
+        step="retrain",
+        created=now(),
+        versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
+        inputs=tuple(file_artifact(role, path, place) for role, path in inputs.items() if path and path.is_file()),
+        outputs=outputs,
+        parameters={**parameters_of(job, finished, noise), **_plan_parameters(job, secrets)},
+        mechanism=_mechanism(job, finished),
+        guarantees=tuple(_guarantees(job, finished, noise, secrets)),
+        evidence=tuple(evidence_of(job, finished)),
+        warnings=(
+            _FIRST_LINE[job.request.method],
+            owner_of(job),
+            *withheld.caveats(job.request),
+            *(() if plan is None else (KEEP_THE_PLAN,)),
+            *(() if withheld.withholds(job.request) else zeroed_of(finished)),
+        ),
+        omissions=withheld.omissions(job.request),
+        parents=tuple(_parents(job, place)),
+    )
+
+
+def owner_of(job: TrainingJob) -> str:
+    """Why the report is for its owner."""
+    return PRIVATE_OWNER if withheld.withholds(job.request) else OWNER
+
+
+def _plan_parameters(job: TrainingJob, secrets: CheckedSecrets | None) -> dict[str, Any]:
+    if job.plan is None or secrets is None:
+        return {}
+    return secret_parameters(job.plan, secrets, job.recipe.steps * job.recipe.sample_rate)
+
+
+def _parents(job: TrainingJob, place: Path) -> Iterator[ParentReport]:
+    """The plan's report, where it is still there: a training that is done does not fail for its absence."""
+    if job.plan is not None and job.plan.report is not None and job.plan.report.path.is_file():
+        yield job.plan.report.parent_of(place)
+
+
+def zeroed_of(finished: FinishedRun) -> Iterator[str]:
+    """That examples without a finite gradient were met. A clipped gradient of zero is one, so the guarantee holds."""
+    share = max((entry.get("zeroed_fraction", 0.0) for entry in finished.history), default=0.0)
+    if share:
+        yield (
+            f"up to {100 * share:.2g} % of an epoch's examples had no finite gradient and counted as zero: the "
+            "guarantee holds, but nothing was learned from them; check those records, or lower --learning-rate if "
+            "they are many"
+        )
+
+
+def start_files(job: TrainingJob) -> dict[str, Path]:
+    """What the training began with: weights, where they were not random, and what lay beside them."""
+    path = job.request.model.path
+    if job.model.initial_weights == "random":
+        found = [path / name for name in (CONFIG_NAME, *TOKENIZER_FILES)]
+        return {f"start-{each.name}": each for each in found if each.is_file()}
+    with open_checkpoint(path) as checkpoint:
+        found = [*(file.path for file in checkpoint.files), *companions_of(checkpoint)]
+        return {f"start-{each.relative_to(checkpoint.folder).as_posix()}": each for each in found}
+
+
+def _mechanism(job: TrainingJob, finished: FinishedRun) -> Mechanism | None:
+    """What was really done: for a private run the ledger of all steps begun, for a clipped one the facts."""
+    recipe = job.recipe
+    if recipe.method.noised:
+        return _ledger(job, finished)
+    if recipe.method is TrainingMethod.PLAIN:
+        return None
+    return ClippedTraining(
+        epochs=finished.step // math.ceil(len(job.task) / job.request.batch_size),
+        learning_rate=recipe.learning_rate,
+        clip_norm=recipe.clip_norm,
+        dataset_size=len(job.task),
+        batch_size=job.request.batch_size,
+        optimizer=recipe.optimizer,
+        momentum=recipe.momentum,
+        beta1=recipe.beta1,
+        beta2=recipe.beta2,
+        weight_decay=recipe.weight_decay,
+    )
+
+
+def _ledger(job: TrainingJob, finished: FinishedRun) -> Ledger:
+    recipe = job.recipe
+    planned = measurements_of(job.request, len(job.task), recipe.steps, recipe.sample_rate)
+    measured = None if planned is None else planned.event(recipe.noise_multiplier, finished.measured)
+    return ledger_of(recipe, finished.spent, None if job.plan is None else job.plan.protection, measured)
+
+
+def _guarantees(
+    job: TrainingJob, finished: FinishedRun, noise: GradientNoise | None, secrets: CheckedSecrets | None
+) -> Iterator[Guarantee]:
+    """For one record where the run is private, and for the secrets where it followed a plan."""
+    if not job.request.method.noised:
+        return
+    yield _for_records(job, finished, noise)
+    if job.plan is not None and secrets is not None:
+        shared = (starting_weights(job), *normalisation(job), *released_names(job), *secret_noise(noise))
+        for found in secret_guarantees(job.plan, job.recipe, finished.spent, secrets, shared):
+            yield borne_out(near(found, Released(coordinates=finished.released)), job)
+
+
+def _for_records(job: TrainingJob, finished: FinishedRun, noise: GradientNoise | None) -> Guarantee:
+    assert job.delta is not None
+    found = guarantee_of(
+        _ledger(job, finished),
+        job.delta,
+        name=str(job.request.method),
+        state=AssumptionState.ENFORCED,
+        assumptions=(*premises(job), *secret_noise(noise)),
+        note=NOTE,
+        released=Released(coordinates=finished.released),
+    )
+    return borne_out(found, job)
+
+
+def premises(job: TrainingJob) -> Iterator[Assumption]:
+    """What the weights' guarantee for a record rests on beside the mechanism."""
+    yield starting_weights(job)
+    if job.request.data.unit is None:
+        yield Assumption(
+            name="unit of privacy",
+            statement="each record is one example; who is in several records is protected in each, not in all together",
+            state=AssumptionState.ENFORCED,
+        )
+    else:
+        yield Assumption(
+            name="unit of privacy",
+            statement=f"all records with one value of {job.request.data.unit!r} are one example",
+            state=AssumptionState.ENFORCED,
+        )
+    if job.plan is not None:
+        yield plan_premise(job.plan.protection)
+    else:
+        yield Assumption(
+            name="number of examples",
+            statement=f"that there are {len(job.task)} examples is public: neighbours are compared at the same "
+            "sampling rate, number of steps and noise, which follow from it",
+            state=AssumptionState.ENFORCED,
+        )
+    yield from normalisation(job)
+    yield from released_names(job)
+
+
+def starting_weights(job: TrainingJob) -> Assumption:
+    """That what the training began with knows nothing of the examples."""
+    random = job.model.initial_weights == "random"
+    return Assumption(
+        name="starting weights",
+        statement="the training began with weights that were made without these examples"
+        + (", at random" if random else ""),
+        state=AssumptionState.ENFORCED if random else AssumptionState.ASSERTED,
+    )
+
+
+def normalisation(job: TrainingJob) -> Iterator[Assumption]:
+    """That the statistics by which frozen batch normalisation goes, and which are released, know nothing either."""
+    if job.model.frozen_norms:
+        random = job.model.initial_weights == "random"
+        yield Assumption(
+            name="normalisation statistics",
+            statement="batch normalisation goes by its initial statistics, 0 and 1, and is released with them"
+            if random
+            else "the running statistics of batch normalisation, released as they were, were computed without these "
+            "examples",
+            state=AssumptionState.ENFORCED if random else AssumptionState.ASSERTED,
+        )
+
+
+def secret_noise(noise: GradientNoise | None) -> Iterator[Assumption]:
+    """That the noise, where there is some, cannot be foretold."""
+    if noise is not None:
+        yield Assumption(
+            name="secret noise",
+            statement=f"nobody can foretell the noise: {noise.description}",
+            state=AssumptionState.ENFORCED if noise.cryptographic else AssumptionState.ASSERTED,
+        )
+
+
+def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise | None) -> dict[str, Any]:
+    """The settings of any method, and how far it came."""
+    request, recipe = job.request, job.recipe
+    settings = {name: getattr(recipe, name) for name in recipe.__slots__}
+    return {
+        **{name: str(value) if isinstance(value, str) else value for name, value in settings.items()},
+        "task": str(request.task),
+        "clipping": str(request.clipping),
+        "examples": len(job.task),
+        "epsilon": request.budget.epsilon,
+        "delta": job.delta,
+        "data": request.data.train.name,
+        "unit": request.data.unit,
+        "initial_weights": job.model.initial_weights,
+        "initial_seed": request.seed,
+        "trained": list(request.model.train),
+        "lora_rank": request.model.lora_rank,
+        "fresh_tensors": list(job.model.fresh),
+        "frozen_norm_layers": len(job.model.frozen_norms),
+        "collected_from_data": list(collected(job)),
+        "updates": finished.step,
+        "steps_begun": finished.spent,
+        "released_numbers": finished.released if request.method.noised else None,
+        "noise_source": None if noise is None else noise.description,
+        **recorded(job),
+        "history": withheld.released(request, finished.history),
+    }
+
+
+def evidence_of(job: TrainingJob, finished: FinishedRun) -> Iterator[Evidence]:
+    """The last epoch's numbers, and every epoch's in the details, as far as they are not withheld."""
+    history = withheld.released(job.request, finished.history)
+    last: Mapping[str, float] = history[-1] if history else {}
+    for key, quantity in _QUANTITIES.items():
+        if key not in last:
+            continue
+        held_out = key.startswith("held_out")
+        count = len(job.held_out) if held_out and job.held_out is not None else len(job.task)
+        yield Evidence(
+            method="measured after the epoch" if held_out else "measured while training, each example as it was met",
+            quantity=quantity,
+            estimate=last[key],
+            bound=Bound.NONE,
+            samples={"examples": count},
+            details={f"epoch {i}": e[key] for i, e in enumerate(history, start=1) if key in e},
+        )

@@ -1,0 +1,150 @@
+"""A run's state on disk: enough to go on after a kill, and a count of everything that may have been released.
+
+The folder holds ``settings.json``, ``state.json``, the tensors it names, and ``begun``: a log of all steps that were
+ever begun, written before each of them. Where there are releases beside the steps', ``measured`` logs those. The state
+names the end of both logs, so that one that was removed or cut short afterwards is noticed. Random numbers are
+not kept: a resumed run draws fresh ones, and whatever was begun after the state was saved stays in the ledger as spent,
+because nobody can tell whether something of it got out.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.reports.codec import parse_json
+from privctl.storage.atomic import PendingFolder, write_bytes
+from privctl.storage.reader import read_text
+from privctl.train.begun_steps import ReleaseCounter
+from privctl.train.tensors import read_tensors, write_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_STATE, _SETTINGS, _BEGUN, _MEASURED = "state.json", "settings.json", "begun", "measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedState:
+    """What a run goes on from: ``step`` updates are in ``tensors``, ``spent`` steps were begun in all.
+
+    ``measured`` counts releases that were begun beside the steps'.
+    """
+
+    step: int
+    spent: int
+    tensors: Mapping[str, Tensor]
+    history: tuple[Mapping[str, float], ...] = ()
+    measured: int = 0
+
+
+class RunFolder:
+    """The state of one run; open it with ``RunFolder.begin`` or ``RunFolder.resume``."""
+
+    def __init__(self, path: Path, fingerprint: Mapping[str, Any]) -> None:
+        self.path = path
+        self._fingerprint = dict(fingerprint)
+        settings = json.dumps(self._fingerprint, sort_keys=True).encode()
+        self._begun, self._measured = (
+            ReleaseCounter(path / _BEGUN, settings),
+            ReleaseCounter(path / _MEASURED, settings),
+        )
+
+    @classmethod
+    def begin(cls, path: Path, fingerprint: Mapping[str, Any]) -> Self:
+        """Make the folder; raises UsageFault where it exists."""
+        if path.exists():
+            raise UsageFault(f"{path} holds the state of an unfinished run; go on with --resume, or remove it")
+        with PendingFolder(path) as pending:
+            write_bytes(pending.temporary / _SETTINGS, json.dumps(dict(fingerprint), indent=1).encode())
+            for name in (_BEGUN, _MEASURED):
+                write_bytes(pending.temporary / name, b"")
+            pending.commit()
+        return cls(path, fingerprint)
+
+    @classmethod
+    def resume(cls, path: Path, fingerprint: Mapping[str, Any]) -> tuple[Self, SavedState | None]:
+        """Open the folder and read its state, None where none was saved yet.
+
+        Raises UsageFault where there is no folder or the run had other settings, InputFault for a damaged state.
+        """
+        if not path.is_dir():
+            raise UsageFault(f"{path} is not there, so there is no run to resume; leave --resume out")
+        found = cls(path, fingerprint)
+        found._compare(parse_json(read_text(path / _SETTINGS), str(path / _SETTINGS)))
+        if not (path / _STATE).is_file():
+            begun, counted = found._begun.read(), found._measured.read()
+            nothing = not begun and not counted
+            return found, None if nothing else SavedState(step=0, spent=begun, tensors={}, measured=counted)
+        data = parse_json(read_text(path / _STATE), str(path / _STATE))
+        try:
+            step, spent, name = int(data["step"]), int(data["spent"]), data["tensors"]
+            history, measured = tuple(data["history"]), int(data["measured"])
+            heads = str(data["begun_log"]), str(data["measured_log"])
+        except (KeyError, TypeError, ValueError):
+            raise InputFault(f"{path / _STATE} is not the state of a run; remove {path} and start again") from None
+        begun, counted = found._begun.read(heads[0]), found._measured.read(heads[1])
+        tensors = read_tensors(path / name)
+        return found, SavedState(
+            step=step,
+            spent=max(spent, begun),
+            tensors=tensors,
+            history=history,
+            measured=max(measured, counted),
+        )
+
+    def _compare(self, kept: Any) -> None:
+        """Raises UsageFault where the run was begun with other settings."""
+        for key, value in self._fingerprint.items():
+            before = kept.get(key) if isinstance(kept, dict) else None
+            if before != json.loads(json.dumps(value)):
+                raise UsageFault(
+                    f"{self.path} was begun with {key} {before!r}, not {value!r}; resume with the same settings"
+                )
+
+    def mark(self, begun: int) -> None:
+        """Note that ``begun`` steps have been begun, before anything of the last one is computed."""
+        self._begun.mark(begun)
+
+    def mark_measured(self, begun: int) -> None:
+        """The same of the releases beside the steps'."""
+        self._measured.mark(begun)
+
+    def save(self, saved: SavedState) -> None:
+        """Write the state; a kill at any moment leaves the old one or this one."""
+        name = f"state-{saved.spent}.safetensors"
+        write_tensors(self.path / name, saved.tensors, {})
+        state = {
+            "step": saved.step,
+            "spent": saved.spent,
+            "tensors": name,
+            "history": list(saved.history),
+            "measured": saved.measured,
+            "begun_log": self._begun.head,
+            "measured_log": self._measured.head,
+        }
+        write_bytes(self.path / _STATE, json.dumps(state, indent=1).encode())
+        for old in self.path.glob("state-*.safetensors"):
+            if old.name != name:
+                old.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Delete the folder: the run is finished and its result safe."""
+        self._close()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _close(self) -> None:
+        self._begun.close()
+        self._measured.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._close()

@@ -1,0 +1,210 @@
+"""What a run that followed a plan of protection may say of the secrets in its data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privctl.accounting.guarantees import assumptions_of, finite
+from privctl.domain.events import Ledger, SecretMixture
+from privctl.domain.guarantee import (
+    Adjacency,
+    Assumption,
+    AssumptionState,
+    Guarantee,
+    Notion,
+    PrivacyUnit,
+    Risk,
+    RiskMeasure,
+    status_of,
+)
+from privctl.reports.codec import shown
+from privctl.secrets.protection import Form, Protection, ProtectionCalibration
+from privctl.train.secret_plan import SecretPlan
+from privctl.train.secret_posteriors import CLOSE, CheckedSecrets, Posteriors, posteriors_of, shares
+from privctl.train.settings import TrainingSettings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+KEEP_THE_PLAN = (
+    "the plan of protection tells which records hold secrets and how they are called; keep it to yourself like the data"
+)
+
+_ACCOUNTANTS = {
+    Form.REFERENCE: "KL divergence from the secret's absence, exact integral; Fano's inequality",
+    Form.PAIRWISE: "KL divergence between two values with opposite contributions, exact integral; Fano's inequality",
+}
+_CURVE = "trade-off curve of the privacy loss distribution, from the secret's absence"
+_ADJACENCY = {Form.REFERENCE: Adjacency.ZERO_OUT, Form.PAIRWISE: Adjacency.REPLACE_ONE}
+
+
+def secret_guarantees(
+    plan: SecretPlan, recipe: TrainingSettings, spent: int, found: CheckedSecrets, premises: Sequence[Assumption]
+) -> Iterator[Guarantee]:
+    """What ``spent`` steps leave of the plan's secrets; the numbers are those of the one nearest to its posterior.
+
+    First by what the plan's noise was chosen by; in the reference form then by the other bound. ``premises`` are what
+    any guarantee of these weights rests on.
+    """
+    held = plan.protection
+    nats = found.spent(spent)
+    bounds = posteriors_of(held, found, recipe.noise_multiplier, spent)
+    assumptions = (*_enforced(held, recipe), *premises, *_of_secrets(held), _numbers(len(held.ids)))
+    by_curve = held.facts.calibration is ProtectionCalibration.CURVE
+
+    def row(*, curve: bool) -> Guarantee:
+        parts = bounds.sharper / held.posteriors if curve else shares(nats, held.budgets)
+        nearest = int(np.argmax(parts))
+        # How all secrets stand is said once, by what the noise was chosen by.
+        within = int((parts <= 1 + CLOSE).sum())
+        overall = f"{_overall(len(parts), within)}; " if curve == by_curve else ""
+        return Guarantee(
+            name="secret protection, trade-off curve" if curve else "secret protection, mutual information",
+            epsilon=finite(float(nats[nearest])),
+            delta=0.0,
+            notion=Notion.SECRET_PROTECTION,
+            unit=PrivacyUnit.SECRET,
+            adjacency=_ADJACENCY[held.facts.form],
+            accountant=_CURVE if curve else _ACCOUNTANTS[held.facts.form],
+            status=status_of(assumptions),
+            noise_multiplier=recipe.noise_multiplier,
+            assumptions=assumptions,
+            note=f"{overall}nearest to its bound is {shown(held.ids[nearest])}: "
+            f"{_said(held, bounds, nats, nearest, curve=curve)}",
+            risks=tuple(_risks(bounds, held.priors, nearest, curve=curve)),
+        )
+
+    rows = [row(curve=False)]
+    if held.facts.form is Form.REFERENCE:
+        rows.append(row(curve=True))
+    yield from reversed(rows) if by_curve else rows
+
+
+def secret_parameters(plan: SecretPlan, found: CheckedSecrets, expected_epochs: float) -> dict[str, Any]:
+    """What the report says of the plan that was followed."""
+    held = plan.protection
+    return {
+        "secrets": plan.path.name,
+        "plan": {
+            "digest": plan.digest,
+            "book": held.facts.secrets,
+            "secrets": len(held.ids),
+            "secrets_checked": len(found.per_step),
+            "form": held.facts.form.value,
+            "calibration": held.facts.calibration.value,
+            "cap": held.facts.cap,
+            "kept_fraction": kept_fraction(held),
+            "records_never_drawn": int((held.probabilities == 0).sum()),
+            "largest_probability": held.largest_probability,
+            "expected_epochs": expected_epochs,
+            "steps": held.facts.steps,
+            "batch_size": held.facts.batch_size,
+            "noise_multiplier": held.facts.noise_multiplier,
+        },
+    }
+
+
+def kept_fraction(plan: Protection) -> float:
+    """The sum of the records' weights by their number: how much of the data is learned from."""
+    return math.fsum(plan.weights) / plan.facts.examples
+
+
+def plan_premise(plan: Protection) -> Assumption:
+    """What the guarantee for one record takes as known."""
+    unused = int((plan.probabilities == 0).sum())
+    never = f"; {unused} of {plan.facts.examples} records are not used at all" if unused else ""
+    return Assumption(
+        name="plan",
+        statement="the plan is public and the same with and without the record: neighbours are compared at the same "
+        "probabilities of the other records, number of steps and noise, though these were computed from all records; "
+        f"the record itself is drawn with probability {plan.largest_probability:.6g} at most, and less tells less"
+        + never,
+        state=AssumptionState.ASSERTED,
+    )
+
+
+def _enforced(plan: Protection, recipe: TrainingSettings) -> Iterator[Assumption]:
+    """Contribution, sampling and noise, which the training sees to."""
+    rates = (float(plan.probabilities.min()), plan.largest_probability)
+    event = SecretMixture(probabilities=rates, noise_multiplier=recipe.noise_multiplier)
+    for found in assumptions_of(Ledger(events=(event,)), AssumptionState.ENFORCED):
+        stated = "every example enters each batch independently, with the probability that the plan gives it"
+        yield replace(found, statement=stated) if found.name != "contribution" else found
+    yield Assumption(
+        name="noise",
+        statement=f"every step has Gaussian noise of {recipe.noise_multiplier:.6g} clip norms on its sum, no less than "
+        f"the {plan.facts.noise_multiplier:.6g} that the plan found sufficient",
+        state=AssumptionState.ENFORCED,
+    )
+
+
+def _of_secrets(plan: Protection) -> Iterator[Assumption]:
+    """What nothing here can see to."""
+    yield Assumption(
+        name="book of secrets",
+        statement="each secret lies in the records that the book names and in no others: where the scan missed one, it "
+        "is not protected",
+        state=AssumptionState.ASSERTED,
+    )
+    yield Assumption(
+        name="priors",
+        statement="whoever attacks knows all other records at most, and then gives no value of a secret more than its "
+        "prior; a secret's value decides about nothing but what stands in its records",
+        state=AssumptionState.ASSERTED,
+    )
+    if plan.facts.form is Form.REFERENCE:
+        yield Assumption(
+            name="reference form",
+            statement="the run is compared with one to which the secret's records contribute nothing, which bounds "
+            "guessing among any values",
+            state=AssumptionState.ENFORCED,
+        )
+    else:
+        yield Assumption(
+            name="pairwise form",
+            statement="no two values of a secret are told apart better than two with opposite contributions, as all "
+            "cases tried show and no proof does",
+            state=AssumptionState.ASSERTED,
+        )
+
+
+def _numbers(secrets: int) -> Assumption:
+    return Assumption(
+        name="plan's numbers",
+        statement=f"what the run gives away was computed again for all {secrets} secrets",
+        state=AssumptionState.CHECKED,
+    )
+
+
+def _overall(secrets: int, within: int) -> str:
+    if within < secrets:
+        return f"only {within} of {secrets} secrets stay within their posteriors: more steps were begun than planned"
+    if secrets == 1:
+        return "the one secret stays within its posterior"
+    return f"every one of {secrets} secrets stays within its posterior"
+
+
+def _said(plan: Protection, bounds: Posteriors, nats: NDArray[np.float64], j: int, *, curve: bool) -> str:
+    """The bound on secret ``j`` in words."""
+    allowed = f"a posterior of {plan.posteriors[j]:.6g}"
+    if curve:
+        return f"no guess is right with more than {bounds.curve[j]:.6g}, by the whole trade-off curve, of {allowed}"
+    lost = f"it gave away at most {nats[j]:.6g} nats, where {plan.budgets[j]:.6g} keep {allowed}"
+    if plan.facts.calibration is ProtectionCalibration.FANO:
+        return lost
+    return f"{lost} by Fano's inequality; the noise was chosen by the trade-off curve, which is sharper"
+
+
+def _risks(bounds: Posteriors, priors: NDArray[np.float64], nearest: int, *, curve: bool) -> Iterator[Risk]:
+    """The posterior of the secret nearest to its bound; then the largest of all, where another secret has it."""
+    first = float((bounds.curve if curve else bounds.fano)[nearest])
+    found = bounds.sharper if curve else bounds.fano
+    most = int(np.argmax(found))
+    yield Risk(measure=RiskMeasure.POSTERIOR, bound=min(1.0, first), at=float(priors[nearest]))
+    if found[most] > first:
+        yield Risk(measure=RiskMeasure.POSTERIOR, bound=min(1.0, float(found[most])), at=float(priors[most]))

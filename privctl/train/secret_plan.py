@@ -1,0 +1,82 @@
+"""The plan of protection that a private training follows: read, and held against the data it is to be used on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.models.tasks.base import TaskName
+from privctl.reports.files import FoundReport, report_of
+from privctl.secrets.protection import Protection, read_protection
+from privctl.storage.digest import file_digest
+from privctl.storage.reader import open_checkpoint
+from privctl.train.methods.dpquant.schedule import LayerMode
+from privctl.train.request import RetrainRequest
+
+_AGAIN = "plan again with privctl secrets plan"
+#: Relative difference of two sums that are the same.
+_CLOSE = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretPlan:
+    """A plan of protection with the ``digest`` of its file, and the report it points to where that is there."""
+
+    path: Path
+    digest: str
+    protection: Protection
+    report: FoundReport | None
+
+    def check_examples(self, examples: int) -> None:
+        """Raises InputFault where the data has another number of examples than the plan."""
+        planned = self.protection.facts.examples
+        if examples != planned:
+            raise InputFault(
+                f"{self.path} is a plan for {planned} records, and the data was read as {examples}; {_AGAIN}"
+            )
+
+
+def plan_of(request: RetrainRequest) -> SecretPlan | None:
+    """The plan that ``request`` names; None where it names none.
+
+    Raises UsageFault for settings that do not go with one, InputFault for a file that is no plan, a plan without
+    secrets and one that was made for other data.
+    """
+    if request.secrets is None:
+        return None
+    _check_settings(request)
+    path, data = request.secrets.plan, request.data.train
+    protection = read_protection(path)
+    if not protection.ids:
+        raise InputFault(f"{path} protects no secret; leave --secrets out, or {_AGAIN}")
+    drawn, size = math.fsum(protection.probabilities), protection.facts.batch_size
+    if not math.isclose(drawn, size, rel_tol=_CLOSE):
+        raise InputFault(
+            f"{path} contradicts itself: it is for {size:g} records a batch, and its probabilities make {drawn:.6g}; "
+            f"{_AGAIN}"
+        )
+    found = file_digest(data)
+    if found != protection.facts.data:
+        raise InputFault(
+            f"{path} was made for {protection.facts.data_name} as it was ({protection.facts.data}), and {data} is "
+            f"another file or has changed ({found}); train on that file, or {_AGAIN}"
+        )
+    with open_checkpoint(path) as file:
+        report = report_of(file)
+    return SecretPlan(path=path, digest=file_digest(path), protection=protection, report=report)
+
+
+def _check_settings(request: RetrainRequest) -> None:
+    if not request.method.noised:
+        raise UsageFault(f"--secrets goes with dp-sgd and dpquant, not with {request.method}; leave it out")
+    if request.dpquant is not None and request.dpquant.layers is LayerMode.DPQUANT:
+        raise UsageFault(
+            "--secrets does not go with --layers dpquant, whose measurements are releases that the plan does not count;"
+            " give --layers random, or leave --secrets out"
+        )
+    if request.task is TaskName.IMAGE_CLASSIFICATION:
+        raise UsageFault("--secrets is for texts in one file, as privctl secrets plan reads them; leave it out")
+    if request.data.unit is not None:
+        raise UsageFault("--unit does not go with --secrets, whose plan draws records one by one; leave either out")

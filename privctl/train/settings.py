@@ -1,0 +1,98 @@
+"""What a retraining is asked to do: frozen settings under the names of their flags."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from privctl.domain.checks import at_least, fraction, positive, probability
+from privctl.domain.mechanism import Optimizer
+
+
+class TrainingMethod(StrEnum):
+    """How gradients are treated.
+
+    ``DP_SGD`` clips each example's and adds noise; ``CLIPPED`` clips and adds none; ``PLAIN`` does neither. ``FERRET``
+    never has them: it asks for derivatives along random directions. ``DPQUANT`` is DP-SGD with layers in few bits.
+    """
+
+    DP_SGD = "dp-sgd"
+    CLIPPED = "clipped"
+    PLAIN = "plain"
+    FERRET = "ferret"
+    DPQUANT = "dpquant"
+
+    @property
+    def noised(self) -> bool:
+        """Whether each step adds noise to a sum of clipped gradients of a Poisson batch."""
+        return self in (TrainingMethod.DP_SGD, TrainingMethod.DPQUANT)
+
+
+class Schedule(StrEnum):
+    """How the learning rate goes on after its warm-up."""
+
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    COSINE = "cosine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """A training run's settings.
+
+    ``batch_size`` is the expected number of examples a step, and the normaliser of their summed gradients;
+    ``sample_rate`` is batch_size / number of examples. ``noise_multiplier`` is noise standard deviation /
+    ``clip_norm``, 0 where there is none. ``micro_tokens`` and ``micro_examples`` bound what goes through the network at
+    once; they change nothing but memory and rounding. Raises ValueError for settings out of range.
+    """
+
+    method: TrainingMethod
+    steps: int
+    batch_size: float
+    sample_rate: float
+    learning_rate: float
+    optimizer: Optimizer = Optimizer.ADAMW
+    clip_norm: float = 1.0
+    noise_multiplier: float = 0.0
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    schedule: Schedule = Schedule.CONSTANT
+    warmup_steps: int = 0
+    micro_tokens: int = 16_384
+    micro_examples: int = 64
+    bf16: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "micro_tokens", "micro_examples"):
+            at_least(name, getattr(self, name), 1)
+        for name in ("batch_size", "learning_rate", "clip_norm"):
+            positive(name, getattr(self, name))
+        for name in ("noise_multiplier", "weight_decay", "warmup_steps"):
+            at_least(name, getattr(self, name), 0)
+        for name in ("momentum", "beta1", "beta2"):
+            fraction(name, getattr(self, name), zero=True)
+        probability("sample_rate", self.sample_rate)
+        if (self.noise_multiplier > 0) != self.method.noised:
+            raise ValueError(f"noise_multiplier {self.noise_multiplier} contradicts method {self.method}")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in which every example takes part once, on average."""
+        return max(1, math.ceil(round(1 / self.sample_rate, 9)))
+
+    def learning_rate_at(self, step: int) -> float:
+        """The learning rate of ``step``, counted from 0."""
+        return self.learning_rate * share_at(step, self.steps, self.schedule, self.warmup_steps)
+
+
+def share_at(step: int, steps: int, schedule: Schedule, warmup_steps: int) -> float:
+    """The share of the highest learning rate that ``step`` of ``steps`` has, counted from 0."""
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    if schedule is Schedule.CONSTANT:
+        return 1.0
+    gone = (step - warmup_steps) / max(1, steps - warmup_steps)
+    return 1 - gone if schedule is Schedule.LINEAR else 0.5 * (1 + math.cos(math.pi * gone))

@@ -1,0 +1,73 @@
+"""What a private training measured on its examples without noise: withheld from everything that may be released.
+
+Losses, norms and fractions of the training examples are exact functions of private data, and no guarantee covers them.
+Held-out measures stay, on the assumption, which the report states, that the held-out data is public.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from privctl.domain.report import Omission
+from privctl.storage.arrays import OWNER_ONLY
+from privctl.storage.atomic import PendingFile, require_absent
+from privctl.train.request import RetrainRequest
+from privctl.train.settings import TrainingMethod
+
+HELD_OUT_IS_PUBLIC = "held-out measures are exact and no guarantee covers them: the held-out data is taken to be public"
+_WITHHELD = Omission(
+    what="losses, norms and fractions measured on the training examples",
+    reason="they are exact, so no guarantee covers them; --show-unprotected writes them to a private file",
+)
+_PREFIX = "held_out_"
+_SUFFIX = ".private-history.json"
+_WARNING = "not for release: exact measures of private training examples, which no guarantee covers"
+
+
+def withholds(request: RetrainRequest) -> bool:
+    """Whether measures on the examples are withheld: those of every run that is meant to protect them."""
+    return request.method not in (TrainingMethod.PLAIN, TrainingMethod.CLIPPED)
+
+
+def released(request: RetrainRequest, history: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """The entries of ``history``, one an epoch, as far as they may be in a report."""
+    whole = not withholds(request)
+    return [{key: value for key, value in entry.items() if whole or key.startswith(_PREFIX)} for entry in history]
+
+
+def omissions(request: RetrainRequest) -> tuple[Omission, ...]:
+    """What a report says of measures that are withheld."""
+    return (_WITHHELD,) if withholds(request) else ()
+
+
+def caveats(request: RetrainRequest) -> Iterator[str]:
+    """What a report says of measures that are not."""
+    if withholds(request) and request.data.held_out is not None:
+        yield HELD_OUT_IS_PUBLIC
+
+
+def private_path(output: Path) -> Path:
+    """Where the measures of a run go that its report withholds."""
+    return output.with_name(output.name + _SUFFIX)
+
+
+def require_room(request: RetrainRequest) -> None:
+    """Raise UsageFault where the private file is asked for and something is in its place."""
+    if request.show_unprotected:
+        require_absent(private_path(request.output), request.force)
+
+
+def write_private(request: RetrainRequest, history: Sequence[Mapping[str, float]], notes: Sequence[str]) -> None:
+    """Write what was withheld, for the owner's eyes, where that was asked for."""
+    if not request.show_unprotected:
+        return
+    data: dict[str, Any] = {"warning": _WARNING, "model": request.output.name, "history": [*map(dict, history)]}
+    text = json.dumps({**data, "notes": list(notes)}, indent=1) + "\n"
+    with PendingFile(private_path(request.output)) as pending:
+        os.chmod(pending.temporary, OWNER_ONLY)
+        pending.write_at(0, text.encode())
+        pending.commit(replace=request.force)

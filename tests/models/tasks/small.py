@@ -1,0 +1,77 @@
+"""Tiny models of every kind, untrained, made on the spot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    BertConfig,
+    GPT2Config,
+    LlamaConfig,
+    PretrainedConfig,
+    ResNetConfig,
+    RobertaConfig,
+    ViTConfig,
+)
+
+from privctl.data.texts import TextRecord
+from privctl.models.tasks.base import Task
+from privctl.models.vocabulary import Vocabulary, vocabulary_from_records
+
+TEXTS = (
+    "The cat sat on the mat.",
+    "A dog!",
+    "the old dog and the old cat sat , and sat , and sat on a very old mat .",
+    "On the mat sat a cat; the dog sat too.",
+    "Very old.",
+)
+RECORDS = tuple(
+    TextRecord(where=f"a.jsonl line {i}", text=text, label="ab"[i % 2]) for i, text in enumerate(TEXTS, start=1)
+)
+
+_SHAPE: dict[str, Any] = {
+    "vocab_size": 90,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 40,
+}
+
+
+def config(kind: str, **changes: Any) -> PretrainedConfig:
+    """The architecture; its weights are drawn so wide that outputs differ visibly."""
+    if kind == "gpt2":
+        sizes = {"vocab_size": 90, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 40}
+        return GPT2Config(**{**sizes, "initializer_range": 0.3, "bos_token_id": 2, "eos_token_id": 3, **changes})
+    if kind == "llama":
+        return LlamaConfig(**{**_SHAPE, "num_key_value_heads": 1, "initializer_range": 0.3, **changes})
+    if kind == "bert":
+        return BertConfig(**{**_SHAPE, "initializer_range": 0.3, **changes})
+    if kind == "roberta":
+        return RobertaConfig(**{**_SHAPE, "initializer_range": 0.3, "pad_token_id": 0, **changes})
+    if kind == "vit":
+        sizes = {key: value for key, value in _SHAPE.items() if key.startswith(("hidden", "inter", "num"))}
+        return ViTConfig(**{**sizes, "image_size": 8, "patch_size": 4, "initializer_range": 0.3, **changes})
+    return ResNetConfig(
+        **{"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic", **changes}
+    )
+
+
+def architecture(folder: Path, kind: str, **changes: Any) -> Path:
+    """A folder with nothing but a config.json."""
+    config(kind, **changes).save_pretrained(folder)
+    return folder
+
+
+def words() -> Vocabulary:
+    return vocabulary_from_records(RECORDS, min_frequency=1)
+
+
+def one_by_one(task: Task, network: torch.nn.Module, examples: Sequence[int], step: int) -> torch.Tensor:
+    """Each example's loss from a batch of its own, without padding."""
+    cpu = torch.device("cpu")
+    return torch.cat([task.losses(network, task.batch([e], cpu, step)) for e in examples])

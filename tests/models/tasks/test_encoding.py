@@ -1,0 +1,149 @@
+"""Texts as tokens: long ones, units of privacy, the word-level tokenizer."""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from privctl.data.texts import TextRecord
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.models.encoding import (
+    Long,
+    TextFacts,
+    TextOptions,
+    encode_causal,
+    encode_classified,
+    encode_masked,
+)
+from privctl.models.loading import load_for_training
+from privctl.models.tasks.base import TaskName
+from privctl.models.tasks.make import text_task
+from privctl.models.tasks.units import Units, content_key
+from privctl.models.vocabulary import SPECIAL, vocabulary_from_file, vocabulary_from_records
+from tests.models.tasks.small import RECORDS, TEXTS, architecture, words
+
+LONG = TextRecord(where="a.jsonl line 9", text=TEXTS[2], label="a")
+
+
+def facts(context: int | None = 8) -> TextFacts:
+    tokenizer = words().tokenizer
+    return TextFacts(tokenizer=tokenizer, context=context, vocabulary=len(tokenizer), pad=0)
+
+
+def test_long_texts_are_refused_unless_asked_otherwise() -> None:
+    for encode in (encode_causal, encode_masked, encode_classified):
+        with pytest.raises(InputFault, match=r"a\.jsonl line 9 has 22 tokens where the limit is 8; give --long trunc"):
+            encode([RECORDS[4], LONG], facts(), TextOptions())
+        corpus = encode([RECORDS[4], LONG], facts(), TextOptions(long=Long.TRUNCATE))
+        assert (len(corpus.units), len(corpus.examples), corpus.shortened) == (2, 2, 1)
+        assert corpus.length(1) == 8
+        assert corpus.length(0) == 5
+        assert encode([LONG], facts(None), TextOptions()).length(0) == 22
+    assert encode_masked([LONG], facts(), TextOptions(long=Long.TRUNCATE)).examples[0].ids[-1] == 3  # its own <eos>
+
+
+def test_pieces_of_a_split_text_cover_it_once_and_stay_one_unit() -> None:
+    whole = encode_causal([LONG], facts(None), TextOptions()).examples[0]
+    for limit in range(4, 22):
+        corpus = encode_causal([LONG, RECORDS[4]], facts(None), TextOptions(long=Long.SPLIT, max_length=limit))
+        pieces = [example for example in corpus.examples if example.record == 0]
+        predicted = np.concatenate([piece.ids[1:][piece.counted[1:]] for piece in pieces])
+        assert predicted.tolist() == whole.ids[1:].tolist()
+        assert not any(piece.counted[0] for piece in pieces)
+        assert (len(corpus.units), corpus.shortened) == (2, 0)
+        assert list(corpus.units.members(0)) == list(range(len(pieces)))
+        assert len(pieces) > 1
+    whole = encode_masked([LONG], facts(None), TextOptions()).examples[0]
+    corpus = encode_masked([LONG], facts(), TextOptions(long=Long.SPLIT))
+    asked = np.concatenate([piece.ids[piece.counted] for piece in corpus.examples])
+    assert asked.tolist() == whole.ids[whole.counted].tolist()
+    assert all(piece.ids[0] == 2 and piece.ids[-1] == 3 for piece in corpus.examples)
+    with pytest.raises(UsageFault, match="would give pieces of a text its label"):
+        encode_classified([LONG], facts(), TextOptions(long=Long.SPLIT))
+
+
+def test_records_of_one_unit_are_one_to_sample() -> None:
+    records = [TextRecord(where="x", text=f"the cat {'sat ' * i}", unit="uv"[i % 2]) for i in range(6)]
+    corpus = encode_causal(records, facts(None), TextOptions())
+    assert len(corpus.units) == 2
+    assert [list(corpus.units.members(unit)) for unit in range(2)] == [[0, 2, 4], [1, 3, 5]]
+    (drawn,) = corpus.units.draw([1], seed=0, step=0)
+    assert drawn in (1, 3, 5)
+
+
+def test_a_unit_shows_its_examples_in_proportion_and_by_itself() -> None:
+    units = Units("aab", [1, 3, 5], [11, 12, 13])
+    drawn = [next(units.draw([0], 0, step)) for step in range(4000)]
+    assert Counter(drawn)[1] / 4000 == pytest.approx(0.75, abs=0.03)
+    assert list(units.draw([1], 0, 0)) == [2]
+    # without the other unit, and at another place, the draws are the same
+    alone = Units("zaa", [9, 1, 3], [10, 11, 12])
+    assert [next(alone.draw([1], 0, step)) - 1 for step in range(200)] == drawn[:200]
+    assert [next(units.draw([0], 1, step)) for step in range(200)] != drawn[:200]
+    assert content_key(b"ab", b"c") != content_key(b"a", b"bc")
+
+
+def test_limits_and_ids_that_do_not_fit() -> None:
+    with pytest.raises(UsageFault, match="--max-length is 3; it must be at least 4"):
+        encode_causal(RECORDS, facts(), TextOptions(max_length=3))
+    with pytest.raises(UsageFault, match="--max-length is 9, but the model reads at most 8"):
+        encode_causal(RECORDS, facts(), TextOptions(max_length=9))
+    few = TextFacts(tokenizer=words().tokenizer, context=None, vocabulary=7, pad=0)
+    with pytest.raises(InputFault, match="a.jsonl line 1 has the token id .* knows ids below 7"):
+        encode_causal(RECORDS, few, TextOptions())
+    with pytest.raises(InputFault, match="no records to train on"):
+        encode_causal([], facts(), TextOptions())
+
+
+def test_words_come_from_records_or_from_a_public_file(tmp_path: Path) -> None:
+    found = vocabulary_from_records(RECORDS, min_frequency=2, limit=3)
+    assert found.from_private_data
+    assert found.tokenizer.convert_ids_to_tokens(range(8)) == [*SPECIAL, "sat", "the", "."]
+    with pytest.raises(InputFault, match="no word occurs 99 times"):
+        vocabulary_from_records(RECORDS, min_frequency=99)
+    path = tmp_path / "words.txt.gz"
+    path.write_bytes(gzip.compress(b"Cat\n\n dog \r\ncat\nmat\n,\n"))
+    public = vocabulary_from_file(path, limit=3)
+    assert not public.from_private_data
+    assert public.tokenizer.convert_ids_to_tokens(range(5, len(public.tokenizer))) == ["cat", "dog", "mat"]
+    ids = public.tokenizer("The CAT, dog!")["input_ids"]
+    assert ids == [2, 1, 5, 1, 6, 1, 3]
+    public.tokenizer.save_pretrained(tmp_path / "saved")
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert loaded("The CAT, dog!")["input_ids"] == ids
+    assert (loaded.pad_token_id, loaded.mask_token_id, loaded.eos_token_id) == (0, 4, 3)
+    # a word spelled like a special token does not take its place
+    assert vocabulary_from_records([TextRecord(where="x", text="pad <pad>")], min_frequency=1).tokenizer("x")
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [(b"", "holds no words"), (b"a\nb c\n", "line 2 holds 2 words"), (b"a\n\xff\n", "line 2 is not UTF-8")],
+)
+def test_bad_vocabulary_files_are_named(tmp_path: Path, content: bytes, fault: str) -> None:
+    path = tmp_path / "words.txt"
+    path.write_bytes(content)
+    with pytest.raises(InputFault, match=fault):
+        vocabulary_from_file(path)
+
+
+def test_a_split_task_visits_every_piece(tmp_path: Path) -> None:
+    folder = architecture(tmp_path, "gpt2", n_positions=8)
+    model = load_for_training(folder, TaskName.CAUSAL_LM, vocabulary=words())
+    task = text_task(model, [LONG, RECORDS[4]], TextOptions(long=Long.SPLIT))
+    assert len(task) == 2
+    seen = set()
+    for step in range(60):
+        (group,) = task.micro_batches([0, 1], step, 8)
+        assert len(group) == 2
+        seen.update(group)
+        batch = task.batch(group, torch.device("cpu"), step)
+        assert batch["weights"].sum(1).tolist() == pytest.approx([1, 1])
+    assert seen == {0, 1, 2, 3}
+    assert task.evaluate(model.network, torch.device("cpu"))["tokens"] == 21 + 4

@@ -1,0 +1,189 @@
+"""The numbers of a run are those of the accounting: the paper's Table 3, and what follows from a real budget."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from privctl.accounting import renyi
+from privctl.accounting.calibrate import noise_multiplier_for
+from privctl.accounting.ledger import epsilon_bound, epsilon_floor
+from privctl.accounting.mutual_information import nats
+from privctl.accounting.randomized_response import exact_epsilon, one_bit_epsilon, three_point
+from privctl.accounting.sign_bits import dithered_ledger, gaussian_ledger
+from privctl.domain.errors import UsageFault
+from privctl.domain.events import Ledger, RandomizedResponse, SampledGaussian
+from privctl.train.budget import recipe_for
+from privctl.train.methods.ferret.publish import Publish, ReleaseKind
+from privctl.train.methods.ferret.settings import FerretPlan, plan_for
+from privctl.train.prepare import TrainingJob
+from privctl.train.request import BudgetRequest, DataRequest, FerretRequest, ModelRequest, RetrainRequest
+from privctl.train.settings import TrainingMethod
+
+#: THEORY B.1: 10,000 examples in batches of 50 for five epochs are 1,000 steps of rate 0.005.
+EXAMPLES, BATCH, DELTA = 10_000, 50, 1e-5
+
+
+def layers(tensors: int) -> nn.Module:
+    return nn.ParameterList(nn.Parameter(torch.zeros(1)) for _ in range(tensors))
+
+
+def plan(tensors: int = 148, seed: bytes = b"public", **changes: Any) -> FerretPlan:
+    """The plan of the paper's setting; ``changes`` go to wherever they belong."""
+    published = changes.get("release", ReleaseKind.PUBLISHED) is ReleaseKind.PUBLISHED
+    delta = changes.pop("delta", None if published else DELTA)
+    budget = BudgetRequest(
+        epsilon=changes.pop("epsilon", None), noise_multiplier=changes.pop("noise_multiplier", None), delta=delta
+    )
+    whole = {name: changes.pop(name) for name in ("epochs", "steps", "compiled") if name in changes}
+    request = RetrainRequest(
+        method=TrainingMethod.FERRET,
+        model=ModelRequest(path=Path("model")),
+        data=DataRequest(train=Path("data")),
+        output=Path("output"),
+        budget=budget,
+        ferret=FerretRequest(**changes),
+        batch_size=BATCH,
+        **{"epochs": None if "steps" in whole else 5, **whole},
+    )
+    recipe, stated = recipe_for(request, EXAMPLES)
+    return plan_for(cast("Job", SimpleNamespace(request=request, recipe=recipe, delta=stated)), layers(tensors), seed)
+
+
+@pytest.mark.parametrize(
+    ("groups", "number", "epsilon", "chance"),
+    [
+        ("2", 2, 0.1, 0.014426950408889635),
+        ("2", 2, 0.5, 0.07213475204444816),
+        ("2", 2, 1.0, 0.14426950408889633),
+        ("2", 2, 2.0, 0.28853900817779266),
+        ("8", 8, 0.5, 0.01803368801111204),
+        ("eighth", 19, 0.5, 0.007593131794152),
+        ("max", 148, 0.5, 0.0009747939465465969),
+    ],
+)
+def test_fire_probabilities_are_those_of_the_table(groups: str, number: int, epsilon: float, chance: float) -> None:
+    made = plan(groups=groups, epsilon=epsilon)
+    assert (len(made.groups), made.masks.steps, made.sample_rate) == (number, 1000, 0.005)
+    assert made.masks.fire_probability == pytest.approx(chance, rel=1e-12)
+    assert nats(made.signs) <= epsilon
+    assert made.ledger is None
+
+
+@pytest.mark.parametrize(("groups", "most"), [("2", 6.931471805599453), ("max", 512.9289136143595)])
+def test_more_than_the_ceiling_is_refused_with_its_number(groups: str, most: float) -> None:
+    assert plan(groups=groups, epsilon=most * (1 - 1e-12)).masks.fire_probability == pytest.approx(1)
+    with pytest.raises(UsageFault, match=f"ceiling of {most:.10g}"):
+        plan(groups=groups, epsilon=most * 1.001)
+
+
+@pytest.mark.parametrize(("epsilon", "noise"), [(0.5, 1.355794), (1.0, 0.939293), (8.0, 0.498760)])
+def test_gaussian_noise_is_that_of_the_account(epsilon: float, noise: float) -> None:
+    made = plan(release=ReleaseKind.GAUSSIAN, epsilon=epsilon, fire_probability=1.0)
+    assert made.noise_multiplier == pytest.approx(noise, rel=2e-4)
+    assert made.ledger is not None
+    assert epsilon_bound(made.ledger, DELTA) <= epsilon
+    (event,) = made.ledger.events
+    assert isinstance(event, SampledGaussian)
+    assert (event.sample_rate, event.steps) == (0.005, 1000)
+
+
+def test_silent_steps_cost_nothing_and_groups_nothing_either() -> None:
+    rare = plan(release=ReleaseKind.GAUSSIAN, epsilon=1.0, fire_probability=0.001)
+    assert 80 < rare.masks.speaking < 190  # 1 - 0.999^148 = 13.8 % of the steps
+    direct = noise_multiplier_for(1.0, DELTA, lambda noise: gaussian_ledger({1: rare.masks.speaking}, noise, 0.005))
+    assert rare.noise_multiplier is not None
+    assert direct < rare.noise_multiplier < direct * (1 + 1e-6) < 0.939
+    # One group or 148, each firing every time: the same noise.
+    one, many = (plan(release=ReleaseKind.GAUSSIAN, epsilon=1.0, fire_probability=1.0, groups=g) for g in ("1", "max"))
+    assert one.noise_multiplier == pytest.approx(many.noise_multiplier, rel=1e-6)
+
+
+def test_responses_follow_from_the_three_point_pair() -> None:
+    made = plan(release=ReleaseKind.RANDOMIZED_RESPONSE, epsilon=1.0, fire_probability=1.0, groups="1")
+    assert made.bit_epsilon is not None
+    assert 0.99 < one_bit_epsilon(made.bit_epsilon, 0.005, 1000, DELTA) <= 1
+    assert three_point(1.0, 1, 0.005) == pytest.approx((0.008554713017922183, 0.5401934285262904), rel=1e-9)
+    # THEORY B.5: 1,000 bits of log-odds 1 cost 0.72041534 by that pair, 0.59794354 where each order has its own.
+    given = plan(release=ReleaseKind.RANDOMIZED_RESPONSE, bit_epsilon=1.0, fire_probability=1.0, groups="1")
+    assert given.ledger is not None
+    assert exact_epsilon(1.0, 1, 0.005, 1000, DELTA) == pytest.approx(0.72041534, abs=6e-9)
+    assert epsilon_bound(given.ledger, DELTA) == pytest.approx(0.59794354, rel=1e-3)
+    # Several bits of one batch are one event with so many bits.
+    several = plan(release=ReleaseKind.RANDOMIZED_RESPONSE, bit_epsilon=0.1, fire_probability=0.5, groups="4")
+    assert several.ledger is not None
+    events = [event for event in several.ledger.events if isinstance(event, RandomizedResponse)]
+    assert {event.bits: event.steps for event in events} == several.masks.sizes
+    assert set(several.masks.sizes) == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("dither", [0.1, 1.0, 4.0])
+def test_dithered_signs_have_a_certificate(dither: float) -> None:
+    """It lies below the Renyi bound of THEORY B.4, given the masks: a step shifts F derivatives of one batch by 2."""
+    made = plan(groups="2", epsilon=0.5, dither=dither, release=ReleaseKind.DITHERED)
+    assert made.masks.fire_probability == pytest.approx(0.07213475204444816)
+    assert made.ledger is not None
+    excess = np.geomspace(1e-4, 100, 400)
+    exponents = {size: 2 * size * (1 + excess) * excess / dither**2 for size in made.masks.sizes}
+    assert set(exponents) == {1, 2}
+    divergences = sum(
+        made.masks.sizes[size] * np.logaddexp(math.log1p(-0.005), math.log(0.005) + exponent) / excess
+        for size, exponent in exponents.items()
+    )
+    by_hand, _ = renyi.epsilon_at(1 + excess, divergences, DELTA)
+    assert epsilon_floor(made.ledger, DELTA) <= epsilon_bound(made.ledger, DELTA) < by_hand
+    # That bound is nearly reached where noise is small: half the shift would lie far below.
+    if dither == 0.1:
+        assert epsilon_bound(made.ledger, DELTA) > 0.8 * by_hand
+
+
+def test_groups_of_one_batch_cost_more_than_groups_of_their_own() -> None:
+    """F signs of one batch are one event of F shifts; F events of one shift would be too cheap."""
+    together = epsilon_bound(dithered_ledger({16: 100}, 8.0, 0.05), DELTA)
+    apart = epsilon_bound(dithered_ledger({1: 1600}, 8.0, 0.05), DELTA)
+    assert together > 1.5 * apart
+    (event,) = dithered_ledger({16: 100}, 8.0, 0.05).events
+    assert event == SampledGaussian(noise_multiplier=1.0, sample_rate=0.05, steps=100)
+    assert isinstance(dithered_ledger({1: 2, 3: 4}, 1.0, 0.5), Ledger)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "--epsilon or --fire-probability"),
+        ({"epsilon": 0.5, "fire_probability": 0.1}, "one of them"),
+        ({"epsilon": 0.5, "noise_multiplier": 1.0}, "--noise-multiplier says nothing"),
+        ({"epsilon": 0.5, "bit_epsilon": 1.0}, "--bit-epsilon says nothing"),
+        ({"fire_probability": 1.5}, "at most 1"),
+        ({"fire_probability": -0.5}, "above 0"),
+        ({"epsilon": 0.5, "publish": Publish.VALUE}, "--publish value"),
+        ({"release": ReleaseKind.GAUSSIAN}, "--epsilon or --noise-multiplier"),
+        ({"release": ReleaseKind.GAUSSIAN, "epsilon": 1.0, "noise_multiplier": 1.0}, "one of them"),
+        ({"release": ReleaseKind.RANDOMIZED_RESPONSE}, "--epsilon or --bit-epsilon"),
+        ({"release": ReleaseKind.DITHERED, "epsilon": 0.5, "dither": math.inf}, "--dither is inf"),
+        ({"release": ReleaseKind.GAUSSIAN, "epsilon": 1.0, "fire_probability": 1e-9}, "nothing would be trained"),
+        ({"epsilon": 0.5, "compiled": True}, "--compile"),
+        ({"epsilon": 0.5, "delta": 1e-5}, "--delta asks for"),
+        ({"epsilon": 0.5, "groups": "149"}, "--groups is '149'"),
+        ({"epsilon": 0.5, "steps": 201}, "--steps is 201"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageFault, match=words):
+        plan(**changes)
+
+
+def test_the_budget_is_held_by_every_seed() -> None:
+    """Noise is found for the masks at hand: seeds with more of them get more of it."""
+    made = [plan(seed=bytes([i]), release=ReleaseKind.GAUSSIAN, epsilon=1.0, fire_probability=1e-3) for i in range(3)]
+    assert len({each.masks.speaking for each in made}) > 1
+    for each in made:
+        assert each.ledger is not None
+        assert 0.99 < epsilon_bound(each.ledger, DELTA) <= 1

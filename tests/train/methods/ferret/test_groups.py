@@ -1,0 +1,49 @@
+"""Groups are consecutive, balanced, complete; ties count once and frozen tensors not at all."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from privctl.domain.errors import InputFault, UsageFault
+from privctl.train.methods.ferret.groups import cut, numbers, trainable
+
+SIZES = dict(zip("abcdefghij", (9, 1, 1, 4, 4, 20, 1, 2, 3, 5), strict=True))
+
+
+def test_max_and_eighth() -> None:
+    assert cut(SIZES, "max") == tuple((name,) for name in SIZES)
+    assert cut(SIZES, "eighth") == (tuple("abcdefgh"), tuple("ij"))
+    # THEORY B.1: 148 tensors make 19 buckets.
+    assert len(cut({str(i): 1 for i in range(148)}, "eighth")) == 19
+
+
+@pytest.mark.parametrize("count", range(1, 11))
+def test_a_number_of_groups_is_met_and_balanced(count: int) -> None:
+    groups = cut(SIZES, str(count))
+    assert len(groups) == count
+    assert [name for group in groups for name in group] == list(SIZES)
+    largest = max(numbers(groups, SIZES))
+    names = list(SIZES)
+    for ends in itertools.combinations(range(1, 10), count - 1):
+        parts = [names[a:b] for a, b in itertools.pairwise((0, *ends, 10))]
+        assert max(numbers(parts, SIZES)) >= largest
+
+
+@pytest.mark.parametrize("asked", ["0", "11", "-1", "1.5", "all", ""])
+def test_other_groups_are_refused(asked: str) -> None:
+    with pytest.raises(UsageFault, match="from 1 to 10"):
+        cut(SIZES, asked)
+
+
+def test_ties_count_once_and_frozen_tensors_not_at_all() -> None:
+    network = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3), nn.Linear(3, 2))
+    network[1].weight = network[0].weight
+    network[2].bias.requires_grad_(False)
+    assert list(trainable(network)) == ["0.weight", "1.bias", "2.weight"]
+    with pytest.raises(InputFault, match="nothing to train"):
+        trainable(network.requires_grad_(False))
+    assert torch.equal(network[0].weight, network[1].weight)

@@ -1,0 +1,123 @@
+"""The guarantee of ``--release gaussian`` from outside: a canary in the real loop, and what its steps give away.
+
+Each step is a run by itself, of which an attacker sees the published value along the canary's direction; bounds are
+those of ``tests.train.test_guarantee``. Losses are linear, so weights do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privctl.accounting.calibrate import noise_multiplier_for
+from privctl.accounting.sign_bits import gaussian_ledger
+from privctl.parallel import Workers
+from privctl.randomness import NoiseSource
+from privctl.train.directional import FiredGroup
+from privctl.train.methods.ferret.ask import Direction, PrivateExamples
+from privctl.train.methods.ferret.masks import Masks
+from privctl.train.methods.ferret.publish import NoisySums, Publish
+from privctl.train.methods.ferret.trainer import FerretTrainer
+from privctl.train.methods.ferret.update import UpdateRule
+from privctl.train.sampling import PoissonBatches
+from privctl.train.settings import TrainingMethod, TrainingSettings
+from tests.train.methods.ferret.support import CPU
+from tests.train.test_guarantee import ALPHA, DELTA, EPSILON, RECORDS, certified_epsilon, records
+from tests.train.test_loop import Points
+
+if TYPE_CHECKING:
+    import pytest
+    from numpy.typing import NDArray
+
+BATCH = 30
+
+
+class Linear:
+    """Derivatives of <w, x>: those of each example are its row's part along u."""
+
+    def batch(
+        self, losses_of: Callable[[], Tensor], fired: Sequence[FiredGroup], directions: Sequence[Direction]
+    ) -> Tensor:
+        return self.per_example(losses_of, fired, directions).sum(0)
+
+    def per_example(
+        self, losses_of: Callable[[], Tensor], fired: Sequence[FiredGroup], directions: Sequence[Direction]
+    ) -> Tensor:
+        rows = losses_of.args[0]["rows"]  # type: ignore[attr-defined]
+        return torch.stack([rows.double() @ u["weight"][0].double() for u in directions], dim=1)
+
+
+def noise() -> float:
+    """The multiplier that meets the budget with one step of half the records."""
+    return noise_multiplier_for(EPSILON, DELTA, lambda sigma: gaussian_ledger({1: 1}, sigma, BATCH / RECORDS))
+
+
+def scores(rows: Tensor, publisher: NoisySums, seed: int, runs: int) -> NDArray[np.float64]:
+    """The published value of each step, turned so that the canary moves it up."""
+    network = nn.Linear(2, 1, bias=False)
+    recipe = TrainingSettings(
+        method=TrainingMethod.FERRET, steps=runs, batch_size=BATCH, sample_rate=BATCH / RECORDS, learning_rate=1e-6
+    )
+    seen: list[float] = []
+    source = PrivateExamples(
+        network=network,
+        task=Points(rows),
+        dimensions=[2],
+        recipe=recipe,
+        batches=PoissonBatches(len(rows), recipe.sample_rate, NoiseSource(seed)),
+        engine=Linear(),
+        publisher=replace(publisher, source=NoiseSource(seed + 1)),
+        workers=Workers(),
+        device=CPU,
+    )
+    made = FerretTrainer(
+        network=network,
+        groups=(("weight",),),
+        masks=Masks(seed=b"seed", groups=1, fire_probability=1.0, steps=runs),
+        rule=UpdateRule(steps=runs, learning_rate=1e-6),
+        source=source,
+        epoch_steps=runs,
+        device=CPU,
+    )
+    ask = source.amounts
+
+    def noted(step: int, fired: Sequence[FiredGroup], directions: Sequence[Direction]) -> Tensor:
+        found = ask(step, fired, directions)
+        seen.append(float(found[0] * directions[0]["weight"][0, 1].sign()))
+        return found
+
+    made.source = type("Noted", (), {"amounts": staticmethod(noted)})()
+    made.run()
+    return np.asarray(seen)
+
+
+def measured(publisher: NoisySums, runs: int) -> float:
+    rows = records()
+    present, absent = scores(rows, publisher, 10, runs), scores(rows[:-1], publisher, 20, runs)
+    return certified_epsilon(present, absent, DELTA, ALPHA)
+
+
+def honest(noise_multiplier: float) -> NoisySums:
+    return NoisySums(
+        noise_multiplier=noise_multiplier, clip_norm=0.5, batch_size=BATCH, shown=Publish.VALUE, source=NoiseSource()
+    )
+
+
+def test_nobody_can_show_more_than_is_claimed() -> None:
+    assert 0 < measured(honest(noise()), 3000) < EPSILON
+
+
+def test_half_the_noise_is_found() -> None:
+    assert measured(honest(noise() / 2), 3000) > EPSILON
+
+
+def test_a_derivative_that_is_not_clipped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "privctl.train.methods.ferret.ask.clipped", lambda vectors, norm: (vectors.sum(0), vectors.norm(dim=1))
+    )
+    assert measured(honest(noise()), 400) > EPSILON

@@ -1,0 +1,192 @@
+"""The loop: silence is free, one bit a fired group is all there is, and what was cut short goes on."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from privctl.domain.errors import InputFault, Interrupted
+from privctl.domain.mechanism import Optimizer
+from privctl.randomness import NoiseSource
+from privctl.train.directional import direction
+from privctl.train.methods.ferret.ask import PrivateExamples, RecordedStream
+from privctl.train.methods.ferret.publish import DitheredSigns, NoisySums, Publish, Publisher, Responses
+from privctl.train.methods.ferret.update import SilentMomentum, UpdateScale
+from privctl.train.run_folder import RunFolder
+from privctl.train.settings import Schedule
+from tests.train.methods.ferret.support import (
+    BATCH,
+    EXAMPLES,
+    Points,
+    network,
+    replayed,
+    rows,
+    stopping,
+    trainer,
+    weights,
+)
+
+
+def noisy(shown: Publish = Publish.SIGN) -> Publisher:
+    return NoisySums(noise_multiplier=0.7, clip_norm=0.5, batch_size=BATCH, shown=shown, source=NoiseSource(1))
+
+
+PUBLISHERS = [
+    None,
+    noisy(),
+    noisy(Publish.VALUE),
+    Responses(bit_epsilon=1.0, source=NoiseSource(2)),
+    DitheredSigns(noise_multiplier=1.0, bound=1.0, batch_size=BATCH, source=NoiseSource(3)),
+]
+
+
+def test_steps_in_which_nothing_fires_touch_neither_data_nor_model() -> None:
+    task = Points(rows())
+    made = trainer(200, chance=0.01, task=task)
+    walked = made.run()
+    assert made.masks.speaking == task.passes < 20
+    assert (walked.finished.step, len(walked.amounts)) == (200, made.masks.total)
+    silent = Points(rows())
+    unmoved = trainer(50, chance=0.0, task=silent)
+    assert len(unmoved.run().amounts) == silent.passes == 0
+    assert torch.equal(weights(unmoved), torch.cat([p.detach().flatten() for p in network().parameters()]))
+
+
+def test_a_step_moves_each_group_by_the_sign_of_its_derivative() -> None:
+    made = trainer(1, chance=1.0, rule={"optimizer": Optimizer.SGD}, groups="2")
+    before = {name: p.detach().clone() for name, p in made.network.named_parameters()}
+    source = made.source
+    assert isinstance(source, PrivateExamples)
+    losses = source.task.losses(made.network, {"rows": rows()[source.batches.batch(0)]})
+    gradients = dict(zip(before, torch.autograd.grad(losses.sum(), list(made.network.parameters())), strict=True))
+    walked = made.run()
+    for index, group in enumerate(made.groups):
+        u = direction(b"seed", 0, index, {name: before[name].shape for name in group}, torch.device("cpu"))
+        expected = math.copysign(1.0, sum(float((gradients[name] * u[name]).sum()) for name in group))
+        assert walked.amounts[index] == expected
+        for name in group:
+            moved = made.network.get_parameter(name).detach() - before[name]
+            assert torch.allclose(moved, -0.01 * expected * u[name], atol=1e-7)
+
+
+@pytest.mark.parametrize("publisher", PUBLISHERS)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {},
+        {"silent": SilentMomentum.HOLD, "weight_decay": 0.1},
+        {"optimizer": Optimizer.MOMENTUM, "momentum": 0.9, "schedule": Schedule.COSINE, "weight_decay": 0.2},
+        {"update_scale": UpdateScale.ROOT_DIMENSION, "optimizer": Optimizer.SGD},
+    ],
+)
+def test_what_was_published_makes_the_model_to_the_last_bit(publisher: Publisher | None, rule: dict[str, Any]) -> None:
+    made = trainer(60, publisher=publisher, rule=rule)
+    walked = made.run()
+    shown = publisher.shown if isinstance(publisher, NoisySums) else Publish.SIGN
+    assert (set(walked.amounts.abs().tolist()) == {1.0}) is (shown is Publish.SIGN)
+    again = replayed(made, walked)
+    assert torch.equal(weights(again), weights(made))
+    # Every bit counts: with one of them turned it is another model.
+    walked.amounts[len(walked.amounts) // 2] *= -1
+    assert not torch.equal(weights(replayed(made, walked)), weights(made))
+
+
+@pytest.mark.parametrize("publisher", [None, noisy(), noisy(Publish.VALUE)])
+def test_it_learns(publisher: Publisher | None) -> None:
+    made = trainer(400, chance=0.5, publisher=publisher, rule={"weight_decay": 0.0})
+
+    def loss() -> float:
+        return float(Points(rows()).losses(made.network, {"rows": rows()}).detach().mean())
+
+    before = loss()
+    made.run()
+    assert loss() < 0.9 * before
+
+
+def test_a_stream_that_is_too_short_is_refused() -> None:
+    made = trainer(20)
+    walked = made.run()
+    short = trainer(20, source=RecordedStream(published=walked.amounts[:-1]))
+    with pytest.raises(InputFault, match="ends before"):
+        short.run()
+
+
+@pytest.mark.parametrize(
+    "rule", [{}, {"silent": SilentMomentum.HOLD}, {"optimizer": Optimizer.MOMENTUM, "momentum": 0.9}]
+)
+def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path, rule: dict[str, Any]) -> None:
+    whole = trainer(60, rule=rule)
+    expected = whole.run()
+    with RunFolder.begin(tmp_path / "run", {}) as folder, pytest.raises(Interrupted, match="after step .* of 60"):
+        trainer(60, rule=rule, folder=folder).run(stop=stopping(9))
+    folder, saved = RunFolder.resume(tmp_path / "run", {})
+    assert saved is not None
+    assert 0 < saved.step == saved.spent < 60
+    rest = trainer(60, rule=rule, folder=folder)
+    with folder:
+        walked = rest.run(saved)
+    assert torch.equal(walked.amounts, expected.amounts)
+    assert torch.equal(weights(rest), weights(whole))
+    assert [entry["step"] for entry in walked.finished.history] == list(range(4, 61, 4))
+
+
+@pytest.mark.parametrize("publisher", [None, noisy()])
+def test_a_killed_run_makes_no_noisy_step_twice(tmp_path: Path, publisher: Publisher | None) -> None:
+    """Public signs are published again as they were; noisy steps that may have got out are lost, and replayed so."""
+    begun = RunFolder.begin(tmp_path / "run", {})
+    first = trainer(60, publisher=publisher, folder=begun, chance=0.4)
+
+    def stop(_: int) -> None:
+        places.append(1)
+        if len(places) == 30:
+            raise KeyboardInterrupt
+
+    places: list[int] = []
+    first.advance = stop
+    with begun, pytest.raises(KeyboardInterrupt):
+        first.run()
+    folder, saved = RunFolder.resume(tmp_path / "run", {})
+    assert saved is not None
+    assert saved.step == 28 < saved.spent <= 30  # saved after each epoch of four steps
+    rest = trainer(60, publisher=publisher, folder=folder, chance=0.4)
+    with folder:
+        walked = rest.run(saved)
+    if publisher is None:
+        assert walked.lost == ()
+        whole = trainer(60, chance=0.4)
+        whole.run()
+        assert torch.equal(weights(rest), weights(whole))
+        return
+    assert walked.lost == ((28, saved.spent),)
+    missed = sum(len(rest.masks.fired(step)) for step in range(28, saved.spent))
+    assert len(walked.amounts) == rest.masks.total - missed < rest.masks.total
+    assert torch.equal(weights(replayed(rest, walked)), weights(rest))
+
+
+def test_examples_that_are_no_numbers_count_as_zero_and_stop_nothing() -> None:
+    spoiled = rows()
+    spoiled[3] = math.nan
+    for publisher in PUBLISHERS:
+        made = trainer(40, publisher=publisher, task=Points(spoiled), chance=0.3)
+        walked = made.run()
+        assert torch.isfinite(weights(made)).all()
+        assert max(entry.get("zeroed_fraction", 0.0) for entry in walked.finished.history) >= 0.05
+    # What the others say is heard all the same.
+    honest, without = trainer(1, chance=1.0, task=Points(spoiled), groups="1"), trainer(1, chance=1.0, groups="1")
+    for made in (honest, without):
+        assert isinstance(made.source, PrivateExamples)
+        object.__setattr__(made.source.batches, "batch_size", EXAMPLES)
+    assert isinstance(without.source, PrivateExamples)
+    without.source.task.rows[3, :] = 0  # type: ignore[attr-defined]
+    assert honest.run().amounts.tolist() == without.run().amounts.tolist()
+
+
+def test_weights_that_run_away_are_one_sentence() -> None:
+    made = trainer(8, chance=1.0, rule={"optimizer": Optimizer.SGD})
+    made.rule = type(made.rule)(steps=8, learning_rate=3e38, optimizer=Optimizer.SGD)
+    with pytest.raises(InputFault, match="diverged|holds NaN"):
+        made.run()

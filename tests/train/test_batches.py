@@ -1,0 +1,78 @@
+"""Poisson draws have the right law and are never repeated; passes visit everyone once."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from privctl.domain.events import Batches
+from privctl.randomness import NoiseSource
+from privctl.train.sampling import Passes, PoissonBatches
+
+
+def sizes(rate: float, steps: int, size: int = 2000) -> np.ndarray:
+    source = PoissonBatches(size, rate, NoiseSource(1))
+    return np.array([len(source.batch(step)) for step in range(steps)])
+
+
+def dispersion(counts: np.ndarray, rate: float, size: int) -> float:
+    """How far the variance of batch sizes is from size * rate * (1 - rate), in standard errors."""
+    expected = size * rate * (1 - rate)
+    return (counts.var(ddof=1) / expected - 1) / math.sqrt(2 / (len(counts) - 1))
+
+
+def test_sizes_follow_the_binomial_law() -> None:
+    counts = sizes(0.05, 1500)
+    assert abs(counts.mean() - 100) < 5 * math.sqrt(95 / 1500)
+    assert abs(dispersion(counts, 0.05, 2000)) < 5
+
+
+def test_fixed_sizes_would_be_noticed() -> None:
+    """What a shuffling loader gives: the same mean, no variance."""
+    assert abs(dispersion(np.full(1500, 100), 0.05, 2000)) > 20
+
+
+def test_each_example_and_each_pair_is_drawn_as_often_as_it_should_be() -> None:
+    source = PoissonBatches(50, 0.3, NoiseSource(2))
+    drawn = np.zeros((4000, 50), dtype=bool)
+    for step in range(4000):
+        drawn[step, source.batch(step)] = True
+    error = math.sqrt(0.3 * 0.7 / 4000)
+    assert np.abs(drawn.mean(0) - 0.3).max() < 5 * error
+    together = (drawn[:, :, None] & drawn[:, None, :]).mean(0)[np.triu_indices(50, 1)]
+    assert np.abs(together - 0.09).max() < 6 * math.sqrt(0.09 * 0.91 / 4000)
+    # Neighbouring steps know nothing of each other.
+    assert abs((drawn[1:] & drawn[:-1]).mean() - 0.09) < 5 * math.sqrt(0.09 * 0.91 / 4000 / 50) * 2
+
+
+def test_rates_at_the_ends_and_tiny_ones() -> None:
+    assert len(PoissonBatches(1000, 0.0, NoiseSource()).batch(0)) == 0
+    assert PoissonBatches(1000, 1.0, NoiseSource()).batch(0).tolist() == list(range(1000))
+    assert len(PoissonBatches(1000, 1e-18, NoiseSource()).batch(0)) == 0
+    assert len(PoissonBatches(3_000_000, 0.5, NoiseSource(3)).batch(0)) == pytest.approx(1_500_000, abs=6000)
+
+
+def test_two_runs_draw_differently_and_a_key_alike() -> None:
+    first, second = (PoissonBatches(5000, 0.1, NoiseSource()) for _ in range(2))
+    assert first.batch(0).tolist() != second.batch(0).tolist()
+    again = PoissonBatches(5000, 0.1, NoiseSource(key=first.source.key))
+    assert first.batch(7).tolist() == again.batch(7).tolist()
+
+
+@pytest.mark.parametrize(("size", "rate"), [(0, 0.5), (10, 1.5), (10, -0.1), (10, float("nan"))])
+def test_what_is_no_rate(size: int, rate: float) -> None:
+    with pytest.raises(ValueError, match=r"size|rate"):
+        PoissonBatches(size, rate, NoiseSource())
+
+
+def test_passes_visit_everyone_once() -> None:
+    passes = Passes(103, 10, seed=5)
+    assert passes.kind is Batches.SHUFFLED
+    for epoch in range(3):
+        seen = np.concatenate([passes.batch(epoch * 11 + i) for i in range(11)])
+        assert sorted(seen) == list(range(103))
+    assert passes.batch(0).tolist() != passes.batch(11).tolist()
+    assert len(passes.batch(10)) == 3
+    assert Passes(103, 10, seed=5).batch(4).tolist() == passes.batch(4).tolist()

@@ -1,0 +1,28 @@
+"""The book of claims: what five papers say of privacy, each sentence judged when it is asked for.
+
+Adding a paper is one module and one row here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from verify.papers.claim import Paper
+
+#: Short name -> (where the paper's claims are, its title for ``--help``).
+PAPERS: dict[str, tuple[str, str]] = {
+    "dp-weights": ("verify.papers.dp_weights:PAPER", "DP-Weights: Gaussian noise on finished weights"),
+    "ferret": ("verify.papers.ferret:PAPER", "FERRET: training by published sign bits"),
+    "hush": ("verify.papers.hush:PAPER", "Hush: protecting secrets that lie in several records"),
+    "dpquant": ("verify.papers.dpquant:PAPER", "DPQuant: quantized training with private loss measurements"),
+    "poster": ("verify.papers.poster:PAPER", "DP fine-tuning poster: composition theorems compared"),
+}
+
+
+def load_paper(name: str) -> Paper:
+    """The paper called ``name``, which must be in ``PAPERS``."""
+    module, attribute = PAPERS[name][0].split(":")
+    paper: Paper = getattr(importlib.import_module(module), attribute)
+    return paper

@@ -1,0 +1,83 @@
+"""Published claims, and what running one gives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from privctl.domain.report import Omission
+from privctl.domain.verdict import Outcome, Verdict
+from verify.prove.prover import Prover
+from verify.prove.theorem import Proof
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The outcome, why, the number that holds instead or beside, and what a reader can check by hand."""
+
+    outcome: Outcome
+    reason: str
+    holds: str = ""
+    witness: str = ""
+
+    @property
+    def in_full(self) -> str:
+        """All of it but the outcome, as one line."""
+        parts = (self.reason, self.holds and f"holds: {self.holds}", self.witness and f"check: {self.witness}")
+        return "; ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedClaim:
+    """One sentence of a paper in plain words; ``expected`` is what the book says of it, ``judge`` finds it anew."""
+
+    key: str
+    statement: str
+    expected: Outcome
+    judge: Callable[[Prover], Judgement]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paper:
+    """A paper with the claims that a computer can check, and what it says that none can."""
+
+    title: str
+    claims: tuple[PublishedClaim, ...]
+    unchecked: tuple[Omission, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedClaim:
+    """A claim as judged; ``proofs`` are those it asked for."""
+
+    paper: str
+    claim: PublishedClaim
+    judgement: Judgement
+    proofs: tuple[Proof, ...]
+    seconds: float
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a verdict was expected and none was reached."""
+        return self.judgement.outcome is Outcome.INCONCLUSIVE and self.claim.expected is not Outcome.INCONCLUSIVE
+
+    @property
+    def verdict(self) -> Verdict:
+        """The row as a report holds it."""
+        found = self.judgement
+        return Verdict(subject=f"{self.claim.key}: {self.claim.statement}", outcome=found.outcome, reason=found.in_full)
+
+
+def judge(paper: str, claims: Iterable[PublishedClaim], prover: Prover) -> Iterator[JudgedClaim]:
+    """Judge claims one after another, as they are asked for."""
+    for claim in claims:
+        before, started = len(prover.proofs), time.monotonic()
+        judgement = claim.judge(prover)
+        yield JudgedClaim(
+            paper=paper,
+            claim=claim,
+            judgement=judgement,
+            proofs=tuple(prover.proofs[before:]),
+            seconds=time.monotonic() - started,
+        )

@@ -1,0 +1,113 @@
+"""Ways of judging that several papers' claims share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+from privctl.domain.verdict import Outcome
+from verify.papers.claim import Judgement
+from verify.prove.enclosures import gaussian
+from verify.prove.enclosures.enclosure import Interval, Rational, shown
+from verify.prove.library.gaussian import delta_bound
+from verify.prove.library.numbers import decide
+from verify.prove.prover import Prover
+from verify.prove.theorem import Proof, SolverFinding, Theorem
+
+#: Squared; beyond it epsilon is some mu^2 / 2, and no use to anyone.
+_LARGEST_SHIFT = 10**8
+
+
+def gaussian_claim(
+    name: str, words: str, epsilon: Rational, delta: Fraction, squared_shift: Fraction
+) -> Callable[[Prover], Judgement]:
+    """That Gaussian noise with this shift is (``epsilon``, ``delta``)-DP."""
+    return lambda prover: judge_gaussian(prover, name, words, epsilon, delta, squared_shift)
+
+
+def judge_gaussian(
+    prover: Prover, name: str, words: str, epsilon: Rational, delta: Fraction, squared_shift: Fraction
+) -> Judgement:
+    """The verdict on (``epsilon``, ``delta``)-DP of the Gaussian mechanism, with the event that tells most."""
+    if squared_shift == 0:
+        return Judgement(
+            outcome=Outcome.PROVED, reason=f"{words}: nothing moves, so nothing is told", holds="epsilon 0"
+        )
+    event = gaussian.event(epsilon, squared_shift)
+    outcome, shows = decide(prover, delta_bound(name, event, delta, words))
+    if squared_shift <= _LARGEST_SHIFT:
+        true = gaussian.epsilon(delta, squared_shift, digits=12)
+        holds = f"epsilon {shown(true.high)} at delta {shown(delta)}"
+    else:
+        holds = f"a privacy loss of {shown(gaussian.mean_loss(squared_shift), 6)} on average"
+    if outcome is Outcome.REFUTED:
+        return Judgement(
+            outcome=outcome,
+            reason=f"{words}: delta is {event.delta}, above {shown(delta)}",
+            holds=holds,
+            witness=event_text(event),
+        )
+    if outcome is Outcome.INCONCLUSIVE:
+        return Judgement(outcome=outcome, reason=f"{words}: {shows}", holds=holds)
+    return Judgement(
+        outcome=outcome, reason=f"{words}: delta is {bounded(event.delta)}, at most {shown(delta)}", holds=holds
+    )
+
+
+def event_text(event: gaussian.GaussianEvent) -> str:
+    """The event as a reader can check it with a table of the normal distribution."""
+    return (
+        f"S = {{(y - w)/sigma > {rounded(event.threshold, 7)}}}: P(S) = {rounded(event.p)}, P'(S) = {rounded(event.q)}"
+        f", and P(S) - e^epsilon P'(S) = {rounded(event.delta)}"
+    )
+
+
+def theorem_claim(
+    theorem: Theorem, *, holds: str = "", because: str = "", beside: Theorem | None = None
+) -> Callable[[Prover], Judgement]:
+    """A claim that is one theorem; ``beside`` is the right one, which must be proved for ``holds`` to be said."""
+
+    def judged(prover: Prover) -> Judgement:
+        proof = prover.prove(theorem)
+        right = prover.prove(beside) if beside is not None else None
+        if right is not None and right.finding is not SolverFinding.PROVED:
+            return Judgement(outcome=Outcome.INCONCLUSIVE, reason=f"{right.theorem.name}: {right.reason}")
+        return judgement_of(proof, because=because, holds=holds)
+
+    return judged
+
+
+def judgement_of(proof: Proof, *, because: str = "", holds: str = "") -> Judgement:
+    """A proof as a judgement."""
+    return Judgement(
+        outcome=proof.outcome,
+        reason=because or proof.reason
+        if proof.finding in (SolverFinding.PROVED, SolverFinding.REFUTED)
+        else proof.reason,
+        holds=holds,
+        witness=proof.witness,
+    )
+
+
+def agrees(printed: str, found: Interval) -> bool:
+    """Whether a printed decimal is the number, to its last digit or the fourteenth: doubles carry no more."""
+    value = Fraction(printed)
+    mantissa, _, exponent = printed.lower().partition("e")
+    unit = Fraction(10) ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
+    slack = max(unit, abs(value) / 10**14)
+    return value - slack <= found.low and found.high <= value + slack
+
+
+def bounded(number: Interval) -> str:
+    """A number, or how small it is where no more is known."""
+    return f"below {shown(number.high, 2)}" if number.low <= 0 < number.high else str(number)
+
+
+def rounded(number: Interval, digits: int = 9) -> str:
+    """The middle of an enclosure, where it is near 0 or 1 the distance from there."""
+    middle = (number.low + number.high) / 2
+    if number.low <= 0 <= number.high:
+        return "0" if number.low < 0 or number.high == 0 else f"below {shown(number.high, 2)}"
+    if 0 < 1 - middle < Fraction(1, 10**digits):
+        return f"1 - {shown(1 - middle, 3)}"
+    return shown(middle, digits)

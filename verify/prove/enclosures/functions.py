@@ -1,0 +1,46 @@
+"""Elementary functions: as balls for formulas, and as enclosures for whoever needs one number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from verify.prove.enclosures.enclosure import Interval, Rational, ball, enclose
+
+if TYPE_CHECKING:
+    from flint import arb
+
+
+def normal_cdf(x: arb) -> arb:
+    """Phi(x) = erfc(-x / sqrt 2) / 2, without cancellation in either tail."""
+    from flint import arb
+
+    return (-x / arb(2).sqrt()).erfc() / 2
+
+
+def phi(x: Rational) -> Interval:
+    """The standard normal distribution function. Example: Phi(1) = 0.8413447460685429."""
+    return enclose(lambda: normal_cdf(ball(x)))
+
+
+def erf(x: Rational) -> Interval:
+    """The error function."""
+    return enclose(lambda: ball(x).erf())
+
+
+def exp(x: Rational) -> Interval:
+    """e^x."""
+    return enclose(lambda: ball(x).exp())
+
+
+def log(x: Rational) -> Interval:
+    """The natural logarithm; raises ValueError unless ``x`` is above 0."""
+    if x <= 0:
+        raise ValueError(f"x is {float(x)!r}; a logarithm needs a number above 0")
+    return enclose(lambda: ball(x).log())
+
+
+def sqrt(x: Rational) -> Interval:
+    """The square root; raises ValueError where ``x`` is below 0."""
+    if x < 0:
+        raise ValueError(f"x is {float(x)!r}; a square root needs a number of at least 0")
+    return enclose(lambda: ball(x).sqrt())

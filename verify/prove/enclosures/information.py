@@ -1,0 +1,98 @@
+"""Nats: what a budget of information allows, what FERRET's sign bits give away, what Fano's inequality leaves."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from verify.prove.enclosures.enclosure import Interval, Rational, ball, below, bracket, enclose
+
+if TYPE_CHECKING:
+    from flint import arb
+
+
+def divergence(p: Rational, r: Rational) -> Interval:
+    """kl(p, r) = p ln(p/r) + (1-p) ln((1-p)/(1-r)) in nats, both strictly between 0 and 1.
+
+    Example: (0.1, 0.001) gives 0.366593004807.
+    """
+    for name, value in (("p", p), ("r", r)):
+        if not 0 < value < 1:
+            raise ValueError(f"{name} is {float(value)!r}; it must be above 0 and below 1")
+    return enclose(lambda: _divergence(p, r))
+
+
+def posterior(nats: Rational, prior: Rational, digits: int = 15) -> Interval:
+    """The largest p in [prior, 1) with kl(p, prior) <= ``nats``: Fano's bound on a right guess.
+
+    Example: 0.1 nats and prior 0.1 give 0.256866401710.
+    """
+    top = 1 - Fraction(1, 10 ** (digits + 3))
+    if below(divergence(top, prior), nats):
+        return Interval(low=top, high=Fraction(1))
+
+    def beyond(p: Fraction) -> bool | None:
+        inside = below(divergence(p, prior), nats)
+        return None if inside is None else not inside
+
+    return bracket(beyond, Fraction(prior), top, digits)
+
+
+def sign_bits(groups: int, steps: int, sample_rate: Rational, fire_probability: Rational) -> Interval:
+    """FERRET's budget G T s p ln 2 in nats. Example: G=2, T=1000, s=0.005 and p=1 give 6.931471805599453."""
+    bits = groups * steps * Fraction(sample_rate) * Fraction(fire_probability)
+    return enclose(lambda: ball(bits) * ball(2).log())
+
+
+def fire_probability(nats: Rational, groups: int, steps: int, sample_rate: Rational) -> Interval:
+    """p* = nats / (G T s ln 2); above 1 where the budget cannot be spent."""
+    bits = groups * steps * Fraction(sample_rate)
+    return enclose(lambda: ball(nats) / (ball(bits) * ball(2).log()))
+
+
+def reveal(groups: int, steps: int, sample_rate: Rational, fire_probability: Rational) -> Interval:
+    """The chance 1 - [1 - s (1 - (1-p)^G)]^T that a record which decides its batch's signs is given away for certain.
+
+    P = (1, 0) and P' = (1-s, s) on a fired sign: the loss is infinite, so this delta is needed at every epsilon.
+    """
+    s, p = Fraction(sample_rate), Fraction(fire_probability)
+    return enclose(lambda: 1 - (1 - ball(s) * (1 - (1 - ball(p)) ** groups)) ** steps)
+
+
+def revealing_channel(chance: Rational) -> Interval:
+    """Nats of a channel that shows one of its two inputs with this ``chance``, and is silent else (Z-channel).
+
+    ln(1 + d (1-d)^((1-d)/d)): what such a record can leak, whatever is said of averages.
+    """
+    if not 0 <= chance <= 1:
+        raise ValueError(f"chance is {float(chance)!r}; it must lie between 0 and 1")
+    if chance in (0, 1):
+        return enclose(lambda: ball(1 + Fraction(chance)).log())
+    return enclose(lambda: (ball(chance) * (1 - ball(chance)) ** (ball(1 - Fraction(chance)) / ball(chance))).log1p())
+
+
+def advantage_allowed(nats: Rational, digits: int = 15) -> Interval:
+    """The largest true minus false positive rate that a budget of ``nats`` about one fair bit allows.
+
+    The t with h((1-t)/2) = ln 2 - nats, which a bit told true with probability (1+t)/2 attains; 1 from ln 2 nats on.
+    Example: 0.5 nats allow 0.9036225083.
+    """
+    room = enclose(lambda: ball(2).log() - ball(nats))
+    if room.high <= 0:
+        return Interval(low=Fraction(1), high=Fraction(1))
+
+    def beyond(advantage: Fraction) -> bool | None:
+        inside = below(enclose(lambda: ball(2).log() - _entropy((1 - advantage) / 2)), nats)
+        return None if inside is None else not inside
+
+    return bracket(beyond, Fraction(0), 1 - Fraction(1, 10 ** (digits + 3)), digits)
+
+
+def _divergence(p: Rational, r: Rational) -> arb:
+    x, y = ball(p), ball(r)
+    return x * (x / y).log() + (1 - x) * ((1 - x) / (1 - y)).log()
+
+
+def _entropy(p: Fraction) -> arb:
+    x = ball(p)
+    return -x * x.log() - (1 - x) * (1 - x).log()

@@ -1,0 +1,208 @@
+"""Mechanisms on Poisson batches: a floor that is certainly exceeded and a ceiling that certainly holds.
+
+The floor is an event, so nobody has to trust an accountant: outputs are sorted into bins, each bin has a whole-numbered
+score, and S says that the scores of all steps sum to at least a threshold. The law of that sum is a power of a
+polynomial, computed in balls. Coarser bins make the floor lower, never wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from verify.prove.enclosures.enclosure import Interval, Rational, ball, enclose, rounded_outward
+from verify.prove.enclosures.functions import normal_cdf
+
+if TYPE_CHECKING:
+    from flint import arb
+
+#: Length of the polynomials, the least and the most: how finely losses are scored.
+_LENGTH, _LONGEST = 3_000, 6_000
+_PRECISION = 160
+#: A rate that floats still tell from 1; a loss beyond which 1 - q is nothing beside q e^loss; the least noise looked
+#: at; the largest sum of losses that tails show.
+_NEARLY_ALL, _LARGE = 1 - 1e-12, 50.0
+_LEAST_SCALE, _LEAST_MULTIPLIER = Fraction(1, 50), Fraction(1, 20)
+_MOST_LOSS = 250.0
+#: Tails below this are taken for it.
+_LEAST_TAIL = 1e-90
+_ORDERS = (*range(2, 65), *range(66, 129, 2), *range(132, 257, 4), 320, 384, 512, 768, 1024)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowerEvent:
+    """``epsilon`` is certainly exceeded at ``delta``, as the event S shows.
+
+    S: the scores floor((loss - ``least``) / ``width``) of all steps sum to at least ``score``. ``p`` is at most P(S),
+    ``q`` at least P'(S), and ln((p - delta) / q) is at least ``epsilon``.
+    """
+
+    epsilon: Fraction
+    delta: Fraction
+    least: float
+    width: float
+    score: int
+    p: Fraction
+    q: Fraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scale:
+    """Score 0 is a loss of ``least`` or a little more, each further ``width`` scores 1; sums count up to ``length``."""
+
+    least: float
+    width: float
+    length: int
+
+
+def gaussian_floor(multiplier: Rational, sample_rate: Rational, steps: int, delta: Rational) -> LowerEvent | None:
+    """A floor of the sampled Gaussian's epsilon at ``delta``, one record more or less; None where nothing shows.
+
+    P = ((1-q) N(0,1) + q N(mu,1))^T and P' = N(0,1)^T, mu = 1 / ``multiplier``.
+    Below 1/20 the multiplier is taken for that: an attacker can always add noise.
+    Example: multiplier 1.358992, rate 0.01, 1000 steps and delta 1e-5 exceed epsilon 1.01.
+    """
+    multiplier = max(Fraction(multiplier), _LEAST_MULTIPLIER)
+    mu, rate = 1 / float(multiplier), min(float(sample_rate), _NEARLY_ALL)
+    least, most = math.log1p(-rate), _sampled_loss(mu * (mu / 2 + 10), rate)
+    spread = mu * rate * math.sqrt(steps) * math.exp(min(mu * mu / 2, 50.0))
+    # Most of the sum is the loss of not being drawn, so many steps need many scores.
+    length = min(max(_LENGTH, int(-200 * steps * least)), _LONGEST)
+    width = max((min(6 * spread + 2, steps * most, _MOST_LOSS) - steps * least) / length, (most - least) / length)
+    cuts = [
+        Fraction(_full_loss(least + width * j, rate) / mu + mu / 2) for j in range(1, int((most - least) / width) + 1)
+    ]
+
+    def law(shift: Rational) -> list[arb]:
+        return _masses([normal_cdf(ball(cut) - ball(shift)) for cut in cuts])
+
+    return _floor(
+        law, 1 / Fraction(multiplier), sample_rate, steps, delta, _Scale(least=least, width=width, length=length)
+    )
+
+
+def laplace_floor(scale: Rational, sample_rate: Rational, steps: int, delta: Rational) -> LowerEvent | None:
+    """The same for Laplace noise of ``scale`` / sensitivity, taken for 1/50 below that.
+
+    Laplace noise is less Laplace noise and more noise: the ratio of the characteristic functions is itself one.
+    """
+    scale = max(Fraction(scale), _LEAST_SCALE)
+    rate, b = min(float(sample_rate), _NEARLY_ALL), float(scale)
+    least, most = _sampled_loss(-1 / b, rate), _sampled_loss(1 / b, rate)
+    width = max((most - least) / 400, steps * (most - least) / _LENGTH)
+    count = int((most - least) / width)
+    cuts = [Fraction((1 + b * _full_loss(least + width * j, rate)) / 2) for j in range(1, count + 1)]
+    cuts = [min(max(cut, Fraction(0)), Fraction(1)) for cut in cuts]
+
+    def law(shift: Rational) -> list[arb]:
+        return _masses([_laplace_cdf((ball(cut) - ball(shift)) / ball(scale), cut >= shift) for cut in cuts])
+
+    return _floor(law, 1, sample_rate, steps, delta, _Scale(least=least, width=width, length=_LENGTH))
+
+
+def gaussian_ceiling(multiplier: Rational, sample_rate: Rational, steps: int, delta: Rational) -> Interval:
+    """An epsilon that certainly holds at ``delta``: Renyi divergences of whole orders, which have a closed form.
+
+    Mironov, Talwar and Zhang 2019, section 3.3 and theorem 5 (both directions); conversion of Canonne, Kamath and
+    Steinke 2020, proposition 12. The high end is the bound.
+    """
+    best: Interval | None = None
+    for order in _ORDERS:
+        found = enclose(lambda a=order: _renyi(a, multiplier, sample_rate, steps, delta), bits=40)  # type: ignore[misc]
+        if best is None or found.high < best.high:
+            best = found
+        elif found.high > 2 * best.high:
+            break
+    assert best is not None
+    return best
+
+
+def _renyi(order: int, multiplier: Rational, rate: Rational, steps: int, delta: Rational) -> arb:
+    from flint import arb, fmpz
+
+    q, precision = ball(rate), ball(1 / Fraction(multiplier) ** 2)
+    total = arb(0)
+    for k in range(order + 1):
+        total += arb(fmpz(math.comb(order, k))) * (1 - q) ** (order - k) * q**k * (precision * k * (k - 1) / 2).exp()
+    divergence = steps * total.log() / (order - 1)
+    return divergence + (1 - ball(Fraction(1, order))).log() - (ball(delta) * order).log() / (order - 1)
+
+
+def _sampled_loss(loss: float, rate: float) -> float:
+    """log(1 - q + q e^loss). Bins may lie anywhere, so floats are good enough here."""
+    if loss > _LARGE:
+        return loss + math.log(rate)
+    return math.log1p(rate * math.expm1(loss))
+
+
+def _full_loss(loss: float, rate: float) -> float:
+    """The inverse of ``_sampled_loss``."""
+    if loss > _LARGE:
+        return loss - math.log(rate)
+    return math.log(max((math.expm1(loss) + rate) / rate, 1e-300))
+
+
+def _laplace_cdf(x: arb, above: bool) -> arb:
+    return 1 - (-x).exp() / 2 if above else x.exp() / 2
+
+
+def _masses(cdf: list[arb]) -> list[arb]:
+    from flint import arb
+
+    ends = [arb(0), *cdf, arb(1)]
+    return [after - before for before, after in pairwise(ends)]
+
+
+def _floor(
+    law: Callable[[Rational], list[arb]],
+    shift: Rational,
+    rate: Rational,
+    steps: int,
+    delta: Rational,
+    scale: _Scale,
+) -> LowerEvent | None:
+    from flint import ctx
+
+    with ctx.workprec(_PRECISION):
+        plain, moved, q = law(0), law(shift), ball(rate)
+        mixed = [(1 - q) * a + q * b for a, b in zip(plain, moved, strict=True)]
+        below_p, below_q = _power(mixed, steps, scale.length), _power(plain, steps, scale.length)
+        best: tuple[float, int, Fraction, Fraction] | None = None
+        total_p, total_q = ball(0), ball(0)
+        for score, (a, b) in enumerate(zip(below_p, below_q, strict=False)):
+            p, q_tail = float((1 - total_p).lower()), max(float((1 - total_q).upper()), _LEAST_TAIL)
+            if p > delta:
+                gain = math.log((p - float(delta)) / q_tail)
+                if best is None or gain > best[0]:
+                    best = (gain, score, rounded_outward(1 - total_p).low, rounded_outward(1 - total_q).high)
+            total_p, total_q = total_p + a, total_q + b
+    if best is None or best[2] <= delta or best[3] <= 0 or best[2] - delta <= best[3]:
+        return None
+    _, score, p_, q_ = best
+    return LowerEvent(
+        epsilon=enclose(lambda: (ball(p_ - delta) / ball(q_)).log()).low,
+        delta=Fraction(delta),
+        least=scale.least,
+        width=scale.width,
+        score=score,
+        p=p_,
+        q=q_,
+    )
+
+
+def _power(masses: list[arb], steps: int, length: int) -> list[arb]:
+    """The first coefficients of (sum_j masses[j] z^j)^steps: the law of the sum of scores."""
+    from flint import arb_poly
+
+    base, result = arb_poly(masses).truncate(length), arb_poly([1])
+    while steps:
+        if steps & 1:
+            result = (result * base).truncate(length)
+        steps >>= 1
+        if steps:
+            base = (base * base).truncate(length)
+    return list(result.coeffs())

@@ -1,0 +1,56 @@
+"""Claims about one number that is known by enclosures: at most a bound, or above it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from privctl.domain.verdict import Outcome
+from verify.prove.enclosures.enclosure import Interval
+from verify.prove.prover import Prover
+from verify.prove.terms import between, real
+from verify.prove.theorem import SolverFinding, Theorem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumericComparison:
+    """Whether ``term``, over symbols that lie in ``boxes``, is at most ``bound``; ``statement`` says it in words."""
+
+    name: str
+    statement: str
+    boxes: Mapping[str, Interval]
+    term: str
+    bound: Fraction
+
+    def at_most(self) -> Theorem:
+        """That it is."""
+        return self._theorem("at-most", f"(<= {self.term} {real(self.bound)})", self.statement)
+
+    def above(self) -> Theorem:
+        """That it is not, wherever in their boxes the symbols lie."""
+        return self._theorem("above", f"(> {self.term} {real(self.bound)})", f"The contrary of: {self.statement}")
+
+    def _theorem(self, suffix: str, claim: str, statement: str) -> Theorem:
+        return Theorem(
+            name=f"{self.name}-{suffix}",
+            statement=statement,
+            assumptions=tuple(between(name, box) for name, box in self.boxes.items()),
+            claim=claim,
+        )
+
+
+def decide(prover: Prover, comparison: NumericComparison) -> tuple[Outcome, str]:
+    """PROVED or REFUTED, each by a proof: that a model exists in a box says nothing of the number in it.
+
+    With it goes what was shown, or why nothing was.
+    """
+    proof = prover.prove(comparison.at_most())
+    if proof.finding is SolverFinding.PROVED:
+        return Outcome.PROVED, proof.reason
+    contrary = prover.prove(comparison.above())
+    if contrary.finding is SolverFinding.PROVED:
+        return Outcome.REFUTED, f"the contrary is proved: {contrary.reason}"
+    if contrary.finding is SolverFinding.REFUTED:
+        return Outcome.INCONCLUSIVE, "the numbers lie too close to the bound for their enclosures to tell"
+    return Outcome.INCONCLUSIVE, contrary.reason

@@ -1,0 +1,155 @@
+"""DP-Weights: how far finished weights can move, and the steps of its published proof."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from verify.prove.terms import real
+from verify.prove.theorem import Theorem
+
+_TRAINING = ("(>= E 1.0)", "(>= N 1.0)", "(>= B 1.0)", "(<= B N)", "(> C 0.0)", "(> eta 0.0)")
+
+
+def convex_visit(own: int = 2) -> Theorem:
+    """One step that visits the replaced example, under convex losses: the distance grows by at most 2 eta C / B.
+
+    The other examples' updates do not expand distances where the losses' smoothness is at most 2 / eta (Hardt, Recht
+    and Singer 2016, lemma 3.7, cited). ``own`` is
+    what the two contents' gradients may differ by, in units of C; less than 2 makes the claim false.
+    """
+    return Theorem(
+        name="weights-convex-visit" if own == 2 else f"weights-convex-visit-{own}",
+        statement=f"A visit of the replaced example adds at most {own} eta C / B to the distance of the weights.",
+        assumptions=(
+            "(>= d 0.0)",
+            "(> eta 0.0)",
+            "(> C 0.0)",
+            "(>= B 1.0)",
+            "(<= others d)",
+            "(<= single (+ d (* 2.0 (* eta C))))",
+            "(= (* B next) (+ (* (- B 1.0) others) single))",
+        ),
+        claim=f"(<= (* B next) (+ (* B d) (* {own}.0 (* eta C))))",
+    )
+
+
+def convex_trajectory(per_visit: int = 2) -> Theorem:
+    """After k visits at most 2 k eta C / B apart: then after k + 1 visits at most 2 (k+1) eta C / B."""
+    return Theorem(
+        name="weights-convex-trajectory" if per_visit == 2 else f"weights-convex-trajectory-{per_visit}",
+        statement=f"From k visits to k + 1, the bound {per_visit} k eta C / B carries over.",
+        assumptions=(
+            "(>= k 0.0)",
+            "(> step 0.0)",
+            f"(<= d (* {per_visit}.0 (* k step)))",
+            "(<= next (+ d (* 2.0 step)))",
+        ),
+        claim=f"(<= next (* {per_visit}.0 (* (+ k 1.0) step)))",
+    )
+
+
+def published_shift_bounds_motion() -> Theorem:
+    """That DW = E eta C / (N B) bounds E visits of an example whose gradient has norm C. False."""
+    return Theorem(
+        name="weights-published-shift",
+        statement="E visits of an example with a gradient of norm C move the weights by at most E eta C / (N B).",
+        assumptions=(*_TRAINING, "(>= N 2.0)", "(= (* motion B) (* E (* eta C)))"),
+        claim="(<= (* motion (* N B)) (* E (* eta C)))",
+    )
+
+
+def motion_without_n() -> Theorem:
+    """That E eta C / B bounds it: what is left when the 1 / N that nothing gives is dropped."""
+    return Theorem(
+        name="weights-shift-without-n",
+        statement="E visits of an example with a gradient of norm C move the weights by at most E eta C / B.",
+        assumptions=(*_TRAINING, "(= (* motion B) (* E (* eta C)))"),
+        claim="(<= (* motion B) (* E (* eta C)))",
+    )
+
+
+def coordinates_bound_norm(dimension: int) -> Theorem:
+    """That coordinates of size at most D make a vector of length at most D. True in one dimension only."""
+    names = [f"w{i}" for i in range(dimension)]
+    squares = [f"(* {name} {name})" for name in names]
+    return Theorem(
+        name=f"weights-coordinates-{dimension}",
+        statement=f"A vector of {dimension} coordinates, none larger than D, has Euclidean length at most D.",
+        assumptions=("(> D 0.0)", *(f"(and (<= (- D) {name}) (<= {name} D))" for name in names)),
+        claim=f"(<= (+ 0.0 {' '.join(squares)}) (* D D))",
+    )
+
+
+_NOISE = ("(> s 0.0)", "(= y (+ W x))")
+_TRUE_LOSS = "(- (* (- y V) (- y V)) (* (- y W) (- y W)))"
+
+
+def printed_exponent() -> Theorem:
+    """Step 5 puts W + x into the numerator's density and W' + x into the other's: the ratio is then 1. False.
+
+    V stands for W'. 2 s^2 times the loss at y = W + x is (y - V)^2 - (y - W)^2.
+    """
+    return Theorem(
+        name="weights-step-5-printed",
+        statement="2 s^2 times the privacy loss at the output W + x is (x)^2 - (x)^2, as step 5 has it.",
+        assumptions=_NOISE,
+        claim=f"(= {_TRUE_LOSS} (- (* x x) (* x x)))",
+    )
+
+
+def corrected_exponent() -> Theorem:
+    """The loss at y = W + x is (2 x (W - W') + (W - W')^2) / (2 s^2), which no number bounds."""
+    return Theorem(
+        name="weights-step-5-corrected",
+        statement="2 s^2 times the privacy loss at the output W + x is 2 x (W - W') + (W - W')^2.",
+        assumptions=_NOISE,
+        claim=f"(= {_TRUE_LOSS} (+ (* 2.0 (* x (- W V))) (* (- W V) (- W V))))",
+    )
+
+
+def printed_bound() -> Theorem:
+    """That the loss never exceeds (W - W')^2 / (2 s^2). False, and so for every other bound."""
+    return Theorem(
+        name="weights-step-5-bound",
+        statement="The privacy loss at the output W + x is at most (W - W')^2 / (2 s^2).",
+        assumptions=_NOISE,
+        claim=f"(<= {_TRUE_LOSS} (* (- W V) (- W V)))",
+    )
+
+
+def taylor_exp(argument: str, terms: int = 10) -> str:
+    """The first ``terms`` terms of the exponential's series at a term, as the published script has them."""
+    total, factor = "1.0", real(1)
+    power = ""
+    for n in range(1, terms):
+        power = argument if n == 1 else f"(* {power} {argument})"
+        factor = real(Fraction(1, _factorial(n)))
+        total = f"(+ {total} (* {factor} {power}))"
+    return total
+
+
+def published_implication(label: str, epsilon: Fraction, delta: Fraction, shift: Fraction, stddev: Fraction) -> Theorem:
+    """The implication that the published script adds to its solver, before asking whether it can hold.
+
+    If |W - W'| <= ``shift``, the densities obey f(y - W) <= e^epsilon f(y - W') + delta at one free y, with ten terms
+    of the series in place of both exponentials. As a theorem it is false; that its script prints "sat" says only that
+    it is not false everywhere. V stands for W'; u and v are the exponents.
+    """
+    return Theorem(
+        name=f"weights-published-script-{label}",
+        statement="|W - W'| <= DW implies f(y - W) <= e^epsilon f(y - W') + delta for all y, by series of ten terms.",
+        assumptions=(),
+        claim=(
+            f"(=> (and {_apart(shift)} (= (* {real(-2 * stddev**2)} u) (* (- y W) (- y W))) "
+            f"(= (* {real(-2 * stddev**2)} v) (* (- y V) (- y V)))) "
+            f"(<= {taylor_exp('u')} (+ (* {taylor_exp(real(epsilon))} {taylor_exp('v')}) {real(delta)})))"
+        ),
+    )
+
+
+def _apart(shift: Fraction) -> str:
+    return f"(and (<= (- W V) {real(shift)}) (<= (- V W) {real(shift)}))"
+
+
+def _factorial(n: int) -> int:
+    return 1 if n < 2 else n * _factorial(n - 1)

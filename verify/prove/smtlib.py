@@ -1,0 +1,88 @@
+"""Theorems as SMT-LIB 2 files: two each, with the answers that any solver should give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from privctl.domain.errors import UsageFault
+from privctl.storage.atomic import write_bytes
+from verify.prove.terms import symbols
+from verify.prove.theorem import Proof, SolverFinding, Theorem
+
+_STATUS = {
+    SolverFinding.PROVED: ("sat", "unsat"),
+    SolverFinding.REFUTED: ("sat", "sat"),
+    SolverFinding.VACUOUS: ("unsat", "unsat"),
+    SolverFinding.UNDECIDED: ("unknown", "unknown"),
+}
+
+
+def assumptions_text(theorem: Theorem) -> str:
+    """Declarations and assumptions, which must be satisfiable for a proof to mean anything."""
+    names = sorted(set().union(*(symbols(text) for text in theorem.assumptions), set()))
+    return _asserted(names, theorem.assumptions)
+
+
+def negation_text(theorem: Theorem) -> str:
+    """Declarations, assumptions and the claim's negation, which must be unsatisfiable."""
+    return _asserted(theorem.symbols, (*theorem.assumptions, f"(not {theorem.claim})"))
+
+
+def export(proofs: Iterable[Proof], folder: Path) -> list[Path]:
+    """Write NAME.assumptions.smt2 and NAME.negation.smt2 for each proof into ``folder``, made where it is absent.
+
+    Raises UsageFault where ``folder`` is something else.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageFault(f"{folder} is not a folder; name one to export the proofs to")
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for proof in {proof.theorem.name: proof for proof in proofs}.values():
+        theorem = proof.theorem
+        first, second = _STATUS[proof.finding]
+        parts = (
+            ("assumptions", assumptions_text(theorem), first, "the assumptions alone; unsat would make the proof void"),
+            ("negation", negation_text(theorem), second, "the assumptions and not the claim; unsat proves the claim"),
+        )
+        for part, text, status, meaning in parts:
+            path = folder / f"{theorem.name}.{part}.smt2"
+            write_bytes(path, _file(theorem, text, status, meaning).encode(), replace=True, public=True)
+            written.append(path)
+    return written
+
+
+def _file(theorem: Theorem, text: str, status: str, meaning: str) -> str:
+    words = " ".join(theorem.statement.split())
+    return (
+        f"; {words}\n; Here: {meaning}. Expected: {status}\n"
+        f"(set-info :smt-lib-version 2.6)\n(set-info :status {status})\n(set-logic {_logic(text)})\n{text}(check-sat)\n"
+    )
+
+
+def _asserted(names: Iterable[str], formulas: Iterable[str]) -> str:
+    lines = [f"(declare-const {name} Real)" for name in names]
+    return "".join(f"{line}\n" for line in [*lines, *(f"(assert {formula})" for formula in formulas)])
+
+
+def _logic(text: str) -> str:
+    """Linear arithmetic where no product or quotient has two symbols in it."""
+    from verify.prove.terms import Term, parse
+
+    def linear(term: Term) -> bool:
+        if isinstance(term, str):
+            return True
+        head, *rest = term
+        constant = [not symbols(_text(part)) for part in rest]
+        if head == "*" and constant.count(False) > 1:
+            return False
+        if head == "/" and not all(constant[1:]):
+            return False
+        return all(linear(part) for part in rest)
+
+    formulas = [line[len("(assert ") : -1] for line in text.splitlines() if line.startswith("(assert ")]
+    return "QF_LRA" if all(linear(parse(formula)) for formula in formulas) else "QF_NRA"
+
+
+def _text(term: object) -> str:
+    return term if isinstance(term, str) else f"({' '.join(_text(part) for part in term)})"  # type: ignore[attr-defined]

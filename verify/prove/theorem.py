@@ -1,0 +1,83 @@
+"""Theorems and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fractions import Fraction
+
+from privctl.domain.verdict import Outcome
+from verify.prove.terms import symbols
+
+
+class SolverFinding(StrEnum):
+    """What the solver showed.
+
+    ``PROVED``: the assumptions can hold, and never without the claim. ``REFUTED``: a model satisfies the assumptions
+    and not the claim. ``VACUOUS``: the assumptions contradict each other, so that anything follows.
+    ``UNDECIDED``: no answer, or none in time.
+    """
+
+    PROVED = "proved"
+    REFUTED = "refuted"
+    VACUOUS = "vacuous"
+    UNDECIDED = "undecided"
+
+
+_OUTCOMES = {
+    SolverFinding.PROVED: Outcome.PROVED,
+    SolverFinding.REFUTED: Outcome.REFUTED,
+    SolverFinding.VACUOUS: Outcome.INCONCLUSIVE,
+    SolverFinding.UNDECIDED: Outcome.INCONCLUSIVE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Theorem:
+    """``claim`` follows from ``assumptions``: SMT-LIB formulas over real symbols, and in ``statement`` plain words.
+
+    Raises ValueError where a name could not be a file's, or the claim speaks of nothing.
+    """
+
+    name: str
+    statement: str
+    assumptions: tuple[str, ...]
+    claim: str
+
+    def __post_init__(self) -> None:
+        if not self.name.replace("-", "").replace(".", "").isalnum():
+            raise ValueError(f"name is {self.name!r}; it must be letters, digits, dots and dashes")
+        if not self.symbols:
+            raise ValueError(f"claim is {self.claim!r}; it names no symbol, so a solver has nothing to find")
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The free symbols, sorted."""
+        return tuple(sorted(set().union(*(symbols(text) for text in (*self.assumptions, self.claim)))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """A theorem with its finding.
+
+    ``model`` are the numbers of a counterexample; ``checked`` says that they were put into the formulas again, outside
+    the solver, and do what they should. An irrational number is cut to digits and cannot be checked so.
+    """
+
+    theorem: Theorem
+    finding: SolverFinding
+    reason: str
+    seconds: float
+    model: Mapping[str, Fraction] = field(default_factory=dict)
+    checked: bool = False
+
+    @property
+    def outcome(self) -> Outcome:
+        """The verdict on the theorem; a vacuous one decides nothing."""
+        return _OUTCOMES[self.finding]
+
+    @property
+    def witness(self) -> str:
+        """The counterexample as text; empty where there is none."""
+        return ", ".join(f"{name} = {value}" for name, value in self.model.items())
