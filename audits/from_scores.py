@@ -23,8 +23,8 @@ from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.codec import parse_json, shown
 from privctl.reports.files import file_artifact, now, versions
+from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import SafetensorsFile, read_text
 
 if TYPE_CHECKING:

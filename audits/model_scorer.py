@@ -11,13 +11,13 @@ import numpy as np
 from blake3 import blake3
 
 from audits.scores.cache import ScoreCache, folder_name
-from audits.scores.forward import Progress
 from audits.scores.scorer import RowScores, make_book, plan
 from audits.scores.subject import AuditedModel, load_subject
 from audits.scores.table import FIELDS
 from privctl.data.pixels import FILE_NAME
 from privctl.data.records import Record
 from privctl.domain.errors import InputFault
+from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
 from privctl.parallel import Workers

@@ -14,12 +14,12 @@ from audits.findings import AuditPart
 from audits.lineage import Lineage, lineage_of
 from audits.membership.audit import MembershipAudit, MembershipRequest, Reference
 from audits.model_scorer import ModelScorer, OpenedModel
-from audits.scores.forward import Progress
 from audits.scores.kept import write_kept
 from audits.scores.rows import CAUSAL_LM
 from audits.scores.subject import AuditedModel
 from audits.secrets.audit import BaseModel, SecretRequest, SecretsAudit
 from privctl.domain.errors import UsageFault
+from privctl.domain.progress import Progress
 from privctl.domain.report import PrivacyReport
 from privctl.parallel import Workers
 from privctl.reports.files import POINTER, file_artifact, now, versions

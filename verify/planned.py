@@ -16,8 +16,8 @@ from privctl.domain.errors import InputFault
 from privctl.domain.events import Ledger, SampledGaussian, SecretMixture
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.reports.codec import parse_json
 from privctl.storage.digest import NamedFiles
+from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 from verify.recompute import secret
 from verify.recompute.ledger import NoBound

@@ -13,10 +13,12 @@ from privctl.domain.errors import ExitCode, InputFault, PrivctlError
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Guarantee, Notion, Status
 from privctl.domain.mechanism import WeightNoise
+from privctl.domain.progress import Advance, silent
 from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.codec import decode, parse_json
-from privctl.storage.digest import Advance, NamedFiles, TensorHasher, hash_tensors, silent
+from privctl.reports.codec import decode
+from privctl.storage.digest import NamedFiles, TensorHasher, hash_tensors
+from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile, read_named_text
 from verify.answers import Answer
 from verify.guarantees import Verifier, beside, titles, verifier_of

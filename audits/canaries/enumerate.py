@@ -18,8 +18,9 @@ from transformers import DynamicCache
 
 from audits.canaries.formats import CanaryFormat
 from audits.canaries.rows import Class, SecretRow, secret_rows
-from audits.scores.forward import Advance, Batching, score_rows, silent
+from audits.scores.forward import Batching, score_rows
 from audits.scores.table import FIELDS
+from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel, hushed
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from blake3 import blake3
 from audits.canaries.formats import CanaryFormat
 from privctl.domain.checks import fraction
 from privctl.domain.errors import InputFault
-from privctl.reports.codec import decode_value, encode_value, parse_json, shown
+from privctl.reports.codec import decode_value, encode_value
 from privctl.storage.digest import tag
+from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import read_text
 
 VERSION = 1

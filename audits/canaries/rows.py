@@ -100,8 +100,8 @@ def canary_rows(model: LanguageModel, manifest: Manifest) -> tuple[list[SecretRo
 
 
 def draw_references(
-    model: LanguageModel, manifest: Manifest, groups: Sequence[CanaryGroup], rows: Sequence[SecretRow | None], each: int,
-    seed: int,
+    model: LanguageModel, manifest: Manifest, groups: Sequence[CanaryGroup], rows: Sequence[SecretRow | None],
+    each: int, seed: int,
 ) -> dict[tuple[int, Class], tuple[SecretRow, ...]]:  # fmt: skip
     """About ``each`` fresh secrets for every one of ``groups``, none of them a canary's, none twice.
 

@@ -26,10 +26,11 @@ from audits.extraction.windows import (
     sides,
 )
 from audits.findings import Findings
-from audits.scores.forward import Advance, Progress, measure_rows, unseen
+from audits.scores.forward import measure_rows
 from audits.scores.scorer import RowScores
 from audits.scores.table import FIELDS
 from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.progress import Advance, Progress, unseen
 from privctl.domain.report import Omission
 from privctl.models.language import LanguageModel
 

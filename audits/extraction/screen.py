@@ -15,16 +15,8 @@ import torch
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from audits.extraction.greedy import margin_scores, near
-from audits.scores.forward import (
-    Advance,
-    Batching,
-    batches,
-    enough_memory,
-    halves,
-    in_blocks,
-    measure_rows,
-    silent,
-)
+from audits.scores.forward import Batching, batches, enough_memory, halves, in_blocks, measure_rows
+from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel, hushed
 
 if TYPE_CHECKING:

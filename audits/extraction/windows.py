@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from audits.extraction.copies import CopyCounter
-from audits.scores.forward import Advance, silent
 from audits.scores.rows import begins_with_bos, encode
 from audits.scores.scorer import key
 from privctl.data.records import Record, read_records
 from privctl.domain.errors import UsageFault
+from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel
 
 if TYPE_CHECKING:

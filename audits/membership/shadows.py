@@ -18,9 +18,9 @@ from blake3 import blake3
 from audits.membership.attack import Shadows
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.report import TensorDigest
-from privctl.reports.codec import parse_json
 from privctl.reports.files import POINTER
 from privctl.storage.arrays import OWNER_ONLY, write_arrays
+from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.scores.forward import Advance, score_rows, silent
+from audits.scores.forward import score_rows
 from audits.scores.rows import CAUSAL_LM, Rows, begins_with_bos, encode, length_limit
 from privctl.data.records import Record
+from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel
 
 if TYPE_CHECKING:

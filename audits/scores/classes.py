@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from audits.scores.forward import Advance, Batching, batches, enough_memory, silent, token_scores
+from audits.scores.forward import Batching, batches, enough_memory, token_scores
 from audits.scores.rows import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION, Rows, frame_of, framed_limit, padded
 from audits.scores.table import FIELDS
 from privctl.data.pixels import image_facts
 from privctl.data.records import Record
 from privctl.domain.errors import InputFault
+from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel, hushed, pad_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +18,12 @@ import torch
 
 from audits.scores.table import FIELDS
 from privctl.domain.errors import InputFault, IoFault
+from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel, hushed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Called with the number of tokens just scored.
-Advance = Callable[[float], None]
-#: (label, total, unit) -> a block that yields the function which advances it.
-Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
 #: (logits [n, vocabulary], targets [n]) -> values [fields, n] in float32; the logits may be overwritten.
 Measure = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -56,16 +53,6 @@ class Batching:
     def positions(self, vocabulary: int) -> int:
         """Positions that are projected at once."""
         return max(32, self.logits // vocabulary)
-
-
-def silent(_: float) -> None:
-    """The ``Advance`` of a caller that shows no progress."""
-
-
-@contextmanager
-def unseen(_label: str, _total: float, _unit: str) -> Iterator[Advance]:
-    """The ``Progress`` of a caller that shows none."""
-    yield silent
 
 
 def score_rows(

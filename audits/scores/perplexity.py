@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from audits.scores.forward import Advance, Batching, score_rows, silent
+from audits.scores.forward import Batching, score_rows
 from audits.scores.rows import encode, length_limit
 from audits.scores.table import FIELDS
 from privctl.domain.errors import InputFault
+from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel
 
 

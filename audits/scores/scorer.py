@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from audits.scores.cache import KEY_BYTES, CachedScores, ScoreCache, joined, scored
-from audits.scores.forward import Advance, silent
 from audits.scores.table import FIELDS
 from privctl.domain.errors import InputFault
+from privctl.domain.progress import Advance, silent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

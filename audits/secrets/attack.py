@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from audits.canaries.completions import Completion
-from audits.scores.forward import Advance, silent
 from audits.scores.scorer import RowScores
 from audits.secrets.candidates import Problem
 from audits.secrets.rows import Reader, SecretSpan
+from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel
 
 if TYPE_CHECKING:

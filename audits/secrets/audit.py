@@ -14,7 +14,6 @@ from audits.canaries.check import conditions, violated
 from audits.canaries.manifest import Manifest, read_manifest
 from audits.extraction.summary import QueryBudget
 from audits.findings import Findings
-from audits.scores.forward import Progress, unseen
 from audits.scores.scorer import RowScores
 from audits.scores.subject import AuditedModel
 from audits.secrets import evidence as evidences
@@ -25,6 +24,7 @@ from audits.secrets.rows import Reader, reader_of
 from audits.secrets.targets import choose
 from audits.secrets.trace import trace_tests
 from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.progress import Progress, unseen
 from privctl.domain.report import Omission
 from privctl.secrets.protection import Protection, read_protection
 from privctl.storage.digest import file_digest

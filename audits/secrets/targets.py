@@ -23,9 +23,9 @@ from audits.secrets.fresh import WordFrequencies, words_of
 from privctl.data.records import read_records
 from privctl.data.texts import read_texts
 from privctl.domain.errors import InputFault
-from privctl.reports.codec import shown
 from privctl.secrets.protection import Protection
 from privctl.secrets.table import Secret, read_secrets
+from privctl.storage.json_text import shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

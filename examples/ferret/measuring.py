@@ -19,9 +19,9 @@ from privctl.accounting.sign_bits import worst_case_delta
 from privctl.cli import run
 from privctl.domain.events import Batches, SignBits
 from privctl.domain.guarantee import Guarantee, Notion, RiskMeasure
+from privctl.domain.progress import Advance
 from privctl.domain.report import PrivacyReport
 from privctl.reports.files import read_report
-from privctl.show.progress import Advance
 
 #: Methods of an audit that never see the model.
 _BASELINES = {"blind baseline", "length baseline"}

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from privctl.domain.errors import InputFault
-from privctl.reports.codec import parse_json
 from privctl.storage.atomic import write_bytes
+from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 
 FILE_NAME = "preprocessor_config.json"

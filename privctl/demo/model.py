@@ -14,12 +14,13 @@ from transformers import GPT2Config, PreTrainedTokenizerFast
 
 from privctl.demo.records import WORDS, draw_notes, jsonl
 from privctl.domain.mechanism import Optimizer
+from privctl.domain.progress import Progress
 from privctl.domain.report import PrivacyReport
 from privctl.parallel import Workers
 from privctl.storage.atomic import write_bytes
 from privctl.train.prepare import prepare as job_for
 from privctl.train.request import DataRequest, ModelRequest, RetrainRequest
-from privctl.train.run import Progress, run_training
+from privctl.train.run import run_training
 from privctl.train.settings import TrainingMethod
 
 #: Notes drawn; a fair coin makes about half of them members.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from privctl.demo.model import NOTES, Prepared, one_thread, prepare
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Adjacency, Guarantee
 from privctl.domain.mechanism import Calibration, Regime
+from privctl.domain.progress import Progress
 from privctl.domain.report import PrivacyReport
 from privctl.models.language import load_model
 from privctl.noise.dp_weights import Premises, PrivacyTarget, default_delta
@@ -22,16 +22,12 @@ from privctl.noise.facts import TRAINING_ROUNDING, from_report, training_facts
 from privctl.noise.privatize import Candidate, NoiseRelease, noise_premises, perplexity_of, plan, privatize
 from privctl.noise.selection import select
 from privctl.reports.files import report_of, write_report
-from privctl.show.progress import Advance
 from privctl.storage.reader import open_checkpoint
 
 #: Claimed epsilons: the published noise barely depends on them.
 EPSILONS = (100.0, 10.0, 1.0, 0.3)
 #: An epsilon that follows instead, by noise calibrated to the sensitivity that needs no assumption on the loss.
 ANY_LOSS_EPSILON = 8.0
-
-#: (label, total, unit) -> a block that yields the function which advances it.
-Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from privctl.domain.errors import PrivctlError
-from privctl.storage.digest import Advance, file_digest, silent
+from privctl.domain.progress import Advance, silent
+from privctl.storage.digest import file_digest
 from privctl.storage.folder import files_of
 from privctl.storage.reader import open_checkpoint
 

@@ -15,7 +15,7 @@ from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.mechanism import ClippedTraining, Optimizer, WeightNoise
 from privctl.domain.report import PrivacyReport
-from privctl.reports.codec import parse_json
+from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 
 _FIELDS = {f.name: f for f in dataclasses.fields(ClippedTraining)}

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from privctl.reports.codec import parse_json
 from privctl.storage.header import INTEGER_DTYPES, TensorInfo
+from privctl.storage.json_text import parse_json
 from privctl.storage.reader import Checkpoint, SafetensorsFile, read_text
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.mechanism import Calibration, ClippedTraining, WeightNoise
+from privctl.domain.progress import Advance, silent
 from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.noise.dp_weights import Premises, PrivacyTarget, guarantees, noise_stddev
 from privctl.noise.placement import COMPANIONS, CandidateOutput, left_behind, output_path, report_path
@@ -23,7 +24,6 @@ from privctl.reports.codec import encode
 from privctl.reports.files import POINTER, FoundReport, file_artifact, now, relative, versions
 from privctl.storage.atomic import PendingFile, PendingFolder, require_absent
 from privctl.storage.commit import commit_together
-from privctl.storage.digest import Advance, silent
 from privctl.storage.folder import companions_of
 from privctl.storage.header import serialize_header
 from privctl.storage.reader import Checkpoint, SafetensorsFile

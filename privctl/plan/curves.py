@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,13 +13,69 @@ from privctl.accounting.ledger import COARSE, epsilon_bound
 from privctl.accounting.methods import METHODS
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.plan.accountants import BudgetPlan
-from privctl.show.plots.curves import AccountCurves, RateCurve, StepCurve
 
+#: What cannot be told from infinity on an axis.
+ENDLESS = 1e300
 _POINTS = 16
 #: Methods drawn beside the tight one, where the batches are Poisson.
 _BESIDE = ("advanced", "rdp", "gdp-clt")
 #: Where the picture itself says what is no bound.
 _LABELS = {"gdp-clt": "GDP central limit"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCurve:
+    """Epsilon after each number of steps; inf where none is finite.
+
+    ``sound``: certainly an upper bound. ``claimed``: what somebody else says, unchecked. Raises ValueError for lists of
+    different lengths, steps that do not rise, epsilons that are negative or not numbers.
+    """
+
+    label: str
+    sound: bool
+    steps: tuple[float, ...]
+    epsilons: tuple[float, ...]
+    claimed: bool = False
+
+    def __post_init__(self) -> None:
+        _paired(self.label, "steps", self.steps, "epsilons", self.epsilons)
+        if not all(0 <= step < ENDLESS for step in self.steps):
+            raise ValueError(f"{self.label}: steps must be finite and 0 or more")
+        if not all(epsilon >= 0 for epsilon in self.epsilons):
+            raise ValueError(f"{self.label}: epsilons must be 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateCurve:
+    """A trade-off: the share of members missed at each share of false alarms, both 0 to 1, straight in between.
+
+    Raises ValueError for lists of different lengths, false alarms that do not rise and rates outside [0, 1].
+    """
+
+    label: str
+    false_positive_rates: tuple[float, ...]
+    false_negative_rates: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        rates = (self.false_positive_rates, self.false_negative_rates)
+        _paired(self.label, "false_positive_rates", rates[0], "false_negative_rates", rates[1])
+        if not all(0 <= rate <= 1 for side in rates for rate in side):
+            raise ValueError(f"{self.label}: rates must lie between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountCurves:
+    """Everything on the page. ``target``: the epsilon aimed at, or None; raises ValueError where it is not above 0."""
+
+    title: str
+    subtitle: str
+    epsilon_over_steps: tuple[StepCurve, ...]
+    target: float | None
+    trade_off: tuple[RateCurve, ...]
+
+    def __post_init__(self) -> None:
+        if self.target is not None and not 0 < self.target < ENDLESS:
+            raise ValueError(f"target is {self.target}; it must be finite and above 0")
 
 
 def curves_of(plan: BudgetPlan) -> AccountCurves:
@@ -93,3 +151,10 @@ def _trade_offs(ledger: Ledger, epsilon: float | None, delta: float) -> tuple[Ra
         )
         for label, curve in curves.items()
     )
+
+
+def _paired(label: str, x_name: str, x: Sequence[float], y_name: str, y: Sequence[float]) -> None:
+    if len(x) != len(y):
+        raise ValueError(f"{label}: {len(x)} {x_name} and {len(y)} {y_name}; each needs its other")
+    if any(b < a for a, b in pairwise(x)):
+        raise ValueError(f"{label}: {x_name} must rise")

@@ -8,9 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 import types
-from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
@@ -28,6 +26,7 @@ from privctl.domain.events import (
 )
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import SCHEMA_VERSION, PrivacyReport
+from privctl.storage.json_text import parse_json, shown
 
 TAGS: dict[str, type] = {
     "clipped-training": ClippedTraining,
@@ -43,10 +42,6 @@ Value = TypeVar("Value")
 
 _TAG_OF = {cls: tag for tag, cls in TAGS.items()}
 _DEPTH_LIMIT = 64
-#: How much of a value an error shows.
-_SHOWN = 100
-#: A string escape that is no character on its own.
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def encode(report: PrivacyReport) -> str:
@@ -96,44 +91,6 @@ def decode_events(text: str, source: str) -> tuple[Event, ...]:
     """The list of events held in ``text``; ``source`` names the file in errors. Raises InputFault for anything else."""
     found: tuple[Event, ...] = _from_json(tuple[Event, ...], parse_json(text, source), source, "ledger")
     return found
-
-
-def parse_json(text: str, source: str) -> Any:
-    """Strict JSON: duplicate keys, NaN, infinities and absurd nesting are refused with an InputFault."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            twice = Counter(k for k, _ in pairs).most_common(1)[0][0]
-            raise InputFault(f"{source} names {shown(twice)} twice in one JSON object; keep one")
-        return found
-
-    def refuse(token: str) -> Any:
-        raise InputFault(f"{source} holds {shown(token)}, which is not a finite number")
-
-    def finite(token: str) -> float:
-        number = float(token)
-        return number if math.isfinite(number) else refuse(token)
-
-    try:
-        data = json.loads(text, object_pairs_hook=unique, parse_constant=refuse, parse_float=finite)
-        if _SURROGATE.search(text):
-            json.dumps(data, ensure_ascii=False).encode()
-        return data
-    except json.JSONDecodeError as error:
-        raise InputFault(f"{source} is not valid JSON: {error.msg} at line {error.lineno}") from None
-    except UnicodeEncodeError:
-        raise InputFault(f"{source} holds half a surrogate pair, which is no character") from None
-    except ValueError:
-        raise InputFault(f"{source} holds a whole number too long to read") from None
-    except RecursionError:
-        raise InputFault(f"{source} is nested too deeply to be a report") from None
-
-
-def shown(data: Any) -> str:
-    """``data`` as a sentence can hold it."""
-    text = repr(data)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
 def schema() -> dict[str, Any]:

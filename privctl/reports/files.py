@@ -12,11 +12,12 @@ from pathlib import Path
 
 from privctl import __version__
 from privctl.domain.errors import PrivctlError, UsageFault
+from privctl.domain.progress import Advance, silent
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.reports.codec import decode, encode
 from privctl.storage.atomic import PendingFile, PendingFolder, write_bytes
 from privctl.storage.commit import commit_together
-from privctl.storage.digest import Advance, file_digest, silent
+from privctl.storage.digest import file_digest
 from privctl.storage.reader import Checkpoint, read_named_text
 
 #: Key of a safetensors header's metadata: path of the report, relative to the file that holds it.

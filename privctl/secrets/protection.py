@@ -16,9 +16,10 @@ import numpy as np
 
 from privctl.domain.checks import at_least, positive
 from privctl.domain.errors import InputFault
-from privctl.reports.codec import decode_value, encode_value, parse_json
+from privctl.reports.codec import decode_value, encode_value
 from privctl.reports.files import POINTER
 from privctl.storage.arrays import read_arrays, write_arrays
+from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 
 if TYPE_CHECKING:

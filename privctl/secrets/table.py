@@ -19,7 +19,7 @@ import numpy as np
 
 from privctl.data.records import json_objects, kind_of
 from privctl.domain.errors import InputFault
-from privctl.reports.codec import shown
+from privctl.storage.json_text import shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privctl.domain.events import Batches
+from privctl.domain.progress import Advance
 from privctl.parallel import Workers
 from privctl.shadow.pool import ShadowPool
 from privctl.train.adapters import adapted, merged
@@ -13,8 +14,6 @@ from privctl.train.loop import Trainer
 from privctl.train.sampling import Passes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
     import torch
     from numpy.typing import NDArray
@@ -50,7 +49,7 @@ def train_one(
     network: nn.Module,
     included: NDArray[np.bool_],
     device: torch.device,
-    advance: Callable[[int], None],
+    advance: Advance,
 ) -> nn.Module:
     """The ``network`` trained on its half. Raises InputFault where the training diverges."""
     model = pool.request.training.model

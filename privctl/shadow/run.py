@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ from audits.scores.scorer import make_book, plan
 from audits.scores.subject import AuditedModel, subject_of
 from audits.scores.table import FIELDS
 from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.progress import Advance, Progress
 from privctl.domain.report import Artifact, PrivacyReport, TensorDigest
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel, choose_device
 from privctl.models.loading import TrainingModel
@@ -38,7 +38,6 @@ from privctl.reports.files import file_artifact, now, versions, write_report
 from privctl.shadow.halves import train_one
 from privctl.shadow.pool import ShadowPool, ShadowRequest, read_pool
 from privctl.shadow.stacked import train_together
-from privctl.show.progress import Advance
 from privctl.storage.atomic import writing
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import open_checkpoint
@@ -49,8 +48,6 @@ from privctl.train.tensors import named_tensors
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: (label, total, unit) -> a block that yields the function which advances it.
-Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
 
 _PRIVATE = (
     "shadow models are trained on the pool without any protection: keep this folder as safe as the records themselves"
@@ -128,7 +125,7 @@ def _at_once(pool: ShadowPool, network: nn.Module, device: torch.device, left: i
 
 
 def _trained(
-    pool: ShadowPool, group: Sequence[int], device: torch.device, advance: Callable[[float], None]
+    pool: ShadowPool, group: Sequence[int], device: torch.device, advance: Advance
 ) -> Iterator[tuple[int, TrainingModel, nn.Module]]:
     """The models of ``group`` as they come, together where that can be done."""
     records = len(pool.records)

@@ -20,6 +20,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from privctl.domain.errors import InputFault
 from privctl.domain.mechanism import Optimizer
+from privctl.domain.progress import Advance
 from privctl.models.tasks.base import Task
 from privctl.shadow.halves import stream_of
 from privctl.shadow.pool import ShadowPool
@@ -39,7 +40,7 @@ def train_together(
     networks: Sequence[nn.Module],
     included: NDArray[np.bool_],
     device: torch.device,
-    advance: Callable[[int], None],
+    advance: Advance,
 ) -> str:
     """Train ``networks`` in place, model k on the records that ``included[k]`` [models, records] says.
 

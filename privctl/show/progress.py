@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
+from privctl.domain.progress import Advance
 from privctl.show.plain import seen
-
-#: Called with the amount of work just done; may be called from any thread.
-Advance = Callable[[float], None]
 
 _LINE_EVERY = 10.0
 

@@ -5,23 +5,17 @@ SHA-256 would cost more than reading, noising and writing a checkpoint together 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from blake3 import blake3
 
+from privctl.domain.progress import Advance, silent
 from privctl.domain.report import TensorDigest
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile, require_ordinary, unreadable
 
 _BLOCK = 1 << 20
-
-#: Called with the number of bytes just handled.
-Advance = Callable[[int], None]
-
-
-def silent(_: int) -> None:
-    """The ``Advance`` of a caller that shows no progress."""
 
 
 def tag(hasher: blake3) -> str:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from privctl.domain.errors import InputFault
-from privctl.reports.codec import parse_json, shown
+from privctl.storage.json_text import parse_json, shown
 
 #: Bits of one element, by the format's dtype names.
 DTYPE_BITS: dict[str, int] = {

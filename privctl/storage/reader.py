@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Self
 
 from privctl.domain.errors import InputFault, IoFault
-from privctl.reports.codec import parse_json
 from privctl.storage.header import Header, TensorInfo, header_length, parse_header
 from privctl.storage.journal import recover
+from privctl.storage.json_text import parse_json
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"

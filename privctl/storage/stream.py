@@ -16,9 +16,10 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from privctl.domain.progress import Advance, silent
 from privctl.domain.report import TensorDigest
 from privctl.storage.atomic import PendingFile
-from privctl.storage.digest import Advance, TensorHasher, silent, tag
+from privctl.storage.digest import TensorHasher, tag
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from privctl.domain.errors import InputFault, Interrupted
 from privctl.domain.mechanism import Optimizer
+from privctl.domain.progress import Advance
 from privctl.models.tasks.base import Task
 from privctl.parallel import Workers
 from privctl.train.clipping.engine import ClippedBatch, NotFinite, PerExample
@@ -29,9 +30,6 @@ from privctl.train.run_folder import RunFolder, SavedState
 from privctl.train.sampling import BatchSource
 from privctl.train.settings import TrainingSettings
 from privctl.train.tensors import load_tensors, named_tensors, require_finite
-
-#: Called after every step with the updates done.
-Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from privctl.domain.errors import InputFault
+from privctl.domain.progress import Progress
 from privctl.domain.report import PrivacyReport
 from privctl.models.language import choose_device
 from privctl.parallel import Workers, own_device
 from privctl.randomness import NoiseSource
-from privctl.show.progress import Advance
 from privctl.storage.atomic import require_absent, write_bytes
 from privctl.storage.digest import file_digest
 from privctl.train.adapters import adapted, merged
@@ -38,8 +38,6 @@ from privctl.train.secret_posteriors import CheckedSecrets, check_secrets
 from privctl.train.settings import TrainingMethod
 from privctl.train.withheld import require_room, write_private
 
-#: (label, total, unit) -> a block that yields the function which advances it.
-Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
 #: Hears of each epoch's numbers.
 EpochCallback = Callable[[Mapping[str, float]], None]
 #: A block that yields a function which says whether to stop after the step in progress.

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.reports.codec import parse_json
 from privctl.storage.atomic import PendingFolder, write_bytes
+from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 from privctl.train.begun_steps import ReleaseCounter
 from privctl.train.tensors import read_tensors, write_tensors

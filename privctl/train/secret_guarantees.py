@@ -22,8 +22,8 @@ from privctl.domain.guarantee import (
     RiskMeasure,
     status_of,
 )
-from privctl.reports.codec import shown
 from privctl.secrets.protection import Form, Protection, ProtectionCalibration
+from privctl.storage.json_text import shown
 from privctl.train.secret_plan import SecretPlan
 from privctl.train.secret_posteriors import CLOSE, CheckedSecrets, Posteriors, posteriors_of, shares
 from privctl.train.settings import TrainingSettings

@@ -6,8 +6,6 @@ for every secret: the nats that each step gives away, and the posterior by the t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,9 +15,9 @@ from privctl.accounting.secrets.batched import informations
 from privctl.accounting.secrets.fano import binary_kl
 from privctl.accounting.secrets.posterior_curves import SecretMemberships, curve_bounds, fano_bounds, sharpen
 from privctl.domain.errors import InputFault
-from privctl.reports.codec import shown
+from privctl.domain.progress import Advance, Progress
 from privctl.secrets.protection import Form, Protection, ProtectionCalibration
-from privctl.show.progress import Advance
+from privctl.storage.json_text import shown
 from privctl.train.secret_plan import SecretPlan
 
 if TYPE_CHECKING:
@@ -27,9 +25,6 @@ if TYPE_CHECKING:
 
 #: Relative difference of two computations that is still the same number.
 CLOSE = 1e-9
-
-#: (label, total, unit) -> a block that yields the function which advances it.
-Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

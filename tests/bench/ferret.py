@@ -4,7 +4,7 @@ In a fired step one tensor's derivative along a random direction is found, by ea
 network, one in the middle and the embedding. All parties take turns in one process, on one thread; ratios are between
 processor times of the same round. Memory is measured in a fresh process for each; how large a model may be is measured
 by ``ferret_memory``. A whole run is counted from the steps' times: of FERRET-MAX at the paper's settings most steps
-fire nothing and cost nothing. Where ``privctl.train.methods.ferret`` can be imported, some of its steps are made as well.
+fire nothing and cost nothing. Some steps of ``privctl.train.methods.ferret`` are made as well.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ from privctl.domain.guarantee import (
 from privctl.domain.mechanism import Calibration, ClippedTraining, Formula, Optimizer, Regime, WeightNoise
 from privctl.domain.report import Artifact, Omission, ParentReport, PrivacyReport, TensorDigest
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.codec import TAGS, decode, encode, parse_json, schema
+from privctl.reports.codec import TAGS, decode, encode, schema
+from privctl.storage.json_text import parse_json
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -12,7 +12,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from privctl.show.plots.curves import AccountCurves, RateCurve, StepCurve, draw
+from privctl.plan.curves import AccountCurves, RateCurve, StepCurve
+from privctl.show.plots.curves import draw
 
 TIGHT = StepCurve(label="Tight", sound=True, steps=(1, 10, 100, 1000), epsilons=(0.2, 0.4, 0.7, 1.8))
 CLT = StepCurve(label="Limit theorem", sound=False, steps=(1, 1000), epsilons=(0.1, 1.6))

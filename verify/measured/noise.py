@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.stats import chi2, kstwo, norm
 
-from privctl.storage.digest import Advance, TensorHasher, silent
+from privctl.domain.progress import Advance, silent
+from privctl.storage.digest import TensorHasher
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile
 from verify.measured.values import VIEWS, Floats, astray, deviates, numbers

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from privctl.domain.errors import InputFault
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.codec import parse_json
 from privctl.storage.arrays import read_arrays
+from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 from verify.recompute import secret
 from verify.recompute.posteriors import check_posteriors

@@ -9,7 +9,7 @@ first by s^2 / D are solved for; then every secret is checked, and any that brea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from privctl.accounting.secrets.loss_laws import (
 )
 from privctl.accounting.secrets.mixtures import divergences
 from privctl.domain.checks import at_least, positive
+from privctl.domain.progress import Advance, silent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,7 +59,7 @@ def informations(
     steps: int,
     *,
     pairwise: bool = False,
-    advance: Callable[[float], None] = lambda _: None,
+    advance: Advance = silent,
 ) -> Floats:
     """Nats that all steps give away of each secret: steps * KL, never below the true value; shape [secrets].
 
@@ -90,7 +91,7 @@ def least_noise(
     steps: int,
     *,
     pairwise: bool = False,
-    advance: Callable[[float], None] = lambda _: None,
+    advance: Advance = silent,
 ) -> Calibrated:
     """The smallest noise multiplier with informations(...)[j] <= ``budgets[j]`` for every secret j.
 
@@ -149,7 +150,7 @@ def _informations(
     steps: int,
     *,
     pairwise: bool,
-    advance: Callable[[float], None],
+    advance: Advance,
 ) -> Floats:
     """``found`` with the information about each secret of ``blocks`` filled in."""
     left = len(found)

@@ -26,6 +26,7 @@ from privctl.accounting.secrets.fano import posterior
 from privctl.accounting.secrets.loss_laws import Integers, check_memberships, law_blocks, means_of, raised
 from privctl.accounting.secrets.one_curve import COARSE, FINE, Curve, curve_of, largest, tails_of_block
 from privctl.domain.checks import at_least, positive
+from privctl.domain.progress import Advance, silent
 
 #: The sums of probabilities in a group differ by this factor at most, at first; and how finely it is then looked at.
 _ALIKE, _ROUGH = 1.2, 1e-2
@@ -138,7 +139,7 @@ def least_noise_by_curve(
     budgets: Floats,
     nats: Callable[[float], Floats],
     *,
-    advance: Callable[[float], None] = lambda _: None,
+    advance: Advance = silent,
 ) -> KeptByCurve:
     """The least noise with which every posterior is certified to be within ``targets`` [secrets].
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from privctl.domain.errors import InputFault
-from privctl.reports.codec import parse_json, shown
+from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import read_named_text
 
 #: Bytes of a JSON file that is no tokenizer; ImageNet-21k's 21,843 labels, twice, take 1.4 MB.

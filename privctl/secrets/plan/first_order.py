@@ -9,12 +9,12 @@ One iteration is one product with the matrix and one with its transpose.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privctl.domain.progress import Advance, silent
 from privctl.secrets.plan.packing import Packing
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def first_order(
     gap: float,
     *,
     most_iterations: int = 100_000,
-    advance: Callable[[float], None] = lambda _: None,
+    advance: Advance = silent,
 ) -> FirstOrderSolution:
     """The best weights and multipliers found when their relative gap is at most ``gap``, or the iterations are spent.
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,19 +22,17 @@ from privctl.accounting.secrets.posterior_curves import (
 )
 from privctl.data.texts import count_texts
 from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.progress import Advance, Progress
 from privctl.reports.files import FoundReport, read_report, report_beside
 from privctl.secrets.plan.targets import Budgets, PosteriorTargets, budgets_of
 from privctl.secrets.plan.weights import Solver, Weighted, weights_for
 from privctl.secrets.protection import Form, PlanFacts, Protection, ProtectionCalibration
 from privctl.secrets.table import SecretTable, read_secrets, table_of
-from privctl.show.progress import Advance
 from privctl.storage.digest import file_digest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: (label, total, unit) -> a block that yields the function which advances it.
-Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
 #: Caps that a sweep tries, from one at which nothing is held back downwards.
 _SWEEP = 10
 _SWEEP_SPAN = 1000.0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privctl.domain.progress import Advance, silent
 from privctl.secrets.plan.first_order import FirstOrderSolution, first_order
 from privctl.secrets.plan.packing import Certified, Packing, certify, packing
 
@@ -52,7 +52,7 @@ def weights_for(
     *,
     solver: Solver = Solver.AUTO,
     gap: float | None = None,
-    advance: Callable[[float], None] = lambda _: None,
+    advance: Advance = silent,
 ) -> Weighted:
     """The most weight for ``examples`` records when secret j's records may have ``limits[j]`` (> 0) in all.
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 import regex
 
 from privctl.domain.errors import UsageFault
-from privctl.reports.codec import shown
 from privctl.secrets.scan.place import Occurrence
+from privctl.storage.json_text import shown
 
 _NAME = re.compile(r"[A-Za-z][0-9A-Za-z_-]{0,63}")
 _GROUP = "secret"

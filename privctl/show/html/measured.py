@@ -187,6 +187,8 @@ def noise_figure(source: ReportSource, stddev: float) -> Node | None:
     heads = ("tensor", "weights", "root mean square", "noise / root mean square")
     return figure(
         f"{source.key}-noise", f"Noise against weights: {source.name}", words, height(rows, marked=True),
-        dots(rows, "root mean square", marks=[ReferenceLine(value=stddev, name=f"noise {number(stddev, 3)}")], log=True),
+        dots(
+            rows, "root mean square", marks=[ReferenceLine(value=stddev, name=f"noise {number(stddev, 3)}")], log=True
+        ),
         notes=notes, behind=[table(f"Tensors, {source.name}", heads, body)],
     )  # fmt: skip

@@ -10,14 +10,13 @@ import math
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privctl.domain.shown import upward
+from privctl.plan.curves import ENDLESS, AccountCurves, RateCurve, StepCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,67 +55,10 @@ _ABOVE, _HEIGHT, _BELOW, _ROW = 1.15, 3.7, 0.72, 0.2
 _DPI = 160
 _LEAST_RATE = 1e-4
 _LINE = 66
-#: What cannot be told from infinity on an axis.
-_ENDLESS = 1e300
 #: The largest epsilon over the smallest, at the curves' ends, from which the axis is logarithmic.
 _FAR_APART = 20.0
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCurve:
-    """Epsilon after each number of steps; inf where none is finite.
-
-    ``sound``: certainly an upper bound. ``claimed``: what somebody else says, unchecked. Raises ValueError for lists of
-    different lengths, steps that do not rise, epsilons that are negative or not numbers.
-    """
-
-    label: str
-    sound: bool
-    steps: tuple[float, ...]
-    epsilons: tuple[float, ...]
-    claimed: bool = False
-
-    def __post_init__(self) -> None:
-        _paired(self.label, "steps", self.steps, "epsilons", self.epsilons)
-        if not all(0 <= step < _ENDLESS for step in self.steps):
-            raise ValueError(f"{self.label}: steps must be finite and 0 or more")
-        if not all(epsilon >= 0 for epsilon in self.epsilons):
-            raise ValueError(f"{self.label}: epsilons must be 0 or more")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RateCurve:
-    """A trade-off: the share of members missed at each share of false alarms, both 0 to 1, straight in between.
-
-    Raises ValueError for lists of different lengths, false alarms that do not rise and rates outside [0, 1].
-    """
-
-    label: str
-    false_positive_rates: tuple[float, ...]
-    false_negative_rates: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        rates = (self.false_positive_rates, self.false_negative_rates)
-        _paired(self.label, "false_positive_rates", rates[0], "false_negative_rates", rates[1])
-        if not all(0 <= rate <= 1 for side in rates for rate in side):
-            raise ValueError(f"{self.label}: rates must lie between 0 and 1")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccountCurves:
-    """Everything on the page. ``target``: the epsilon aimed at, or None; raises ValueError where it is not above 0."""
-
-    title: str
-    subtitle: str
-    epsilon_over_steps: tuple[StepCurve, ...]
-    target: float | None
-    trade_off: tuple[RateCurve, ...]
-
-    def __post_init__(self) -> None:
-        if self.target is not None and not 0 < self.target < _ENDLESS:
-            raise ValueError(f"target is {self.target}; it must be finite and above 0")
 
 
 def draw(curves: AccountCurves, format: Literal["svg", "png"]) -> bytes:  # noqa: A002 - the name readers expect
@@ -278,7 +220,7 @@ def _step_label(curve: StepCurve) -> str:
     elif left_out:
         notes.append(f"infinite at {left_out} of {len(curve.epsilons)} points, left out")
     label = curve.label + "".join(f" ({note})" for note in notes)
-    if len(epsilons) and curve.epsilons[-1] < _ENDLESS:
+    if len(epsilons) and curve.epsilons[-1] < ENDLESS:
         label += f": ends at ε = {upward(epsilons[-1], 4)}"
     return _wrapped(label, _LINE)
 
@@ -296,7 +238,7 @@ def _rate_label(curve: RateCurve) -> str:
 def _finite(curve: StepCurve) -> tuple[Array, Array]:
     """Steps and epsilons without the infinite ones, shape (n,) both."""
     steps, epsilons = np.array(curve.steps, dtype=np.float64), np.array(curve.epsilons, dtype=np.float64)
-    kept = epsilons < _ENDLESS
+    kept = epsilons < ENDLESS
     return steps[kept], epsilons[kept]
 
 
@@ -323,10 +265,3 @@ def _wrapped(text: str, width: int) -> str:
     """Lines of at most ``width`` letters, without characters that a picture cannot show."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
     return "\n".join(textwrap.wrap(shown, width)) or shown.strip()
-
-
-def _paired(label: str, x_name: str, x: Sequence[float], y_name: str, y: Sequence[float]) -> None:
-    if len(x) != len(y):
-        raise ValueError(f"{label}: {len(x)} {x_name} and {len(y)} {y_name}; each needs its other")
-    if any(b < a for a, b in pairwise(x)):
-        raise ValueError(f"{label}: {x_name} must rise")

@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from audits.scores.cache import KEPT_DAYS, ScoreCache, folder_name, joined
-from audits.scores.forward import Advance, silent
 from audits.scores.scorer import RowScores, make_book, plan
 from privctl.domain.errors import InputFault, IoFault
+from privctl.domain.progress import Advance, silent
 
 
 class Counting:

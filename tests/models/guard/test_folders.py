@@ -33,7 +33,7 @@ from tests.audits.tiny import CONFIGS, save_model, save_tokenizer
 
 #: Address space of a process that must refuse a bomb: PyTorch and transformers alone take 5 GB of it.
 _LIMIT = 9 << 30
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

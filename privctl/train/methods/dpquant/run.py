@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from privctl.domain.progress import Progress
 from privctl.randomness import NoiseSource
 from privctl.reports.codec import encode_value
 from privctl.train import run
@@ -17,7 +18,7 @@ from privctl.train.methods.dpquant.report import amended
 from privctl.train.methods.dpquant.sensitivity import LayerSensitivity
 from privctl.train.methods.dpquant.settings import QuantizedChoice, asked_of, bits_of
 from privctl.train.public_seed import SEED_FILE, public_seed
-from privctl.train.run import AT_ONCE, EpochCallback, Interrupts, MethodHooks, Progress, shared_source
+from privctl.train.run import AT_ONCE, EpochCallback, Interrupts, MethodHooks, shared_source
 from privctl.train.sampling import PoissonBatches
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.models.language import choose_device
 from privctl.models.loading import TrainingModel, load_for_training
@@ -23,7 +24,6 @@ from privctl.train.prepare import choose_trained
 from privctl.train.released_model import report_path, save_network
 from privctl.train.reload_check import witness_of
 from privctl.train.request import ModelRequest, ReplayRequest
-from privctl.train.run import Progress
 from privctl.train.tensors import named_tensors
 
 _POST_PROCESSING = (

@@ -49,7 +49,8 @@ _TRUSTED = 0.95
 
 #: What one example can do, where it is not what it is to a sum of clipped vectors.
 _CONTRIBUTIONS = {
-    ReleaseKind.DITHERED: "one example changes each derivative by twice the clip norm at most: all are brought within it",
+    ReleaseKind.DITHERED: "one example changes each derivative by twice the clip norm at most: all are brought within "
+    "it",
     ReleaseKind.RANDOMIZED_RESPONSE: "one example may turn every sign of the batches it is in, and no other",
 }
 

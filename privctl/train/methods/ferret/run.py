@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from privctl.domain.progress import Progress
 from privctl.models.language import choose_device
 from privctl.parallel import Workers, own_device
 from privctl.randomness import NoiseSource
@@ -35,7 +36,6 @@ from privctl.train.run import (
     AT_ONCE,
     EpochCallback,
     Interrupts,
-    Progress,
     keeping,
     measured,
     open_folder,

@@ -19,8 +19,9 @@ from torch import Tensor
 from privctl.domain.checks import at_least, probability
 from privctl.domain.errors import InputFault
 from privctl.models.tasks.base import TaskName
-from privctl.reports.codec import decode_value, encode_value, parse_json
+from privctl.reports.codec import decode_value, encode_value
 from privctl.storage.digest import tag
+from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 from privctl.train.methods.ferret.groups import Groups
 from privctl.train.methods.ferret.masks import Masks

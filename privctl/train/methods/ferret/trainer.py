@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputFault, Interrupted
+from privctl.domain.progress import Advance
 from privctl.parallel import Workers
 from privctl.train.directional import FiredGroup, direction
-from privctl.train.loop import Advance, FinishedRun
+from privctl.train.loop import FinishedRun
 from privctl.train.methods.ferret.ask import DerivativeStats, PrivateExamples, UpdateSource, finite
 from privctl.train.methods.ferret.groups import Groups, trainable
 from privctl.train.methods.ferret.masks import Masks

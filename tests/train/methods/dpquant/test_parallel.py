@@ -49,7 +49,7 @@ def train(processes: int, folder: Path) -> list[Any]:
         environment = {
             **os.environ, "WORLD_SIZE": str(processes), "RANK": str(rank), "LOCAL_RANK": str(rank),
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0",
-            "PYTHONPATH": str(Path(__file__).resolve().parents[3]),
+            "PYTHONPATH": str(Path(__file__).resolve().parents[4]),
         }  # fmt: skip
         running.append(
             subprocess.Popen(

@@ -54,7 +54,9 @@ def plan(tensors: int = 148, seed: bytes = b"public", **changes: Any) -> FerretP
         **{"epochs": None if "steps" in whole else 5, **whole},
     )
     recipe, stated = recipe_for(request, EXAMPLES)
-    return plan_for(cast("Job", SimpleNamespace(request=request, recipe=recipe, delta=stated)), layers(tensors), seed)
+    return plan_for(
+        cast("TrainingJob", SimpleNamespace(request=request, recipe=recipe, delta=stated)), layers(tensors), seed
+    )
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def train(processes: int, folder: Path) -> tuple[torch.Tensor, torch.Tensor, int
         environment = {
             **os.environ, "WORLD_SIZE": str(processes), "RANK": str(rank), "LOCAL_RANK": str(rank),
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(Path(__file__).resolve().parents[3]),
+            "PYTHONPATH": str(Path(__file__).resolve().parents[4]),
         }  # fmt: skip
         command = [sys.executable, str(script)]
         running.append(
