@@ -41,7 +41,7 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.codec import TAGS, decode, encode, schema
 from privctl.storage.json_text import parse_json
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 TRAINING = ClippedTraining(
     epochs=10, learning_rate=5e-5, clip_norm=1.0, dataset_size=1000, batch_size=5, optimizer=Optimizer.MOMENTUM,
