@@ -13,17 +13,15 @@ from settings import DELTA, EPSILON, FORMAT, TRAININGS, Cell
 
 from privctl.domain.guarantee import Status
 from privctl.domain.report import PrivacyReport
-from privctl.models.encoding import Long
-from privctl.models.tasks.base import TaskName
-from privctl.parallel import Workers
+from privctl.models.choices import Long, TaskName
 from privctl.show.progress import progress
-from privctl.train.methods.dpquant.run import run_training
-from privctl.train.methods.dpquant.schedule import LayerMode
+from privctl.train.choices import FormatName
+from privctl.train.methods.dpquant.run import run_dpquant
+from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
 from privctl.train.prepare import prepare
-from privctl.train.quantized import FormatName
-from privctl.train.request import BudgetRequest, DataRequest, DpquantRequest, ModelRequest, RetrainRequest
-from privctl.train.run import run_training as retrain
-from privctl.train.settings import TrainingMethod
+from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.run import run_training
+from privctl.train.session import Session
 
 if TYPE_CHECKING:
     from records import Task
@@ -37,7 +35,7 @@ def measured(task: Task, cell: Cell, folder: Path) -> Row:
     for left in (output, output.with_name(output.name + ".run")):  # by a run that was stopped
         shutil.rmtree(left, ignore_errors=True)
     began = time.process_time()
-    report = run_training(prepare(_request(task, cell, output)), Workers(), partial(progress, quiet=True))
+    report = run_dpquant(prepare(_request(task, cell, output)), Session(progress=partial(progress, quiet=True)))
     assert report is not None
     shutil.rmtree(output)
     found: Row = {
@@ -65,7 +63,7 @@ def pretrained(task: Task, folder: Path) -> Task:
     if not output.exists():
         shutil.rmtree(output.with_name(output.name + ".run"), ignore_errors=True)
         request = RetrainRequest(
-            method=TrainingMethod.PLAIN,
+            method="plain",
             model=_model(task),
             data=_data(task, task.public),
             task=TaskName.TEXT_CLASSIFICATION,
@@ -76,7 +74,7 @@ def pretrained(task: Task, folder: Path) -> Task:
             device="cpu",
             force=True,
         )
-        retrain(prepare(request), Workers(), partial(progress, quiet=True))
+        run_training(prepare(request), Session(progress=partial(progress, quiet=True)))
     return replace(task, model=output, vocabulary=None, public=None)
 
 
@@ -103,12 +101,12 @@ def _request(task: Task, cell: Cell, output: Path) -> RetrainRequest:
     """Seeds decide on weights at the start, orders, draws of layers and rounding; noise and batches are secret."""
     settings = TRAININGS[cell.task]
     return RetrainRequest(
-        method=TrainingMethod.DPQUANT if cell.private else TrainingMethod.PLAIN,
+        method="dpquant" if cell.private else "plain",
         model=_model(task),
         data=_data(task, task.train),
         task=TaskName.TEXT_CLASSIFICATION if _is_text(task) else TaskName.IMAGE_CLASSIFICATION,
         budget=BudgetRequest(epsilon=EPSILON, delta=DELTA) if cell.private else BudgetRequest(),
-        dpquant=DpquantRequest(
+        settings=DpquantSettings(
             format=FormatName(FORMAT),
             layers=LayerMode(cell.layers),
             fraction=cell.fraction,

@@ -14,7 +14,6 @@ from privctl.domain.mechanism import Optimizer
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
-    from privctl.train.prepare import TrainingJob
     from privctl.train.request import DataRequest, ModelRequest, RetrainRequest, SecretsRequest
 
 STOPPING = "stopping after this step, to save it; interrupt again to stop at once, and lose what was not saved"
@@ -28,32 +27,23 @@ def on_epoch(measures: Mapping[str, float], *, quiet: bool) -> None:
         note(", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in measures.items()), quiet=quiet)
 
 
-def told_before(job: TrainingJob, *, quiet: bool) -> None:
-    """Note what voids the run's guarantee, while there is time to mend it."""
-    from privctl.show.progress import note
-    from privctl.train.released_names import voiding
-
-    for sentence in voiding(job):
-        note(sentence, quiet=quiet)
-
-
 def request_of(method: str, options: dict[str, Any], **more: Any) -> RetrainRequest:
     """What the options ask for; ``more`` are further fields of the request."""
-    from privctl.models.tasks.base import TaskName
-    from privctl.train.clipping.norms_and_weights import ClippingStyle
+    from privctl.models.choices import TaskName
+    from privctl.train.choices import ClippingStyle, Schedule
     from privctl.train.request import BudgetRequest, RetrainRequest
-    from privctl.train.settings import Schedule, TrainingMethod
 
     given: Callable[[str], Any] = options.get
     try:
         return RetrainRequest(
-            method=TrainingMethod(method),
+            method=method,
             model=model_of(options),
             data=data_of(options, Path(options["data"])),
             task=TaskName(options["task"]),
             budget=BudgetRequest(
                 epsilon=given("epsilon"), noise_multiplier=given("noise_multiplier"), delta=given("delta")
             ),
+            secrets=secrets_of(options),
             output=Path(options["output"]),
             clipping=ClippingStyle(options.get("clipping", "flat")),
             clip_norm=options.get("clip_norm", 1.0),
@@ -72,7 +62,7 @@ def secrets_of(options: Mapping[str, Any]) -> SecretsRequest | None:
     """The plan that ``--secrets`` names, with the batch size where it was given."""
     from privctl.train.request import SecretsRequest
 
-    if options["secrets"] is None:
+    if options.get("secrets") is None:
         return None
     source = click.get_current_context().get_parameter_source("batch_size")
     asked = None if source is click.core.ParameterSource.DEFAULT else options["batch_size"]
@@ -112,7 +102,7 @@ def model_of(options: Mapping[str, Any]) -> ModelRequest:
 def data_of(options: Mapping[str, Any], train: Path) -> DataRequest:
     """What the options say of the data, the examples being at ``train``."""
     from privctl.data.labels import labels_named
-    from privctl.models.encoding import Long
+    from privctl.models.choices import Long
     from privctl.train.request import DataRequest
 
     held_out = options.get("held_out")

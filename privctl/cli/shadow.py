@@ -110,14 +110,14 @@ def shadow(**options: Any) -> None:
 
 
 def _request(options: dict[str, Any]) -> ShadowRequest:
-    from privctl.models.tasks.base import TaskName
+    from privctl.models.choices import TaskName
     from privctl.shadow.pool import ShadowRequest
+    from privctl.train.choices import Schedule
     from privctl.train.request import RetrainRequest
-    from privctl.train.settings import Schedule, TrainingMethod
 
     try:
         training = RetrainRequest(
-            method=TrainingMethod.PLAIN,
+            method="plain",
             model=model_of(options),
             data=data_of(options, options["data"][0]),
             task=TaskName(options["task"]),

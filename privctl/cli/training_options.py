@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
 import click
 
 from privctl.cli.options import MODEL, Command
 from privctl.domain.mechanism import Optimizer
+from privctl.models.choices import Long, TaskName
+from privctl.train.choices import ClippingStyle, Schedule
 
-_TASKS = ("causal-lm", "masked-lm", "text-classification", "image-classification")
+_TASKS = tuple(str(task) for task in TaskName)
 _OPTIMIZERS = click.Choice([str(optimizer) for optimizer in Optimizer])
 
 
-def data(command: Command) -> Command:
+def data(*, required: bool = True) -> Callable[[Command], Command]:
     """``--data``."""
-    return click.option("--data", type=click.Path(), required=True, help="Private examples; see --task.")(command)
+    said = "Private examples; see --task." if required else "Private examples; see --task. Not with --replay."
+    return click.option("--data", type=click.Path(), required=required, help=said)
 
 
 def training(command: Command) -> Command:
@@ -57,7 +65,7 @@ def training(command: Command) -> Command:
             ),
             click.option(
                 "--long",
-                type=click.Choice(["refuse", "truncate", "split"]),
+                type=click.Choice([str(each) for each in Long]),
                 default="refuse",
                 show_default=True,
                 help="What becomes of texts longer than the model reads.",
@@ -94,35 +102,71 @@ def unprotected(command: Command) -> Command:
     )(command)
 
 
-def clipping(command: Command) -> Command:
-    """How each example's gradient is clipped."""
-    for option in (
-        click.option(
-            "--clipping",
-            type=click.Choice(["flat", "automatic", "per-layer"]),
-            default="flat",
-            show_default=True,
-            help="How gradients are brought within the clip norm.",
-        ),
-        click.option(
-            "--clip-norm", type=float, default=1.0, show_default=True, help="L2 norm of each clipped gradient."
-        ),
-    ):
-        command = option(command)
-    return command
+def _choices(kind: type[StrEnum]) -> click.Choice[str]:
+    return click.Choice([str(member) for member in kind])
 
 
-def schedule(command: Command) -> Command:
-    """How the learning rate changes."""
-    for option in (
-        click.option("--warmup-steps", type=int, default=0, show_default=True, help="Steps of rising learning rate."),
-        click.option(
-            "--schedule",
-            type=click.Choice(["constant", "linear", "cosine"]),
-            default="constant",
-            show_default=True,
-            help="Learning rate after the warm-up.",
-        ),
-    ):
-        command = option(command)
-    return command
+#: Options that several methods take, by their names: (flags, what click makes of them).
+_SHARED: dict[str, tuple[str, dict[str, Any]]] = {
+    "clip_norm": (
+        "--clip-norm",
+        {"type": float, "default": 1.0, "show_default": True, "help": "L2 norm of each clipped gradient."},
+    ),
+    "clipping": (
+        "--clipping",
+        {
+            "type": _choices(ClippingStyle),
+            "default": "flat",
+            "show_default": True,
+            "help": "How gradients are brought within the clip norm.",
+        },
+    ),
+    "schedule": (
+        "--schedule",
+        {
+            "type": _choices(Schedule),
+            "default": "constant",
+            "show_default": True,
+            "help": "Learning rate after the warm-up.",
+        },
+    ),
+    "warmup_steps": (
+        "--warmup-steps",
+        {"type": int, "default": 0, "show_default": True, "help": "Steps of rising learning rate."},
+    ),
+    "epsilon": ("--epsilon", {"type": float, "help": "Budget: the noise follows from it."}),
+    "noise_multiplier": (
+        "--noise-multiplier",
+        {"type": float, "help": "Noise standard deviation / clip norm, instead of --epsilon."},
+    ),
+    "delta": (
+        "--delta",
+        {
+            "type": float,
+            "help": "Delta of the guarantee.  [default: the lesser of 1e-5 and 1 / examples^1.1]",
+        },
+    ),
+    "secrets": (
+        "--secrets",
+        {
+            "type": click.Path(),
+            "help": "Plan of protection from `privctl secrets plan`: it sets batches, steps and the least noise.",
+        },
+    ),
+}
+_GROUPS = {
+    "clipping": ("clip_norm", "clipping"),
+    "clip-norm": ("clip_norm",),
+    "schedule": ("schedule", "warmup_steps"),
+    "budget": ("epsilon", "noise_multiplier", "delta"),
+    "secrets": ("secrets",),
+}
+
+
+def shared(group: str, helps: Mapping[str, str] = MappingProxyType({})) -> list[Callable[[Any], Any]]:
+    """The options of a ``group`` that methods share; ``helps`` are a method's own words for some of them."""
+    found = []
+    for name in _GROUPS[group]:
+        flag, settings = _SHARED[name]
+        found.append(click.option(flag, name, **{**settings, "help": helps.get(name, settings["help"])}))
+    return found

@@ -16,12 +16,11 @@ from privctl.demo.records import WORDS, draw_notes, jsonl
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.progress import Progress
 from privctl.domain.report import PrivacyReport
-from privctl.parallel import Workers
 from privctl.storage.atomic import write_bytes
 from privctl.train.prepare import prepare as job_for
 from privctl.train.request import DataRequest, ModelRequest, RetrainRequest
 from privctl.train.run import run_training
-from privctl.train.settings import TrainingMethod
+from privctl.train.session import Session
 
 #: Notes drawn; a fair coin makes about half of them members.
 NOTES = 800
@@ -43,7 +42,7 @@ class Prepared:
 def request(folder: Path, seed: int, dataset_size: int) -> RetrainRequest:
     """How the model is trained: so long that it learns records by heart, at a constant rate, every gradient clipped."""
     return RetrainRequest(
-        method=TrainingMethod.CLIPPED,
+        method="clipped",
         model=ModelRequest(path=folder / "start", from_scratch=True),
         data=DataRequest(train=folder / "members.jsonl"),
         output=folder / "model",
@@ -70,7 +69,7 @@ def prepare(folder: Path, progress: Progress, *, seed: int = 0, notes: int = NOT
     tokenizer.save_pretrained(folder / "start")
     architecture(tokenizer).save_pretrained(folder / "start")
     with one_thread():
-        report = run_training(job_for(request(folder, seed, len(drawn.members))), Workers(), progress)
+        report = run_training(job_for(request(folder, seed, len(drawn.members))), Session(progress=progress))
     assert report is not None
     return Prepared(model=folder / "model", members=members, nonmembers=nonmembers, report=report)
 

@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 Advance = Callable[[float], None]
 #: (label, total, unit) -> a block that yields the function which advances it.
 Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
+#: Called with a sentence that the user should read.
+Notify = Callable[[str], None]
 
 
 def silent(_: float) -> None:

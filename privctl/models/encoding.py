@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import InputFault, UsageFault
+from privctl.models.choices import Long
 from privctl.models.language import hushed
 from privctl.models.tasks.units import Units, content_key
 
@@ -19,18 +19,6 @@ if TYPE_CHECKING:
 
 #: Records tokenised at once.
 _CHUNK = 1024
-
-
-class Long(StrEnum):
-    """What becomes of a text that is longer than the model can read.
-
-    ``SPLIT`` cuts it into pieces that are examples of one unit, of which a step sees one (see ``Units``): a record
-    weighs no more for being long, and the unit of privacy stays the whole record.
-    """
-
-    REFUSE = "refuse"
-    TRUNCATE = "truncate"
-    SPLIT = "split"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ import torch
 from privctl.data.pixels import ImageFacts, image_facts
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.models.batch_norm import FROZEN, batch_norms, freeze
+from privctl.models.choices import TaskName
 from privctl.models.encoding import TextFacts
 from privctl.models.guard.loading import check_size
 from privctl.models.language import (
@@ -33,7 +34,6 @@ from privctl.models.language import (
     refuse,
     wrong_kind,
 )
-from privctl.models.tasks.base import TaskName
 from privctl.models.vocabulary import Vocabulary
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, open_checkpoint
 

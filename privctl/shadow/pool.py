@@ -15,10 +15,11 @@ from privctl.data.labels import labels_of
 from privctl.data.records import Record
 from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.models.encoding import Long, TextOptions
+from privctl.models.choices import Long, TaskName
+from privctl.models.encoding import TextOptions
 from privctl.models.language import hushed, read_config
 from privctl.models.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training
-from privctl.models.tasks.base import Task, TaskName
+from privctl.models.tasks.base import Task
 from privctl.models.tasks.make import image_task, text_task
 from privctl.models.vocabulary import Vocabulary, vocabulary_from_file
 from privctl.train.budget import recipe_for

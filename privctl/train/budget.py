@@ -14,11 +14,8 @@ from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.mechanism import Optimizer
 from privctl.models.language import choose_device
 from privctl.secrets.protection import Protection
-from privctl.train.clipping.norms_and_weights import ClippingStyle
-from privctl.train.methods.dpquant.measurements import check_alone, measurements_of
-from privctl.train.methods.ferret.publish import ReleaseKind
 from privctl.train.request import RetrainRequest
-from privctl.train.settings import Schedule, TrainingMethod, TrainingSettings
+from privctl.train.settings import TrainingSettings
 
 _DEFAULT_EPOCHS = 3
 _TOKENS_CPU, _TOKENS = 2048, 16_384
@@ -38,9 +35,8 @@ def recipe_for(
     size = float(request.batch_size) if plan is None else _planned_size(request, plan)
     rate = size / examples
     steps = _steps(request, examples, rate) if plan is None else _planned_steps(request, plan)
-    private = request.method.noised
-    stated = private or request.method is TrainingMethod.FERRET
-    delta = (request.budget.delta or default_delta(examples)) if stated else None
+    private = request.way.noised
+    delta = (request.budget.delta or default_delta(examples)) if request.way.guaranteed else None
     try:
         noise = 0.0
         if private and delta is not None:
@@ -92,13 +88,6 @@ def _gaussians(noise: float, rate: float, steps: int, measured: SampledGaussian 
     return Ledger(events=(event,) if measured is None else (event, measured))
 
 
-def sampled(request: RetrainRequest) -> bool:
-    """Whether batches are Poisson samples, as an (epsilon, delta) guarantee needs them; else they are whole passes."""
-    if request.method is TrainingMethod.FERRET:
-        return request.ferret.release is not ReleaseKind.PUBLISHED
-    return request.method.noised
-
-
 def require_one(who: str, given: Mapping[str, float | None]) -> None:
     """Raises UsageFault unless one of two options, by their flags, has a value and the other has none."""
     if sum(value is not None for value in given.values()) != 1:
@@ -124,16 +113,16 @@ def _noise(
     budget = request.budget
     if plan is not None:
         return _planned_noise(request, steps, delta, plan, trained)
-    require_one(str(request.method), {"--epsilon": budget.epsilon, "--noise-multiplier": budget.noise_multiplier})
+    require_one(request.method, {"--epsilon": budget.epsilon, "--noise-multiplier": budget.noise_multiplier})
     if budget.noise_multiplier is not None:
         return budget.noise_multiplier
     assert budget.epsilon is not None
-    measured = measurements_of(request, examples, steps, rate)
+    measured = request.way.side_releases(request, examples, steps, rate)
     if measured is None:
         within = _within(budget.epsilon, delta, steps * trained)
         return noise_multiplier_for(*within, lambda noise: _gaussians(noise, rate, steps))
     within = _within(budget.epsilon, delta, steps * trained + measured.releases * _MOST_LAYERS if trained else 0)
-    check_alone(measured, *within)
+    measured.check_alone(*within)
     return noise_multiplier_for(*within, lambda noise: _gaussians(noise, rate, steps, measured.event(noise)))
 
 
@@ -198,16 +187,17 @@ def _steps(request: RetrainRequest, examples: int, rate: float) -> int:
         raise UsageFault("--steps and --epochs say the same; give one")
     a_pass = math.ceil(examples / request.batch_size)
     if request.steps is not None:
-        if request.method is TrainingMethod.FERRET and not sampled(request) and request.steps % a_pass:
+        whole = request.way.whole_passes
+        if whole and not request.way.sampled(request) and request.steps % a_pass:
             raise UsageFault(
-                f"--steps is {request.steps}; signs as published are accounted for in whole passes of {a_pass} steps "
-                "here, so give a multiple of that, or --epochs"
+                f"--steps is {request.steps}; {whole} accounted for in whole passes of {a_pass} steps here, so give a "
+                "multiple of that, or --epochs"
             )
         return request.steps
     epochs = _DEFAULT_EPOCHS if request.epochs is None else request.epochs
     if not (math.isfinite(epochs) and epochs > 0):
         raise UsageFault(f"--epochs is {epochs:g}; it must be above 0")
-    if sampled(request):
+    if request.way.sampled(request):
         return max(1, math.ceil(round(epochs / rate, 6)))
     if epochs != int(epochs):
         raise UsageFault(f"--epochs is {epochs:g}; only what samples, such as dp-sgd, stops within one")
@@ -223,8 +213,7 @@ def _check(request: RetrainRequest, examples: int) -> None:
     require_positive({"--epsilon": request.budget.epsilon, "--noise-multiplier": request.budget.noise_multiplier})
     if (request.momentum > 0) != (request.optimizer is Optimizer.MOMENTUM):
         raise UsageFault("--momentum goes with --optimizer momentum, and only with it")
-    if request.method is TrainingMethod.CLIPPED:
-        _check_facts(request)
+    request.way.check(request)
 
 
 def _check_batch_size(request: RetrainRequest, examples: int) -> None:
@@ -232,27 +221,3 @@ def _check_batch_size(request: RetrainRequest, examples: int) -> None:
         raise UsageFault(f"--batch-size is {request.batch_size}; it must be at least 1")
     if request.batch_size > examples:
         raise UsageFault(f"--batch-size {request.batch_size} exceeds the data, which holds {examples} examples")
-
-
-def _check_facts(request: RetrainRequest) -> None:
-    """Refuse what the facts of a clipped training cannot say, and what bounds that rest on them would get wrong."""
-    if request.steps is not None:
-        raise UsageFault("clipped records the facts of whole epochs; give --epochs instead of --steps")
-    if request.schedule is not Schedule.CONSTANT or request.warmup_steps:
-        raise UsageFault(
-            "clipped records the facts of a constant learning rate; leave --schedule and --warmup-steps out"
-        )
-    if request.clipping is not ClippingStyle.FLAT:
-        raise UsageFault(
-            f"clipped records the facts of flat clipping, and --clipping {request.clipping} bends losses in other ways "
-            "than the bounds of privctl noise allow for; leave --clipping out"
-        )
-    if request.model.lora_rank is not None:
-        raise UsageFault(
-            "clipped records how far the trained weights can move, which says nothing of merged adapters; leave "
-            "--lora-rank out"
-        )
-    if request.learning_rate * request.weight_decay >= 1:
-        raise UsageFault(
-            f"--weight-decay {request.weight_decay:g} times --learning-rate {request.learning_rate:g} must be below 1"
-        )

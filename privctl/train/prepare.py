@@ -12,10 +12,11 @@ from privctl.data.images import read_images
 from privctl.data.labels import labels_of
 from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import UsageFault
-from privctl.models.encoding import Long, TextOptions
+from privctl.models.choices import Long, TaskName
+from privctl.models.encoding import TextOptions
 from privctl.models.language import hushed, read_config
 from privctl.models.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training
-from privctl.models.tasks.base import Task, TaskName
+from privctl.models.tasks.base import Task
 from privctl.models.tasks.make import image_task, text_task
 from privctl.models.vocabulary import Vocabulary, vocabulary_from_file, vocabulary_from_records
 from privctl.train.budget import recipe_for
@@ -52,6 +53,7 @@ def prepare(request: RetrainRequest) -> TrainingJob:
     """Read model and data and decide every setting. Raises PrivctlError in one sentence for whatever does not fit."""
     labels: tuple[str, ...] = ()
     collected = False
+    request.way.check(request)
     _check_task(request)
     plan = plan_of(request)
     if request.task is TaskName.IMAGE_CLASSIFICATION:

@@ -9,10 +9,11 @@ import torch
 from privctl.domain.errors import InputFault
 from privctl.parallel import Workers
 from privctl.storage.reader import read_text
-from privctl.train.methods.ferret.masks import SEED_BYTES
 from privctl.train.request import RetrainRequest
-from privctl.train.run import run_folder
+from privctl.train.session import run_folder
 
+#: Enough that no two runs share a seed by accident.
+SEED_BYTES = 16
 #: Where it lies in the folder of the run's state.
 SEED_FILE = "public-seed"
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from privctl.domain.guarantee import Assumption, AssumptionState
-from privctl.train.settings import TrainingMethod
 
 if TYPE_CHECKING:
     from privctl.train.prepare import TrainingJob
@@ -45,12 +44,8 @@ def released_names(job: TrainingJob) -> Iterator[Assumption]:
 
 def voiding(job: TrainingJob) -> Iterator[str]:
     """What to tell before the training: that names collected from the examples leave no guarantee, and what to do."""
-    if job.request.method is TrainingMethod.PLAIN:
-        return
-    whose = (
-        "every guarantee of privctl noise for them" if job.request.method is TrainingMethod.CLIPPED else "the guarantee"
-    )
-    for name in collected(job):
+    whose = job.request.way.voided
+    for name in collected(job) if whose else ():
         noun, advice = _COLLECTED[name]
         yield (
             f"{noun} were collected from the private examples and are released with the weights: {whose} will be void; "

@@ -23,12 +23,10 @@ from privctl.train.budget import ledger_of
 from privctl.train.contribution.premises import borne_out, recorded
 from privctl.train.gradient_noise import GradientNoise
 from privctl.train.loop import FinishedRun
-from privctl.train.methods.dpquant.measurements import measurements_of
 from privctl.train.prepare import TrainingJob
 from privctl.train.released_names import collected, released_names
 from privctl.train.secret_guarantees import KEEP_THE_PLAN, plan_premise, secret_guarantees, secret_parameters
 from privctl.train.secret_posteriors import CheckedSecrets
-from privctl.train.settings import TrainingMethod
 
 OWNER = (
     "no guarantee covers this report itself: losses, norms, fractions and the like were measured on the private "
@@ -39,22 +37,6 @@ PRIVATE_OWNER = (
     "no guarantee covers this report itself: it holds the exact number of examples, and the data's digest tells "
     "whoever guesses the data whether that is right; keep the report to yourself"
 )
-_UNPROTECTED = (
-    "no noise was added to these weights: nothing bounds what they give away about the examples; do not hand them out"
-)
-_CLIPPED = f"{_UNPROTECTED}; privctl noise makes a release of them"
-TUNING = (
-    "the guarantee is for this one run, given that it came to its end: settings chosen by looking at other runs on the "
-    "same data cost more"
-)
-
-_FIRST_LINE = {
-    TrainingMethod.DP_SGD: TUNING,
-    TrainingMethod.DPQUANT: TUNING,
-    TrainingMethod.CLIPPED: _CLIPPED,
-    TrainingMethod.PLAIN: _UNPROTECTED,
-}
-
 #: Quantities of the history, as evidence names them.
 _QUANTITIES = {
     "training_loss": "training loss, nats",
@@ -93,7 +75,7 @@ def report_for(
         guarantees=tuple(_guarantees(job, finished, noise, secrets)),
         evidence=tuple(evidence_of(job, finished)),
         warnings=(
-            _FIRST_LINE[job.request.method],
+            job.request.way.warning,
             owner_of(job),
             *withheld.caveats(job.request),
             *(() if plan is None else (KEEP_THE_PLAN,)),
@@ -146,9 +128,9 @@ def start_files(job: TrainingJob) -> dict[str, Path]:
 def _mechanism(job: TrainingJob, finished: FinishedRun) -> Mechanism | None:
     """What was really done: for a private run the ledger of all steps begun, for a clipped one the facts."""
     recipe = job.recipe
-    if recipe.method.noised:
+    if job.request.way.noised:
         return _ledger(job, finished)
-    if recipe.method is TrainingMethod.PLAIN:
+    if not job.request.way.clips:
         return None
     return ClippedTraining(
         epochs=finished.step // math.ceil(len(job.task) / job.request.batch_size),
@@ -166,7 +148,7 @@ def _mechanism(job: TrainingJob, finished: FinishedRun) -> Mechanism | None:
 
 def _ledger(job: TrainingJob, finished: FinishedRun) -> Ledger:
     recipe = job.recipe
-    planned = measurements_of(job.request, len(job.task), recipe.steps, recipe.sample_rate)
+    planned = job.request.way.side_releases(job.request, len(job.task), recipe.steps, recipe.sample_rate)
     measured = None if planned is None else planned.event(recipe.noise_multiplier, finished.measured)
     return ledger_of(recipe, finished.spent, None if job.plan is None else job.plan.protection, measured)
 
@@ -175,7 +157,7 @@ def _guarantees(
     job: TrainingJob, finished: FinishedRun, noise: GradientNoise | None, secrets: CheckedSecrets | None
 ) -> Iterator[Guarantee]:
     """For one record where the run is private, and for the secrets where it followed a plan."""
-    if not job.request.method.noised:
+    if not job.request.way.noised:
         return
     yield _for_records(job, finished, noise)
     if job.plan is not None and secrets is not None:
@@ -189,7 +171,7 @@ def _for_records(job: TrainingJob, finished: FinishedRun, noise: GradientNoise |
     found = guarantee_of(
         _ledger(job, finished),
         job.delta,
-        name=str(job.request.method),
+        name=job.request.method,
         state=AssumptionState.ENFORCED,
         assumptions=(*premises(job), *secret_noise(noise)),
         note=NOTE,
@@ -283,7 +265,7 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         "collected_from_data": list(collected(job)),
         "updates": finished.step,
         "steps_begun": finished.spent,
-        "released_numbers": finished.released if request.method.noised else None,
+        "released_numbers": finished.released if request.way.noised else None,
         "noise_source": None if noise is None else noise.description,
         **recorded(job),
         "history": withheld.released(request, finished.history),

@@ -6,15 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from privctl.domain.mechanism import Optimizer
-from privctl.models.encoding import Long
-from privctl.models.tasks.base import TaskName
-from privctl.train.clipping.norms_and_weights import ClippingStyle
-from privctl.train.directional import DerivativeMethod as Derivative
-from privctl.train.methods.dpquant.schedule import LayerMode
-from privctl.train.methods.ferret.publish import Publish, ReleaseKind
-from privctl.train.methods.ferret.update import SilentMomentum, UpdateScale
-from privctl.train.quantized import FormatName
-from privctl.train.settings import Schedule, TrainingMethod
+from privctl.models.choices import Long, TaskName
+from privctl.train.choices import ClippingStyle, Schedule
+from privctl.train.method import Method, MethodSettings, Settings
+from privctl.train.methods import method_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,57 +65,6 @@ class SecretsRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FerretRequest:
-    """What ``privctl retrain ferret`` is told beside the rest.
-
-    ``groups`` is ``max``, ``eighth`` or a number. ``fire_probability`` None follows from the budget where signs are
-    published as they are, and is 1 / groups elsewhere. ``dither`` is noise standard deviation / clip norm,
-    ``bit_epsilon`` the log-odds of keeping a sign. ``public_seed`` None is drawn afresh; the other, where given, must
-    not have been chosen by looking at the data.
-    """
-
-    groups: str = "max"
-    release: ReleaseKind = ReleaseKind.PUBLISHED
-    fire_probability: float | None = None
-    dither: float | None = None
-    bit_epsilon: float | None = None
-    publish: Publish = Publish.SIGN
-    silent: SilentMomentum = SilentMomentum.COAST
-    update_scale: UpdateScale = UpdateScale.UNIT
-    derivatives: Derivative = Derivative.AUTO
-    public_seed: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DpquantRequest:
-    """What ``privctl retrain dpquant`` is told beside the rest.
-
-    ``levels`` are those of luq-fp4 beside zero, None its usual number. ``fraction`` of the layers, or the
-    ``compute_target`` share of their multiply-adds, is quantized; with neither it is ``DEFAULT_FRACTION``. ``static``
-    names layers of mode static, ``full_precision`` those that are never quantized, both by globs. ``beta`` is by how
-    much scores, in clip norms of the measurements, decide; ``smoothing`` how much of the old ones stays. A measurement
-    is made every ``every`` epochs, ``repetitions`` times, at sampling rate ``rate`` with noise multiplier ``noise``
-    and clip norm ``clip`` (nats); None follows from the training's. ``public_seed`` None is drawn afresh.
-    """
-
-    format: FormatName
-    levels: int | None = None
-    layers: LayerMode = LayerMode.DPQUANT
-    fraction: float | None = None
-    compute_target: float | None = None
-    static: tuple[str, ...] = ()
-    full_precision: tuple[str, ...] = ()
-    beta: float = 10.0
-    smoothing: float = 0.5
-    every: int = 2
-    repetitions: int = 2
-    rate: float | None = None
-    noise: float | None = None
-    clip: float = 0.01
-    public_seed: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
     """What ``privctl retrain ferret --replay`` is told; all else is in the stream."""
 
@@ -136,19 +80,18 @@ class ReplayRequest:
 class RetrainRequest:
     """Everything ``privctl retrain METHOD`` was told. ``epochs`` or ``steps``; ``batch_size`` is the expected one.
 
-    ``dpquant`` says how layers are quantized, where they are. With ``secrets`` the plan has the batch size, and
-    ``batch_size`` is not used. ``show_unprotected`` asks for a private file of the measures that the report of a
-    private run withholds. Raises ValueError for a seed that a generator of random numbers does not take.
+    ``settings`` are the method's own. With ``secrets`` the plan has the batch size, and ``batch_size`` is not used.
+    ``show_unprotected`` asks for a private file of the measures that the report of a private run withholds. Raises
+    ValueError for settings of another method, and for a seed that a generator of random numbers does not take.
     """
 
-    method: TrainingMethod
+    method: str
+    settings: MethodSettings = MethodSettings()
     model: ModelRequest
     data: DataRequest
     task: TaskName = TaskName.CAUSAL_LM
     budget: BudgetRequest = BudgetRequest()
     secrets: SecretsRequest | None = None
-    ferret: FerretRequest = FerretRequest()
-    dpquant: DpquantRequest | None = None
     output: Path
     show_unprotected: bool = False
     epochs: float | None = None
@@ -174,5 +117,18 @@ class RetrainRequest:
     force: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.settings, self.way.settings):
+            raise ValueError(f"{self.method} takes {self.way.settings.__name__}, not {type(self.settings).__name__}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"--seed is {self.seed}; it must be at least 0 and below 2^63")
+
+    @property
+    def way(self) -> Method:
+        """The method itself."""
+        return method_named(self.method)
+
+    def settings_as(self, kind: type[Settings]) -> Settings:
+        """The method's own settings, which are of that ``kind``."""
+        if not isinstance(self.settings, kind):
+            raise ValueError(f"the settings of {self.method} are not {kind.__name__}")
+        return self.settings

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.models.tasks.base import TaskName
+from privctl.models.choices import TaskName
 from privctl.reports.files import FoundReport, report_of
 from privctl.secrets.protection import Protection, read_protection
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import open_checkpoint
-from privctl.train.methods.dpquant.schedule import LayerMode
 from privctl.train.request import RetrainRequest
 
 _AGAIN = "plan again with privctl secrets plan"
@@ -69,13 +68,8 @@ def plan_of(request: RetrainRequest) -> SecretPlan | None:
 
 
 def _check_settings(request: RetrainRequest) -> None:
-    if not request.method.noised:
+    if not request.way.noised:
         raise UsageFault(f"--secrets goes with dp-sgd and dpquant, not with {request.method}; leave it out")
-    if request.dpquant is not None and request.dpquant.layers is LayerMode.DPQUANT:
-        raise UsageFault(
-            "--secrets does not go with --layers dpquant, whose measurements are releases that the plan does not count;"
-            " give --layers random, or leave --secrets out"
-        )
     if request.task is TaskName.IMAGE_CLASSIFICATION:
         raise UsageFault("--secrets is for texts in one file, as privctl secrets plan reads them; leave it out")
     if request.data.unit is not None:

@@ -4,37 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 
 from privctl.domain.checks import at_least, fraction, positive, probability
 from privctl.domain.mechanism import Optimizer
-
-
-class TrainingMethod(StrEnum):
-    """How gradients are treated.
-
-    ``DP_SGD`` clips each example's and adds noise; ``CLIPPED`` clips and adds none; ``PLAIN`` does neither. ``FERRET``
-    never has them: it asks for derivatives along random directions. ``DPQUANT`` is DP-SGD with layers in few bits.
-    """
-
-    DP_SGD = "dp-sgd"
-    CLIPPED = "clipped"
-    PLAIN = "plain"
-    FERRET = "ferret"
-    DPQUANT = "dpquant"
-
-    @property
-    def noised(self) -> bool:
-        """Whether each step adds noise to a sum of clipped gradients of a Poisson batch."""
-        return self in (TrainingMethod.DP_SGD, TrainingMethod.DPQUANT)
-
-
-class Schedule(StrEnum):
-    """How the learning rate goes on after its warm-up."""
-
-    CONSTANT = "constant"
-    LINEAR = "linear"
-    COSINE = "cosine"
+from privctl.train.choices import Schedule
+from privctl.train.methods import method_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +21,7 @@ class TrainingSettings:
     once; they change nothing but memory and rounding. Raises ValueError for settings out of range.
     """
 
-    method: TrainingMethod
+    method: str
     steps: int
     batch_size: float
     sample_rate: float
@@ -75,7 +49,7 @@ class TrainingSettings:
         for name in ("momentum", "beta1", "beta2"):
             fraction(name, getattr(self, name), zero=True)
         probability("sample_rate", self.sample_rate)
-        if (self.noise_multiplier > 0) != self.method.noised:
+        if (self.noise_multiplier > 0) != method_named(self.method).noised:
             raise ValueError(f"noise_multiplier {self.noise_multiplier} contradicts method {self.method}")
 
     @property

@@ -16,7 +16,6 @@ from privctl.domain.report import Omission
 from privctl.storage.arrays import OWNER_ONLY
 from privctl.storage.atomic import PendingFile, require_absent
 from privctl.train.request import RetrainRequest
-from privctl.train.settings import TrainingMethod
 
 HELD_OUT_IS_PUBLIC = "held-out measures are exact and no guarantee covers them: the held-out data is taken to be public"
 _WITHHELD = Omission(
@@ -30,7 +29,7 @@ _WARNING = "not for release: exact measures of private training examples, which 
 
 def withholds(request: RetrainRequest) -> bool:
     """Whether measures on the examples are withheld: those of every run that is meant to protect them."""
-    return request.method not in (TrainingMethod.PLAIN, TrainingMethod.CLIPPED)
+    return request.way.private
 
 
 def released(request: RetrainRequest, history: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:

@@ -14,11 +14,11 @@ from privctl.accounting.published_measurements import aggregate_ledger, claimed_
 from privctl.domain.errors import UsageFault
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.train.budget import ledger_of, recipe_for
+from privctl.train.choices import FormatName
+from privctl.train.method import MethodSettings
 from privctl.train.methods.dpquant.measurements import measurements_of
-from privctl.train.methods.dpquant.schedule import LayerMode
-from privctl.train.quantized import FormatName
-from privctl.train.request import BudgetRequest, DataRequest, DpquantRequest, ModelRequest, RetrainRequest
-from privctl.train.settings import TrainingMethod
+from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
+from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 
 EXAMPLES, BATCH, DELTA = 50_000, 1024, 1e-5
 RATE = BATCH / EXAMPLES
@@ -72,11 +72,11 @@ def test_the_claim_and_what_follows_for_it() -> None:
 def request(tmp_path: Path, *, epsilon: float | None = 3.0, batch: int = 200, **asked: Any) -> RetrainRequest:
     budget = BudgetRequest(epsilon=epsilon, noise_multiplier=None if epsilon else 1.0, delta=DELTA)
     return RetrainRequest(
-        method=TrainingMethod.DPQUANT,
+        method="dpquant",
         model=ModelRequest(path=tmp_path),
         data=DataRequest(train=tmp_path),
         budget=budget,
-        dpquant=DpquantRequest(format=FormatName.LUQ_FP4, **asked),
+        settings=DpquantSettings(format=FormatName.LUQ_FP4, **asked),
         output=tmp_path,
         epochs=10,
         batch_size=batch,
@@ -100,7 +100,7 @@ def test_the_noise_meets_the_budget_with_all_measurements(tmp_path: Path) -> Non
     assert (
         epsilon_bound(ledger_of(recipe, recipe.steps, measured=plan.event(recipe.noise_multiplier, 10)), DELTA) < whole
     )
-    short, _ = recipe_for(replace(asked, dpquant=replace(asked.dpquant, repetitions=1)), 2000)  # type: ignore[type-var]
+    short, _ = recipe_for(replace(asked, settings=replace(asked.settings, repetitions=1)), 2000)  # type: ignore[type-var]
     assert short.noise_multiplier < recipe.noise_multiplier
     assert epsilon_bound(ledger_of(short, short.steps, measured=plan.event(short.noise_multiplier)), DELTA) > 3
 
@@ -123,7 +123,7 @@ def test_other_ways_measure_nothing(mode: LayerMode, tmp_path: Path) -> None:
     asked = request(tmp_path, layers=mode)
     recipe, _ = recipe_for(asked, 2000)
     assert measurements_of(asked, 2000, recipe.steps, recipe.sample_rate) is None
-    plain, _ = recipe_for(replace(asked, method=TrainingMethod.DP_SGD, dpquant=None), 2000)
+    plain, _ = recipe_for(replace(asked, method="dp-sgd", settings=MethodSettings()), 2000)
     assert recipe.noise_multiplier == plain.noise_multiplier
 
 

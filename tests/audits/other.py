@@ -12,8 +12,9 @@ import torch
 
 from privctl.data.images import ImageSet
 from privctl.data.texts import TextRecord
+from privctl.models.choices import TaskName
 from privctl.models.loading import load_for_training
-from privctl.models.tasks.base import Task, TaskName
+from privctl.models.tasks.base import Task
 from privctl.models.tasks.make import image_task, text_task
 from tests.models.tasks.small import architecture, words
 

@@ -64,7 +64,8 @@ def _measurement(shape: Shape, device: Any, rounds: int, step: float) -> dict[st
     import torch
 
     from privctl.models.tasks.base import measuring
-    from privctl.train.quantized import FORMATS, FormatName, QuantizedLayers
+    from privctl.train.choices import FormatName
+    from privctl.train.quantized import FORMATS, QuantizedLayers
 
     torch.set_num_threads(1)
     model = shape.make().train().to(device)

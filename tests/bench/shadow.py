@@ -52,7 +52,6 @@ def _pool(scratch: Path, width: int, options: argparse.Namespace) -> ShadowPool:
     """A two-layer GPT-2 of that width, and 400 short records."""
     from privctl.shadow.pool import ShadowRequest, read_pool
     from privctl.train.request import DataRequest, ModelRequest, RetrainRequest
-    from privctl.train.settings import TrainingMethod
     from tests.models.tasks.small import architecture, words
 
     model = architecture(scratch / "model", "gpt2", n_embd=width, n_layer=2, n_head=4)
@@ -62,7 +61,7 @@ def _pool(scratch: Path, width: int, options: argparse.Namespace) -> ShadowPool:
     path = scratch / "data.jsonl"
     path.write_text("\n".join(lines))
     training = RetrainRequest(
-        method=TrainingMethod.PLAIN,
+        method="plain",
         model=ModelRequest(path=model),
         data=DataRequest(train=path),
         output=scratch / "shadows",

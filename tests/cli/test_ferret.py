@@ -21,7 +21,8 @@ from privctl.domain.events import Ledger, RandomizedResponse, SampledGaussian, S
 from privctl.domain.guarantee import AssumptionState, Notion, RiskMeasure, Status
 from privctl.domain.report import PrivacyReport
 from privctl.reports.files import read_report
-from privctl.train.directional import DerivativeMethod, Derivatives
+from privctl.train.choices import DerivativeMethod
+from privctl.train.directional import Derivatives
 from privctl.train.methods.ferret.stream import read_stream
 from tests.models.tasks.small import words
 from tests.train.logs import begun as logged

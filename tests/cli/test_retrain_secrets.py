@@ -22,7 +22,6 @@ from privctl.domain.guarantee import Adjacency, AssumptionState, Notion, Privacy
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import upward
 from privctl.models.tasks.language import CausalLanguage
-from privctl.parallel import Workers
 from privctl.reports.files import file_artifact, now, read_report, write_report
 from privctl.secrets.protection import Protection, read_protection
 from privctl.show.progress import progress
@@ -30,7 +29,7 @@ from privctl.storage.digest import file_digest
 from privctl.train.prepare import prepare
 from privctl.train.request import DataRequest, ModelRequest, RetrainRequest, SecretsRequest
 from privctl.train.run import run_training
-from privctl.train.settings import TrainingMethod
+from privctl.train.session import Session
 from tests.train.logs import begun as logged
 from tests.train.logs import pretend
 from tests.train.planned import planned, written
@@ -252,7 +251,7 @@ def test_a_run_is_resumed_with_its_own_plan(
     start: Path, data: Path, plan: Path, protection: Protection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     request = RetrainRequest(
-        method=TrainingMethod.DP_SGD,
+        method="dp-sgd",
         model=ModelRequest(path=start),
         data=DataRequest(train=data),
         output=tmp_path / "a",
@@ -260,7 +259,7 @@ def test_a_run_is_resumed_with_its_own_plan(
         device="cpu",
     )
     with pytest.raises(Interrupted):
-        run_training(prepare(request), Workers(), quiet, interrupts=nullcontext(lambda: True))
+        run_training(prepare(request), Session(progress=quiet, interrupts=nullcontext(lambda: True)))
     begun = tmp_path / "a.run" / "begun"
     assert logged(begun) == 1
     other = written(tmp_path / "other.safetensors", replace(protection, ids=("a", "b", "c", "d")))

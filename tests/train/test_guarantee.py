@@ -38,7 +38,7 @@ from privctl.train.gradient_noise import GradientNoise, KeyedNoise
 from privctl.train.loop import Trainer
 from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 from privctl.train.sampling import BatchSource, Passes, PoissonBatches
-from privctl.train.settings import TrainingMethod, TrainingSettings
+from privctl.train.settings import TrainingSettings
 from tests.train.test_loop import Points
 
 ALPHA = 1e-4
@@ -69,7 +69,7 @@ class TwoLayers(nn.Module):
 def asked_for(batch_size: int = 30, steps: int = 1) -> TrainingSettings:
     """What ``privctl retrain dp-sgd --epsilon 1 --delta 0.05`` would do with ``RECORDS`` examples."""
     request = RetrainRequest(
-        method=TrainingMethod.DP_SGD,
+        method="dp-sgd",
         model=ModelRequest(path=Path("model")),
         data=DataRequest(train=Path("data")),
         budget=BudgetRequest(epsilon=EPSILON, delta=DELTA),

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from privctl.train.loop import FinishedRun, Trainer
 from privctl.train.sampling import Passes
-from privctl.train.settings import TrainingMethod
 from tests.train.test_loop import ROWS, Points, recipe, trainer, weight
 
 
@@ -31,7 +30,7 @@ def spoiled(*rows: int, by: float = math.nan) -> Tensor:
 
 def private(rows: Tensor, task: type[Points] = Points, micro: int = 64) -> tuple[Trainer, FinishedRun]:
     """Four steps over all rows, under noise that is the same every time."""
-    plan = recipe(method=TrainingMethod.DP_SGD, noise_multiplier=0.5, micro_examples=micro)
+    plan = recipe(method="dp-sgd", noise_multiplier=0.5, micro_examples=micro)
     made = trainer(rows, plan, Passes(4, 4, seed=0), task=task(rows))
     return made, made.run()
 

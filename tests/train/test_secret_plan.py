@@ -22,7 +22,7 @@ from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, Retr
 from privctl.train.secret_guarantees import plan_premise, secret_guarantees
 from privctl.train.secret_plan import SecretPlan
 from privctl.train.secret_posteriors import CheckedSecrets, check_secrets
-from privctl.train.settings import TrainingMethod, TrainingSettings
+from privctl.train.settings import TrainingSettings
 from tests.train.planned import planned
 
 ASSERTED = AssumptionState.ASSERTED
@@ -43,7 +43,7 @@ def asked(
     plan: Protection, batch_size: int | None = None, budget: BudgetRequest | None = None, **more: Any
 ) -> TrainingSettings:
     request = RetrainRequest(
-        method=TrainingMethod.DP_SGD,
+        method="dp-sgd",
         model=ModelRequest(path=Path("model")),
         data=DataRequest(train=Path("data")),
         output=Path("output"),

@@ -157,7 +157,7 @@ def test_what_are_no_probabilities(rates: NDArray[np.float64]) -> None:
 SCRIPT = """
 import json, sys, numpy as np, torch
 from privctl.parallel import start_workers
-from privctl.retrain.run import shared_source
+from privctl.train.session import shared_source
 from privctl.training.batches import WeightedBatches
 with start_workers(torch.device("cpu")) as workers:
     source = WeightedBatches(np.linspace(0, 1, 200), shared_source(workers))

@@ -16,8 +16,8 @@ from torch import Tensor
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import Interrupted
 from privctl.domain.mechanism import Optimizer
+from privctl.models.choices import TaskName
 from privctl.models.loading import load_for_training
-from privctl.models.tasks.base import TaskName
 from privctl.models.tasks.make import text_task
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
@@ -26,7 +26,7 @@ from privctl.train.gradient_noise import KeyedNoise
 from privctl.train.loop import Trainer
 from privctl.train.run_folder import RunFolder, SavedState
 from privctl.train.sampling import WeightedBatches
-from privctl.train.settings import TrainingMethod, TrainingSettings
+from privctl.train.settings import TrainingSettings
 from tests.models.tasks.small import architecture, words
 from tests.train.test_loop import ROWS, recipe, trainer, weight
 
@@ -34,7 +34,7 @@ RATES = np.array([1.0, 0.25, 0.0, 0.6])
 
 
 def private(steps: int) -> TrainingSettings:
-    return recipe(method=TrainingMethod.DP_SGD, steps=steps, noise_multiplier=1.0, optimizer=Optimizer.ADAMW)
+    return recipe(method="dp-sgd", steps=steps, noise_multiplier=1.0, optimizer=Optimizer.ADAMW)
 
 
 def keyed(plan: TrainingSettings, folder: RunFolder | None = None) -> Trainer:
@@ -69,7 +69,7 @@ def trained(folder: Path, texts: Sequence[str], rates: Sequence[float]) -> list[
     model = load_for_training(folder, TaskName.CAUSAL_LM, vocabulary=words())
     records = [TextRecord(where=f"a.jsonl line {i}", text=text) for i, text in enumerate(texts, start=1)]
     settings = TrainingSettings(
-        method=TrainingMethod.DP_SGD,
+        method="dp-sgd",
         steps=6,
         batch_size=2.0,
         sample_rate=0.5,
@@ -115,7 +115,7 @@ def success(rates: np.ndarray, noise: float, steps: int = 800) -> tuple[float, f
     for value in (1.0, -1.0):
         rows = torch.zeros(6, 3)
         rows[1:4, 0] = 50 * value
-        plan = recipe(method=TrainingMethod.DP_SGD, steps=steps, noise_multiplier=noise)
+        plan = recipe(method="dp-sgd", steps=steps, noise_multiplier=noise)
         made = trainer(rows, plan, WeightedBatches(rates, NoiseSource(int(8 + value))))
         seen = [weight(made)]
         made.advance = lambda _, made=made, seen=seen: seen.append(weight(made))  # type: ignore[misc]

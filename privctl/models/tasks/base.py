@@ -9,24 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from privctl.models.choices import TaskName
+
 #: What ``evaluate`` runs at a time where the caller says nothing.
 EVALUATED_EXAMPLES = 64
 EVALUATED_TOKENS = 4096
-
-
-class TaskName(StrEnum):
-    """The tasks by the names users give."""
-
-    CAUSAL_LM = "causal-lm"
-    MASKED_LM = "masked-lm"
-    TEXT_CLASSIFICATION = "text-classification"
-    IMAGE_CLASSIFICATION = "image-classification"
 
 
 class Task(Protocol):

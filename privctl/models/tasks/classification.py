@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from privctl.data.images import ImageSet
 from privctl.data.pixels import ImageFacts
-from privctl.models.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, TaskName, grouped, measuring
+from privctl.models.choices import TaskName
+from privctl.models.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, grouped, measuring
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.models.tasks.language import padded
 from privctl.models.tasks.units import content_key

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from privctl.models.choices import TaskName
 from privctl.models.encoding import Encoded
-from privctl.models.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, TaskName, grouped, measuring
+from privctl.models.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, grouped, measuring
 from privctl.models.tasks.corpus import CorpusTask
 
 #: Devlin et al. 2019, section 3.1: of the tokens, 15 % are asked for; of these 80 % are hidden, 10 % replaced.

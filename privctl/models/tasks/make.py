@@ -8,9 +8,10 @@ from privctl.data.images import ImageSet
 from privctl.data.labels import LabelSet, numbers_of
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import InputFault
+from privctl.models.choices import TaskName
 from privctl.models.encoding import TextOptions, encode_causal, encode_classified, encode_masked
 from privctl.models.loading import TrainingModel
-from privctl.models.tasks.base import Task, TaskName
+from privctl.models.tasks.base import Task
 from privctl.models.tasks.classification import ImageClassification, TextClassification
 from privctl.models.tasks.language import CausalLanguage, MaskedLanguage
 

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputFault
+from privctl.train.choices import ClippingStyle
 from privctl.train.clipping import check, rules
 from privctl.train.clipping import norms_and_weights as clipping
 from privctl.train.clipping.measure import squares_by_parameter
-from privctl.train.clipping.norms_and_weights import Clipping, ClippingStyle
+from privctl.train.clipping.norms_and_weights import Clipping
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.taps import Recorder, Site
 from privctl.train.clipping.terms import GradientTerm, Squares

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
 from torch import Tensor
 
 from privctl.domain.errors import UsageFault
+from privctl.train.choices import ClippingStyle
 from privctl.train.clipping.terms import Squares
 
 #: Stabilizer of automatic clipping (Bu et al. 2022, "Automatic Clipping", section 4: AUTO-S with gamma 0.01).
@@ -26,18 +26,6 @@ ROUNDING_MARGIN = 2.0**-10
 #: A squared norm from Gram matrices errs by at most this share of its ``slack`` (see ``Squares``). A float32 sum of K
 #: products errs by about sqrt(K) 2^-24 of the sum of their sizes, and less in blocks; this allows 32 times 2^-24.
 GRAM_ERROR = 2.0**-19
-
-
-class ClippingStyle(StrEnum):
-    """What happens to one example's gradient g, with C the clip norm.
-
-    FLAT: g * min(1, C / |g|) (Abadi et al. 2016). AUTOMATIC: g * C / (|g| + 0.01) (Bu et al. 2022). PER_LAYER: each of
-    the k modules that own parameters is clipped by itself to C / sqrt(k), so that the whole stays within C.
-    """
-
-    FLAT = "flat"
-    AUTOMATIC = "automatic"
-    PER_LAYER = "per-layer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

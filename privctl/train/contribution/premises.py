@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, status_of
+from privctl.domain.progress import Notify
 from privctl.models.encoding import TextOptions, length_limit
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.train.clipping.norms_and_weights import ROUNDING_MARGIN, Clipping
@@ -24,7 +25,6 @@ from privctl.train.contribution import (
 from privctl.train.contribution.findings import ROUNDING_QUANTIZED, ROUNDING_REDUCED
 from privctl.train.precision import Precision
 from privctl.train.prepare import TrainingJob
-from privctl.train.settings import TrainingMethod
 
 if TYPE_CHECKING:
     import torch
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 #: What adding up may add to a record's part of a float32 sum, relative: sums in blocks err by a few 2^-24.
 _OF_A_SUM = 2.0**-22
-#: Hears what the user should know before the run begins.
-Notify = Callable[[str], None]
 
 NAME = "contribution"
 #: The key among a report's parameters.
@@ -91,7 +89,7 @@ def rehearsed(job: TrainingJob, network: nn.Module, device: torch.device, precis
 
 def gradient_stages(job: TrainingJob, network: nn.Module, device: torch.device) -> list[ComputationStage]:
     """How gradients are clipped; none where they are not."""
-    if job.request.method is TrainingMethod.PLAIN:
+    if not job.request.way.clips:
         return []
     view = ClippedGradients(network=network, clipping=clipping_of(job))
     found = [ComputationStage(name="float32", view=view)]
@@ -103,7 +101,7 @@ def gradient_stages(job: TrainingJob, network: nn.Module, device: torch.device) 
 
 def clipping_of(job: TrainingJob) -> Clipping:
     """How the job's gradients are clipped: with noise, by a margin below the clip norm that its noise is for."""
-    inside = 1 - ROUNDING_MARGIN if job.request.method.noised else 1.0
+    inside = 1 - ROUNDING_MARGIN if job.request.way.noised else 1.0
     return Clipping(norm=job.recipe.clip_norm * inside, style=job.request.clipping)
 
 
@@ -122,9 +120,8 @@ def limits_of(job: TrainingJob) -> BatchLimits:
 def _most(job: TrainingJob) -> int:
     """More examples than this are in no batch; of a Poisson batch that fails once in 10^10 (Bernstein's bound)."""
     size = job.recipe.batch_size
-    return (
-        math.ceil(size) if job.request.method is TrainingMethod.CLIPPED else math.ceil(size + 6 * math.sqrt(size) + 20)
-    )
+    sampled = job.request.way.sampled(job.request)
+    return math.ceil(size + 6 * math.sqrt(size) + 20) if sampled else math.ceil(size)
 
 
 def _padded(task: Any, length: int) -> Any:
@@ -153,7 +150,7 @@ def _rounding(job: TrainingJob) -> Assumption:
         max(job.contribution.differences.values(), default=math.inf) if job.contribution is not None else math.inf
     )
     # Sums of measured differences of losses have no margin of their own.
-    within = records * (measured + _OF_A_SUM) <= margin and job.request.method is not TrainingMethod.DPQUANT
+    within = records * (measured + _OF_A_SUM) <= margin and not job.request.way.sums_losses
     return Assumption(
         name="rounding of sums",
         statement=f"where a record is added, float rounding moves a batch's sum by no more than the {margin:g} of the "

@@ -11,10 +11,11 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from privctl.train.choices import DerivativeMethod
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.clipping.check import sketch
 from privctl.train.contribution.findings import DEVIATIONS, ROUNDING
-from privctl.train.directional import DerivativeMethod, Derivatives, FiredGroup
+from privctl.train.directional import Derivatives, FiredGroup
 from privctl.train.directional.difference import rounding
 from privctl.train.directional.methods import questions, union
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from privctl.train.choices import DerivativeMethod
 from privctl.train.directional.derivatives import Derivatives
 from privctl.train.directional.difference import rounding
-from privctl.train.directional.methods import DerivativeMethod, FiredGroup, questions
+from privctl.train.directional.methods import FiredGroup, questions
 from privctl.train.directional.passes import Losses, Randomness
 
 if TYPE_CHECKING:

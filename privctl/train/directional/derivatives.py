@@ -8,17 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputFault
+from privctl.train.choices import DerivativeMethod
 from privctl.train.clipping import rules
 from privctl.train.directional import cost, reverse
 from privctl.train.directional.difference import STEP, difference_by_example
 from privctl.train.directional.forward import forward_by_example
-from privctl.train.directional.methods import (
-    DerivativeMethod,
-    DirectionalQuery,
-    FiredGroup,
-    MethodUnavailableError,
-    questions,
-)
+from privctl.train.directional.methods import DirectionalQuery, FiredGroup, MethodUnavailableError, questions
 from privctl.train.directional.passes import Losses, Randomness, short_of_memory
 
 

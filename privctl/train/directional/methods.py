@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from privctl.domain.errors import InputFault
@@ -12,16 +11,6 @@ from privctl.domain.errors import InputFault
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
-
-
-class DerivativeMethod(StrEnum):
-    """How a directional derivative is found, by the names users give."""
-
-    AUTO = "auto"
-    BACKWARD = "backward"
-    PARTIAL = "partial"
-    FORWARD = "forward"
-    DIFFERENCE = "difference"
 
 
 class MethodUnavailableError(InputFault):

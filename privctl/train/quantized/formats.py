@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from types import MappingProxyType
 
+from privctl.train.choices import FormatName
 from privctl.train.quantized.floating import LUQ_LEVELS, Float8, Float8Kind, Luq
 from privctl.train.quantized.rounding import Quantizer
 from privctl.train.quantized.uniform import SignedIntegers, UniformLevels
-
-
-class FormatName(StrEnum):
-    """The formats there are."""
-
-    LUQ_FP4 = "luq-fp4"
-    FP8 = "fp8"
-    FP8_STOCHASTIC = "fp8-stochastic"
-    INT4 = "int4"
-    UNIFORM4 = "uniform4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

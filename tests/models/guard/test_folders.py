@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from privctl.domain.errors import InputFault
+from privctl.models.choices import TaskName
 from privctl.models.guard import sizes, tokenizers
 from privctl.models.guard.keys import REFUSED
 from privctl.models.guard.loading import check_alone
@@ -27,7 +28,6 @@ from privctl.models.language import (
     read_tokenizer,
 )
 from privctl.models.loading import load_for_training
-from privctl.models.tasks.base import TaskName
 from privctl.storage.reader import open_checkpoint
 from tests.audits.tiny import CONFIGS, save_model, save_tokenizer
 

@@ -13,16 +13,9 @@ from transformers import AutoTokenizer
 
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.models.encoding import (
-    Long,
-    TextFacts,
-    TextOptions,
-    encode_causal,
-    encode_classified,
-    encode_masked,
-)
+from privctl.models.choices import Long, TaskName
+from privctl.models.encoding import TextFacts, TextOptions, encode_causal, encode_classified, encode_masked
 from privctl.models.loading import load_for_training
-from privctl.models.tasks.base import TaskName
 from privctl.models.tasks.make import text_task
 from privctl.models.tasks.units import Units, content_key
 from privctl.models.vocabulary import SPECIAL, vocabulary_from_file, vocabulary_from_records

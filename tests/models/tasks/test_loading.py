@@ -23,9 +23,10 @@ from transformers import (
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.report import PrivacyReport
 from privctl.models.batch_norm import batch_norms
+from privctl.models.choices import TaskName
 from privctl.models.language import IMAGE_CLASSIFIER, load_model
 from privctl.models.loading import TrainingModel, known_labels, load_for_training
-from privctl.models.tasks.base import TaskName, measuring
+from privctl.models.tasks.base import measuring
 from privctl.models.tasks.make import text_task
 from privctl.reports.files import now
 from privctl.train.released_model import save_network

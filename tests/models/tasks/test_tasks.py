@@ -15,10 +15,11 @@ from privctl.data.images import ImageSet
 from privctl.data.labels import labels_of
 from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import InputFault
-from privctl.models.encoding import Long, TextOptions
+from privctl.models.choices import Long, TaskName
+from privctl.models.encoding import TextOptions
 from privctl.models.language import load_model
 from privctl.models.loading import TrainingModel, load_for_training
-from privctl.models.tasks.base import Task, TaskName, grouped
+from privctl.models.tasks.base import Task, grouped
 from privctl.models.tasks.make import image_task, text_task
 from privctl.models.vocabulary import vocabulary_from_records
 from tests.models.tasks.small import RECORDS, TEXTS, architecture, one_by_one, words

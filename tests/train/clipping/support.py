@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privctl.train.clipping import ClippedBatch, Clipping, ClippingStyle, PerExample
+from privctl.train.choices import ClippingStyle
+from privctl.train.clipping import ClippedBatch, Clipping, PerExample
 
 Gradients = dict[str, Tensor]
 Batch = dict[str, Tensor]

@@ -13,7 +13,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.train.clipping import Clipping, ClippingStyle, PerExample, check, engine, rules
+from privctl.train.choices import ClippingStyle
+from privctl.train.clipping import Clipping, PerExample, check, engine, rules
 from privctl.train.clipping.taps import Recorder
 from privctl.train.clipping.terms import Dense
 from tests.train.clipping.support import (

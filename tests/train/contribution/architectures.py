@@ -10,7 +10,7 @@ from typing import Any
 
 import transformers as hf
 
-from privctl.models.tasks.base import TaskName
+from privctl.models.choices import TaskName
 
 #: Ids are those of ``privctl.models.vocabulary``: padding, unknown, begin, end, mask.
 _IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}

@@ -19,15 +19,14 @@ import torch
 from torch import nn
 
 from privctl.domain.errors import InputFault
-from privctl.models.encoding import Long
+from privctl.models.choices import Long, TaskName
 from privctl.models.language import hushed
-from privctl.models.tasks.base import Task, TaskName
+from privctl.models.tasks.base import Task
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.contribution import Dependent
 from privctl.train.contribution.premises import gradient_stages, tested
 from privctl.train.prepare import TrainingJob, prepare
 from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
-from privctl.train.settings import TrainingMethod
 from tests.models.tasks.small import words
 from tests.train.contribution.architectures import Architecture
 
@@ -88,9 +87,7 @@ def survey(each: Architecture, folder: Path) -> Row:
     )
 
 
-def job_of(
-    each: Architecture, folder: Path, method: TrainingMethod = TrainingMethod.DP_SGD, **changes: Any
-) -> TrainingJob:
+def job_of(each: Architecture, folder: Path, method: str = "dp-sgd", **changes: Any) -> TrainingJob:
     """A run on 40 records of which the first is the longest, or of images of which it is the brightest."""
     each.config().save_pretrained(folder / "model")
     words().tokenizer.save_pretrained(folder / "model")
@@ -100,7 +97,7 @@ def job_of(
         data = replace(data, long=Long.TRUNCATE, max_length=each.length)
     if "classification" in each.task:
         data = replace(data, labels=("a", "b"))
-    budget = BudgetRequest(noise_multiplier=1.0) if method is TrainingMethod.DP_SGD else BudgetRequest()
+    budget = BudgetRequest(noise_multiplier=1.0) if method == "dp-sgd" else BudgetRequest()
     request = RetrainRequest(
         method=method,
         model=ModelRequest(path=folder / "model", from_scratch=True),

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from privctl.domain.errors import InputFault
-from privctl.train.clipping import Clipping, ClippingStyle
+from privctl.train.choices import ClippingStyle, DerivativeMethod, FormatName
+from privctl.train.clipping import Clipping
 from privctl.train.contribution import (
     BatchLimits,
     ClippedDerivatives,
@@ -22,8 +23,8 @@ from privctl.train.contribution import (
     examine,
 )
 from privctl.train.contribution.findings import ROUNDING, ROUNDING_QUANTIZED
-from privctl.train.directional import DerivativeMethod, Derivatives, FiredGroup, direction
-from privctl.train.quantized import FORMATS, FormatName, QuantizedLayers
+from privctl.train.directional import Derivatives, FiredGroup, direction
+from privctl.train.quantized import FORMATS, QuantizedLayers
 from privctl.train.quantized import layers as layers_module
 from tests.train.contribution.planted import FAULTS, SOUND, Network, task
 from tests.train.quantized.test_soundness import coupled

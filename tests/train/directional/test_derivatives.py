@@ -12,7 +12,8 @@ from torch.func import functional_call, grad
 from torch.nn import functional
 
 from privctl.domain.errors import InputFault
-from privctl.train.directional import DerivativeMethod, Derivatives, agreement, cost, direction, forward, passes
+from privctl.train.choices import DerivativeMethod
+from privctl.train.directional import Derivatives, agreement, cost, direction, forward, passes
 from privctl.train.directional.methods import FiredGroup
 from tests.train.clipping.support import causal, classified, squared, tokens
 from tests.train.clipping.test_engine import Adapted

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputFault
-from privctl.train.directional import DerivativeMethod, Derivatives, SignAgreement, agreement, difference, reverse
+from privctl.train.choices import DerivativeMethod
+from privctl.train.directional import Derivatives, SignAgreement, agreement, difference, reverse
 from privctl.train.directional.methods import questions
 from tests.train.clipping.support import squared
 from tests.train.directional.support import Case, case, groups, state

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from privctl.train.choices import FormatName
 from privctl.train.clipping import ClippedBatch, Clipping, PerExample
-from privctl.train.quantized import FORMATS, FormatName, QuantizedLayers
+from privctl.train.quantized import FORMATS, QuantizedLayers
 from tests.train.clipping.support import Batch, Gradients, Losses, count, looped, rows
 
 SEED = b"test"

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privctl.train.quantized import FORMATS, FormatName, hardware
+from privctl.train.choices import FormatName
+from privctl.train.quantized import FORMATS, hardware
 from privctl.train.quantized.floating import Float8, Float8Kind
 from privctl.train.quantized.rounding import rounded
 from tests.train.quantized.support import quantized

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privctl.domain.errors import UsageFault
+from privctl.train.choices import FormatName
 from privctl.train.clipping import Clipping, PerExample
-from privctl.train.quantized import FORMATS, FormatName, QuantizedLayers
+from privctl.train.quantized import FORMATS, QuantizedLayers
 from privctl.train.quantized.rounding import rounded
 from tests.train.clipping.support import (
     Batch,

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from privctl.domain.errors import UsageFault
-from privctl.train.quantized import FORMATS, FormatName, luq_fp4
+from privctl.train.choices import FormatName
+from privctl.train.quantized import FORMATS, luq_fp4
 from privctl.train.quantized.floating import Float8, Float8Kind, Luq
 from privctl.train.quantized.rounding import Quantizer, rounded
 from privctl.train.quantized.uniform import SignedIntegers, UniformLevels

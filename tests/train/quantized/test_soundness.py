@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputFault
+from privctl.train.choices import FormatName
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.clipping.engine import NotFinite
-from privctl.train.quantized import FORMATS, FormatName, QuantizedLayers
+from privctl.train.quantized import FORMATS, QuantizedLayers
 from privctl.train.quantized import layers as layers_module
 from tests.train.clipping.support import (
     Batch,

@@ -1,1 +1,69 @@
-"""DPQuant: which layers an epoch of private training computes in few bits, and the private measurements that say it."""
+"""DPQuant: DP-SGD with layers in few bits, and private measurements that choose which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privctl.train.method import Method
+from privctl.train.methods.dp_sgd import TUNING
+from privctl.train.methods.dpquant.settings import DpquantSettings
+
+if TYPE_CHECKING:
+    from privctl.domain.report import PrivacyReport
+    from privctl.train.method import SideReleases
+    from privctl.train.prepare import TrainingJob
+    from privctl.train.request import RetrainRequest
+    from privctl.train.session import Session
+
+
+def _check(request: RetrainRequest) -> None:
+    from privctl.train.methods.dpquant.choice import check
+
+    check(request)
+
+
+def _measurements(request: RetrainRequest, examples: int, steps: int, rate: float) -> SideReleases | None:
+    from privctl.train.methods.dpquant.measurements import measurements_of
+
+    return measurements_of(request, examples, steps, rate)
+
+
+def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
+    from privctl.train.methods.dpquant.run import run_dpquant
+
+    return run_dpquant(job, session)
+
+
+METHOD = Method(
+    name="dpquant",
+    help="""Train MODEL as dp-sgd does, with most layers in few bits (simulated, but for FP8 where a GPU has it).
+
+    Every epoch some layers are drawn to be quantized: with --layers dpquant the more likely, the less it hurts (their
+    scores). How much it hurts is measured every few epochs on few private examples: each one's loss differences are
+    clipped, and their sum noised. Such releases are in the same ledger as the steps, and --epsilon is for all of them.
+    The report says what they cost, and what the method's own paper would have claimed.
+
+    \b
+    Example:
+      privctl retrain dpquant model/ --data train.jsonl --epsilon 8 --format luq-fp4 \\
+          --quantized-fraction 0.75 --epochs 20 --batch-size 512 -o private/
+      privctl retrain dpquant resnet/ --data images/ --task image-classification \\
+          --labels dark,light --norm frozen --epsilon 8 --format fp8 --layers random \\
+          --compute-target 0.9 -o private/
+    """,
+    settings=DpquantSettings,
+    takes=("clipping", "schedule", "budget", "secrets"),
+    helps={
+        "epsilon": "Budget of steps and measurements together: the noise follows from it.",
+        "secrets": "Plan of protection; not with --layers dpquant, which measures.",
+    },
+    noised=True,
+    private=True,
+    guaranteed=True,
+    sums_losses=True,
+    warning=TUNING,
+    sampled=lambda _: True,
+    check=_check,
+    side_releases=_measurements,
+    run=_run,
+)

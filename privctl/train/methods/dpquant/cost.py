@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from transformers.pytorch_utils import Conv1D
 
 from privctl.models.tasks.base import measuring
-from privctl.train.quantized import FormatName
+from privctl.train.choices import FormatName
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.errors import UsageFault
 from privctl.domain.events import Batches, Ledger, SampledGaussian
-from privctl.train.methods.dpquant.schedule import LayerMode
+from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
 from privctl.train.request import RetrainRequest
-from privctl.train.settings import TrainingMethod
 
 #: A measurement sees so many examples, or this part of a batch where that is more. With n layers it takes n + 1 forward
 #: passes of them, and a step about three of the whole batch.
@@ -53,16 +52,28 @@ class Measurements:
             batches=Batches.POISSON,
         )
 
+    def check_alone(self, epsilon: float, delta: float) -> None:
+        """Raises UsageFault where the measurements by themselves exceed the budget, so that no training is left."""
+        event = None if self.noise_multiplier is None else self.event(self.noise_multiplier)
+        if event is None:
+            return
+        alone = epsilon_bound(Ledger(events=(event,)), delta)
+        if alone >= epsilon:
+            raise UsageFault(
+                f"{self.releases} measurements with noise multiplier {self.noise_multiplier:g} take an epsilon of "
+                f"{alone:.4g} by themselves, and --epsilon is {epsilon:g}; raise --measure-noise or --measure-every"
+            )
+
 
 def measurements_of(request: RetrainRequest, examples: int, steps: int, rate: float) -> Measurements | None:
     """Those of a private run of so many ``steps`` at sampling rate ``rate``; None where layers need none.
 
     Raises UsageFault for settings out of range.
     """
-    asked = request.dpquant
-    if asked is None or request.method is not TrainingMethod.DPQUANT or asked.layers is not LayerMode.DPQUANT:
+    asked = request.settings_as(DpquantSettings)
+    if asked.layers is not LayerMode.DPQUANT:
         return None
-    _check(request)
+    _check(asked)
     size = max(_LEAST_EXAMPLES, rate * examples * _PART_OF_BATCH)
     own = min(rate, size / examples) if asked.rate is None else asked.rate
     epochs = math.ceil(steps / max(1, math.ceil(round(1 / rate, 9))))
@@ -77,22 +88,7 @@ def measurements_of(request: RetrainRequest, examples: int, steps: int, rate: fl
     )
 
 
-def check_alone(measured: Measurements, epsilon: float, delta: float) -> None:
-    """Raises UsageFault where the measurements by themselves exceed the budget, so that no training is left."""
-    event = None if measured.noise_multiplier is None else measured.event(measured.noise_multiplier)
-    if event is None:
-        return
-    alone = epsilon_bound(Ledger(events=(event,)), delta)
-    if alone >= epsilon:
-        raise UsageFault(
-            f"{measured.releases} measurements with noise multiplier {measured.noise_multiplier:g} take an epsilon of "
-            f"{alone:.4g} by themselves, and --epsilon is {epsilon:g}; raise --measure-noise or --measure-every"
-        )
-
-
-def _check(request: RetrainRequest) -> None:
-    asked = request.dpquant
-    assert asked is not None
+def _check(asked: DpquantSettings) -> None:
     for flag, count in (("--measure-every", asked.every), ("--measure-repetitions", asked.repetitions)):
         if count < 1:
             raise UsageFault(f"{flag} is {count}; it must be at least 1")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 
-from privctl.domain.progress import Progress
 from privctl.randomness import NoiseSource
-from privctl.reports.codec import encode_value
-from privctl.train import run
-from privctl.train.contribution.premises import Notify
+from privctl.train.gradient_training import MethodHooks, train_by_gradients
+from privctl.train.methods.dpquant.choice import QuantizedChoice, asked_of, bits_of
 from privctl.train.methods.dpquant.measurements import Measurements, measurements_of
 from privctl.train.methods.dpquant.quantization import Measuring, Quantization
 from privctl.train.methods.dpquant.report import amended
 from privctl.train.methods.dpquant.sensitivity import LayerSensitivity
-from privctl.train.methods.dpquant.settings import QuantizedChoice, asked_of, bits_of
 from privctl.train.public_seed import SEED_FILE, public_seed
-from privctl.train.run import AT_ONCE, EpochCallback, Interrupts, MethodHooks, shared_source
 from privctl.train.sampling import PoissonBatches
+from privctl.train.session import Session, shared_source
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -30,35 +27,29 @@ if TYPE_CHECKING:
     from privctl.train.prepare import TrainingJob
 
 
-def run_training(
-    job: TrainingJob,
-    workers: Workers,
-    progress: Progress,
-    on_epoch: EpochCallback = lambda _: None,
-    interrupts: Interrupts = AT_ONCE,
-    planned: Callable[[QuantizedChoice], None] = lambda _: None,
-    notify: Notify = lambda _: None,
-) -> PrivacyReport | None:
-    """As ``retrain.run.run_training``; ``planned`` hears of the layers before the first step."""
-    request = job.request
+def run_dpquant(job: TrainingJob, session: Session) -> PrivacyReport | None:
+    """As ``train_by_gradients``, with some layers in few bits."""
+    request, workers = job.request, session.workers
     seed = public_seed(request, workers, asked_of(request).public_seed)
     made: list[Quantization] = []
 
     def precision(settled: TrainingJob, network: nn.Module, device: torch.device) -> Quantization:
         bits = bits_of(settled, network, device, seed)
-        planned(bits)
+        session.notify(_announced(settled, bits))
         made.append(_quantization(settled, bits, network, device, workers))
         return made[0]
 
     def amend(report: PrivacyReport, finished: FinishedRun) -> PrivacyReport:
         return amended(report, job, made[0], finished, seed)
 
-    hooks = MethodHooks(facts=_facts(job), files={SEED_FILE: seed.hex().encode()}, precision=precision, amend=amend)
-    return run.run_training(job, workers, progress, on_epoch, interrupts, hooks, notify)
+    hooks = MethodHooks(files={SEED_FILE: seed.hex().encode()}, precision=precision, amend=amend, announce=lambda _: "")
+    return train_by_gradients(job, session, hooks)
 
 
 def measurements(job: TrainingJob) -> Measurements | None:
     """What the run measures, if anything."""
+    if not job.request.way.private:
+        return None
     return measurements_of(job.request, len(job.task), job.recipe.steps, job.recipe.sample_rate)
 
 
@@ -117,14 +108,18 @@ def _sensitivity(
     )
 
 
-def _facts(job: TrainingJob) -> dict[str, Any]:
-    """What must not change between the parts of one run, beside the facts of every run."""
-    asked = asked_of(job.request)
-    found = encode_value({name: getattr(asked, name) for name in asked.__slots__ if name != "public_seed"})
-    given = asked.public_seed
-    return {
-        **{f"dpquant_{name}": value for name, value in found.items()},
-        "dpquant_public_seed": None if given is None else given.hex(),
-        "epsilon": job.request.budget.epsilon,
-        "delta": job.delta,
-    }
+def _announced(job: TrainingJob, bits: QuantizedChoice) -> str:
+    recipe, plan, schedule = job.recipe, measurements(job), bits.schedule
+    said = f"{recipe.steps} steps, noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"
+    amount = f"{schedule.compute_target:g} of the multiply-adds" if schedule.count is None else f"{schedule.count}"
+    if schedule.static:
+        amount = str(len(schedule.static))
+    elif schedule.mode in ("all", "none"):
+        amount = str(schedule.mode)
+    said += f"; {amount} of {len(schedule.names)} layers in {asked_of(job.request).format}"
+    if plan is not None:
+        said += (
+            f"; {plan.releases} measurements on {plan.size:.3g} examples expected, noise multiplier "
+            f"{plan.noise(recipe.noise_multiplier):.6g}"
+        )
+    return said

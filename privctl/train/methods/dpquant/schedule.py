@@ -6,26 +6,12 @@ import fnmatch
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
 from privctl.domain.errors import UsageFault
 from privctl.train.methods.dpquant.draw import Floats, inclusion, order
-
-
-class LayerMode(StrEnum):
-    """How layers are chosen.
-
-    ``DPQUANT`` draws them each epoch by how little quantizing them hurts, as privately measured; ``RANDOM`` draws them
-    each epoch, all alike; ``STATIC`` has the same ones throughout; ``ALL`` and ``NONE`` leave no choice.
-    """
-
-    DPQUANT = "dpquant"
-    RANDOM = "random"
-    STATIC = "static"
-    ALL = "all"
-    NONE = "none"
+from privctl.train.methods.dpquant.settings import LayerMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from privctl.train.directional import DerivativeMethod, Derivatives, FiredGroup, SignAgreement, agreement
+from privctl.train.choices import DerivativeMethod
+from privctl.train.directional import Derivatives, FiredGroup, SignAgreement, agreement
 from privctl.train.directional.passes import Losses, Randomness
 
 #: Signs compared in a run, in its first steps that publish, and in one step.

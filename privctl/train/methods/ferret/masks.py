@@ -12,9 +12,6 @@ import numpy as np
 from privctl.domain.checks import at_least, probability
 from privctl.randomness import NoiseSource
 
-#: Bytes of a public seed: enough that no two runs share one by accident.
-SEED_BYTES = 16
-
 
 @dataclass(frozen=True, kw_only=True)
 class Masks:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -14,29 +13,10 @@ from torch import Tensor
 
 from privctl.domain.checks import positive
 from privctl.randomness import NoiseSource
+from privctl.train.methods.ferret.settings import Publish
 
 #: The largest log-odds of a true sign on offer: e^44 + 1 is the last such number below 2^64.
 MOST_BIT_EPSILON = 44.0
-
-
-class ReleaseKind(StrEnum):
-    """How derivatives are released.
-
-    ``PUBLISHED`` shows the signs as the paper does; ``DITHERED`` those of bounded derivatives with noise; ``GAUSSIAN``
-    adds noise to sums of clipped vectors of derivatives; ``RANDOMIZED_RESPONSE`` flips signs at random.
-    """
-
-    PUBLISHED = "published"
-    DITHERED = "dithered"
-    GAUSSIAN = "gaussian"
-    RANDOMIZED_RESPONSE = "randomized-response"
-
-
-class Publish(StrEnum):
-    """What of a noisy sum is published; both cost the same privacy, the sign a bit, the value 32."""
-
-    SIGN = "sign"
-    VALUE = "value"
 
 
 class Publisher(Protocol):

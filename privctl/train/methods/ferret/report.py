@@ -20,16 +20,16 @@ from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.files import file_artifact, now, versions
 from privctl.train import withheld
-from privctl.train.budget import sampled
+from privctl.train.choices import DerivativeMethod
 from privctl.train.contribution.premises import borne_out
-from privctl.train.directional import DerivativeMethod, SignAgreement
+from privctl.train.directional import SignAgreement
 from privctl.train.gradient_noise import GradientNoise
-from privctl.train.methods.ferret.publish import ReleaseKind
-from privctl.train.methods.ferret.settings import FerretPlan, released_by
+from privctl.train.methods.dp_sgd import TUNING
+from privctl.train.methods.ferret.planning import FerretPlan, released_by
+from privctl.train.methods.ferret.settings import FerretSettings, ReleaseKind
 from privctl.train.methods.ferret.trainer import FinishedFerret
 from privctl.train.prepare import TrainingJob
 from privctl.train.report import (
-    TUNING,
     evidence_of,
     owner_of,
     parameters_of,
@@ -102,7 +102,7 @@ def guarantees_of(job: TrainingJob, done: FerretRun) -> Iterator[Guarantee]:
         rests = (*shared, *secret_noise(done.noise))
         yield from (borne_out(found, job) for found in _sound(ledger, delta, rests, plan))
     if plan.release in (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED):
-        order = () if sampled(job.request) else (_passes(),)
+        order = () if job.request.way.sampled(job.request) else (_passes(),)
         yield average_case(plan.signs, (*shared, *order))
     if ledger is None:
         for batches in (Batches.SHUFFLED, Batches.POISSON):
@@ -144,7 +144,7 @@ def _sound(ledger: Ledger, delta: float, assumptions: tuple[Assumption, ...], pl
 
 
 def _public_masks(job: TrainingJob) -> Assumption:
-    given = job.request.ferret.public_seed is not None
+    given = job.request.settings_as(FerretSettings).public_seed is not None
     return Assumption(
         name="public masks",
         statement="which groups fire, and the random directions, do not depend on the data: a public seed "
@@ -162,7 +162,7 @@ def _passes() -> Assumption:
 
 
 def _parameters(job: TrainingJob, done: FerretRun) -> dict[str, Any]:
-    plan, walked, asked = done.plan, done.walked, job.request.ferret
+    plan, walked, asked = done.plan, done.walked, job.request.settings_as(FerretSettings)
     random = plan.ledger is not None
     return {
         **parameters_of(job, walked.finished, done.noise if random else None),
@@ -177,7 +177,7 @@ def _parameters(job: TrainingJob, done: FerretRun) -> dict[str, Any]:
         "fired_by_group": list(plan.masks.counts),
         "fired_steps": plan.masks.speaking,
         "lost_steps": [list(stretch) for stretch in walked.lost],
-        "batches": str(Batches.POISSON if sampled(job.request) else Batches.SHUFFLED),
+        "batches": str(Batches.POISSON if job.request.way.sampled(job.request) else Batches.SHUFFLED),
         "noise_multiplier": plan.noise_multiplier,
         "bit_epsilon": plan.bit_epsilon,
         "update_scale": str(asked.update_scale),

@@ -4,38 +4,35 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from privctl.domain.progress import Progress
 from privctl.models.language import choose_device
 from privctl.parallel import Workers, own_device
 from privctl.randomness import NoiseSource
-from privctl.reports.codec import encode_value
 from privctl.reports.files import file_artifact
 from privctl.storage.atomic import require_absent, write_bytes
 from privctl.train.adapters import adapted, merged
-from privctl.train.budget import sampled
 from privctl.train.contribution.carried import secret_draws
-from privctl.train.contribution.premises import Notify, tested
+from privctl.train.contribution.premises import tested
 from privctl.train.directional import Derivatives
 from privctl.train.gradient_noise import KeyedNoise
+from privctl.train.methods.ferret import STREAM_SUFFIX
 from privctl.train.methods.ferret.ask import PrivateExamples
 from privctl.train.methods.ferret.compare import SignComparison
 from privctl.train.methods.ferret.groups import trainable
-from privctl.train.methods.ferret.publish import Publish
+from privctl.train.methods.ferret.planning import FerretPlan, announced, derivative_stages, methods_used, plan_for
 from privctl.train.methods.ferret.report import FerretRun, private_notes, report_for
-from privctl.train.methods.ferret.settings import FerretPlan, derivative_stages, methods_used, plan_for
+from privctl.train.methods.ferret.settings import FerretSettings, Publish
 from privctl.train.methods.ferret.stream import Origin, Stream, StreamRecipe, base_of, layout_of, write_stream
 from privctl.train.methods.ferret.trainer import FerretTrainer, FinishedFerret
 from privctl.train.public_seed import SEED_FILE, public_seed
 from privctl.train.released_model import report_path, save_network
 from privctl.train.reload_check import witness_of
-from privctl.train.run import (
-    AT_ONCE,
-    EpochCallback,
-    Interrupts,
+from privctl.train.sampling import BatchSource, Passes, PoissonBatches
+from privctl.train.session import (
+    Session,
     keeping,
     measured,
     open_folder,
@@ -43,13 +40,10 @@ from privctl.train.run import (
     shared_source,
     try_out,
 )
-from privctl.train.sampling import BatchSource, Passes, PoissonBatches
 from privctl.train.tensors import named_tensors
 from privctl.train.withheld import require_room, write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import nn
 
     from privctl.domain.report import Artifact, PrivacyReport
@@ -57,34 +51,26 @@ if TYPE_CHECKING:
     from privctl.train.request import ModelRequest
 
 
-def run_training(
-    job: TrainingJob,
-    workers: Workers,
-    progress: Progress,
-    on_epoch: EpochCallback = lambda _: None,
-    interrupts: Interrupts = AT_ONCE,
-    planned: Callable[[FerretPlan], None] = lambda _: None,
-    notify: Notify = lambda _: None,
-) -> PrivacyReport | None:
-    """As ``retrain.run.run_training``; ``planned`` hears of what was decided before the first step."""
-    request = job.request
+def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
+    """As ``train_by_gradients``, for a run that asks for derivatives instead."""
+    request, workers = job.request, session.workers
     if workers.is_main:
         for path in (request.output, report_path(request.output), stream_path(request.output)):
             require_absent(path, request.force and path != request.output)
         require_room(request)
     try_out(job, workers)
     device = own_device(choose_device(request.device))
-    seed = public_seed(job.request, workers, request.ferret.public_seed)
+    seed = public_seed(job.request, workers, request.settings_as(FerretSettings).public_seed)
     network = _network(job).to(device)
     plan = plan_for(job, network, seed)
-    planned(plan)
+    session.notify(announced(plan, job))
     publisher = plan.publisher(job, source := NoiseSource())
-    engine = Derivatives(network, request.ferret.derivatives)
+    engine = Derivatives(network, request.settings_as(FerretSettings).derivatives)
     network = prepared(network, job)
     stages = [] if publisher.clip_norm is None else derivative_stages(job, plan, engine, device)
-    job = tested(job, network, device, stages, notify)
+    job = tested(job, network, device, stages, session.notify)
     secret_draws(network)
-    folder, start = open_folder(job, workers, _settings(job))
+    folder, start = open_folder(job, workers)
     if folder is not None:
         write_bytes(folder.path / SEED_FILE, seed.hex().encode())
     base = base_of(named_tensors(network))
@@ -109,15 +95,15 @@ def run_training(
         source=data,
         epoch_steps=job.recipe.steps_per_epoch,
         device=device,
-        once=sampled(request),
+        once=request.way.sampled(request),
         workers=workers,
         folder=folder,
-        evaluate=lambda trained: measured(job, trained, device, on_epoch),
+        evaluate=lambda trained: measured(job, trained, device, session.on_epoch),
     )
     left = job.recipe.steps - (start.step if start else 0)
-    with folder or nullcontext(), progress(f"training ({request.method})", left, "steps") as advance:
+    with folder or nullcontext(), session.progress(f"training ({request.method})", left, "steps") as advance:
         trainer.advance = advance
-        with interrupts as stop:
+        with session.interrupts as stop:
             walked = trainer.run(start, stop)
         if not workers.is_main:
             return None
@@ -139,7 +125,7 @@ def run_training(
 
 def stream_path(output: Path) -> Path:
     """Where the stream of updates of the directory ``output`` lies: beside it, since in it there is the model only."""
-    return output.with_name(output.name + ".updates.safetensors")
+    return output.with_name(output.name + STREAM_SUFFIX)
 
 
 def seeded_adapters(network: nn.Module, request: ModelRequest, seed: int) -> nn.Module:
@@ -153,21 +139,8 @@ def _network(job: TrainingJob) -> nn.Module:
     return seeded_adapters(job.model.network, job.request.model, job.request.seed)
 
 
-def _settings(job: TrainingJob) -> dict[str, Any]:
-    """What must not change between the parts of one run, beside the facts of every run."""
-    asked = encode_value({name: getattr(job.request.ferret, name) for name in job.request.ferret.__slots__})
-    given = job.request.ferret.public_seed
-    budget = {"epsilon": job.request.budget.epsilon, "noise_multiplier": job.request.budget.noise_multiplier}
-    return {
-        **{f"ferret_{name}": value for name, value in asked.items() if name not in ("public_seed", "derivatives")},
-        **budget,
-        "ferret_public_seed": None if given is None else given.hex(),
-        "delta": job.delta,
-    }
-
-
 def _batches(job: TrainingJob, workers: Workers) -> BatchSource:
-    if sampled(job.request):
+    if job.request.way.sampled(job.request):
         return PoissonBatches(len(job.task), job.recipe.sample_rate, shared_source(workers))
     return Passes(len(job.task), job.request.batch_size, job.request.seed)
 
@@ -176,7 +149,7 @@ def _stream(job: TrainingJob, plan: FerretPlan, walked: FinishedFerret, network:
     request = job.request
     recipe = StreamRecipe(
         seed=plan.masks.seed.hex(),
-        groups=request.ferret.groups,
+        groups=request.settings_as(FerretSettings).groups,
         fire_probability=plan.masks.fire_probability,
         layout=layout_of(plan.groups, {name: p.shape for name, p in trainable(network).items()}),
         base=base,

@@ -1,262 +1,78 @@
-"""From what was asked to groups, masks and noise, before anything is begun."""
+"""What ``privctl retrain ferret`` is told beside the rest; imports nothing heavy, for its options are made of it."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from enum import StrEnum
 
-from privctl.accounting.calibrate import noise_multiplier_for
-from privctl.accounting.gridded import Released, ideal_target
-from privctl.accounting.mutual_information import ceiling, fire_probability_for
-from privctl.accounting.sign_bits import dithered_ledger, gaussian_ledger, response_ledger
-from privctl.domain.errors import UsageFault
-from privctl.domain.events import Ledger, SignBits
-from privctl.train.budget import require_one, require_positive
-from privctl.train.contribution import ClippedDerivatives, ComputationStage
-from privctl.train.contribution.findings import ROUNDING_REDUCED
-from privctl.train.directional import DerivativeMethod, Derivatives, FiredGroup, direction
-from privctl.train.methods.ferret.groups import Groups, cut, numbers, trainable
-from privctl.train.methods.ferret.masks import Masks
-from privctl.train.methods.ferret.publish import (
-    MOST_BIT_EPSILON,
-    DitheredSigns,
-    NoisySums,
-    Publish,
-    Publisher,
-    ReleaseKind,
-    Responses,
-    Signs,
-    flips_of,
-)
-from privctl.train.methods.ferret.update import UpdateRule
+from privctl.train.choices import DerivativeMethod
+from privctl.train.method import MethodSettings, option
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
 
-    from privctl.randomness import NoiseSource
-    from privctl.train.prepare import TrainingJob
-    from privctl.train.request import RetrainRequest
+class ReleaseKind(StrEnum):
+    """How derivatives are released.
 
-#: Releases whose fire probability follows from a budget of nats.
-_IN_NATS = (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED)
+    ``PUBLISHED`` shows the signs as the paper does; ``DITHERED`` those of bounded derivatives with noise; ``GAUSSIAN``
+    adds noise to sums of clipped vectors of derivatives; ``RANDOMIZED_RESPONSE`` flips signs at random.
+    """
+
+    PUBLISHED = "published"
+    DITHERED = "dithered"
+    GAUSSIAN = "gaussian"
+    RANDOMIZED_RESPONSE = "randomized-response"
+
+
+class Publish(StrEnum):
+    """What of a noisy sum is published; both cost the same privacy, the sign a bit, the value 32."""
+
+    SIGN = "sign"
+    VALUE = "value"
+
+
+class SilentMomentum(StrEnum):
+    """What a group that does not fire does: its momentum goes on with a gradient of zero, or nothing happens."""
+
+    COAST = "coast"
+    HOLD = "hold"
+
+
+class UpdateScale(StrEnum):
+    """The length of a group's update: 1 as in the paper, or the root of its dimension, so that entries are near 1."""
+
+    UNIT = "unit"
+    ROOT_DIMENSION = "root-dimension"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FerretPlan:
-    """A run about to start; ``sizes`` are the numbers in each group.
+class FerretSettings(MethodSettings):
+    """How groups are cut, when they publish and what.
 
-    ``noise_multiplier`` and ``bit_epsilon`` are None where the release has none.
+    ``groups`` is ``max``, ``eighth`` or a number. ``fire_probability`` None follows from the budget where signs are
+    published as they are, and is 1 / groups elsewhere. ``dither`` is noise standard deviation / clip norm,
+    ``bit_epsilon`` the log-odds of keeping a sign. ``public_seed`` None is drawn afresh; the other, where given, must
+    not have been chosen by looking at the data. Raises ValueError for a dither that another release has no use for.
     """
 
-    groups: Groups
-    sizes: tuple[int, ...]
-    masks: Masks
-    rule: UpdateRule
-    release: ReleaseKind
-    publish: Publish
-    sample_rate: float
-    noise_multiplier: float | None = None
-    bit_epsilon: float | None = None
-
-    @property
-    def signs(self) -> SignBits:
-        """The run as the paper accounts for it."""
-        return SignBits(
-            groups=len(self.groups),
-            fire_probability=self.masks.fire_probability,
-            sample_rate=self.sample_rate,
-            steps=self.masks.steps,
-        )
-
-    @property
-    def ledger(self) -> Ledger | None:
-        """What all steps give away, given the masks, which are public; None where nothing bounds it."""
-        if self.bit_epsilon is not None:
-            return response_ledger(self.masks.sizes, self.bit_epsilon, self.sample_rate)
-        if self.noise_multiplier is None:
-            return None
-        made = dithered_ledger if self.release is ReleaseKind.DITHERED else gaussian_ledger
-        return made(self.masks.sizes, self.noise_multiplier, self.sample_rate)
-
-    def publisher(self, job: TrainingJob, source: NoiseSource) -> Publisher:
-        """What turns derivatives into what is published; random numbers are drawn from ``source``."""
-        if self.bit_epsilon is not None:
-            return Responses(bit_epsilon=self.bit_epsilon, source=source)
-        if self.noise_multiplier is None:
-            return Signs()
-        norm, size = job.recipe.clip_norm, job.recipe.batch_size
-        if self.release is ReleaseKind.DITHERED:
-            return DitheredSigns(noise_multiplier=self.noise_multiplier, bound=norm, batch_size=size, source=source)
-        return NoisySums(
-            noise_multiplier=self.noise_multiplier, clip_norm=norm, batch_size=size, shown=self.publish, source=source
-        )
-
-
-def plan_for(job: TrainingJob, network: nn.Module, seed: bytes) -> FerretPlan:
-    """Decide everything that is left: groups, what fires when by the public ``seed``, and the noise.
-
-    Raises UsageFault for settings that contradict each other and for budgets that cannot be met.
-    """
-    request, recipe = job.request, job.recipe
-    check(request)
-    sizes = {name: p.numel() for name, p in trainable(network).items()}
-    groups = cut(sizes, request.ferret.groups)
-    chance = _fire_probability(request, len(groups), recipe.steps, recipe.sample_rate)
-    masks = Masks(seed=seed, groups=len(groups), fire_probability=chance, steps=recipe.steps)
-    release = request.ferret.release
-    if release is not ReleaseKind.PUBLISHED and not masks.total:
-        raise UsageFault(
-            f"no group fires in {recipe.steps} steps at the fire probability {chance:g}, so that nothing would be "
-            "trained; raise --fire-probability, --epsilon or --epochs"
-        )
-    try:
-        noise, odds = _noise(job, masks)
-        rule = UpdateRule(
-            steps=recipe.steps,
-            learning_rate=recipe.learning_rate,
-            optimizer=recipe.optimizer,
-            momentum=recipe.momentum,
-            beta1=recipe.beta1,
-            beta2=recipe.beta2,
-            weight_decay=recipe.weight_decay,
-            schedule=recipe.schedule,
-            warmup_steps=recipe.warmup_steps,
-            silent=request.ferret.silent,
-            update_scale=request.ferret.update_scale,
-        )
-    except ValueError as error:
-        raise UsageFault(str(error)) from None
-    return FerretPlan(
-        groups=groups,
-        sizes=tuple(numbers(groups, sizes)),
-        masks=masks,
-        rule=rule,
-        release=release,
-        publish=request.ferret.publish,
-        sample_rate=recipe.sample_rate,
-        noise_multiplier=noise,
-        bit_epsilon=odds,
+    groups: str = option("max", "max: each tensor one; eighth: eight tensors; or N.")
+    release: ReleaseKind = option(
+        ReleaseKind.PUBLISHED,
+        "What is done to derivatives; published signs have no (epsilon, delta) guarantee.",
+        choices=("published", "gaussian", "randomized-response"),
     )
+    fire_probability: float | None = option(None, "Chance that a group publishes in a step.  [default: see above]")
+    dither: float | None = option(None, "published: noise standard deviation / clip norm, before the sign is taken.")
+    bit_epsilon: float | None = option(None, "randomized-response: log-odds of a true sign, not --epsilon.")
+    publish: Publish = option(Publish.SIGN, "gaussian: what is shown.")
+    silent: SilentMomentum = option(SilentMomentum.COAST, "What a group's momentum does while it does not publish.")
+    update_scale: UpdateScale = option(UpdateScale.UNIT, "L2 norm of a group's update before the optimizer.")
+    derivatives: DerivativeMethod = option(
+        DerivativeMethod.AUTO, "How they are found; difference needs hardly more memory than inference."
+    )
+    public_seed: bytes | None = option(None, "Hexadecimal seed of masks and directions.  [default: a fresh one]")
 
-
-def released_by(release: ReleaseKind, masks: Masks) -> Released | None:
-    """The numbers that get Gaussian noise; None where they are answers to coins, which are drawn without error."""
-    return None if release is ReleaseKind.RANDOMIZED_RESPONSE else Released(coordinates=masks.total)
-
-
-def methods_used(plan: FerretPlan, engine: Derivatives) -> dict[str, int]:
-    """By which method derivatives are found, and in how many steps that publish."""
-    found: Counter[str] = Counter()
-    per_example = plan.release is ReleaseKind.GAUSSIAN
-    for step in range(plan.masks.steps):
-        fired = [FiredGroup(index=index, parameters=plan.groups[index]) for index in plan.masks.fired(step)]
-        if fired:
-            found[str(engine.chosen(fired, per_example=per_example))] += 1
-    return dict(sorted(found.items()))
-
-
-def derivative_stages(
-    job: TrainingJob, plan: FerretPlan, engine: Derivatives, device: torch.device
-) -> list[ComputationStage]:
-    """How derivatives are clipped: by each method that the run will take, in the first step that does."""
-    shapes = {name: p.shape for name, p in engine.network.named_parameters()}
-    steps: dict[DerivativeMethod, tuple[list[FiredGroup], list[Mapping[str, Tensor]]]] = {}
-    for step in range(plan.masks.steps):
-        fired = [FiredGroup(index=index, parameters=plan.groups[index]) for index in plan.masks.fired(step)]
-        if not fired or (method := engine.chosen(fired, per_example=True)) in steps:
-            continue
-        along: list[Mapping[str, Tensor]] = [
-            direction(plan.masks.seed, step, group.index, {name: shapes[name] for name in group.parameters}, device)
-            for group in fired
-        ]
-        steps[method] = (fired, along)
-    if not steps:
-        return []
-    view = ClippedDerivatives(engine=engine, asked=list(steps.values()))
-    named = "derivatives by " + ", ".join(sorted(steps))
-    found = [ComputationStage(name=f"{named}, float32", view=view)]
-    if job.recipe.bf16 or device.type != "cpu":
-        said = "bfloat16" if job.recipe.bf16 else str(device.type)
-        found.append(
-            ComputationStage(name=f"{named}, {said}", view=view, rounding=ROUNDING_REDUCED, reduced=job.recipe.bf16)
-        )
-    return found
-
-
-def check(request: RetrainRequest) -> None:
-    """Raises UsageFault for settings that do not go together."""
-    asked, release = request.ferret, request.ferret.release
-    _check_budget(request)
-    if asked.publish is Publish.VALUE and release is not ReleaseKind.GAUSSIAN:
-        raise UsageFault(f"--publish value needs --release gaussian; with {release} there are signs only")
-    if request.bf16 and asked.derivatives is DerivativeMethod.DIFFERENCE:
-        raise UsageFault(
-            "--derivatives difference needs losses in float32, of which --bf16 leaves mostly rounding; leave one out"
-        )
-    if request.compiled:
-        raise UsageFault("--compile says nothing to ferret, whose derivatives a compiled network does not have")
-
-
-def _check_budget(request: RetrainRequest) -> None:
-    """One amount must be given that decides how much is published, and none that decides nothing."""
-    asked, budget, release = request.ferret, request.budget, request.ferret.release
-    given = {
-        "--epsilon": budget.epsilon,
-        "--fire-probability": asked.fire_probability,
-        "--noise-multiplier": budget.noise_multiplier,
-        "--bit-epsilon": asked.bit_epsilon,
-    }
-    amount = {ReleaseKind.GAUSSIAN: "--noise-multiplier", ReleaseKind.RANDOMIZED_RESPONSE: "--bit-epsilon"}
-    other = amount.get(release, "--fire-probability")
-    require_one(f"ferret with --release {release}", {flag: given[flag] for flag in ("--epsilon", other)})
-    for flag in amount.values():
-        if given[flag] is not None and flag != other:
-            raise UsageFault(f"{flag} says nothing to ferret with the release {release}; leave it out")
-    require_positive({**given, "--dither": asked.dither})
-    if asked.fire_probability is not None and asked.fire_probability > 1:
-        raise UsageFault(f"--fire-probability is {asked.fire_probability:g}; it must be at most 1")
-    if budget.delta is not None and release is ReleaseKind.PUBLISHED:
-        raise UsageFault(
-            "--delta asks for an (epsilon, delta) guarantee, which signs as published do not have; leave it out, or "
-            "choose --release gaussian"
-        )
-
-
-def _fire_probability(request: RetrainRequest, groups: int, steps: int, sample_rate: float) -> float:
-    """As given, or from the budget of nats; else one group a step, on average."""
-    given, epsilon = request.ferret.fire_probability, request.budget.epsilon
-    if given is not None:
-        return given
-    if request.ferret.release not in _IN_NATS or epsilon is None:
-        return 1 / groups
-    most = ceiling(groups, steps, sample_rate)
-    if epsilon > most:
-        raise UsageFault(
-            f"--epsilon is {epsilon:g} nats, above the ceiling of {most:.10g}: {groups} groups that publish in each of "
-            f"{steps} steps publish no more, so ask for at most that, more --groups or more --epochs"
-        )
-    return fire_probability_for(epsilon, groups, steps, sample_rate)
-
-
-def _noise(job: TrainingJob, masks: Masks) -> tuple[float | None, float | None]:
-    """Noise multiplier and log-odds of a sign, each None where there is none; the least that meet the budget."""
-    asked, budget, delta = job.request.ferret, job.request.budget, job.delta
-    rate, epsilon = job.recipe.sample_rate, budget.epsilon
-    assert delta is not None
-    if asked.release is ReleaseKind.GAUSSIAN:
-        if epsilon is None:
-            return budget.noise_multiplier, None
-        within = ideal_target(Released(coordinates=masks.total), epsilon, delta)
-        return noise_multiplier_for(*within, lambda noise: gaussian_ledger(masks.sizes, noise, rate)), None
-    if asked.release is ReleaseKind.RANDOMIZED_RESPONSE:
-        if epsilon is None:
-            assert asked.bit_epsilon is not None
-            flips_of(asked.bit_epsilon)  # refuses what the random bits cannot express
-            return None, asked.bit_epsilon
-        # Log-odds fall where the calibration wants privacy to rise.
-        found = noise_multiplier_for(epsilon, delta, lambda noise: response_ledger(masks.sizes, 1 / noise, rate))
-        return None, min(1 / found, MOST_BIT_EPSILON)
-    return asked.dither, None
+    def __post_init__(self) -> None:
+        if self.dither is None:
+            return
+        if self.release not in (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED):
+            raise ValueError(f"--dither does not apply to --release {self.release}, which has its own noise; drop it")
+        object.__setattr__(self, "release", ReleaseKind.DITHERED)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from privctl.domain.checks import at_least, probability
 from privctl.domain.errors import InputFault
-from privctl.models.tasks.base import TaskName
+from privctl.models.choices import TaskName
 from privctl.reports.codec import decode_value, encode_value
 from privctl.storage.digest import tag
 from privctl.storage.json_text import parse_json

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 import torch
@@ -24,7 +23,9 @@ from torch import Tensor
 
 from privctl.domain.checks import at_least, fraction, positive
 from privctl.domain.mechanism import Optimizer
-from privctl.train.settings import Schedule, share_at
+from privctl.train.choices import Schedule
+from privctl.train.methods.ferret.settings import SilentMomentum, UpdateScale
+from privctl.train.settings import share_at
 
 #: AdamW's guard against a division by zero, as in torch.
 _EPS = 1e-8
@@ -36,20 +37,6 @@ _REST = 2.0**-60
 _VANISHED = 1e-280
 
 Reals = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-
-
-class SilentMomentum(StrEnum):
-    """What a group that does not fire does: its momentum goes on with a gradient of zero, or nothing happens."""
-
-    COAST = "coast"
-    HOLD = "hold"
-
-
-class UpdateScale(StrEnum):
-    """The length of a group's update: 1 as in the paper, or the root of its dimension, so that entries are near 1."""
-
-    UNIT = "unit"
-    ROOT_DIMENSION = "root-dimension"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privctl.models.tasks.base import TaskName, grouped
+from privctl.models.choices import TaskName
+from privctl.models.tasks.base import grouped
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
+from privctl.train.choices import FormatName
 from privctl.train.methods.dpquant.sensitivity import LayerSensitivity
-from privctl.train.quantized import FORMATS, FormatName, QuantizedLayers
+from privctl.train.quantized import FORMATS, QuantizedLayers
 from privctl.train.sampling import PoissonBatches
 
 CPU = torch.device("cpu")

@@ -14,15 +14,17 @@ from privctl.domain.errors import InputFault, Interrupted
 from privctl.domain.mechanism import Optimizer
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
+from privctl.train.choices import FormatName
 from privctl.train.clipping.norms_and_weights import Clipping
 from privctl.train.gradient_noise import KeyedNoise
 from privctl.train.loop import Trainer
 from privctl.train.methods.dpquant.quantization import Measuring, Quantization
-from privctl.train.methods.dpquant.schedule import LayerMode, LayerSchedule
-from privctl.train.quantized import FORMATS, FormatName, QuantizedLayers
+from privctl.train.methods.dpquant.schedule import LayerSchedule
+from privctl.train.methods.dpquant.settings import LayerMode
+from privctl.train.quantized import FORMATS, QuantizedLayers
 from privctl.train.run_folder import RunFolder
 from privctl.train.sampling import PoissonBatches
-from privctl.train.settings import TrainingMethod, TrainingSettings
+from privctl.train.settings import TrainingSettings
 from tests.train.logs import begun
 from tests.train.methods.dpquant.support import CPU, NAMES, Blobs, network, sensitivity
 
@@ -34,7 +36,7 @@ STEPS = EPOCH * EPOCHS
 
 def recipe(**changes: Any) -> TrainingSettings:
     settings: dict[str, Any] = {
-        "method": TrainingMethod.DPQUANT, "steps": STEPS, "batch_size": 5.0, "sample_rate": 0.25, "learning_rate": 0.1,
+        "method": "dpquant", "steps": STEPS, "batch_size": 5.0, "sample_rate": 0.25, "learning_rate": 0.1,
         "optimizer": Optimizer.ADAM, "noise_multiplier": 1.0,
     }  # fmt: skip
     return TrainingSettings(**{**settings, **changes})
@@ -278,7 +280,7 @@ def test_every_update_rule(optimizer: Optimizer) -> None:
 
 
 def test_plain_training_can_be_quantized_too() -> None:
-    plan = recipe(method=TrainingMethod.PLAIN, noise_multiplier=0.0, steps=5)
+    plan = recipe(method="plain", noise_multiplier=0.0, steps=5)
     runs = [made(mode, recipe=plan, clipping=None, noise=None) for mode in (None, LayerMode.NONE, LayerMode.ALL)]
     for run in runs:
         run.run()

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privctl.models.tasks.base import TaskName, grouped
+from privctl.models.choices import TaskName
+from privctl.models.tasks.base import grouped
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
-from privctl.train.directional import DerivativeMethod, Derivatives
+from privctl.train.choices import DerivativeMethod
+from privctl.train.directional import Derivatives
 from privctl.train.methods.ferret.ask import PrivateExamples, RecordedStream
 from privctl.train.methods.ferret.groups import cut, trainable
 from privctl.train.methods.ferret.masks import Masks

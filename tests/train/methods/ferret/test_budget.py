@@ -21,11 +21,10 @@ from privctl.accounting.sign_bits import dithered_ledger, gaussian_ledger
 from privctl.domain.errors import UsageFault
 from privctl.domain.events import Ledger, RandomizedResponse, SampledGaussian
 from privctl.train.budget import recipe_for
-from privctl.train.methods.ferret.publish import Publish, ReleaseKind
-from privctl.train.methods.ferret.settings import FerretPlan, plan_for
+from privctl.train.methods.ferret.planning import FerretPlan, plan_for
+from privctl.train.methods.ferret.settings import FerretSettings, Publish, ReleaseKind
 from privctl.train.prepare import TrainingJob
-from privctl.train.request import BudgetRequest, DataRequest, FerretRequest, ModelRequest, RetrainRequest
-from privctl.train.settings import TrainingMethod
+from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 
 #: THEORY B.1: 10,000 examples in batches of 50 for five epochs are 1,000 steps of rate 0.005.
 EXAMPLES, BATCH, DELTA = 10_000, 50, 1e-5
@@ -44,12 +43,12 @@ def plan(tensors: int = 148, seed: bytes = b"public", **changes: Any) -> FerretP
     )
     whole = {name: changes.pop(name) for name in ("epochs", "steps", "compiled") if name in changes}
     request = RetrainRequest(
-        method=TrainingMethod.FERRET,
+        method="ferret",
         model=ModelRequest(path=Path("model")),
         data=DataRequest(train=Path("data")),
         output=Path("output"),
         budget=budget,
-        ferret=FerretRequest(**changes),
+        settings=FerretSettings(**changes),
         batch_size=BATCH,
         **{"epochs": None if "steps" in whole else 5, **whole},
     )

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import Interrupted
-from privctl.train.directional import DerivativeMethod, Derivatives
+from privctl.train.choices import DerivativeMethod
+from privctl.train.directional import Derivatives
 from privctl.train.methods.ferret import compare
 from privctl.train.methods.ferret.ask import DerivativeStats, PrivateExamples
 from privctl.train.methods.ferret.compare import EXAMPLES, SIGNS, ComparisonCount, SignComparison

@@ -21,11 +21,12 @@ from privctl.randomness import NoiseSource
 from privctl.train.directional import FiredGroup
 from privctl.train.methods.ferret.ask import Direction, PrivateExamples
 from privctl.train.methods.ferret.masks import Masks
-from privctl.train.methods.ferret.publish import NoisySums, Publish
+from privctl.train.methods.ferret.publish import NoisySums
+from privctl.train.methods.ferret.settings import Publish
 from privctl.train.methods.ferret.trainer import FerretTrainer
 from privctl.train.methods.ferret.update import UpdateRule
 from privctl.train.sampling import PoissonBatches
-from privctl.train.settings import TrainingMethod, TrainingSettings
+from privctl.train.settings import TrainingSettings
 from tests.train.methods.ferret.support import CPU
 from tests.train.test_guarantee import ALPHA, DELTA, EPSILON, RECORDS, certified_epsilon, records
 from tests.train.test_loop import Points
@@ -61,7 +62,7 @@ def scores(rows: Tensor, publisher: NoisySums, seed: int, runs: int) -> NDArray[
     """The published value of each step, turned so that the canary moves it up."""
     network = nn.Linear(2, 1, bias=False)
     recipe = TrainingSettings(
-        method=TrainingMethod.FERRET, steps=runs, batch_size=BATCH, sample_rate=BATCH / RECORDS, learning_rate=1e-6
+        method="ferret", steps=runs, batch_size=BATCH, sample_rate=BATCH / RECORDS, learning_rate=1e-6
     )
     seen: list[float] = []
     source = PrivateExamples(

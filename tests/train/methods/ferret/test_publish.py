@@ -19,7 +19,6 @@ from privctl.randomness import NoiseSource
 from privctl.train.methods.ferret.publish import (
     DitheredSigns,
     NoisySums,
-    Publish,
     Publisher,
     Responses,
     Signs,
@@ -27,6 +26,7 @@ from privctl.train.methods.ferret.publish import (
     flips_of,
     signs,
 )
+from privctl.train.methods.ferret.settings import Publish
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

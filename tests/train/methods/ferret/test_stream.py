@@ -12,8 +12,10 @@ from torch import Tensor
 
 from privctl.domain.errors import InputFault
 from privctl.domain.mechanism import Optimizer
-from privctl.models.tasks.base import TaskName
+from privctl.models.choices import TaskName
 from privctl.storage.reader import SafetensorsFile
+from privctl.train.choices import Schedule
+from privctl.train.methods.ferret.settings import SilentMomentum, UpdateScale
 from privctl.train.methods.ferret.stream import (
     Origin,
     Stream,
@@ -23,8 +25,7 @@ from privctl.train.methods.ferret.stream import (
     read_stream,
     write_stream,
 )
-from privctl.train.methods.ferret.update import SilentMomentum, UpdateRule, UpdateScale
-from privctl.train.settings import Schedule
+from privctl.train.methods.ferret.update import UpdateRule
 from privctl.train.tensors import read_tensors, write_tensors
 
 RECIPE = StreamRecipe(

@@ -12,12 +12,12 @@ import torch
 from privctl.domain.errors import InputFault, Interrupted
 from privctl.domain.mechanism import Optimizer
 from privctl.randomness import NoiseSource
+from privctl.train.choices import Schedule
 from privctl.train.directional import direction
 from privctl.train.methods.ferret.ask import PrivateExamples, RecordedStream
-from privctl.train.methods.ferret.publish import DitheredSigns, NoisySums, Publish, Publisher, Responses
-from privctl.train.methods.ferret.update import SilentMomentum, UpdateScale
+from privctl.train.methods.ferret.publish import DitheredSigns, NoisySums, Publisher, Responses
+from privctl.train.methods.ferret.settings import Publish, SilentMomentum, UpdateScale
 from privctl.train.run_folder import RunFolder
-from privctl.train.settings import Schedule
 from tests.train.methods.ferret.support import (
     BATCH,
     EXAMPLES,

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from privctl.domain.mechanism import Optimizer
+from privctl.train.choices import Schedule
 from privctl.train.loop import _DecayedSGD
-from privctl.train.methods.ferret.update import SilentMomentum, UpdateRule, Updates, UpdateScale
-from privctl.train.settings import Schedule
+from privctl.train.methods.ferret.settings import SilentMomentum, UpdateScale
+from privctl.train.methods.ferret.update import UpdateRule, Updates
 
 STEPS = 120
 SHAPES = {"a": (4, 3), "b": (5,), "c": (2, 2)}

@@ -1,0 +1,26 @@
+"""What a user chooses among, by the names of the options; imports nothing heavy, for the command line reads it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class TaskName(StrEnum):
+    """The tasks by the names users give."""
+
+    CAUSAL_LM = "causal-lm"
+    MASKED_LM = "masked-lm"
+    TEXT_CLASSIFICATION = "text-classification"
+    IMAGE_CLASSIFICATION = "image-classification"
+
+
+class Long(StrEnum):
+    """What becomes of a text that is longer than the model can read.
+
+    ``SPLIT`` cuts it into pieces that are examples of one unit, of which a step sees one (see ``Units``): a record
+    weighs no more for being long, and the unit of privacy stays the whole record.
+    """
+
+    REFUSE = "refuse"
+    TRUNCATE = "truncate"
+    SPLIT = "split"

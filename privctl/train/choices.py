@@ -1,0 +1,45 @@
+"""What a user chooses among, by the names of the options; imports nothing heavy, for the command line reads it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Schedule(StrEnum):
+    """How the learning rate goes on after its warm-up."""
+
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    COSINE = "cosine"
+
+
+class ClippingStyle(StrEnum):
+    """What happens to one example's gradient g, with C the clip norm.
+
+    FLAT: g * min(1, C / |g|) (Abadi et al. 2016). AUTOMATIC: g * C / (|g| + 0.01) (Bu et al. 2022). PER_LAYER: each of
+    the k modules that own parameters is clipped by itself to C / sqrt(k), so that the whole stays within C.
+    """
+
+    FLAT = "flat"
+    AUTOMATIC = "automatic"
+    PER_LAYER = "per-layer"
+
+
+class DerivativeMethod(StrEnum):
+    """How a directional derivative is found, by the names users give."""
+
+    AUTO = "auto"
+    BACKWARD = "backward"
+    PARTIAL = "partial"
+    FORWARD = "forward"
+    DIFFERENCE = "difference"
+
+
+class FormatName(StrEnum):
+    """The formats there are."""
+
+    LUQ_FP4 = "luq-fp4"
+    FP8 = "fp8"
+    FP8_STOCHASTIC = "fp8-stochastic"
+    INT4 = "int4"
+    UNIFORM4 = "uniform4"

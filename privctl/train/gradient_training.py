@@ -1,0 +1,159 @@
+"""A run that follows gradients, clipped and noised as its method says, from its first step to the model on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from privctl.domain.progress import Progress
+from privctl.domain.report import PrivacyReport
+from privctl.models.language import choose_device
+from privctl.parallel import Workers, own_device
+from privctl.storage.atomic import require_absent, write_bytes
+from privctl.train.adapters import adapted, merged
+from privctl.train.contribution.carried import secret_draws
+from privctl.train.contribution.premises import clipping_of, gradient_stages, rehearsed, tested
+from privctl.train.gradient_noise import GradientNoise, noise_for
+from privctl.train.loop import FinishedRun, Trainer
+from privctl.train.precision import FullPrecision, Precision
+from privctl.train.prepare import TrainingJob
+from privctl.train.released_model import report_path, save_network
+from privctl.train.reload_check import witness_of
+from privctl.train.report import report_for, zeroed_of
+from privctl.train.sampling import BatchSource, Passes, PoissonBatches, WeightedBatches
+from privctl.train.secret_posteriors import CheckedSecrets, check_secrets
+from privctl.train.session import Session, keeping, measured, open_folder, prepared, shared_source, try_out
+from privctl.train.withheld import require_room, write_private
+
+#: Makes a training's precision of its job and its network, once that is on its device.
+PrecisionOf = Callable[[TrainingJob, nn.Module, torch.device], Precision]
+#: From what the report of any training says to what it says of one method's.
+Amend = Callable[[PrivacyReport, FinishedRun], PrivacyReport]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodHooks:
+    """What a method adds: files beside the run's state, a precision, its part of the report, what is said before."""
+
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    precision: PrecisionOf = lambda job, network, device: FullPrecision()
+    amend: Amend = lambda report, finished: report
+    announce: Callable[[TrainingJob], str] = lambda job: announced(job)
+
+
+NO_HOOKS = MethodHooks()
+
+
+def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = NO_HOOKS) -> PrivacyReport | None:
+    """Train, save the model and its report at the output, and return the report (None but in the main process).
+
+    The state of an unfinished run lies in a folder beside the output until then. Raises PrivctlError in one sentence
+    for what cannot go on; what was saved before stays.
+    """
+    request, recipe, workers = job.request, job.recipe, session.workers
+    output = request.output
+    if workers.is_main:
+        require_absent(output, force=False)
+        require_absent(report_path(output), request.force)
+        require_room(request)
+    if said := hooks.announce(job):
+        session.notify(said)
+    secrets = _checked(job, workers, session.progress)
+    try_out(job, workers)
+    device = own_device(choose_device(request.device))
+    network = adapted(job.model.network, request.model).to(device)
+    network = prepared(network, job)
+    # Before the folder, for they may refuse what was asked.
+    if request.way.clips:
+        job = tested(job, network, device, gradient_stages(job, network, device), session.notify)
+    precision = hooks.precision(job, network, device)
+    job = rehearsed(job, network, device, precision)
+    secret_draws(network)
+    folder, start = open_folder(job, workers)
+    if folder is not None:
+        for name, content in hooks.files.items():
+            write_bytes(folder.path / name, content)
+    noise = noise_for(device) if request.way.noised else None
+    trainer = Trainer(
+        network=network,
+        task=job.task,
+        recipe=recipe,
+        clipping=clipping_of(job) if request.way.clips else None,
+        batches=_batches(job, workers),
+        noise=noise,
+        workers=workers,
+        device=device,
+        precision=precision,
+        folder=folder,
+        evaluate=lambda trained: measured(job, trained, device, session.on_epoch),
+    )
+    done = start.step if start else 0
+    with (
+        folder or nullcontext(),
+        session.progress(f"training ({request.method})", recipe.steps - done, "steps") as advance,
+    ):
+        trainer.advance = advance
+        with session.interrupts as stop:
+            finished = trainer.run(start, stop)
+        if not workers.is_main:
+            return None
+        with keeping(folder):
+            report = _save(job, network, finished, noise, secrets, hooks.amend)
+        write_private(request, finished.history, list(zeroed_of(finished)))
+    if folder is not None:
+        folder.remove()
+    return report
+
+
+def _checked(job: TrainingJob, workers: Workers, progress: Progress) -> CheckedSecrets | None:
+    """The numbers of the plan, found to be right before anything is spent; only who reports needs them."""
+    if job.plan is None or not workers.is_main:
+        return None
+    return check_secrets(job.plan, job.recipe.noise_multiplier, progress)
+
+
+def _save(
+    job: TrainingJob,
+    network: nn.Module,
+    finished: FinishedRun,
+    noise: GradientNoise | None,
+    secrets: CheckedSecrets | None,
+    amend: Amend,
+) -> PrivacyReport:
+    witness = witness_of(job.model, network)  # of the network as it was measured, before anything is done to it
+    return save_network(
+        merged(network, job.request.model),
+        job.model.companion,
+        job.request.output,
+        lambda place, outputs: amend(report_for(job, finished, noise, place, outputs, secrets), finished),
+        witness=witness,
+        force=job.request.force,
+    )
+
+
+def _batches(job: TrainingJob, workers: Workers) -> BatchSource:
+    if job.plan is not None:
+        return WeightedBatches(job.plan.protection.probabilities, shared_source(workers))
+    if job.request.way.noised:
+        return PoissonBatches(len(job.task), job.recipe.sample_rate, shared_source(workers))
+    return Passes(len(job.task), job.request.batch_size, job.request.seed)
+
+
+def announced(job: TrainingJob) -> str:
+    """Steps, noise and the plan that is followed, in a sentence."""
+    recipe = job.recipe
+    said = f"{recipe.steps} steps"
+    if job.delta is not None:
+        said += f", noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"
+    if job.plan is not None:
+        held = job.plan.protection
+        said += (
+            f"; {len(held.ids)} secrets, {recipe.batch_size:g} records a step expected, which makes "
+            f"{recipe.steps * recipe.sample_rate:.3g} epochs; each is drawn with probability "
+            f"{held.largest_probability:.3g} at most"
+        )
+    return said

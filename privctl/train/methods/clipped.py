@@ -1,0 +1,67 @@
+"""Training with clipped gradients and no noise, whose facts are what noise on finished weights needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privctl.domain.errors import UsageFault
+from privctl.train.choices import ClippingStyle, Schedule
+from privctl.train.method import Method
+from privctl.train.methods.plain import UNPROTECTED
+
+if TYPE_CHECKING:
+    from privctl.domain.report import PrivacyReport
+    from privctl.train.prepare import TrainingJob
+    from privctl.train.request import RetrainRequest
+    from privctl.train.session import Session
+
+
+def check(request: RetrainRequest) -> None:
+    """Raises UsageFault for what the facts of such a training cannot say, or what bounds on them would get wrong."""
+    if request.steps is not None:
+        raise UsageFault("clipped records the facts of whole epochs; give --epochs instead of --steps")
+    if request.schedule is not Schedule.CONSTANT or request.warmup_steps:
+        raise UsageFault(
+            "clipped records the facts of a constant learning rate; leave --schedule and --warmup-steps out"
+        )
+    if request.clipping is not ClippingStyle.FLAT:
+        raise UsageFault(
+            f"clipped records the facts of flat clipping, and --clipping {request.clipping} bends losses in other ways "
+            "than the bounds of privctl noise allow for; leave --clipping out"
+        )
+    if request.model.lora_rank is not None:
+        raise UsageFault(
+            "clipped records how far the trained weights can move, which bounds nothing for merged adapters; leave "
+            "--lora-rank out"
+        )
+    if request.learning_rate * request.weight_decay >= 1:
+        raise UsageFault(
+            f"--weight-decay {request.weight_decay:g} times --learning-rate {request.learning_rate:g} must be below 1"
+        )
+
+
+def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
+    from privctl.train.gradient_training import train_by_gradients
+
+    return train_by_gradients(job, session)
+
+
+METHOD = Method(
+    name="clipped",
+    help="""Train MODEL with clipped gradients and no noise, and record the facts that `privctl noise` needs.
+
+    Each example is visited once an epoch, in an order that does not depend on the data, at a constant learning rate.
+
+    \b
+    Example:
+      privctl retrain clipped model/ --data train.jsonl --epochs 2 --batch-size 32 \\
+          --optimizer sgd --learning-rate 0.1 -o clipped/
+      privctl noise clipped/ --epsilon 1
+    """,
+    takes=("clipping",),
+    voided="every guarantee of privctl noise for them",
+    warning=f"{UNPROTECTED}; privctl noise makes a release of them",
+    sampled=lambda _: False,
+    check=check,
+    run=_run,
+)

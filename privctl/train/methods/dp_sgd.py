@@ -1,0 +1,62 @@
+"""DP-SGD (Abadi et al. 2016): Poisson batches, each example's gradient clipped, noise on their sum."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privctl.train.method import Method
+
+if TYPE_CHECKING:
+    from privctl.domain.report import PrivacyReport
+    from privctl.train.prepare import TrainingJob
+    from privctl.train.session import Session
+
+TUNING = (
+    "the guarantee is for this one run, given that it came to its end: settings chosen by looking at other runs on the "
+    "same data cost more"
+)
+
+
+def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
+    from privctl.train.gradient_training import train_by_gradients
+
+    return train_by_gradients(job, session)
+
+
+METHOD = Method(
+    name="dp-sgd",
+    help="""Train MODEL with an (epsilon, delta) guarantee: clipped gradients, Poisson batches, noise.
+
+    MODEL is a Hugging Face directory or a .safetensors file in one; a directory with a config.json and no weights is
+    trained from scratch. Ctrl-C saves the state after the step in progress, and --resume goes on from there; the state
+    lies in OUTPUT.run until the run is done.
+
+    What is written is loaded by transformers alone and compared with the network that was measured, before it gets its
+    name. Name the classes of a classifier with --labels: names collected from the private data void the guarantee.
+    Batch normalisation mixes examples and is refused; with --norm frozen it keeps its running statistics, which must be
+    public like the weights that the training begins with.
+
+    With --secrets, every record is drawn with the probability that the plan gives it, and the report says what an
+    attacker may still learn of each secret, beside the guarantee for one record. Steps, expected batch size and noise
+    are the plan's; --noise-multiplier or --epsilon may ask for more noise.
+
+    \b
+    Example:
+      privctl retrain dp-sgd model/ --data train.jsonl --held-out test.jsonl --epsilon 8 \\
+          --epochs 3 --batch-size 512 -o private/
+      privctl retrain dp-sgd model/ --data train.jsonl --task text-classification \\
+          --labels 0,1 --epsilon 8 -o private/
+      torchrun --nproc-per-node 2 -m privctl retrain dp-sgd model/ --data train.jsonl \\
+          --epsilon 8 -o private/
+      privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 \\
+          -o plan.safetensors
+      privctl retrain dp-sgd model/ --data train.jsonl --secrets plan.safetensors -o private/
+    """,
+    takes=("clipping", "schedule", "budget", "secrets"),
+    noised=True,
+    private=True,
+    guaranteed=True,
+    warning=TUNING,
+    sampled=lambda _: True,
+    run=_run,
+)

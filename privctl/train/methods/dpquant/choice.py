@@ -1,0 +1,121 @@
+"""From what was asked to the layers, their costs and the schedule, once the network is there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from privctl.domain.errors import UsageFault
+from privctl.models.language import hushed
+from privctl.models.tasks.classification import ImageClassification
+from privctl.train.budget import require_positive
+from privctl.train.choices import FormatName
+from privctl.train.methods.dpquant.cost import multiply_adds
+from privctl.train.methods.dpquant.schedule import LayerSchedule, candidates, matching
+from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
+from privctl.train.quantized import FORMATS, NumberFormat, QuantizedLayers, luq_fp4
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from privctl.train.prepare import TrainingJob
+    from privctl.train.request import RetrainRequest
+
+#: Of the layers, where nothing else is asked for.
+DEFAULT_FRACTION = 0.75
+#: Multiply-adds are counted for a text of so many tokens: what layers cost beside each other hardly depends on it, and
+#: how long the private texts are is not looked at.
+_TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedChoice:
+    """A network's layers with the format they are rounded to, and the schedule that chooses among them."""
+
+    layers: QuantizedLayers
+    schedule: LayerSchedule
+
+
+def bits_of(job: TrainingJob, network: nn.Module, device: torch.device, seed: bytes) -> QuantizedChoice:
+    """Raises UsageFault for globs and budgets that do not fit the network."""
+    asked = asked_of(job.request)
+    layers = QuantizedLayers(network=network, format=format_of(asked), seed=seed)
+    names = candidates(layers.names, asked.full_precision)
+    static = frozenset(name for glob in asked.static for name in matching(names, glob, "--static-layers"))
+    with hushed():
+        costs = multiply_adds(network, names, lambda: network(**_blank(job, device)))
+    schedule = LayerSchedule(
+        names=names,
+        costs=costs,
+        mode=asked.layers,
+        seed=seed,
+        fraction=asked.fraction,
+        compute_target=asked.compute_target,
+        static=static,
+        beta=asked.beta,
+    )
+    return QuantizedChoice(layers=layers, schedule=schedule)
+
+
+def format_of(asked: DpquantSettings) -> NumberFormat:
+    """The format by its name, with as many levels as were asked for."""
+    return FORMATS[asked.format] if asked.levels is None else luq_fp4(asked.levels)
+
+
+def asked_of(request: RetrainRequest) -> DpquantSettings:
+    """What is asked of the layers, with the usual fraction where no amount is given."""
+    asked = request.settings_as(DpquantSettings)
+    if asked.fraction is None and asked.compute_target is None:
+        return replace(asked, fraction=DEFAULT_FRACTION)
+    return asked
+
+
+def check(request: RetrainRequest) -> None:
+    """Raises UsageFault for settings that do not go together or say nothing."""
+    asked = request.settings_as(DpquantSettings)
+    if request.compiled:
+        raise UsageFault("--compile does not go with dpquant, whose layers change from epoch to epoch; leave it out")
+    if asked.levels is not None and asked.format is not FormatName.LUQ_FP4:
+        raise UsageFault(f"--luq-levels says nothing to --format {asked.format}; leave it out")
+    if asked.layers is LayerMode.DPQUANT and request.secrets is not None:
+        raise UsageFault(
+            "--secrets does not go with --layers dpquant, whose measurements are releases that the plan does not count;"
+            " give --layers random, or leave --secrets out"
+        )
+    _check_amount(asked)
+    require_positive({"--measure-noise": asked.noise, "--measure-clip": asked.clip})
+    if not (math.isfinite(asked.beta) and asked.beta >= 0):
+        raise UsageFault(f"--beta is {asked.beta:g}; it must be a finite number of at least 0")
+    if not 0 <= asked.smoothing < 1:
+        raise UsageFault(f"--smoothing is {asked.smoothing:g}; it must be at least 0 and below 1")
+
+
+def _check_amount(asked: DpquantSettings) -> None:
+    """One of fraction, target and names says how much, where the mode leaves that open."""
+    amounts = {"--quantized-fraction": asked.fraction, "--compute-target": asked.compute_target}
+    given = [flag for flag, value in amounts.items() if value is not None]
+    if len(given) > 1:
+        raise UsageFault(f"{given[0]} and {given[1]} both say how much is quantized; give one")
+    for flag, value in amounts.items():
+        if value is not None and not 0 < value <= 1:
+            raise UsageFault(f"{flag} is {value:g}; it must be above 0 and at most 1")
+    if asked.layers in (LayerMode.ALL, LayerMode.NONE) and given:
+        raise UsageFault(f"{given[0]} says nothing to --layers {asked.layers}; leave it out")
+    if asked.static and asked.layers is not LayerMode.STATIC:
+        raise UsageFault(f"--static-layers goes with --layers static, not with {asked.layers}; leave it out")
+    if asked.static and given:
+        raise UsageFault(f"--static-layers and {given[0]} both say how much is quantized; give one")
+
+
+def _blank(job: TrainingJob, device: torch.device) -> dict[str, Any]:
+    """One input without content, of a size that is public."""
+    if isinstance(job.task, ImageClassification):
+        images = job.task.images
+        return {"pixel_values": torch.zeros(1, images.channels, *images.size, device=device)}
+    config: Any = job.model.network.config
+    limit = getattr(config, "max_position_embeddings", None) or _TOKENS
+    ids = torch.ones(1, min(_TOKENS, int(limit)), dtype=torch.int64, device=device)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

@@ -1,0 +1,39 @@
+"""Training without any protection, to compare with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privctl.train.method import Method
+
+if TYPE_CHECKING:
+    from privctl.domain.report import PrivacyReport
+    from privctl.train.prepare import TrainingJob
+    from privctl.train.session import Session
+
+UNPROTECTED = (
+    "no noise was added to these weights: nothing bounds what they give away about the examples; do not hand them out"
+)
+
+
+def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
+    from privctl.train.gradient_training import train_by_gradients
+
+    return train_by_gradients(job, session)
+
+
+METHOD = Method(
+    name="plain",
+    help="""Train MODEL without any protection, to compare with.
+
+    \b
+    Example:
+      privctl retrain plain model/ --data train.jsonl --held-out test.jsonl -o plain/
+    """,
+    takes=("schedule",),
+    clips=False,
+    voided="",
+    warning=UNPROTECTED,
+    sampled=lambda _: False,
+    run=_run,
+)
