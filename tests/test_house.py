@@ -169,3 +169,26 @@ def test_no_file_is_too_long(root: Path) -> None:
 
 def test_tests_hold_no_packages_that_shadow_the_real_ones(root: Path) -> None:
     assert not list((root / "tests").rglob("__init__.py"))
+
+
+def classes(text: str) -> list[str]:
+    """The names of all classes that a file defines."""
+    return [node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+
+
+def twice(files: dict[str, str]) -> dict[str, list[str]]:
+    """Class names with the files that define them, where these are several."""
+    found: dict[str, list[str]] = {}
+    for path, text in files.items():
+        for name in classes(text):
+            found.setdefault(name, []).append(path)
+    return {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
+def test_no_class_name_stands_twice(root: Path) -> None:
+    files = {str(p.relative_to(root)): p.read_text(encoding="utf-8") for p in sources(root, *PACKAGES)}
+    assert twice(files) == {}
+
+
+def test_a_class_name_that_stands_twice_is_noticed() -> None:
+    assert twice({"a.py": "class Plan: ...", "b.py": "def f():\n    class Plan: ..."}) == {"Plan": ["a.py", "b.py"]}
