@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process returns (DESIGN: separate codes for *found* and *broke*)."""
+    """What the process returns, with separate codes for *found* and *broke* (docs/reports.md#exit-codes)."""
 
     OK = 0
     REFUTED = 1

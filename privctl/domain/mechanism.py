@@ -23,7 +23,10 @@ class Optimizer(StrEnum):
 
 
 class Regime(StrEnum):
-    """What is known about the loss that was trained; THEORY A.2 gives the sensitivity that follows from each."""
+    """What is known about the loss that was trained.
+
+    docs/theory.md#sensitivity-of-trained-weights gives the sensitivity that follows from each.
+    """
 
     CONVEX = "convex"
     STRONGLY_CONVEX = "strongly-convex"

@@ -53,7 +53,7 @@ class Secret:
         return f"{self.count} x {self.probability:g}, sigma {self.sigma:g}"
 
 
-#: THEORY E, second table, and one long training of a large model.
+#: Rows of docs/theory.md#noise-for-a-target-epsilon, and one long training of a large model.
 TO_CALIBRATE = (
     Training(0.01, 1000, 1e-5, epsilon=1),
     Training(0.01, 1000, 1e-5, epsilon=8),
@@ -61,7 +61,7 @@ TO_CALIBRATE = (
     Training(0.05, 1000, 1e-5, epsilon=2),
     Training(1 / 4096, 100_000, 1e-6, epsilon=2),
 )
-#: THEORY E, first table, and one delta far smaller.
+#: Rows of docs/theory.md#epsilon-of-sampled-gaussians, one of 14,062 steps, and one delta far smaller.
 TO_EVALUATE = (
     Training(0.01, 1000, 1e-5, noise=1),
     Training(0.005, 1000, 1e-5, noise=1),
@@ -71,7 +71,7 @@ TO_EVALUATE = (
     Training(0.001, 10000, 1e-6, noise=0.6),
     Training(0.01, 1000, 1e-15, noise=1),
 )
-#: Rows of THEORY C.3.
+#: Rows of docs/theory.md#divergence-of-a-mixture.
 SECRETS = (Secret(1, 0.01, 1), Secret(3, 0.1, 1), Secret(8, 0.005, 0.5), Secret(50, 0.001, 1))
 IMPORTS = {OURS: "privctl.accounting.calibrate", "dp-accounting": "dp_accounting", "opacus": "opacus.accountants"}
 

@@ -1,4 +1,4 @@
-"""DP-Weights: the published formula's numbers, and what really follows (THEORY A.1, A.3)."""
+"""DP-Weights: the published formula's numbers, and what really follows (docs/theory.md#dp-weights)."""
 
 from dataclasses import replace
 

@@ -25,8 +25,8 @@ def poisson(noise: float, rate: float, steps: int) -> Ledger:
     return Ledger(events=(SampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=steps),))
 
 
-# THEORY E: dp_accounting's upper bound at an interval of 1e-4, and its lower one.
-THEORY_E = [
+# docs/theory.md#epsilon-of-sampled-gaussians: dp_accounting's upper bound at an interval of 1e-4, and its lower one.
+KNOWN = [
     (1, 0.01, 1000, 1e-5, 1.8282436, 1.7782397),
     (1, 0.005, 1000, 1e-5, 0.86391067, 0.81390376),
     (0.8, 0.02, 500, 1e-5, 4.6680134, 4.6430123),
@@ -36,7 +36,7 @@ THEORY_E = [
 ]
 
 
-@pytest.mark.parametrize(("noise", "rate", "steps", "delta", "above", "below"), THEORY_E)
+@pytest.mark.parametrize(("noise", "rate", "steps", "delta", "above", "below"), KNOWN)
 def test_known_epsilons_of_dp_sgd(
     noise: float, rate: float, steps: int, delta: float, above: float, below: float
 ) -> None:
@@ -124,7 +124,7 @@ def test_randomized_response_is_a_binomial() -> None:
 
 
 def test_shares_of_bits_at_small_rates() -> None:
-    # THEORY B.5: e1 of one bit at rate 0.005 and log-odds 1 is the largest loss of a step.
+    # docs/theory.md#sound-releases: e1 of one bit at rate 0.005 and log-odds 1 is the largest loss of a step.
     whole = Ledger(events=(RandomizedResponse(epsilon=1, sample_rate=0.005, steps=1),))
     assert ledger.pure_epsilon(whole).near(0.008554713017922183)
 

@@ -83,8 +83,8 @@ class DitheredSigns:
 class NoisySums:
     """Sums of vectors clipped to ``clip_norm`` plus N(0, (``noise_multiplier`` clip_norm)^2), each entry.
 
-    That is one sampled Gaussian a step, however many groups fire (THEORY B.5). As a value it is divided by
-    ``batch_size``, the expected one.
+    That is one sampled Gaussian a step, however many groups fire (docs/theory.md#sound-releases). As a value it is
+    divided by ``batch_size``, the expected one.
     """
 
     noise_multiplier: float

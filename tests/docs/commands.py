@@ -1,0 +1,120 @@
+"""The reference of the command line, made from the commands themselves."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+
+import click
+
+from privctl.cli import COMMANDS, root
+from tests.docs.pages import as_table
+
+_EXAMPLE = "Example:"
+_INTRODUCTION = """\
+# Command line
+
+<!-- Made from the commands by `python -m tests.docs.generate`; change their help instead. -->
+
+Every command takes `--help` and ends with one of these [exit codes](reports.md#exit-codes). Results go to standard
+output, progress and messages to standard error. `--json` prints the [report](reports.md) itself.
+"""
+
+
+def reference() -> str:
+    """The whole page."""
+    parts = [_INTRODUCTION]
+    context = click.Context(root, info_name="privctl")
+    rows = [[f"[`privctl {name}`](#privctl-{name})", line] for name, (_, line) in COMMANDS.items()]
+    parts.append(as_table(["command", "what it does"], rows))
+    for name in COMMANDS:
+        command = root.get_command(context, name)
+        assert command is not None
+        parts += _described(command, f"privctl {name}", 2)
+    return "\n".join(parts)
+
+
+def _described(command: click.Command, name: str, level: int) -> Iterator[str]:
+    yield f"{'#' * level} {name}\n"
+    text, example = _split(command.help or "")
+    yield f"```text\n{_usage(command, name)}\n```\n"
+    yield _plain(text)
+    if example:
+        yield f"```sh\n{example}\n```\n"
+    rows = [_option(parameter) for parameter in command.params if isinstance(parameter, click.Option)]
+    if rows:
+        yield as_table(["option", "meaning"], rows)
+    if isinstance(command, click.Group):
+        for each in command.list_commands(click.Context(command)):
+            found = command.get_command(click.Context(command), each)
+            assert found is not None
+            yield from _described(found, f"{name} {each}", min(level + 1, 4))
+
+
+def _usage(command: click.Command, name: str) -> str:
+    words = [name, "[OPTIONS]"]
+    if isinstance(command, click.Group):
+        words.append("COMMAND")
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument):
+            shown = parameter.metavar or _kind(parameter, str(parameter.name).upper())
+            shown = shown if parameter.required or shown.startswith("[") else f"[{shown}]"
+            words.append(shown if parameter.nargs == 1 or shown.endswith("...") else f"{shown}...")
+    return " ".join(words)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """A help's prose, and its examples without their indentation."""
+    before, _, after = text.partition(_EXAMPLE)
+    lines, _, rest = after.partition("\n\n")
+    return f"{before.strip()}\n\n{rest.strip()}".strip(), textwrap.dedent(lines.strip("\n")).rstrip()
+
+
+def _plain(text: str) -> str:
+    """Paragraphs, each on one line, without click's marks and with nothing that Markdown would take for its own."""
+    found = []
+    for paragraph in text.replace("\b", "").split("\n\n"):
+        joined = " ".join(paragraph.split())
+        if joined:
+            found.append(_escaped(joined))
+    return "\n\n".join(found) + "\n"
+
+
+def _option(option: click.Option) -> list[str]:
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    if not option.is_flag and not option.count:
+        names += f" {_escaped(' '.join([option.metavar or _kind(option, option.type.name.upper())] * option.nargs))}"
+    help_text, _, default = " ".join((option.help or "").replace("\b", "").split()).partition("[default: ")
+    told = [_escaped(help_text.strip())]
+    if option.required:
+        told.append("Required.")
+    if option.multiple and "repeatable" not in told[0]:
+        told.append("Repeatable.")
+    if option.show_default and option.default is not None and not callable(option.default):
+        default = f"{option.default}]"
+    if default:
+        told.append(f"Default: {_escaped(default.removesuffix(']'))}.")
+    return [names, " ".join(told)]
+
+
+def _kind(parameter: click.Parameter, otherwise: str) -> str:
+    if isinstance(parameter.type, click.Choice):
+        return "|".join(str(getattr(choice, "value", choice)) for choice in parameter.type.choices)
+    ranged = parameter.type
+    if isinstance(ranged, click.IntRange | click.FloatRange):
+        return "INTEGER" if isinstance(ranged, click.IntRange) else "FLOAT"
+    return {"DIRECTORY": "PATH", "FILE": "PATH"}.get(otherwise, otherwise)
+
+
+def _escaped(text: str) -> str:
+    """Text that Markdown shows as it is; calls of privctl as code."""
+    spans: list[str] = []
+
+    def kept(match: re.Match[str]) -> str:
+        spans.append(match.group(0))
+        return f"\0{len(spans) - 1}\0"
+
+    text = re.sub(r"`[^`]+`|(?<![\w`])--[a-z][a-z0-9-]*", kept, text)
+    text = re.sub(r"([\\*_<>\[\]|])", r"\\\1", text)
+    return re.sub(r"\0(\d+)\0", lambda found: f"`{spans[int(found[1])].strip('`')}`", text)

@@ -1,0 +1,175 @@
+"""The measured figures of ``docs/performance.md``, from the results that ``tests.bench`` wrote."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.docs.pages import ROOT, as_table
+
+_FAILS = "fails"
+
+
+def results(name: str) -> dict[str, Any]:
+    """One benchmark's results."""
+    path = ROOT / "tests" / "bench" / "results" / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def parts() -> dict[str, str]:
+    """Each made part by its mark."""
+    return {
+        "figures dp-sgd": _dp_sgd(),
+        "figures dpquant": _dpquant(),
+        "figures ferret": _ferret(),
+        "figures noise": _noise(),
+        "figures scoring": _scoring(),
+        "figures extraction": _extraction(),
+        "figures calibration": _calibration(),
+        "figures secrets": _secrets(),
+        "figures startup": _startup(),
+        "conditions": _conditions(),
+    }
+
+
+def _number(value: float, digits: int = 3) -> str:
+    """``value`` to so many digits, without an exponent."""
+    text = f"{value:.{digits}g}"
+    return f"{float(text):,.0f}" if "e" in text and abs(value) >= 1 else text
+
+
+def _dp_sgd() -> str:
+    shapes = results("dp-sgd")["shapes"]
+    parties = [name for name in shapes[0]["parties"] if name not in ("non-private", "privctl, gradients only")]
+    rows = []
+    for name in parties:
+        row = [name]
+        for shape in shapes:
+            found = shape["parties"][name]
+            row.append(
+                _FAILS
+                if _FAILS in found
+                else f"{_number(found['to_non_private'])} / {_number(_memory(shape, found), 3)}"
+            )
+        rows.append(row)
+    titles = [f"{shape['shape']}, batch {shape['examples']} x {shape['positions']}" for shape in shapes]
+    return as_table(["time / memory, non-private = 1", *titles], rows)
+
+
+def _memory(shape: dict[str, Any], found: dict[str, Any]) -> float:
+    return float(found["peak_mib"] / shape["parties"]["non-private"]["peak_mib"])
+
+
+def _dpquant() -> str:
+    found = results("dpquant")
+    formats = [name for name in next(iter(found["costs"].values())) if name != "unquantized"]
+    rows = []
+    for shape, costs in found["costs"].items():
+        measured = found["measurements"][shape]
+        times = (_number(costs[name]["to_unquantized"]) for name in formats)
+        rows.append([shape, *times, _number(measured["steps"]), str(measured["layers"])])
+    return as_table(["step, unquantized = 1", *formats, "one measurement, in steps", "layers"], rows)
+
+
+def _ferret() -> str:
+    rows = []
+    for shape in results("ferret")["shapes"]:
+        for epsilon, run in shape["runs"]["epsilon"].items():
+            silent = f"{100 * run['silent_steps']:.1f} %"
+            others = [_number(run[f"to_{name}"]) for name in ("non-private", "privctl")]
+            rows.append([shape["shape"], epsilon, f"{run['fire_probability']:.3g}", silent, *others])
+    names = ["model", "nats", "fire probability", "silent steps", "time / non-private run", "time / DP-SGD run"]
+    return as_table(names, rows)
+
+
+def _noise() -> str:
+    rows = []
+    for name, found in results("noise")["variants"].items():
+        above = found.get("above_libraries_mib")
+        rows.append(
+            [
+                name,
+                _number(found["median_s"]),
+                _number(found["to_cp"]),
+                _number(found["to_cp_and_sync"]),
+                "-" if above is None else f"{above:,.0f}",
+            ]
+        )
+    return as_table(["way", "seconds", "time / cp", "time / cp and sync", "MiB above libraries"], rows)
+
+
+def _scoring() -> str:
+    rows = []
+    for name, found in results("audit")["scoring"]["ways"].items():
+        times = found.get("times_ours")
+        rows.append([name, f"{found['tokens_per_s']:,.0f}", "1" if times is None else _number(times["median"])])
+    return as_table(["way", "tokens per second", "time / privctl's"], rows)
+
+
+def _extraction() -> str:
+    found = results("audit")["extraction"]
+    rows = []
+    for case in ("few matching", "many matching"):
+        for name, way in found[case]["ways"].items():
+            others = way.get("other_verdicts")
+            matching = f"{found[case]['matching']} of {found['windows']}"
+            rows.append([matching, name, _number(way["to_generate"]["median"]), "-" if others is None else str(others)])
+    return as_table(["suffixes that match", "way", "time / generate and compare", "verdicts that differ"], rows)
+
+
+def _calibration() -> str:
+    rows = []
+    for case in results("account")["calibration"]:
+        rows.append([case["case"]])
+        for party in ("privctl", "dp-accounting", "opacus"):
+            found = case["parties"][party]
+            rows[-1].append(f"{_number(found['median_s'])} s: {found['answer']:.6f}")
+            rows[-1].append(found["judged"].split(": ")[-1])
+    names = ["case"]
+    for party in ("privctl", "dp-accounting", "Opacus"):
+        names += [party, "certified"]
+    return as_table(names, rows)
+
+
+def _secrets() -> str:
+    rows = []
+    for plan in results("secrets")["plans"]:
+        gap = plan.get("gap")
+        rows.append(
+            [
+                f"{plan['secrets']:,}",
+                f"{plan['memberships']:,}",
+                plan["way"],
+                _number(plan["seconds"]),
+                "-" if gap is None else f"{gap:.1e}",
+                f"{plan['peak_mib']:,.0f}",
+            ]
+        )
+    return as_table(["secrets", "memberships", "way", "seconds", "relative gap", "peak MiB"], rows)
+
+
+def _startup() -> str:
+    rows = [
+        [f"`{name}`", f"{1000 * found['median_s']:.0f}", _number(found["to_python"])]
+        for name, found in results("startup")["variants"].items()
+    ]
+    return as_table(["call", "median, ms", "time / bare Python"], rows)
+
+
+def _conditions() -> str:
+    rows = []
+    for name in ("dp-sgd", "dpquant", "ferret", "noise", "audit", "account", "secrets", "startup"):
+        found = results(name)
+        machine = found["machine"]
+        rows.append(
+            [
+                name,
+                f"{machine['processor']}, {machine['cpus']} cores",
+                f"{machine['load']:.1f}",
+                str(found.get("rounds", "-")),
+                str(found.get("threads", "-")),
+                f"Python {machine['python']}, torch {machine['libraries']['torch']}",
+            ]
+        )
+    return as_table(["benchmark", "machine", "load at the start", "rounds", "threads", "software"], rows)

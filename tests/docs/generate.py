@@ -1,0 +1,40 @@
+"""``python -m tests.docs.generate`` writes what of ``docs/`` is made from the program and its measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.docs import commands, fields, figures, judged
+from tests.docs.pages import DOCS
+
+
+def generated() -> dict[Path, str]:
+    """Each page that is made, or holds made parts, as it ought to be."""
+    found = {DOCS / "cli.md": commands.reference()}
+    made = {"reports.md": fields.parts(), "performance.md": figures.parts(), "theory.md": judged.parts()}
+    for name, parts in made.items():
+        text = (DOCS / name).read_text(encoding="utf-8")
+        for part, body in parts.items():
+            text = _with_part(text, part, body)
+        found[DOCS / name] = text
+    return found
+
+
+def _with_part(text: str, part: str, body: str) -> str:
+    """``text`` with ``body`` between the marks of ``part``; raises ValueError where they are missing."""
+    begin, end = f"<!-- {part} -->\n", f"<!-- /{part} -->\n"
+    if begin not in text or end not in text:
+        raise ValueError(f"there are no marks for {part}")
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n{body}\n{end}{rest.partition(end)[2]}"
+
+
+def main() -> None:
+    """Write them."""
+    for path, text in generated().items():
+        path.write_text(text, encoding="utf-8")
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

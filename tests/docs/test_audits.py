@@ -1,0 +1,116 @@
+"""The numbers in docs/audits.md are those that the audits' statistics give, and its attacks are all there are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from audits import ATTACKS
+from audits.extraction.discoverable import least_queries
+from audits.statistics import f_dp, metrics, one_run, power, two_arm
+from tests.docs.digits import agrees
+from tests.docs.pages import pages, table
+
+AUDITS = pages()["audits.md"]
+Row = dict[str, str]
+
+
+def number(row: Row, name: str) -> Any:
+    value = float(row[name])
+    return int(value) if value.is_integer() and "e" not in row[name] else value
+
+
+def guessed(row: Row) -> tuple[int, int, int]:
+    return number(row, "canaries"), number(row, "guesses"), number(row, "right")
+
+
+def zero_errors(row: Row) -> float:
+    """The fewest non-members of whom none is called a member that certify the rate."""
+    rate = float(row["rate"])
+    return math.ceil(math.log(0.05) / math.log1p(-rate))
+
+
+def arms(row: Row) -> float:
+    names = ("true positives", "with", "false positives", "without", "delta", "alpha")
+    return two_arm.epsilon_bound(*(number(row, name) for name in names))
+
+
+TABLES: list[tuple[str, str, Callable[[Row], float]]] = [
+    ("True positive rate at a false positive rate", "non-members", zero_errors),
+    (
+        "Detectable AUC",
+        "AUC",
+        lambda row: power.detectable_auc(number(row, "members"), number(row, "non-members")),
+    ),
+    (
+        "Lower bounds from one run",
+        "epsilon, Steinke",
+        lambda row: one_run.epsilon_bound(*guessed(row), float(row["delta"])),
+    ),
+    ("Lower bounds from one run", "mu", lambda row: f_dp.mu_bound(*guessed(row))),
+    (
+        "Lower bounds from one run",
+        "epsilon if Gaussian, at 1e-5",
+        lambda row: f_dp.epsilon_of_mu(f_dp.mu_bound(*guessed(row)), 1e-5),
+    ),
+    (
+        "What one run can certify",
+        "largest bound at delta 0",
+        lambda row: one_run.ceiling(number(row, "canaries"), number(row, "canaries"), 0),
+    ),
+    (
+        "What one run can certify",
+        "at delta 1e-5",
+        lambda row: one_run.ceiling(number(row, "canaries"), number(row, "canaries"), 1e-5),
+    ),
+    (
+        "What one run can certify",
+        "detectable",
+        lambda row: power.one_run_detectable(number(row, "canaries"), number(row, "canaries"), 0),
+    ),
+    (
+        "What one run can certify",
+        "detectable above a claim of 1",
+        lambda row: power.one_run_detectable(number(row, "canaries"), number(row, "canaries"), 0, claim=1),
+    ),
+    ("Scores of many models", "epsilon", arms),
+    (
+        "Extraction",
+        "queries for probability 0.5",
+        lambda row: least_queries(float(row["log-probability of the text"]), 0.5) or math.inf,
+    ),
+]
+
+
+@pytest.mark.parametrize(("section", "column", "compute"), TABLES, ids=[f"{s}, {c}" for s, c, _ in TABLES])
+def test_tables(section: str, column: str, compute: Callable[[Row], float]) -> None:
+    rows = table(AUDITS, section)
+    assert rows
+    assert [(row, compute(row)) for row in rows if not agrees(row[column], compute(row))] == []
+
+
+def test_zero_errors_are_what_the_exact_interval_says() -> None:
+    for row in table(AUDITS, "True positive rate at a false positive rate"):
+        count, rate = number(row, "non-members"), float(row["rate"])
+        assert metrics.clopper_pearson(0, count, 0.1)[1] <= rate < metrics.clopper_pearson(0, count - 1, 0.1)[1]
+
+
+def test_the_example_of_an_auc() -> None:
+    found = metrics.auc(np.array([0.9, 0.8, 0.7, 0.6, 0.55]), np.array([0.65, 0.5, 0.4, 0.3, 0.2]))
+    assert "give 0.92 with interval 0.486 to 0.993" in AUDITS
+    assert [f"{value:.3g}" for value in (found.value, found.lower, found.upper)] == ["0.92", "0.486", "0.993"]
+
+
+def test_every_attack_is_listed() -> None:
+    assert {row["attack"].strip("`") for row in table(AUDITS, "Membership")} == set(ATTACKS)
+
+
+def test_a_wrong_number_is_noticed() -> None:
+    assert agrees("0.1269", 0.12694)
+    assert not agrees("0.1269", 0.1271)
+    assert not agrees("0.126936737506643946", 0.1269367375)
+    assert agrees("839.4", 839.3934)
