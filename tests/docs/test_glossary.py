@@ -12,11 +12,9 @@ import pytest
 from privctl.cli import root
 from privctl.domain import events, evidence, guarantee, mechanism, verdict
 from privctl.secrets import protection
-from privctl.train.clipping.norms_and_weights import ClippingStyle
-from privctl.train.methods.dpquant.schedule import LayerMode
-from privctl.train.methods.ferret.publish import Publish, ReleaseKind
-from privctl.train.methods.ferret.update import SilentMomentum, UpdateScale
-from privctl.train.quantized.formats import FormatName
+from privctl.train.choices import ClippingStyle, FormatName
+from privctl.train.methods.dpquant.settings import LayerMode
+from privctl.train.methods.ferret.settings import Publish, ReleaseKind, SilentMomentum, UpdateScale
 from tests.docs.pages import anchor, headings, pages
 
 GLOSSARY = pages()["glossary.md"]

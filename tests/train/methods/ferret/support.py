@@ -22,7 +22,6 @@ from privctl.train.methods.ferret.publish import Publisher, Signs
 from privctl.train.methods.ferret.trainer import FerretTrainer, FinishedFerret
 from privctl.train.methods.ferret.update import UpdateRule
 from privctl.train.sampling import BatchSource, Passes, PoissonBatches
-from privctl.train.settings import TrainingMethod as Training
 from privctl.train.settings import TrainingSettings
 
 CPU = torch.device("cpu")
@@ -70,7 +69,7 @@ def network() -> nn.Module:
 
 def recipe(steps: int, **changes: Any) -> TrainingSettings:
     settings = {"sample_rate": BATCH / EXAMPLES, "learning_rate": 0.01, **changes}
-    return TrainingSettings(method=Training.FERRET, steps=steps, batch_size=float(BATCH), **settings)
+    return TrainingSettings(method="ferret", steps=steps, batch_size=float(BATCH), **settings)
 
 
 def trainer(
