@@ -32,7 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "audits": {"domain", "storage", "models", "parallel", "data", "reports", "secrets"},
     "shadow": {*_BASE, "models", "parallel", "data", "train", "audits"},
     "gate": {"domain", "storage", "reports", "verify"},
-    "verify": {"domain", "storage", "reports"},
+    # Models and data are read as the training reads them; what they cost is verify's own to say.
+    "verify": {"domain", "storage", "reports", "models", "data"},
     "show": {*_BASE, "plan"},
     "__main__": {"cli"},
 }

@@ -21,6 +21,8 @@ from privctl.storage.digest import NamedFiles, TensorHasher, hash_tensors
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile, read_named_text
 from verify.answers import Answer
+from verify.data import DataAtHand, check_data
+from verify.evidence import check_evidence
 from verify.guarantees import Verifier, beside, titles, verifier_of
 from verify.integrity import ChainLink, check_chain
 from verify.measured.noise import LEVEL, Measured, complaints, measure
@@ -30,6 +32,7 @@ from verify.plans import of_file
 from verify.premises import faults
 from verify.recompute.book import check_book
 from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
+from verify.weights.check import check_weights
 from verify.whole import STEPS, gaps
 from verify.wording import unknown
 
@@ -94,9 +97,17 @@ def read(path: Path) -> PrivacyReport:
 
 
 def verify(
-    path: Path, report: PrivacyReport, *, advance: Advance = silent, note: Note = lambda text: None
+    path: Path,
+    report: PrivacyReport,
+    *,
+    advance: Advance = silent,
+    note: Note = lambda text: None,
+    data: DataAtHand | None = None,
 ) -> Verification:
-    """Verify the report that lies at ``path``, with whatever of its files and parents is at hand."""
+    """Verify the report that lies at ``path``, with whatever of its files and parents is at hand.
+
+    ``data`` is what was counted of the data that it speaks of, where somebody gave that.
+    """
     hashed, measured, digests = _read_files(path, report, advance)
     files = NamedFiles(digests)
     links = check_chain(path, hashed, files)
@@ -117,6 +128,14 @@ def verify(
     found += noise
     if isinstance(report.mechanism, WeightNoise) and not measured:
         omissions.append(Omission(what="measuring the noise", reason="the model before noise is not at hand"))
+    found += [] if data is None else check_data(report, data)
+    weights = check_weights(path, report, files.digest)
+    found += weights.verdicts
+    evidence += weights.evidence
+    omissions += weights.omissions
+    figures = check_evidence(path, report, files)
+    found += figures.verdicts
+    omissions += figures.omissions
     judged = tuple(_guarantees(path, report, parents, note))
     return Verification(
         path=path, report=report, links=links, integrity=tuple(found), guarantees=judged,

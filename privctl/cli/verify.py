@@ -13,6 +13,7 @@ from privctl.domain.errors import UsageFault
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
+    from verify.data import DataAtHand
     from verify.run import Verification
 
 _FILE = click.Path(path_type=Path)
@@ -32,6 +33,9 @@ _FILE = click.Path(path_type=Path)
     show_default=True,
     help="How long simulations may take, about.",
 )
+@click.option(
+    "--data", type=_FILE, help="The data it speaks of (a file, or a folder of images): count it and compare its digest."
+)
 @click.option("--plot", type=_FILE, help="Draw the privacy loss with epsilon and delta marked (.svg or .png).")
 @force
 @common
@@ -43,6 +47,7 @@ def verify(
     simulate: bool,
     seed: int,
     seconds: float,
+    data: Path | None,
     plot: Path | None,
     force: bool,
     as_json: bool,
@@ -51,7 +56,10 @@ def verify(
     """Verify REPORT: its chain and files, its agreement with itself, and every guarantee in it.
 
     Each guarantee is computed again by code that shares nothing with what claimed it, and is PROVED, REFUTED with a
-    counterexample, CONSISTENT or INCONCLUSIVE. Where the model before noise is at hand, the noise is measured. A
+    counterexample, CONSISTENT or INCONCLUSIVE. Where the model before noise is at hand, the noise is measured. The
+    first weights of a training are drawn again from its seed (or read, where it began with a checkpoint that is at
+    hand), and the released ones must be where its steps and its noise can have moved them. With --data the examples are
+    counted. What an audit measured is computed again from the ranks it kept; other measurements are not repeated. A
     report is not signed: what it says was enforced is its author's word.
 
     Exit code 1 says that bytes, parameters or a guarantee that the report lets you rely on are refuted, 3 that one
@@ -60,6 +68,7 @@ def verify(
     \b
     Example:
       privctl verify model.private.report.json
+      privctl verify private.report.json --data train.jsonl
       privctl verify private.report.json --simulate --plot loss.svg
     """
     from privctl.reports.codec import encode
@@ -77,8 +86,9 @@ def verify(
             require_absent(path, force)
             require_spare(path, but="verify" if path == output else "")
     claimed = read(report)
+    counted = None if data is None else _counted(data, claimed, report)
     with progress("files", bytes_of(report, claimed), quiet=quiet) as advance:
-        found = run(report, claimed, advance=advance)
+        found = run(report, claimed, advance=advance, data=counted)
     if simulate:
         found = _simulated(found, seed, seconds, quiet)
     text = encode(_as_report(found, output or report.with_name("verify.report.json"), seed if simulate else None))
@@ -100,6 +110,20 @@ def _check(report: Path, output: Path | None, plot: Path | None) -> None:
             raise UsageFault(f"{flag} {path} lies in a folder that is not there; make it first")
     if plot is not None and plot == output:
         raise UsageFault(f"--plot and --output both name {plot}; name two files")
+
+
+def _counted(data: Path, report: PrivacyReport, path: Path) -> DataAtHand:
+    from privctl.datasets.count import count_examples
+    from privctl.storage.digest import file_digest
+    from verify.data import DataAtHand, stated, unit_of
+    from verify.run import read
+
+    if stated(report) is None:
+        raise UsageFault(f"--data {data} is for a report that says how many examples there were, and this one does not")
+    parents = [path.parent / parent.path for parent in report.parents]
+    known = [report, *(read(parent) for parent in parents if parent.is_file())]
+    examples = count_examples(data, next(filter(None, map(unit_of, known)), None))
+    return DataAtHand(name=data.name, examples=examples, digest=None if data.is_dir() else file_digest(data))
 
 
 def _simulated(found: Verification, seed: int, seconds: float, quiet: bool) -> Verification:

@@ -75,6 +75,16 @@ def read_images(path: Path, *, channels: int = 3, resize: tuple[int, int] | None
     raise UsageFault(f"{path} is neither a folder of class folders nor an .npz file; images are read from these")
 
 
+def count_images(path: Path) -> int:
+    """How many images ``read_images`` finds at ``path``; raises as it does, but decodes none."""
+    if path.is_dir():
+        found, _ = _list_folder(path)
+        if not found:
+            raise InputFault(f"{path} holds no images; expected one subfolder a class, of JPEG, PNG or PPM files")
+        return len(found)
+    return len(_load(path)[0])
+
+
 def _read_folder(path: Path, channels: int, resize: tuple[int, int] | None) -> ImageSet:
     files, ignored = _list_folder(path)
     pixels: NDArray[np.uint8] | None = None

@@ -27,7 +27,7 @@ HARMLESS: dict[tuple[str, ...], str] = {
     ("mechanism", "noise_source"): "words around the one phrase that is looked for",
     ("mechanism", "training", "beta1"): "of Adam, and the training was by SGD",
     ("mechanism", "training", "beta2"): "of Adam, and the training was by SGD",
-    ("evidence",): "measurements, which privctl verify does not repeat and says so",
+    ("evidence",): "measurements: those that an audit's ranks do not give are not repeated, and a line says so",
     ("verdicts",): "of audits: conclusions from measurements; why a verification came to what it did",
     ("parameters", "simulated"): "whether there are simulations too, which are random",
 }

@@ -172,6 +172,13 @@ SIGNS: dict[str, Change] = {
     "advantage lowered": put(risk, "bound", 0.5),
     "refuted made conditional": lambda r: r["guarantees"][1].update(epsilon=1.0, status="conditional"),
 }
+#: What only the weights themselves show; see test_weights.
+MOVED: dict[str, Change] = {
+    "another first seed": put(settings, "initial_seed", 1),
+    "learning rate halved": put(settings, "learning_rate", times(0.5)),
+    "fewer steps and updates": lambda r: settings(r).update(steps=4, updates=4),
+    "tensors that were not trained": put(settings, "trained", ["*wte*"]),
+}
 PLANNED: dict[str, Change] = {
     "follows lowered": put(first, "follows", times(0.9)),
     "an assumption of a plan enforced": assumption("contribution", "enforced"),
@@ -182,7 +189,7 @@ CASES: dict[str, dict[str, Change]] = {
     "noise, calibrated": {
         **ANY, **DELTA, "noise halved on paper": kindly, "regime edited": put(mechanism, "regime", "nonconvex"),
     },
-    "dp-sgd": ANY | DELTA | BYTES | RUN | SAMPLED | {"steps begun": put(settings, "steps_begun", 5)},
+    "dp-sgd": ANY | DELTA | BYTES | RUN | SAMPLED | MOVED | {"steps begun": put(settings, "steps_begun", 5)},
     "ferret published": ANY | BYTES | SIGNS,
     "ferret gaussian": ANY | DELTA | BYTES | RUN | SAMPLED | {"fired steps": put(settings, "fired_steps", 3)},
     "ferret responses": {

@@ -1,0 +1,166 @@
+"""The figures of an audit against the ranks it kept: edited ones are refuted, others are named as not recomputed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from audits.membership.attack import Settings, area, curve
+from audits.membership.baseline import BLIND, DIFFERENCE
+from audits.membership.verdict import SUBJECT
+from audits.scores.kept import write_kept
+from audits.scores.table import FIELDS, ScoreTable
+from audits.statistics.paired import auc_difference
+from privctl.cli import run
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.codec import encode
+from privctl.reports.files import file_artifact
+from tests.verify.reports import trained
+from verify.run import Verification, read, verify
+
+_SEPARATE = "separate"
+
+
+def table_of(members: int, nonmembers: int) -> ScoreTable:
+    count = members + nonmembers
+    member = np.arange(count) < members
+    empty = np.empty(0, np.int64)
+    return ScoreTable(
+        **{name: np.zeros(count, np.float32) for name in FIELDS},
+        offsets=np.arange(count + 1), member=member, line=np.arange(count), truncated=np.zeros(count, np.bool_),
+        skipped_member=empty.astype(np.bool_), skipped_line=empty, skipped_reason=empty.astype(np.uint8),
+    )  # fmt: skip
+
+
+def audited(folder: Path, kind: str) -> Path:
+    """An audit's report whose figures are the audit's own, by its own statistics, of scores made up here."""
+    members, nonmembers = (6, 60) if kind == "lopsided" else (150, 1200)
+    random, settings = np.random.default_rng(4), Settings(confidence=1 - 0.05 / 9)
+    table = table_of(members, nonmembers)
+    scores = random.standard_normal(members + nonmembers) + 0.4 * table.member
+    if kind == "ties":
+        scores = np.round(scores, 1)
+    if kind == _SEPARATE:
+        scores[table.member] += 20
+    judged = np.arange(len(scores)) % 2 == 0
+    looks = random.standard_normal(len(scores))
+    inside = table.member[judged]
+    one, two = scores[judged], looks[judged]
+    beyond = auc_difference(one[inside], one[~inside], two[inside], two[~inside], 1 - settings.confidence, least=2)
+    evidence = (
+        *curve("loss", table, scores, settings),
+        area(BLIND, looks[judged], inside, settings),
+        Evidence(
+            method="loss", quantity=DIFFERENCE, estimate=beyond.difference, lower=beyond.lower, upper=beyond.upper,
+            confidence=settings.confidence, interval=beyond.interval, details={"chance": 0.0},
+            samples={"members": int(inside.sum()), "nonmembers": int((~inside).sum())},
+        ),
+        Evidence(method="extraction", quantity="records told word for word", estimate=3.0, bound=Bound.NONE),
+    )  # fmt: skip
+    place, kept = folder / f"{kind}.report.json", folder / f"{kind}.scores.safetensors"
+    arrays = {"member": table.member, "score.loss": scores, "score.blind": np.where(judged, looks, np.nan)}
+    write_kept(kept, arrays, {})
+    report = PrivacyReport(
+        step="audit", created="2026-01-01T00:00:00Z", versions={}, outputs=(file_artifact("scores", kept, place),),
+        parameters={"confidence": 0.95}, evidence=evidence,
+    )  # fmt: skip
+    place.write_text(encode(report))
+    return place
+
+
+def judged(found: Verification) -> tuple[list[Verdict], list[str]]:
+    """The verdicts on evidence, and what is said not to be recomputed."""
+    omitted = [o.reason for o in found.omissions if o.what == "evidence not recomputed"]
+    return [verdict for verdict in found.verdicts if verdict.subject == "evidence"], omitted
+
+
+def forged(path: Path, change: Callable[[dict[str, Any]], object]) -> list[Verdict]:
+    report = json.loads(path.read_text())
+    change(report)
+    place = path.with_name("forged.report.json")
+    place.write_text(json.dumps(report))
+    return judged(verify(place, read(place)))[0]
+
+
+@pytest.mark.parametrize("kind", ["usual", "ties", _SEPARATE, "lopsided"])
+def test_an_audits_own_figures_follow_from_its_ranks(tmp_path: Path, kind: str) -> None:
+    path = audited(tmp_path, kind)
+    (verdict,), (omitted,) = judged(verify(path, read(path)))
+    assert verdict.outcome is Outcome.CONSISTENT
+    assert verdict.reason.startswith("5 figures are what the ranks kept give")
+    assert "1 of 6 measured figures are the report's word" in omitted
+    assert "extraction: records told word for word" in omitted
+
+
+#: Entry, key or detail, and by how much it is made to look better.
+EDITS = [(0, "estimate"), (0, "lower"), (0, "upper"), (0, "confidence"), (1, "estimate"), (1, "lower"), (1, "upper"),
+         (3, "lower"), (3, "estimate"), (4, "estimate")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("entry", "key"), EDITS)
+def test_an_edited_figure_is_refuted(tmp_path: Path, entry: int, key: str) -> None:
+    def change(report: dict[str, Any]) -> None:
+        report["evidence"][entry][key] *= 0.999
+
+    verdicts = forged(audited(tmp_path, "usual"), change)
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.REFUTED}
+
+
+@pytest.mark.parametrize("name", ["true_positives", "false_positives", "fpr_upper", "chance"])
+def test_an_edited_count_is_refuted(tmp_path: Path, name: str) -> None:
+    def change(report: dict[str, Any]) -> None:
+        report["evidence"][1]["details"][name] += 1
+
+    (verdict,) = forged(audited(tmp_path, "usual"), change)
+    assert verdict.outcome is Outcome.REFUTED
+    assert f"its {name} is" in verdict.reason
+
+
+def test_narrow_intervals_of_less_confidence_do_not_add_up(tmp_path: Path) -> None:
+    """Each follows from the ranks at its own confidence; together they may be wrong more often than the audit says."""
+    path = audited(tmp_path, "usual")
+    report, settings = read(path), Settings(confidence=0.9)
+    table = table_of(150, 1200)
+    random = np.random.default_rng(4)
+    scores = random.standard_normal(1350) + 0.4 * table.member
+    path.write_text(encode(replace(report, evidence=curve("loss", table, scores, settings))))
+    (verdict,), _ = judged(verify(path, read(path)))
+    assert verdict.outcome is Outcome.REFUTED
+    assert "its 3 intervals are wrong with chance 0.3 together, and it says 0.05" in verdict.reason
+
+
+def test_a_conclusion_against_the_figures_is_refuted(tmp_path: Path) -> None:
+    calm = {"subject": SUBJECT, "outcome": "CONSISTENT", "reason": "no attack found a difference", "status": None}
+    (verdict,) = forged(audited(tmp_path, "usual"), lambda report: report.update(verdicts=[calm]))
+    assert verdict.outcome is Outcome.REFUTED
+    assert "loss: AUC lies above chance" in verdict.reason
+
+
+def test_without_the_ranks_or_with_others_nothing_is_recomputed_and_that_is_said(tmp_path: Path) -> None:
+    path, other = audited(tmp_path, "usual"), audited(tmp_path, "ties")
+    kept = tmp_path / "usual.scores.safetensors"
+    kept.write_bytes(other.with_name("ties.scores.safetensors").read_bytes())
+    verdicts, (omitted,) = judged(verify(path, read(path)))
+    assert verdicts == []
+    assert "6 of 6 measured figures are the report's word (the ranks at hand are not those of this audit)" in omitted
+    kept.unlink()
+    assert "the ranks that the report names are not at hand" in judged(verify(path, read(path)))[1][0]
+
+
+def test_the_line_that_evidence_is_not_recomputed_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = trained(tmp_path, "plain")
+    capsys.readouterr()
+    assert run(["verify", str(report), "-q"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "not looked at: evidence not recomputed: 1 of 1 measured figures are the report's word" in said
+    assert "training loss, nats" in said

@@ -1,0 +1,74 @@
+"""The data that a report speaks of against the file at hand: how many records it has, and whether it is that file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from privctl.domain.events import Ledger, SampledGaussian
+from privctl.domain.mechanism import ClippedTraining, WeightNoise
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+
+_SUBJECT = "data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataAtHand:
+    """What was counted: ``examples`` records, or units of privacy; ``digest`` is None for a folder."""
+
+    name: str
+    examples: int
+    digest: str | None
+
+
+def stated(report: PrivacyReport) -> int | None:
+    """How many examples the report says there are; None where it speaks of none."""
+    if report.step == "retrain":
+        said = report.parameters.get("examples")
+        return said if isinstance(said, int) and not isinstance(said, bool) else None
+    mechanism = report.mechanism
+    training = mechanism.training if isinstance(mechanism, WeightNoise) else mechanism
+    return training.dataset_size if isinstance(training, ClippedTraining) else None
+
+
+def unit_of(report: PrivacyReport) -> str | None:
+    """The field that says whom a record belongs to, where the report names one."""
+    unit = report.parameters.get("unit")
+    return unit if isinstance(unit, str) else None
+
+
+def check_data(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
+    """The number of examples, the rate that follows from it, and the digest of the file, as far as they are stated."""
+    told = stated(report)
+    if told is None:
+        yield _verdict(Outcome.INCONCLUSIVE, "the report does not say how many examples there were")
+    elif told != data.examples:
+        yield _verdict(
+            Outcome.REFUTED,
+            f"{data.name} holds {data.examples} examples, and the report says {told}{_rates(report, data)}",
+        )
+    else:
+        yield _verdict(Outcome.PROVED, f"{data.name} holds {told} examples, as the report says")
+    recorded = [artifact.digest for artifact in report.inputs if artifact.role == "data"]
+    if data.digest is not None and recorded:
+        same = data.digest in recorded
+        said = "is the file that was trained on" if same else "is not the file that was trained on: its digest differs"
+        yield _verdict(Outcome.PROVED if same else Outcome.REFUTED, f"{data.name} {said}")
+
+
+def _rates(report: PrivacyReport, data: DataAtHand) -> str:
+    """What the number means for a ledger of Poisson batches."""
+    batch = report.parameters.get("batch_size")
+    ledger = report.mechanism
+    if not isinstance(ledger, Ledger) or not isinstance(batch, int | float) or "plan" in report.parameters:
+        return ""
+    event = ledger.events[0]
+    if not isinstance(event, SampledGaussian):
+        return ""
+    rate = min(1.0, batch / max(1, data.examples))
+    return f": batches of {batch:g} draw each at a rate of {rate:.6g}, where the ledger has {event.sample_rate:.6g}"
+
+
+def _verdict(outcome: Outcome, reason: str) -> Verdict:
+    return Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)

@@ -1,0 +1,250 @@
+"""The empirical figures of an audit, computed again from the ranks that it kept; what is not says so."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.stats import beta, norm
+
+from privctl.domain.errors import InputFault
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.storage.arrays import read_arrays
+from privctl.storage.digest import NamedFiles
+from privctl.storage.reader import SafetensorsFile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SUBJECT, _OMITTED = "evidence", "evidence not recomputed"
+_SCORE, _BLIND = "score.", "blind baseline"
+_RATE = re.compile(r"TPR at ([0-9.]+) % FPR")
+_BEYOND = "AUC over the blind baseline's"
+_TOLD_APART = "members cannot be told from non-members"
+_ROUNDING = 1e-9
+#: With fewer records than this on one side, and this many times as many on the other, pairs of them are counted.
+_FEW, _LOPSIDED = 10, 4
+_DELONG, _PAIRS = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs"
+_SHOWN = 3
+
+
+@dataclass(slots=True)
+class Recomputed:
+    """What the figures are found to be."""
+
+    verdicts: list[Verdict] = field(default_factory=list)
+    omissions: list[Omission] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Figures:
+    """One entry of evidence as it follows from the ranks; None where it is not looked at."""
+
+    estimate: float | None
+    lower: float | None = None
+    upper: float | None = None
+    interval: str | None = None
+    samples: tuple[int, int]
+    details: Mapping[str, float] = field(default_factory=dict)
+
+
+def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Recomputed:
+    """Hold the evidence of the report at ``path`` against the ranks it names, where these are at hand.
+
+    Areas under ROC curves, true positive rates and their intervals are computed again. Every other figure, and all of
+    them without the ranks, are named in an omission.
+    """
+    found = Recomputed()
+    if not report.evidence:
+        return found
+    ranks, why = _ranks(path, report, files)
+    again, wrong, left = 0, [], []
+    for item in report.evidence:
+        figures = None if ranks is None else ranks.of(item)
+        if figures is None:
+            left.append(f"{item.method}: {item.quantity}")
+            continue
+        again += 1
+        wrong += [f"{item.method}: {item.quantity}: {text}" for text in _differences(item, figures)]
+    wrong += list(_doubts(report, again > 0))
+    for text in wrong:
+        found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text))
+    if again and not wrong:
+        reason = f"{again} figures are what the ranks kept give; whether the model gives those ranks was not looked at"
+        found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason=reason))
+    if left:
+        more = f", and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        reason = f"{len(left)} of {len(report.evidence)} measured figures are the report's word ({why}): "
+        found.omissions.append(Omission(what=_OMITTED, reason=reason + "; ".join(left[:_SHOWN]) + more))
+    return found
+
+
+def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks | None, str]:
+    """The ranks of the report's records; or None, and why."""
+    named = [a for a in report.outputs if a.role == "scores"]
+    if report.step != "audit" or not named:
+        return None, "the report names no ranks from which they could be computed"
+    place = Path(os.path.normpath(path.parent.absolute() / named[0].path))
+    if not os.path.isfile(place):
+        return None, "the ranks that the report names are not at hand"
+    try:
+        if files.digest(place) != named[0].digest:
+            return None, "the ranks at hand are not those of this audit"
+        with SafetensorsFile(place) as file:
+            names = [tensor.name for tensor in file.tensors if tensor.name.startswith(_SCORE)]
+            what = "an audit's ranks"
+            arrays = read_arrays(file, dict.fromkeys(names, "F64"), what)
+            member = read_arrays(file, {"member": "BOOL"}, what)["member"] if names else np.empty(0, dtype=bool)
+    except InputFault as fault:
+        return None, str(fault)
+    if any(len(array) != len(member) for array in arrays.values()):
+        return None, "the ranks at hand are not as many as the records"
+    scores = {name.removeprefix(_SCORE): values for name, values in arrays.items()}
+    return _Ranks(member=member, scores=scores), "no ranks are kept that give them"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranks:
+    """``scores`` [records] by attack, and which records are members."""
+
+    member: NDArray[np.bool_]
+    scores: Mapping[str, NDArray[np.float64]]
+
+    def of(self, item: Evidence) -> _Figures | None:
+        """What ``item`` should say; None where these ranks do not tell."""
+        blind = item.method == _BLIND
+        scores = self.scores.get("blind" if blind else item.method)
+        if scores is None or not 0 < item.confidence < 1:
+            return None
+        judged = ~np.isnan(scores)
+        if not judged.all() and not blind:
+            return None
+        sides = scores[judged & self.member], scores[judged & ~self.member]
+        if not all(map(len, sides)):
+            return None
+        alpha = 1 - item.confidence
+        if item.quantity == "AUC":
+            return _area(*sides, alpha)
+        if item.quantity == _BEYOND:
+            return self._beyond(scores)
+        rate = _RATE.fullmatch(item.quantity)
+        return None if rate is None else _rate(*sides, float(rate[1]) / 100, alpha)
+
+    def _beyond(self, scores: NDArray[np.float64]) -> _Figures | None:
+        """The estimate alone, on the records that the baseline judges."""
+        blind = self.scores.get("blind")
+        if blind is None:
+            return None
+        judged = ~np.isnan(blind)
+        inside, outside = judged & self.member, judged & ~self.member
+        if not (inside.any() and outside.any()):
+            return None
+        difference = _won(scores[inside], scores[outside]) - _won(blind[inside], blind[outside])
+        return _Figures(estimate=difference, samples=(int(inside.sum()), int(outside.sum())))
+
+
+def _below(values: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
+    """The share of ``others`` below each of ``values``, equal ones counted half."""
+    ordered = np.sort(others)
+    twice = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
+    return np.asarray(twice / (2 * len(others)), dtype=np.float64)
+
+
+def _won(members: NDArray[Any], others: NDArray[Any]) -> float:
+    return float(np.mean(_below(members, others)))
+
+
+def _area(members: NDArray[Any], others: NDArray[Any], alpha: float) -> _Figures:
+    """The AUC with DeLong's interval on the logit scale, or that of pairs where there is no such variance."""
+    m, n = len(members), len(others)
+    above, beneath = _below(members, others), 1 - _below(others, members)
+    value = float(above.mean())
+    variance = float(above.var(ddof=1) / m + beneath.var(ddof=1) / n) if min(m, n) > 1 else math.nan
+    if (min(m, n) < _FEW and max(m, n) > _LOPSIDED * min(m, n)) or not variance > 0 or not 0 < value < 1:
+        pairs = min(m, n)
+        won, tied = (int(sign(members[:pairs], others[:pairs]).sum()) for sign in (np.greater, np.equal))
+        lower, upper = _binomial(won, pairs, alpha)[0], _binomial(won + tied, pairs, alpha)[1]
+        return _Figures(
+            estimate=value, lower=lower, upper=upper, interval=_PAIRS, samples=(m, n), details={"chance": 0.5}
+        )
+    logit = math.log(value / (1 - value))
+    half = float(norm.isf(alpha / 2)) * math.sqrt(variance) / (value * (1 - value))
+    ends = [1 / (1 + math.exp(-end)) for end in (logit - half, logit + half)]
+    return _Figures(
+        estimate=value, lower=ends[0], upper=ends[1], interval=_DELONG, samples=(m, n), details={"chance": 0.5}
+    )
+
+
+def _rate(members: NDArray[Any], others: NDArray[Any], rate: float, alpha: float) -> _Figures:
+    """The members above all but so many of the others."""
+    allowed = math.floor(rate * len(others) + 1e-9)
+    threshold = float(np.sort(others)[len(others) - 1 - allowed])
+    hits, errors = int((members > threshold).sum()), int((others > threshold).sum())
+    bound = _binomial(errors, len(others), 2 * alpha)[1]
+    counts: dict[str, float] = {"true_positives": hits, "false_positives": errors, "fpr_upper": bound}
+    samples = len(members), len(others)
+    if allowed < 1:
+        return _Figures(estimate=None, samples=samples, details=counts)
+    lower, upper = _binomial(hits, len(members), alpha)
+    counts["chance"] = _binomial(allowed, len(others), alpha)[1]
+    return _Figures(estimate=hits / len(members), lower=lower, upper=upper, samples=samples, details=counts)
+
+
+def _binomial(hits: int, trials: int, alpha: float) -> tuple[float, float]:
+    """Clopper and Pearson's two-sided interval, by quantiles of the beta law."""
+    alpha = min(alpha, 1.0)
+    lower = float(beta.ppf(alpha / 2, hits, trials - hits + 1)) if hits else 0.0
+    return lower, float(beta.isf(alpha / 2, hits + 1, trials - hits)) if hits < trials else 1.0
+
+
+def _differences(item: Evidence, figures: _Figures) -> Iterator[str]:
+    """Where an entry says other than it should."""
+    pairs: list[tuple[str, float | None, float | None]] = [("estimate", item.estimate, figures.estimate)]
+    if figures.lower is not None:
+        pairs += [("lower limit", item.lower, figures.lower), ("upper limit", item.upper, figures.upper)]
+    elif figures.estimate is None:
+        pairs += [("lower limit", item.lower, None), ("upper limit", item.upper, None)]
+    pairs += [(name, item.details.get(name), value) for name, value in figures.details.items()]
+    pairs += [
+        (f"number of {side}", item.samples.get(side), count)
+        for side, count in zip(("members", "nonmembers"), figures.samples, strict=True)
+    ]
+    for name, stated, found in pairs:
+        if not _alike(stated, found):
+            yield f"its {name} is {_number(stated)}, but the ranks kept give {_number(found)}"
+    if figures.interval is not None and item.interval != figures.interval:
+        yield f"its interval is called {item.interval!r}, but these records have one of {figures.interval!r}"
+
+
+def _doubts(report: PrivacyReport, recomputed: bool) -> Iterator[str]:
+    """Conclusions that the report's own figures do not bear."""
+    calm = any(v.subject == _TOLD_APART and v.outcome is Outcome.CONSISTENT for v in report.verdicts)
+    for item in report.evidence if report.step == "audit" and calm else ():
+        chance = item.details.get("chance")
+        if item.quantity != _BEYOND and chance is not None and item.lower is not None and item.lower > chance:
+            yield f"{item.method}: {item.quantity} lies above chance, but the report finds that {_TOLD_APART}"
+            return
+    said = report.parameters.get("confidence")
+    if recomputed and isinstance(said, float):
+        kinds = [i for i in report.evidence if i.quantity in ("AUC", _BEYOND) or _RATE.fullmatch(i.quantity)]
+        spent = sum(1 - item.confidence for item in kinds)
+        if spent > (1 - said) * (1 + _ROUNDING) + 1e-12:
+            yield f"its {len(kinds)} intervals are wrong with chance {spent:.3g} together, and it says {1 - said:.3g}"
+
+
+def _alike(stated: float | None, found: float | None) -> bool:
+    if stated is None or found is None:
+        return stated is found
+    return abs(stated - found) <= _ROUNDING * max(1.0, abs(found))
+
+
+def _number(value: float | None) -> str:
+    return "missing" if value is None else f"{value:.9g}"

@@ -1,0 +1,244 @@
+"""A trained model's weights against its report: what was not trained stayed, the rest moved as steps and noise do."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import norm
+
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.storage.reader import SafetensorsFile
+from verify.weights.law import law_of
+from verify.weights.moves import adam_reach, coefficients, kept, reach, signal
+from verify.weights.presence import Presence
+from verify.weights.settings import Settings, Unknown, settings_of
+from verify.weights.start import Digest, Start, start_of
+from verify.weights.tally import Compared, Scale, compare, together
+
+#: Chance that the weights of an honest run are called wrong, all tests together.
+LEVEL = 1e-6
+_SUBJECT = "weights"
+#: Packages whose version decides which weights a seed draws.
+_DRAWN_BY = ("torch", "transformers")
+_METHODS = ("dp-sgd", "dpquant", "clipped", "plain", "ferret")
+
+
+@dataclass(slots=True)
+class Found:
+    """What there is to say of a model's weights."""
+
+    verdicts: list[Verdict] = field(default_factory=list)
+    evidence: list[Evidence] = field(default_factory=list)
+    omissions: list[Omission] = field(default_factory=list)
+
+
+def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
+    """Rebuild the start of the training whose report lies at ``path``, and hold the released weights against it.
+
+    ``digest`` gives a file's digest. Where something is not at hand or no bound follows, an omission says so.
+    """
+    found = Found()
+    outputs = [artifact for artifact in report.outputs if artifact.role == "model"]
+    if report.step != "retrain" or len(outputs) != 1:
+        return found
+    output = Path(os.path.normpath(path.parent.absolute() / outputs[0].path))
+    what = "how far the training moved the weights"
+    if not os.path.isfile(output) or digest(output) != outputs[0].digest:
+        found.omissions.append(Omission(what=what, reason="the model reported is not at hand"))
+        return found
+    try:
+        start = start_of(path, report, output, digest)
+        _judge(report, start, output, found)
+    except Unknown as reason:
+        found.omissions.append(Omission(what=what, reason=str(reason)))
+    return found
+
+
+def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> None:
+    trained, adapted = _trained(report)
+    bounds: _Bounds | None = None
+    try:
+        if adapted:
+            raise Unknown("adapters of low rank were merged into them, whose product is not bounded here")
+        bounds = _bounds(settings_of(report), report)
+    except Unknown as reason:
+        found.omissions.append(Omission(what="how far the training moved the weights", reason=str(reason)))
+    with SafetensorsFile(output) as file:
+        if adapted:
+            matrices = [info.name for info in file.tensors if len(info.shape) > 1]
+            trained = matrices or ["*"]
+        compared = compare(start, file, trained, None if bounds is None else bounds.scale)
+    wrong = [f"tensor {name!r} was not trained, but is not what it began as" for name in compared.touched[:5]]
+    said = [f"the first weights were {start.source}"]
+    if compared.still:
+        said.append(f"{compared.still} tensors that were not trained are what they began as")
+    if bounds is not None and compared.moved:
+        wrong += bounds.complaints(compared)
+        said += bounds.told(compared)
+        found.evidence.append(bounds.evidence(compared))
+    if wrong:
+        outcome, caveat = (Outcome.REFUTED, "") if start.exact else _of_versions(report)
+        found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in wrong]
+    elif compared.still or (bounds is not None and compared.moved):
+        found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason="; ".join(said)))
+
+
+def _trained(report: PrivacyReport) -> tuple[list[str], bool]:
+    """Globs of what was trained, and whether by adapters of low rank."""
+    globs, rank = report.parameters.get("trained"), report.parameters.get("lora_rank")
+    if not isinstance(globs, list) or not all(isinstance(glob, str) for glob in globs):
+        raise Unknown("the report does not say which tensors were trained")
+    return [str(glob) for glob in globs], rank is not None
+
+
+def _of_versions(report: PrivacyReport) -> tuple[Outcome, str]:
+    """What weights that cannot be what a seed's draws became are: refuted only where the draws must be the same."""
+    for name in _DRAWN_BY:
+        then, now = report.versions.get(name), importlib.metadata.version(name)
+        if then is None or then.split("+")[0] != now.split("+")[0]:
+            return Outcome.INCONCLUSIVE, f"; or {name} {then} draws other first weights than {now}, which is installed"
+    return Outcome.REFUTED, ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounds:
+    """What follows for the moves of one training.
+
+    ``entry`` bounds one weight's move, ``whole`` the L2 norm of all, None where there is no bound. ``presence`` tests
+    the noise, None where there is none or, as ``unseen`` says, no law of it is known.
+    """
+
+    settings: Settings
+    scale: Scale
+    entry: float | None
+    whole: float | None
+    presence: Presence | None
+    unseen: str = ""
+
+    def complaints(self, compared: Compared) -> Iterator[str]:
+        """What cannot be, a sentence each."""
+        everything = together(compared.moved)
+        steps = f"{self.settings.updates} updates of {self.settings.optimizer}"
+        if self.entry is not None and everything.farthest > self.entry:
+            worst = max(compared.moved, key=lambda tally: tally.farthest)
+            yield (
+                f"a weight of tensor {worst.name!r} moved by {worst.farthest:.4g}, and {steps} as reported move one by "
+                f"at most {self.entry:.4g}"
+            )
+        if self.whole is not None and math.sqrt(everything.low) > self.whole:
+            yield (
+                f"the weights moved by {math.sqrt(everything.low):.4g} together, and {steps} with gradients clipped "
+                f"as reported move them by at most {self.whole:.4g}"
+            )
+        if self.presence is None:
+            return
+        if told := self.presence.complaint(everything):
+            yield f"the noise reported is not in the weights: of the whole model, {told}"
+            return
+        for tally in compared.moved:
+            if told := self.presence.complaint(tally):
+                yield f"the noise reported is not in tensor {tally.name!r}: {told}"
+                return
+
+    def told(self, compared: Compared) -> Iterator[str]:
+        """What was looked at and found in order, and what cannot be seen."""
+        everything = together(compared.moved)
+        if self.entry is not None:
+            count = everything.elements
+            yield f"none of {count} weights moved by more than {self.entry:.4g}, the most that the updates allow"
+        if self.whole is not None:
+            yield f"together they moved by no more than {self.whole:.4g}, the most that clipped gradients allow"
+        if self.presence is None:
+            yield self.unseen or "the report claims no noise, so none was looked for"
+            return
+        if self.settings.adaptive:
+            yield "Adam's moves do not show the noise's size, so an edited noise multiplier is not noticed here"
+        else:
+            lower, upper = self.presence.noticed(everything)
+            least = f"less than {lower:.3g} or " if lower > 0 else ""
+            yield f"noise of {least}more than {upper:.3g} times what is reported would be noticed"
+        if self.presence.visible(everything):
+            needed = self.presence.needed(everything.elements)
+            yield f"noise is there, so far as a test at a level of {LEVEL:g} sees that ({needed:.3g} nats a weight)"
+        else:
+            yield (
+                "whether noise is there cannot be seen: large batches over many steps may outweigh it in every weight, "
+                "or rounding hides it"
+            )
+
+    def evidence(self, compared: Compared) -> Evidence:
+        """How far the weights moved, and how far noise alone or the bound would have moved them."""
+        everything = together(compared.moved)
+        details = {"farthest": everything.farthest}
+        if self.presence is not None:
+            details |= {"noise alone": self.presence.law.scale, "shift of the noise": self.presence.shift}
+            details["nats a weight"] = self.presence.divergence(everything.between)
+            details["nats a weight that would be noticed"] = self.presence.needed(max(1, everything.elements))
+        if self.entry is not None:
+            details["most for one weight"] = self.entry
+        return Evidence(
+            method=f"difference from the first weights, tests at a level of {LEVEL:g} together",
+            quantity="root mean square move of the weights",
+            estimate=math.sqrt(everything.squares / max(1, everything.elements)),
+            bound=Bound.NONE,
+            samples={"weights": everything.elements, "tensors": len(compared.moved)},
+            details=details,
+        )
+
+
+def _bounds(settings: Settings, report: PrivacyReport) -> _Bounds:
+    """Raises Unknown where nothing follows for this optimizer."""
+    if settings.method not in _METHODS:
+        raise Unknown(f"the method {settings.method!r} is not known")
+    if settings.method == "ferret" and (not settings.adaptive or report.parameters.get("silent") != "coast"):
+        raise Unknown("no bound is derived here for these updates; privctl retrain ferret --replay makes them again")
+    if settings.method == "plain" and not settings.adaptive:
+        raise Unknown(f"gradients were not clipped, and nothing bounds what {settings.optimizer} makes of them")
+    if settings.noise_multiplier:
+        return _noised(settings)
+    entry = adam_reach(settings) if settings.adaptive else None
+    whole = None if settings.adaptive else reach(settings, LEVEL)
+    scale = Scale(
+        keep=float(kept(settings)[-1]), edges=np.empty(0), far=(entry or whole or 0.0), updates=settings.updates
+    )
+    return _Bounds(settings=settings, scale=scale, entry=entry, whole=whole, presence=None)
+
+
+def _noised(settings: Settings) -> _Bounds:
+    unseen, presence = "", None
+    stddevs = None
+    if settings.adaptive:
+        entry = adam_reach(settings)
+    else:
+        root = math.sqrt(float(np.dot(coefficients(settings), coefficients(settings))))
+        stddev, grid = settings.noise_stddev, settings.grid
+        stddevs = root * stddev, root * math.hypot(stddev, grid / math.sqrt(12))
+        # 2^60 weights are more than there are.
+        entry = reach(settings, LEVEL / 4) + stddevs[1] * float(norm.isf(LEVEL / 4 / 2**60))
+    try:
+        law = law_of(settings, LEVEL / 4)
+        # Two tests of each tensor, of which there are fewer than 2^20.
+        presence = Presence(shift=signal(settings, LEVEL / 4), level=LEVEL / 2**23, law=law, stddevs=stddevs)
+    except Unknown as reason:
+        unseen = f"the noise was not looked for: {reason}"
+    return _Bounds(
+        settings=settings,
+        scale=Scale(
+            keep=float(kept(settings)[-1]),
+            edges=np.empty(0) if presence is None else presence.law.edges,
+            far=8 * presence.law.scale if presence is not None else entry,
+            updates=settings.updates,
+        ),
+        entry=entry,
+        whole=None,
+        presence=presence,
+        unseen=unseen,
+    )

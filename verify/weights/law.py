@@ -1,0 +1,89 @@
+"""Where noise alone would leave a weight, as chances of intervals; from draws, so that any optimizer has them.
+
+The report's noise goes through the report's optimizer with no gradient beside it. All weights then move independently
+by the same law, which is symmetric.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import betaincinv
+
+from verify.measured.values import Floats
+from verify.weights.moves import coefficients, kept
+from verify.weights.settings import Settings, Unknown
+
+#: Draws, and steps of all draws together: a second or two.
+_DRAWS, _WORK = 400_000, 60_000_000
+_FEWEST = 20_000
+#: Shares of |D| between which intervals lie: narrow ones about no move at all, and far out.
+_SHARES = (
+    0.002, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.93, 0.97, 0.99, 0.997, 0.9995,
+)  # fmt: skip
+_EPS = 1e-8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Law:
+    """Intervals between ``edges`` [m - 1], in increasing order, and a bound on each one's chance, ``chances`` [m].
+
+    ``scale`` is the root mean square of the moves.
+    """
+
+    edges: Floats
+    chances: Floats
+    scale: float
+
+
+@functools.lru_cache(maxsize=8)
+def law_of(settings: Settings, level: float) -> Law:
+    """The law of a move D by noise alone; every chance is bounded from above, but with probability ``level``.
+
+    Raises Unknown where there are too many steps to draw from.
+    """
+    draws = min(_DRAWS, _WORK // settings.updates)
+    if draws < _FEWEST:
+        raise Unknown(f"{settings.updates} updates are too many to draw from what noise alone would do")
+    coins = np.random.default_rng(17)  # not private: it decides nothing but which error below ``level`` is made
+    first, second = (np.abs(_moves(settings, draws // 2, coins)) for _ in range(2))
+    positive = np.unique(np.quantile(first, _SHARES))
+    positive = positive[positive > 0]
+    edges = np.concatenate([-positive[::-1], positive])
+    # One count for both signs: the middle interval holds both, the others one each.
+    counts = np.histogram(second, np.concatenate([[0.0], positive, [np.inf]]))[0]
+    bounds = _above(counts, len(second), level / len(counts))
+    chances = np.concatenate([bounds[:0:-1] / 2, bounds[:1], bounds[1:] / 2])
+    return Law(edges=edges, chances=chances, scale=float(np.sqrt(np.mean(second * second))))
+
+
+def _above(counts: Floats, trials: int, level: float) -> Floats:
+    """Clopper and Pearson's upper limit of each share."""
+    inside = np.minimum(counts, trials - 1)
+    return np.asarray(np.where(counts < trials, betaincinv(inside + 1, trials - inside, 1 - level), 1.0))
+
+
+def _moves(settings: Settings, draws: int, coins: np.random.Generator) -> Floats:
+    """D of so many weights [draws], by noise on the grid."""
+    stddev, grid = settings.noise_stddev, settings.grid
+    total, weights = np.zeros(draws), coefficients(settings)
+    mean, square = np.zeros(draws), np.zeros(draws)
+    rates = settings.rates * kept(settings)[:-1]
+    for step in range(settings.updates):
+        noise = coins.standard_normal(draws)
+        noise *= stddev / grid
+        np.rint(noise, out=noise)
+        noise *= grid
+        if not settings.adaptive:
+            total += weights[step] * noise
+            continue
+        mean *= settings.beta1
+        mean += (1 - settings.beta1) * noise
+        square *= settings.beta2
+        square += (1 - settings.beta2) * noise * noise
+        bias1, bias2 = (-math.expm1((step + 1) * math.log(b)) if b else 1.0 for b in (settings.beta1, settings.beta2))
+        total += rates[step] / bias1 * mean / (np.sqrt(square / bias2) + _EPS)
+    return total

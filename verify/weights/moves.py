@@ -1,0 +1,104 @@
+"""How far steps can move weights: what each gradient adds in the end, and the most that a batch's records add.
+
+With decoupled weight decay, released weights are w_T = P w_0 - D, with P the product of all 1 - eta_t lambda. For
+gradient descent with momentum mu, D = sum_s a_s g_s, where a_s = eta_s P_s + mu a_(s+1) and P_s is the product of the
+factors after step s. An update of Adam is at most r_t in each entry, whatever the gradients: by the inequality of
+Cauchy and Schwarz |m_t| <= (1 - beta1) / sqrt(1 - beta2) sqrt(sum_(k < t) (beta1^2 / beta2)^k) sqrt(v_t), to which the
+corrections of bias add the factor sqrt(1 - beta2^t) / (1 - beta1^t). It is 1 at t = 1, and 7.27 in the long run for
+beta1 = 0.9 and beta2 = 0.999.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.optimize import brentq
+
+from verify.measured.values import Floats
+from verify.weights.settings import Settings, Unknown
+
+
+def kept(settings: Settings) -> Floats:
+    """P_s of each update, and at the end P, the share that is left of the first weights: [updates + 1]."""
+    factors = 1 - settings.rates * settings.weight_decay
+    if not (factors > 0).all():
+        raise Unknown("weight decay times the learning rate is 1 or more")
+    after = np.append(np.cumprod(factors[::-1])[::-1][1:], 1.0)
+    return np.append(after, after[0] * factors[0])
+
+
+def coefficients(settings: Settings) -> Floats:
+    """a_s [updates]: by how much the weights end lower for each gradient's unit, for gradient descent."""
+    found = settings.rates * kept(settings)[:-1]
+    if settings.momentum:
+        for step in range(len(found) - 2, -1, -1):
+            found[step] += settings.momentum * found[step + 1]
+    return found
+
+
+def adam_reach(settings: Settings) -> float:
+    """The farthest that Adam moves one weight, decay of the first weight left aside."""
+    steps = np.arange(1, settings.updates + 1, dtype=np.float64)
+    beta1, beta2 = settings.beta1, settings.beta2
+    if beta2 == 0:  # then v_t = g_t^2, which bounds no earlier gradient
+        if beta1 > 0:
+            raise Unknown("with beta2 0 and beta1 above 0 nothing bounds an update of Adam")
+        return float(settings.rates @ kept(settings)[:-1])
+    ratio = beta1 * beta1 / beta2
+    with np.errstate(over="ignore"):
+        summed = steps if ratio == 1 else (np.power(ratio, steps) - 1) / (ratio - 1)
+    first = (1 - beta1) / -np.expm1(steps * math.log(beta1)) if beta1 else np.ones_like(steps)
+    second = np.sqrt(-np.expm1(steps * math.log(beta2)) / (1 - beta2))
+    reach = float((settings.rates * kept(settings)[:-1]) @ (first * second * np.sqrt(summed)))
+    if not math.isfinite(reach):
+        raise Unknown("the bound on an update of Adam with these betas is beyond any float")
+    return reach
+
+
+def most_drawn(trials: float, rate: float, level: float) -> float:
+    """What the number of examples drawn exceeds with probability at most ``level``.
+
+    ``trials`` draws have the chance ``rate`` on average, alike or not. Chernoff's bound exp(-n KL(k / n || q)) holds
+    for both (Hoeffding 1963, theorem 1): ``most_drawn(60, 0.2, 1e-6)`` is 30.31.
+    """
+    if rate >= 1:
+        return trials
+    goal = -math.log(level) / trials
+
+    def divergence(share: float) -> float:
+        rest = (1 - share) * math.log((1 - share) / (1 - rate)) if share < 1 else 0.0
+        return share * math.log(share / rate) + rest - goal
+
+    return trials if divergence(1.0) <= 0 else trials * float(brentq(divergence, rate, 1.0))
+
+
+def signal(settings: Settings, level: float) -> float:
+    """R: the root of the summed squares of what the batches add, in standard deviations of a step's noise.
+
+    A batch of K examples adds at most K C / B where the noise has sigma C / B, so R^2 = sum K_t^2 / sigma^2. A run
+    clips by 2^-10 below C and leaves that for rounding; C bounds both. It holds but with probability ``level``.
+    """
+    once, total = _batches(settings, level)
+    return math.sqrt(min(once * total, settings.updates * once * once)) / settings.noise_multiplier
+
+
+def reach(settings: Settings, level: float) -> float:
+    """The longest way, as an L2 norm, that clipped gradients themselves move the weights by gradient descent.
+
+    Without noise batches are passes, of ``batch_size`` examples at most; Poisson batches are larger than what is taken
+    here with probability ``level``.
+    """
+    found = coefficients(settings)
+    norm = settings.clip_norm or 0.0
+    if not settings.noise_multiplier:
+        return float(found.sum()) * norm
+    once, total = _batches(settings, level)
+    return min(float(found.sum()) * once, float(found.max()) * total) * norm / settings.batch_size
+
+
+def _batches(settings: Settings, level: float) -> tuple[float, float]:
+    """The most examples in any batch, and in all together, but with probability ``level``."""
+    steps, rate = settings.updates, settings.sample_rate
+    once = most_drawn(settings.examples, rate, level / 2 / steps)
+    return once, most_drawn(settings.examples * steps, rate, level / 2)

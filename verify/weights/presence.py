@@ -1,0 +1,124 @@
+"""Whether the noise that a report claims is in the weights: tests that no clipped gradient can fail.
+
+Think of the run with every gradient 0: its moves are noise alone, whose law is known. A batch of K examples shifts a
+step's noise by at most K C / B, where the noise has standard deviation sigma C / B, whatever came before. So the run
+that was made can be told from the run without gradients no better than N(R, 1) from N(0, 1), with R^2 = sum K_t^2 /
+sigma^2: Gaussian differential privacy, composed (Dong, Roth and Su 2022, theorem 3.7 and corollary 3.3). An event of
+probability p without gradients has at most Phi(R + Phi^-1(p)) with them. A test may therefore reject as soon as
+p < Phi(-R - z), where Phi(-z) is its level. It sees anything where there are more weights than R^2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import gammaln, log_ndtr
+from scipy.stats import norm
+
+from verify.weights.law import Law
+from verify.weights.tally import Tally
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: How little of the noise alone a test of norms tells from none: below, the grid of the noise shows.
+_LEAST_RATIO = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presence:
+    """Tests at ``level`` each, of a run whose gradients shift its noise by ``shift`` (R) standard deviations.
+
+    ``law`` is that of one move; ``stddevs`` are the least and the largest standard deviation of a move where moves are
+    Gaussian, by gradient descent, None for Adam.
+    """
+
+    shift: float
+    level: float
+    law: Law
+    stddevs: tuple[float, float] | None
+
+    @property
+    def limit(self) -> float:
+        """Logarithm of the probability, without gradients, below which an event is not to be believed."""
+        return float(log_ndtr(-self.shift - float(norm.isf(self.level))))
+
+    def needed(self, elements: int) -> float:
+        """The divergence, nats a weight, between where weights lie and where noise puts them, that is seen."""
+        return (_choices(elements, len(self.law.chances)) - self.limit) / elements
+
+    def visible(self, tally: Tally) -> bool:
+        """Whether it would be noticed if none of the weights of ``tally`` had moved."""
+        return tally.elements > 0 and self.divergence(tally.still) > self.needed(tally.elements)
+
+    def noticed(self, tally: Tally) -> tuple[float, float]:
+        """Below and above which multiples of its claimed size noise is noticed, rounding of ``tally`` allowed for."""
+        assert self.stddevs is not None
+        lower, upper = self.ratios(tally.elements)
+        room = math.sqrt(tally.room / tally.elements)
+        return lower - room / self.stddevs[0], upper + room / self.stddevs[1]
+
+    def ratios(self, elements: int) -> tuple[float, float]:
+        """Between which multiples of its claimed size noise passes the test of norms; 0 where none at all does."""
+        goal = 2 * self.limit / elements
+
+        def tail(ratio: float) -> float:
+            return 1 - ratio * ratio + 2 * math.log(ratio) - goal
+
+        lower = 0.0 if tail(_LEAST_RATIO) >= 0 else float(brentq(tail, _LEAST_RATIO, 1.0))
+        upper = 2.0
+        while tail(upper) > 0:
+            upper *= 2
+        return lower, float(brentq(tail, 1.0, upper))
+
+    def complaint(self, tally: Tally) -> str:
+        """What is wrong with the moves of ``tally``; "" where nothing is."""
+        if tally.elements == 0:
+            return ""
+        if self.stddevs is not None:
+            lower, upper = self.ratios(tally.elements)
+            smallest = math.sqrt(tally.low / tally.elements) / self.stddevs[1]
+            largest = math.sqrt(tally.high / tally.elements) / self.stddevs[0]
+            if largest < lower:
+                return f"it moved {largest:.3g} times as far as noise alone, and less than {lower:.3g} is not possible"
+            if smallest > upper:
+                return (
+                    f"it moved {smallest:.3g} times as far as noise alone, and with these clipped gradients more "
+                    f"than {upper:.3g} is not possible"
+                )
+        found, needed = self.divergence(tally.between), self.needed(tally.elements)
+        if found > needed:
+            return (
+                f"its moves are not those of weights with this noise: their law differs by {found:.3g} nats a weight, "
+                f"where clipped gradients make up to {needed:.3g}"
+            )
+        return ""
+
+    def divergence(self, between: NDArray[np.int64]) -> float:
+        """Kullback and Leibler's, nats a weight, from the law to where the weights lie, at least.
+
+        ``between`` [m, m] counts weights by the first and the last interval that they may lie in. For any q, the sum of
+        p^ log(q / p) is at most the divergence of p^ from p; a weight counts where it adds least.
+        """
+        chances, elements = self.law.chances, int(between.sum())
+        first, last = np.nonzero(between)
+        spans = [*zip(first.tolist(), last.tolist(), between[first, last].tolist(), strict=True)]
+        seen = np.zeros(len(chances))
+        for low, high, count in spans:
+            among = chances[low : high + 1]
+            seen[low : high + 1] += count * among / among.sum()
+        gains = np.log(((1 - 1e-4) * seen / elements + 1e-4 * chances / chances.sum()) / chances)
+        total: float = sum(count * float(gains[low : high + 1].min()) for low, high, count in spans)
+        return total / elements
+
+
+def _choices(elements: int, parts: int) -> float:
+    """Logarithm of how many ways there are to spread so many weights over ``parts`` intervals.
+
+    By the method of types, P(the divergence of what is seen from the law >= d) <= choices exp(-n d).
+    """
+    return float(gammaln(elements + parts) - gammaln(elements + 1) - gammaln(parts))

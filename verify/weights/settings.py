@@ -1,0 +1,139 @@
+"""The settings of a training, as far as they decide how weights move, read from a report's parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from privctl.domain.mechanism import Optimizer
+from privctl.domain.report import PrivacyReport
+from verify.measured.values import Floats
+
+#: Updates that are followed one by one.
+MOST_UPDATES = 1_000_000
+_NOISED = ("dp-sgd", "dpquant")
+_SCHEDULES = ("constant", "linear", "cosine")
+#: A number that no setting of a run reaches, and whose square is still a float.
+_LARGEST = 1e100
+
+
+class Unknown(Exception):
+    """Why something cannot be checked, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How one training moved its weights.
+
+    ``updates`` were made of the ``planned`` steps by which the learning rate goes. ``noise_multiplier`` is 0 where no
+    noise was added. ``batch_size`` is the expected one, which divides a batch's sum of gradients. ``clip_norm`` is None
+    where gradients were not clipped.
+    """
+
+    method: str
+    updates: int
+    planned: int
+    learning_rate: float
+    schedule: str
+    warmup: int
+    optimizer: Optimizer
+    batch_size: float
+    examples: int
+    noise_multiplier: float
+    clip_norm: float | None
+    momentum: float
+    beta1: float
+    beta2: float
+    weight_decay: float
+
+    @property
+    def rates(self) -> Floats:
+        """The learning rate of each update: a warm-up in equal parts, then constant, a line, or half a cosine."""
+        steps = np.arange(self.updates, dtype=np.float64)
+        gone = (steps - self.warmup) / max(1, self.planned - self.warmup)
+        after = {"constant": np.ones(self.updates), "linear": 1 - gone, "cosine": (1 + np.cos(math.pi * gone)) / 2}
+        share = np.where(steps < self.warmup, (steps + 1) / max(1, self.warmup), after[self.schedule])
+        return np.asarray(self.learning_rate * share, dtype=np.float64)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether a second moment divides the updates."""
+        return self.optimizer in (Optimizer.ADAM, Optimizer.ADAMW)
+
+    @property
+    def noise_stddev(self) -> float:
+        """Of the noise on one entry of a step's mean gradient."""
+        return self.noise_multiplier * (self.clip_norm or 0.0) / self.batch_size
+
+    @property
+    def grid(self) -> float:
+        """Distance of neighbouring values of a noised gradient: the largest power of two up to 1/32 of the noise."""
+        return math.ldexp(1.0, math.frexp(self.noise_stddev)[1] - 6)
+
+    @property
+    def sample_rate(self) -> float:
+        """Chance that an example is in a batch, on average over the examples."""
+        return min(1.0, self.batch_size / self.examples)
+
+
+def settings_of(report: PrivacyReport) -> Settings:
+    """The settings of a ``retrain`` report; raises Unknown, with the reason, where they do not describe a training."""
+    said = report.parameters
+    method = str(said.get("method"))
+    updates, planned = _whole(said, "updates"), _whole(said, "steps")
+    if not 1 <= updates <= min(planned, MOST_UPDATES):
+        raise Unknown(f"the report says {updates} updates of {planned} steps, and up to {MOST_UPDATES} are followed")
+    noised = method in _NOISED
+    try:
+        optimizer = Optimizer(str(said.get("optimizer")))
+    except ValueError:
+        raise Unknown(f"the optimizer {said.get('optimizer')!r} is not known") from None
+    found = Settings(
+        method=method,
+        updates=updates,
+        planned=planned,
+        learning_rate=_number(said, "learning_rate", positive=True),
+        schedule=str(said.get("schedule")),
+        warmup=_whole(said, "warmup_steps"),
+        optimizer=optimizer,
+        batch_size=_number(said, "batch_size", positive=True),
+        examples=_whole(said, "examples"),
+        noise_multiplier=_number(said, "noise_multiplier", positive=True) if noised else 0.0,
+        clip_norm=_number(said, "clip_norm", positive=True) if noised or method == "clipped" else None,
+        momentum=_fraction(said, "momentum") if optimizer is Optimizer.MOMENTUM else 0.0,
+        beta1=_fraction(said, "beta1"),
+        beta2=_fraction(said, "beta2"),
+        weight_decay=_number(said, "weight_decay"),
+    )
+    if found.schedule not in _SCHEDULES or found.warmup > MOST_UPDATES:
+        raise Unknown(f"the schedule {found.schedule!r} with {found.warmup} steps of warm-up is not known")
+    if found.examples < 1:
+        raise Unknown(f"the report says {found.examples} examples")
+    return found
+
+
+def _whole(said: Mapping[str, Any], name: str) -> int:
+    value = said.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 53:
+        raise Unknown(f"the parameters do not say {name} as a whole number of a training")
+    return value
+
+
+def _number(said: Mapping[str, Any], name: str, *, positive: bool = False) -> float:
+    value = said.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
+        raise Unknown(f"the parameters do not say {name} as a number of a training")
+    if positive and value < 1 / _LARGEST:
+        raise Unknown(f"the parameters say {name} {value}, which no training has")
+    return float(value)
+
+
+def _fraction(said: Mapping[str, Any], name: str) -> float:
+    value = _number(said, name)
+    if value >= 1:
+        raise Unknown(f"the parameters say {name} {value:g}, which must be below 1")
+    return value

@@ -1,0 +1,131 @@
+"""The weights that a training began with: drawn again from its seed, or read from a checkpoint that is at hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privctl.domain.errors import PrivctlError
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, open_checkpoint
+from verify.weights.settings import Unknown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from privctl.models.language import ModelClass
+
+_PREFIX = "start-"
+#: A file's digest, read once.
+Digest = Callable[[Path], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """``tensors`` by name, float32 where they are floating-point numbers; ``parameters`` names those that are trained.
+
+    ``exact`` says that all were read and none drawn again: another processor may round draws otherwise.
+    """
+
+    tensors: Mapping[str, NDArray[Any]]
+    parameters: frozenset[str]
+    exact: bool
+    source: str
+
+
+def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) -> Start:
+    """The first weights of the training whose report lies at ``path`` and whose model is the file ``output``.
+
+    The architecture is that of the released config.json. Raises Unknown with the reason where they cannot be had.
+    """
+    said = report.parameters
+    seed = said.get("initial_seed")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise Unknown("the report does not say from which seed its weights were drawn")
+    how = said.get("initial_weights")
+    if how not in ("random", "checkpoint"):
+        raise Unknown(f"the report says {how!r} of what its weights began as")
+    place = None if how == "random" else _given(path, report, digest)
+    try:
+        network = _network(output, str(said.get("task")), seed, place)
+    except ImportError as error:
+        raise Unknown(f"the first weights cannot be made again: {error}") from None
+    except (PrivctlError, ArithmeticError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as e:
+        raise Unknown(f"the first weights cannot be made again: {e}") from None
+    alone = dict(network.named_parameters())
+    tied = dict(network.named_parameters(remove_duplicate=False)).keys() - alone.keys()
+    return Start(
+        tensors={n: t.detach().numpy() for n, t in network.state_dict().items() if n not in tied},
+        parameters=frozenset(alone),
+        exact=place is not None and not said.get("fresh_tensors"),
+        source=f"drawn again from seed {seed}" if place is None else f"read from {place.name}",
+    )
+
+
+def _given(path: Path, report: PrivacyReport, digest: Digest) -> Path:
+    """The checkpoint that the report names as its start; raises Unknown unless all of its weights are at hand."""
+    files = [(a, _located(path, a)) for a in report.inputs if a.role.startswith(_PREFIX)]
+    weights = [(a, place) for a, place in files if a.role.endswith(".safetensors")]
+    if not weights:
+        raise Unknown("the report names no weights that the training began with")
+    for artifact, place in weights:
+        if not os.path.isfile(place):
+            raise Unknown(f"the weights that it began with, {artifact.path}, are not at hand")
+        try:
+            found = digest(place)
+        except PrivctlError as fault:
+            raise Unknown(str(fault)) from None
+        if found != artifact.digest:
+            raise Unknown(f"{artifact.path} is not what the training began with: its digest differs")
+    names = {a.role.removeprefix(_PREFIX) for a, _ in files}
+    if len(weights) == 1 and INDEX_NAME not in names:
+        return weights[0][1].parent if SINGLE_NAME in names else weights[0][1]
+    return _folder(weights)
+
+
+def _folder(weights: Sequence[tuple[Artifact, Path]]) -> Path:
+    """Where shards lie together; raises Unknown where they do not."""
+    folders = {place.parents[artifact.role.removeprefix(_PREFIX).count("/")] for artifact, place in weights}
+    if len(folders) != 1:
+        raise Unknown("the weights that it began with lie in several folders")
+    return folders.pop()
+
+
+def _network(output: Path, task: str, seed: int, given: Path | None) -> Any:
+    """The network before its first step. The draws come in the order in which a training makes them."""
+    import torch
+
+    from privctl.models.guard.loading import check_size
+    from privctl.models.language import hushed, read_config, read_network
+
+    kind = _kind(task)
+    folder = output.parent
+    with hushed(), torch.random.fork_rng(devices=[]), open_checkpoint(output) as released:
+        config = read_config(folder, output)
+        check_size(kind.auto, config, folder, released)
+        torch.default_generator.manual_seed(seed)
+        if given is None:
+            return kind.auto.from_config(config, dtype=torch.float32, trust_remote_code=False).float()
+        with open_checkpoint(given) as checkpoint:
+            network, _ = read_network(checkpoint, folder, config, torch.float32, kind)
+            return network.float()
+
+
+def _kind(task: str) -> ModelClass:
+    """What transformers makes for a task."""
+    from privctl.models.language import CAUSAL, IMAGE_CLASSIFIER, MASKED, TEXT_CLASSIFIER
+
+    kinds = {
+        "causal-lm": CAUSAL, "masked-lm": MASKED, "text-classification": TEXT_CLASSIFIER,
+        "image-classification": IMAGE_CLASSIFIER,
+    }  # fmt: skip
+    if task not in kinds:
+        raise Unknown(f"the task {task!r} is not known")
+    return kinds[task]
+
+
+def _located(path: Path, artifact: Artifact) -> Path:
+    return Path(os.path.normpath(path.parent.absolute() / artifact.path))
