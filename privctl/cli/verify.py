@@ -65,7 +65,8 @@ def verify(
     from privctl.reports.codec import encode
     from privctl.reports.files import require_spare
     from privctl.show.progress import note, progress
-    from privctl.storage.atomic import require_absent, write_bytes
+    from privctl.storage.atomic import require_absent
+    from privctl.storage.commit import write_together
     from verify.run import bytes_of, read
     from verify.run import verify as run
 
@@ -83,10 +84,11 @@ def verify(
         found = _simulated(found, seed, seconds, quiet)
     text = encode(_as_report(found, output or report.with_name("verify.report.json"), seed if simulate else None))
     show(text if as_json else _rendered(found), as_json=as_json)
-    for path, content in ((plot, _drawn(found, plot)), (output, text.encode())):
-        if path is not None:
-            write_bytes(path, content, replace=force)
-            note(f"wrote {path}", quiet=quiet)
+    contents = ((plot, _drawn(found, plot)), (output, text.encode()))
+    written = {path: content for path, content in contents if path is not None}
+    write_together(written, replace=force)
+    for path in written:
+        note(f"wrote {path}", quiet=quiet)
     ctx.exit(found.exit_code)
 
 

@@ -36,7 +36,7 @@ from privctl.train.run_folder import RunFolder, SavedState
 from privctl.train.sampling import BatchSource, Passes, PoissonBatches, WeightedBatches
 from privctl.train.secret_posteriors import CheckedSecrets, check_secrets
 from privctl.train.settings import TrainingMethod
-from privctl.train.withheld import require_room, write_private
+from privctl.train.withheld import require_room, staged_private
 
 #: (label, total, unit) -> a block that yields the function which advances it.
 Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
@@ -126,7 +126,6 @@ def run_training(
             return None
         with keeping(folder):
             report = _save(job, network, finished, noise, secrets, hooks.amend)
-        write_private(request, finished.history, list(zeroed_of(finished)))
     if folder is not None:
         folder.remove()
     return report
@@ -148,14 +147,16 @@ def _save(
     amend: Amend,
 ) -> PrivacyReport:
     witness = witness_of(job.model, network)  # of the network as it was measured, before anything is done to it
-    return save_network(
-        merged(network, job.request.model),
-        job.model.companion,
-        job.request.output,
-        lambda place, outputs: amend(report_for(job, finished, noise, place, outputs, secrets), finished),
-        witness=witness,
-        force=job.request.force,
-    )
+    with staged_private(job.request, finished.history, list(zeroed_of(finished))) as private:
+        return save_network(
+            merged(network, job.request.model),
+            job.model.companion,
+            job.request.output,
+            lambda place, outputs: amend(report_for(job, finished, noise, place, outputs, secrets), finished),
+            witness=witness,
+            force=job.request.force,
+            beside=private,
+        )
 
 
 def try_out(job: TrainingJob, workers: Workers) -> None:
