@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,19 +11,19 @@ from pathlib import Path
 from audits.canaries.audit import CanaryAudit, CanaryRequest
 from audits.claims import EpsilonClaim
 from audits.extraction.audit import ExtractionAudit, ExtractionRequest
-from audits.findings import AuditPart
+from audits.findings import AuditPart, Findings
 from audits.lineage import Lineage, lineage_of
 from audits.membership.audit import MembershipAudit, MembershipRequest, Reference
 from audits.model_scorer import ModelScorer, OpenedModel
-from audits.scores.kept import write_kept
+from audits.scores.kept import staged_kept
 from audits.scores.rows import CAUSAL_LM
 from audits.scores.subject import AuditedModel
 from audits.secrets.audit import BaseModel, SecretRequest, SecretsAudit
 from privctl.domain.errors import UsageFault
 from privctl.domain.progress import Progress
-from privctl.domain.report import PrivacyReport
+from privctl.domain.report import Artifact, PrivacyReport
 from privctl.parallel import Workers
-from privctl.reports.files import POINTER, file_artifact, now, versions
+from privctl.reports.files import POINTER, commit_with_report, file_artifact, now, pending_artifact, versions
 
 #: An audit in one process.
 ALONE = Workers()
@@ -40,7 +41,7 @@ PRIVATE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
-    """What to audit and where to put the result; ``report`` is only named here, the scores are written."""
+    """What to audit, and where to put the ``report`` and its ``scores``; ``force`` replaces what is there."""
 
     model: Path
     report: Path
@@ -59,6 +60,7 @@ class AuditRequest:
     max_length: int | None = None
     resize: tuple[int, int] | None = None
     device: str | None = None
+    force: bool = False
 
     @property
     def files(self) -> dict[str, Path]:
@@ -77,10 +79,11 @@ class AuditRequest:
 
 
 def run_audit(request: AuditRequest, progress: Progress, workers: Workers = ALONE) -> PrivacyReport | None:
-    """Let every part of ``request`` judge, write the scores file, and return the report (not yet written).
+    """Let every part of ``request`` judge, write scores and report together, and return the report.
 
     Of several processes, all score and the first one alone judges; the others return None. Raises InputFault for a
-    model or data that cannot be scored, UsageFault for settings that do not fit the model or each other.
+    model or data that cannot be scored, UsageFault for settings that do not fit the model or each other and for files
+    that exist and may not be replaced.
     """
     _check_distinct(request)
     if workers.size > 1 and request.cache is None:
@@ -108,14 +111,23 @@ def run_audit(request: AuditRequest, progress: Progress, workers: Workers = ALON
         *(file_artifact(role, path, request.report) for role, path in request.files.items() if path.is_file()),
     )
     arrays = {name: array for each in found for name, array in each.arrays.items()}
-    write_kept(request.scores, arrays, {POINTER: request.report.name})
+    with staged_kept(request.scores, arrays, {POINTER: request.report.name}) as scores:
+        written = pending_artifact("scores", scores, request.report)
+        report = _report(opened, lineage, found, inputs, written)
+        commit_with_report([scores], request.report, report, replace=request.force)
+    return report
+
+
+def _report(
+    opened: OpenedModel, lineage: Lineage, found: Sequence[Findings], inputs: tuple[Artifact, ...], scores: Artifact
+) -> PrivacyReport:
     parameters = {name: value for each in found for name, value in each.parameters.items()}
     return PrivacyReport(
         step="audit",
         created=now(),
         versions=versions(("torch", "transformers", "numpy", "scipy", "tokenizers")),
         inputs=inputs,
-        outputs=(file_artifact("scores", request.scores, request.report),),
+        outputs=(scores,),
         parameters={
             **parameters,
             "confidence": 1 - ALPHA,

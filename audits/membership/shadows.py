@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +20,15 @@ from audits.membership.attack import Shadows
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.report import TensorDigest
 from privctl.reports.files import POINTER
-from privctl.storage.arrays import OWNER_ONLY, write_arrays
+from privctl.storage.arrays import staged_arrays
+from privctl.storage.journal import recover
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from privctl.storage.atomic import PendingFile
 
 #: The report of a folder of shadow models, and the header's key of what is said of one of them.
 REPORT_NAME, _KEY = "shadow.report.json", "privctl.shadow"
@@ -74,13 +78,12 @@ def weights_digest(tensors: Iterable[TensorDigest]) -> str:
     return f"blake3:{blake3(''.join(lines).encode()).hexdigest()}"
 
 
-def write_shadow(folder: Path, scores: ShadowScores) -> Path:
-    """Write one model's scores, whole or not at all."""
+def staged_shadow(folder: Path, scores: ShadowScores) -> AbstractContextManager[PendingFile]:
+    """One model's scores, written but yet to get their name."""
     path = scores_path(folder, scores.index)
     about = {"index": scores.index, "settings": dict(scores.settings), "weights": scores.weights}
     arrays: dict[str, NDArray[Any]] = {name: getattr(scores, name) for name in _TYPES}
-    write_arrays(path, arrays, {POINTER: REPORT_NAME, _KEY: json.dumps(about, sort_keys=True)}, mode=OWNER_ONLY)
-    return path
+    return staged_arrays(path, arrays, {POINTER: REPORT_NAME, _KEY: json.dumps(about, sort_keys=True)})
 
 
 def read_shadow(path: Path) -> ShadowScores:
@@ -125,6 +128,7 @@ def read_shadows(folder: Path, digests: Sequence[bytes], target: str, scoring: M
     not in the pool, and where some record has fewer than 2 models that did not see it; UsageFault where the target is
     among the models, or was scored otherwise.
     """
+    recover(folder)
     paths = sorted(folder.glob(_PATTERN))
     if not paths:
         raise InputFault(f"{folder} holds no shadow scores ({_PATTERN}); give the folder that privctl shadow wrote")

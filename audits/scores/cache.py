@@ -26,7 +26,7 @@ from blake3 import blake3
 
 from audits.scores.table import FIELDS
 from privctl.domain.errors import InputFault, IoFault, PrivctlError
-from privctl.storage.arrays import OWNER_ONLY, write_arrays
+from privctl.storage.arrays import write_arrays
 from privctl.storage.digest import tag
 from privctl.storage.reader import SafetensorsFile
 
@@ -137,7 +137,7 @@ class ScoreCache:
         arrays: dict[str, NDArray[Any]] = {"keys": part.keys, "counts": part.counts, "values": part.values}
         path = self.folder / f"{name}{_SUFFIX}"
         until = time.time() + KEPT_DAYS * 86400 if expires is None else expires
-        write_arrays(path, arrays, {_EXPIRES: str(int(until)), _CHECKSUM: _checksum(part)}, mode=OWNER_ONLY)
+        write_arrays(path, arrays, {_EXPIRES: str(int(until)), _CHECKSUM: _checksum(part)})
         return path
 
     def tidy(self) -> None:

@@ -9,6 +9,7 @@ says which lines of which file were members.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,13 @@ from scipy.stats import rankdata
 
 from audits.scores.table import ScoreTable, Skip
 from privctl.domain.errors import InputFault
-from privctl.storage.arrays import OWNER_ONLY, read_arrays, write_arrays
+from privctl.storage.arrays import read_arrays, staged_arrays
 from privctl.storage.reader import SafetensorsFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from privctl.storage.atomic import PendingFile
 
 #: Begins the name of every array of one attack's scores.
 SCORE = "score."
@@ -72,10 +75,12 @@ def arrays_of(table: ScoreTable) -> dict[str, NDArray[Any]]:
     return {name: getattr(table, name) for name in _LAYOUT}
 
 
-def write_kept(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Write what may be kept of ``arrays``, readable to its owner alone."""
+def staged_kept(
+    path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
+) -> AbstractContextManager[PendingFile]:
+    """What may be kept of ``arrays``, written but yet to get the name ``path``."""
     kept = {name: _kept(name, array) for name, array in arrays.items()}
-    write_arrays(path, kept, {_NOTE: _WARNING, **metadata}, mode=OWNER_ONLY)
+    return staged_arrays(path, kept, {_NOTE: _WARNING, **metadata})
 
 
 def _kept(name: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -99,7 +104,7 @@ def _rounded(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def read_scores(path: Path) -> RecordScores:
-    """What ``write_kept`` wrote of a membership audit; raises InputFault for another file, or one in contradiction."""
+    """What ``staged_kept`` wrote of a membership audit; raises InputFault for another file, or one in contradiction."""
     with SafetensorsFile(path) as file:
         what = "an audit's scores; give a *.scores.safetensors file"
         arrays = read_arrays(file, _LAYOUT, what)

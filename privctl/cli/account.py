@@ -78,7 +78,8 @@ def account(**options: Any) -> None:
     from privctl.reports.codec import encode
     from privctl.reports.files import file_artifact
     from privctl.show.progress import note
-    from privctl.storage.atomic import require_absent, write_bytes
+    from privctl.storage.atomic import require_absent
+    from privctl.storage.commit import write_together
 
     if to_standard_output(options["output"]):
         options.update(output=None, as_json=True)
@@ -100,10 +101,10 @@ def account(**options: Any) -> None:
         inputs.append(file_artifact("ledger", Path(options["ledger"]), output or Path("plan.report.json")))
     text = encode(report_of(plan, said, inputs))
     show(text if options["as_json"] else _rendered(plan), as_json=options["as_json"])
-    for path, content in ((plot, drawn), (output, text.encode())):
-        if path is not None:
-            write_bytes(path, content, replace=options["force"])
-            note(f"wrote {path}", quiet=options["quiet"])
+    written = {path: content for path, content in ((plot, drawn), (output, text.encode())) if path is not None}
+    write_together(written, replace=options["force"])
+    for path in written:
+        note(f"wrote {path}", quiet=options["quiet"])
 
 
 _NOT_REPORTED = {"as_json", "quiet", "force", "plot", "output"}

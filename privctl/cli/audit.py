@@ -135,7 +135,6 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     from privctl.reports.codec import encode
     from privctl.show.progress import note
     from privctl.show.text.audit import render
-    from privctl.storage.atomic import write_bytes
 
     found: PrivacyReport | None
     written: tuple[Path, ...]
@@ -145,9 +144,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
         found, written = _of_model(model, output, force, quiet, options)
     if found is None:  # another process speaks
         return
-    text = encode(found)
-    write_bytes(written[0], text.encode())
-    show(text if as_json else render(found, verbose=verbose()), as_json=as_json)
+    show(encode(found) if as_json else render(found, verbose=verbose()), as_json=as_json)
     note(f"wrote {' and '.join(map(str, written))}", quiet=quiet)
     if refuted(found.verdicts):
         raise click.exceptions.Exit(ExitCode.REFUTED)
@@ -174,12 +171,12 @@ def _of_model(
     written = output_paths(Path(model), output)
     for path in written:
         require_absent(path, force)
-    request = _request(Path(model), written, options)
+    request = _request(Path(model), written, force, options)
     with start_workers(choose_device(options["device"]), together=False) as workers:
         return run_audit(request, partial(progress, quiet=quiet or not workers.is_main), workers), written
 
 
-def _request(model: Path, written: tuple[Path, Path], options: dict[str, Any]) -> AuditRequest:
+def _request(model: Path, written: tuple[Path, Path], force: bool, options: dict[str, Any]) -> AuditRequest:
     from audits.run import AuditRequest
     from audits.scores.cache import default_root
 
@@ -200,6 +197,7 @@ def _request(model: Path, written: tuple[Path, Path], options: dict[str, Any]) -
         base=None if options["base"] is None else Path(options["base"]),
         cache=options["cache"] or (default_root() if options["keep_scores"] else None),
         device=options["device"],
+        force=force,
     )
 
 
@@ -285,7 +283,8 @@ def _of_scores(
     model: str | None, output: Path | None, force: bool, options: dict[str, Any]
 ) -> tuple[PrivacyReport, tuple[Path, ...]]:
     from audits.from_scores import run_scores
-    from privctl.storage.atomic import require_absent
+    from privctl.reports.codec import encode
+    from privctl.storage.atomic import require_absent, write_bytes
 
     given = [name for name in _OF_A_MODEL if options[name]]
     if model is not None or given:
@@ -295,6 +294,7 @@ def _of_scores(
     report = output or source.with_name(f"{source.stem}.audit.report.json")
     require_absent(report, force)
     found = run_scores(source, report, claim=_claim(options["claim"]), delta=options["delta"], seed=options["seed"])
+    write_bytes(report, encode(found).encode(), replace=force)
     return found, (report,)
 
 

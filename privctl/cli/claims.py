@@ -257,7 +257,7 @@ def _finish(
     from privctl.reports.codec import encode
     from privctl.show.progress import note
     from privctl.show.text.claims import book_text, claim_text
-    from privctl.storage.atomic import write_bytes
+    from privctl.storage.commit import write_together
     from verify.prove.smtlib import export
 
     text = encode(_report(verdicts, said, unchecked))
@@ -268,11 +268,14 @@ def _finish(
         show(book_text(rows, unchecked, verbose=verbose()))
     else:
         show(claim_text(rows[0]))
-    if options["output"] is not None and not standard:
-        write_bytes(options["output"], text.encode(), replace=options["force"], public=True)
+    report = {} if options["output"] is None or standard else {options["output"]: text.encode()}
+    if options["export"] is None:
+        write_together(report, replace=options["force"], public=True)
+    else:
+        files = export(prover.proofs, options["export"], report)
+    if report:
         note(f"wrote {options['output']}", quiet=options["quiet"])
     if options["export"] is not None:
-        files = export(prover.proofs, options["export"])
         note(f"wrote {len(files)} files to {options['export']}", quiet=options["quiet"])
 
 

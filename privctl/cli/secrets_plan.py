@@ -102,11 +102,11 @@ def plan(
           --cap 5 --target email=1e-4:0.05 -o plan.safetensors
     """
     from privctl.reports.codec import encode
-    from privctl.reports.files import report_beside, write_report
+    from privctl.reports.files import commit_with_report, report_beside
     from privctl.secrets.plan.make import PlanRequest, caps_to_sweep, explore, protection, question
     from privctl.secrets.plan.report import report_of
     from privctl.secrets.plan.weights import Solver
-    from privctl.secrets.protection import Form, ProtectionCalibration, write_protection
+    from privctl.secrets.protection import Form, ProtectionCalibration, staged_protection
     from privctl.show.progress import note, progress
     from privctl.show.text.secrets_plan import secrets_plan_text
     from privctl.storage.atomic import require_absent
@@ -132,14 +132,14 @@ def plan(
     asked = question(request)
     shown = partial(progress, quiet=quiet)
     sweep = explore(asked, caps_to_sweep(asked) if caps is None else caps, shown, strict=one)
-    made = None
-    if output is not None:
-        made = protection(asked, sweep.tried[0])
-        write_protection(output, made, report_beside(output), replace=force)
-    report = report_of(asked, sweep, made, output)
-    if output is not None:
-        write_report(report_beside(output), report)
-        note(f"wrote {output} and {report_beside(output)}", quiet=quiet)
+    if output is None:
+        report = report_of(asked, sweep, None)
+    else:
+        made, place = protection(asked, sweep.tried[0]), report_beside(output)
+        with staged_protection(output, made, place) as written:
+            report = report_of(asked, sweep, made, written)
+            commit_with_report([written], place, report, replace=force)
+        note(f"wrote {output} and {place}", quiet=quiet)
     show(encode(report) if as_json else secrets_plan_text(report, verbose=verbose()), as_json=as_json)
 
 

@@ -65,7 +65,8 @@ def sign(
 def _signed(reports: Sequence[Path], key: Path, force: bool) -> list[Path]:
     from privctl.gate.files import LARGEST_REPORT, load, read_bounded
     from privctl.reports.signing import LARGEST, envelope, envelope_path, private_key
-    from privctl.storage.atomic import require_absent, write_bytes
+    from privctl.storage.atomic import require_absent
+    from privctl.storage.commit import write_together
 
     secret = private_key(key, read_bounded(key, LARGEST))
     places = [envelope_path(report) for report in reports]
@@ -73,10 +74,12 @@ def _signed(reports: Sequence[Path], key: Path, force: bool) -> list[Path]:
         require_absent(place, force)
     contents = [read_bounded(report, LARGEST_REPORT) for report in reports]
     loaded = [load(report, content) for report, content in zip(reports, contents, strict=True)]
-    for each, content, place in zip(loaded, contents, places, strict=True):
-        made = envelope(each.report, each.path.name, content, each.digest, secret)
-        write_bytes(place, made, replace=force, public=True)
-    return places
+    made = {
+        place: envelope(each.report, each.path.name, content, each.digest, secret)
+        for each, content, place in zip(loaded, contents, places, strict=True)
+    }
+    write_together(made, replace=force, public=True)
+    return list(made)
 
 
 def _checked(reports: Sequence[Path], keys: Sequence[Path]) -> bool:

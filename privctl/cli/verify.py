@@ -74,7 +74,8 @@ def verify(
     from privctl.reports.codec import encode
     from privctl.reports.files import require_spare
     from privctl.show.progress import note, progress
-    from privctl.storage.atomic import require_absent, write_bytes
+    from privctl.storage.atomic import require_absent
+    from privctl.storage.commit import write_together
     from verify.run import bytes_of, read
     from verify.run import verify as run
 
@@ -93,10 +94,11 @@ def verify(
         found = _simulated(found, seed, seconds, quiet)
     text = encode(_as_report(found, output or report.with_name("verify.report.json"), seed if simulate else None))
     show(text if as_json else _rendered(found), as_json=as_json)
-    for path, content in ((plot, _drawn(found, plot)), (output, text.encode())):
-        if path is not None:
-            write_bytes(path, content, replace=force)
-            note(f"wrote {path}", quiet=quiet)
+    contents = ((plot, _drawn(found, plot)), (output, text.encode()))
+    written = {path: content for path, content in contents if path is not None}
+    write_together(written, replace=force)
+    for path in written:
+        note(f"wrote {path}", quiet=quiet)
     ctx.exit(found.exit_code)
 
 
@@ -113,7 +115,7 @@ def _check(report: Path, output: Path | None, plot: Path | None) -> None:
 
 
 def _counted(data: Path, report: PrivacyReport, path: Path) -> DataAtHand:
-    from privctl.datasets.count import count_examples
+    from privctl.data.count import count_examples
     from privctl.storage.digest import file_digest
     from verify.data import DataAtHand, stated, unit_of
     from verify.run import read

@@ -16,7 +16,7 @@ from privctl.demo.records import WORDS, draw_notes, jsonl
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.progress import Progress
 from privctl.domain.report import PrivacyReport
-from privctl.storage.atomic import write_bytes
+from privctl.storage.commit import write_together
 from privctl.train.prepare import prepare as job_for
 from privctl.train.request import DataRequest, ModelRequest, RetrainRequest
 from privctl.train.run import run_training
@@ -63,8 +63,7 @@ def prepare(folder: Path, progress: Progress, *, seed: int = 0, notes: int = NOT
     """
     drawn = draw_notes(notes, seed)
     members, nonmembers = folder / "members.jsonl", folder / "nonmembers.jsonl"
-    write_bytes(members, jsonl(drawn.members))
-    write_bytes(nonmembers, jsonl(drawn.nonmembers))
+    write_together({members: jsonl(drawn.members), nonmembers: jsonl(drawn.nonmembers)})
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(folder / "start")
     architecture(tokenizer).save_pretrained(folder / "start")

@@ -21,7 +21,7 @@ from privctl.noise.dp_weights import Premises, PrivacyTarget, default_delta
 from privctl.noise.facts import TRAINING_ROUNDING, from_report, training_facts
 from privctl.noise.privatize import Candidate, NoiseRelease, noise_premises, perplexity_of, plan, privatize
 from privctl.noise.selection import select
-from privctl.reports.files import report_of, write_report
+from privctl.reports.files import report_of
 from privctl.storage.reader import open_checkpoint
 
 #: Claimed epsilons: the published noise barely depends on them.
@@ -126,7 +126,6 @@ def _attack(prepared: Prepared, models: Sequence[Path], progress: Progress) -> I
         )
         report = run_audit(request, progress)
         assert report is not None  # there is one process
-        write_report(report_path, report)
         yield next(e for e in report.evidence if (e.method, e.quantity) == ("loss", "AUC"))
 
 

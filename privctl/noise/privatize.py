@@ -20,8 +20,7 @@ from privctl.noise.selection import ROUNDING, Selection
 from privctl.noise.weight_noise import WeightNoiser
 from privctl.randomness import NoiseSource
 from privctl.randomness.gridded import spacing
-from privctl.reports.codec import encode
-from privctl.reports.files import POINTER, FoundReport, file_artifact, now, relative, versions
+from privctl.reports.files import POINTER, FoundReport, file_artifact, now, relative, staged_report, versions
 from privctl.storage.atomic import PendingFile, PendingFolder, require_absent
 from privctl.storage.commit import commit_together
 from privctl.storage.folder import companions_of
@@ -137,9 +136,7 @@ def privatize(
             stddevs = [c.stddev for c in quietest_first]
             report = _report(release, candidate, source, streamed, written, perplexity, stddevs)
             reports[candidate.path] = report
-            described = stack.enter_context(PendingFile(candidate.report_path))
-            described.write_at(0, encode(report).encode())
-            outputs += [described, place.pending]
+            outputs += [stack.enter_context(staged_report(candidate.report_path, report)), place.pending]
         commit_together(outputs, replace=force)
     return tuple(reports[candidate.path] for candidate in candidates)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +16,7 @@ from privctl.domain.errors import PrivctlError, UsageFault
 from privctl.domain.progress import Advance, silent
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.reports.codec import decode, encode
-from privctl.storage.atomic import PendingFile, PendingFolder, write_bytes
+from privctl.storage.atomic import PendingFile, PendingFolder, takes_a_stream, write_bytes
 from privctl.storage.commit import commit_together
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import Checkpoint, read_named_text
@@ -50,13 +51,29 @@ def write_report(path: Path, report: PrivacyReport) -> None:
     write_bytes(path, encode(report).encode())
 
 
-def commit_with_report(
-    outputs: Sequence[PendingFile | PendingFolder], place: Path, report: PrivacyReport, *, replace: bool
-) -> None:
-    """Give ``outputs`` their names together with their ``report``, at ``place``; see ``commit_together``."""
+@contextmanager
+def staged_report(place: Path, report: PrivacyReport) -> Iterator[PendingFile]:
+    """``report``, written but yet to get its name."""
     with PendingFile(place) as pending:
         pending.write_at(0, encode(report).encode())
-        commit_together([*outputs, pending], replace=replace)
+        yield pending
+
+
+def commit_with_report(
+    outputs: Sequence[PendingFile | PendingFolder],
+    place: Path,
+    report: PrivacyReport,
+    *,
+    replace: bool,
+    remove: Sequence[Path] = (),
+) -> None:
+    """Give ``outputs`` their names together with their ``report``, at ``place``; see ``commit_together``."""
+    if takes_a_stream(place):
+        commit_together(outputs, replace=replace, remove=remove)
+        write_report(place, report)
+        return
+    with staged_report(place, report) as pending:
+        commit_together([*outputs, pending], replace=replace, remove=remove)
 
 
 def pointer_of(checkpoint: Checkpoint) -> Path | None:

@@ -7,6 +7,7 @@ that was found sufficient for them. Training reads all of it from here.
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,12 +19,14 @@ from privctl.domain.checks import at_least, positive
 from privctl.domain.errors import InputFault
 from privctl.reports.codec import decode_value, encode_value
 from privctl.reports.files import POINTER
-from privctl.storage.arrays import read_arrays, write_arrays
+from privctl.storage.arrays import read_arrays, staged_arrays
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from privctl.storage.atomic import PendingFile
 
 VERSION = 1
 _KEY = "privctl.secrets"
@@ -138,13 +141,13 @@ class Protection:
         return self.probabilities[self.records[self.starts[position] : self.starts[position + 1]]]
 
 
-def write_protection(path: Path, plan: Protection, report: Path, *, replace: bool = False) -> None:
-    """Write ``plan`` with a pointer to its ``report`` beside it, whole or not at all."""
+def staged_protection(path: Path, plan: Protection, report: Path) -> AbstractContextManager[PendingFile]:
+    """``plan`` with a pointer to its ``report`` beside it, written but yet to get the name ``path``."""
     names = json.dumps([plan.ids, plan.kinds], ensure_ascii=False).encode()
     arrays: dict[str, NDArray[Any]] = {name: getattr(plan, name) for name in _LAYOUT if name != "names"}
     arrays["names"] = np.frombuffer(names, np.uint8)
     metadata = {POINTER: report.name, _KEY: json.dumps(encode_value(plan.facts), sort_keys=True)}
-    write_arrays(path, arrays, metadata, replace=replace)
+    return staged_arrays(path, arrays, metadata)
 
 
 def read_protection(path: Path) -> Protection:

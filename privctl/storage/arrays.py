@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,6 @@ from privctl.storage.reader import SafetensorsFile
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: The permissions of a file that holds something of private data.
-OWNER_ONLY = 0o600
-
 _VIEWS: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F64": np.dtype("<f8"),
@@ -29,19 +26,11 @@ _VIEWS: dict[str, np.dtype[Any]] = {
 }
 
 
-def write_arrays(
-    path: Path,
-    arrays: Mapping[str, NDArray[Any]],
-    metadata: Mapping[str, str],
-    *,
-    replace: bool = True,
-    mode: int | None = None,
-) -> None:
-    """Write ``arrays`` to ``path`` as safetensors, whole or not at all; the same arrays give the same bytes.
+@contextmanager
+def staged_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> Iterator[PendingFile]:
+    """``arrays`` as safetensors, written but yet to get the name ``path``; the same arrays give the same bytes.
 
-    ``mode`` gives the file's permissions from its first byte on.
-
-    Raises UsageFault where the file came to exist and ``replace`` is not set, IoFault where the system refuses.
+    Raises IoFault where the system refuses.
     """
     kinds = {view: kind for kind, view in _VIEWS.items()}
     infos, parts, position = [], [], 0
@@ -52,11 +41,20 @@ def write_arrays(
         position += array.nbytes
     header = serialize_header(infos, metadata)
     with PendingFile(path, len(header) + position) as pending:
-        if mode is not None:
-            os.chmod(pending.temporary, mode)
         pending.write_at(0, header)
         for info, part in zip(infos, parts, strict=True):
             pending.write_at(len(header) + info.begin, part.tobytes())
+        yield pending
+
+
+def write_arrays(
+    path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str], *, replace: bool = True
+) -> None:
+    """Write ``arrays`` to ``path``, whole or not at all.
+
+    Raises as ``staged_arrays``, and UsageFault where the file came to exist and ``replace`` is not set.
+    """
+    with staged_arrays(path, arrays, metadata) as pending:
         pending.commit(replace=replace)
 
 

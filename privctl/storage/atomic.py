@@ -39,6 +39,10 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise IoFault(f"{path} does not fit: {error.strerror}; free some space or choose another folder") from None
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise IoFault(
+                f"{path} cannot be written: {error.strerror}; name fewer files at once, or raise ulimit -n"
+            ) from None
         raise IoFault(f"{path} cannot be written: {error.strerror}; choose another folder with --output") from None
 
 
@@ -171,8 +175,8 @@ def write_bytes(path: Path, data: bytes, *, replace: bool = True, public: bool =
 
     Raises IoFault, or UsageFault as ``PendingFile`` does.
     """
-    if (stream := _stream(path)) is not None:
-        with writing(path), stream:
+    if takes_a_stream(path):
+        with writing(path), _stream(path) as stream:
             stream.write(data)
         return
     with PendingFile(path, public=public) as pending:
@@ -180,14 +184,17 @@ def write_bytes(path: Path, data: bytes, *, replace: bool = True, public: bool =
         pending.commit(replace=replace)
 
 
-def _stream(path: Path) -> BinaryIO | None:
-    """Where ``path`` is a pipe, a character device or one of the process's own descriptors: what writes to it."""
+def takes_a_stream(path: Path) -> bool:
+    """Whether ``path`` is a pipe, a character device or one of the process's own descriptors."""
+    return bool(_OWN_DESCRIPTOR.fullmatch(str(path))) or _kind(path) in (stat.S_IFIFO, stat.S_IFCHR)
+
+
+def _stream(path: Path) -> BinaryIO:
+    """What writes to a path that ``takes_a_stream``."""
     if own := _OWN_DESCRIPTOR.fullmatch(str(path)):
         number = int(own[3] or {"/dev/stderr": 2}.get(own[0], 1))
         return open(number, "wb", closefd=False)
-    if _kind(path) in (stat.S_IFIFO, stat.S_IFCHR):
-        return open(os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC), "wb")
-    return None
+    return open(os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC), "wb")
 
 
 def _kind(path: Path) -> int | None:
@@ -245,6 +252,7 @@ def fresh_folder(path: Path) -> Path:
 
 def require_absent(path: Path, force: bool) -> None:
     """Raise UsageFault where ``path`` exists and may not be replaced, or has no folder; a folder is never replaced."""
+    recover(path.absolute().parent)  # what a kill left half done may be about to exist, or about to go
     if not path.absolute().parent.is_dir():
         raise UsageFault(f"{path.absolute().parent} is not a folder to write {path.name} into; make it first")
     if path.is_dir():

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 from privctl.domain.errors import UsageFault
-from privctl.storage.atomic import PendingFile, PendingFolder, writing
+from privctl.storage.atomic import PendingFile, PendingFolder, takes_a_stream, write_bytes, writing
 from privctl.storage.journal import Journal, Rename
 
 
-def commit_together(outputs: Sequence[PendingFile | PendingFolder], *, replace: bool = True) -> None:
-    """Rename all ``outputs`` to their places, in order; after an error none of them has happened.
+def commit_together(
+    outputs: Sequence[PendingFile | PendingFolder], *, replace: bool = True, remove: Sequence[Path] = ()
+) -> None:
+    """Rename all ``outputs`` to their places and ``remove`` other files; after an error none of that has happened.
 
-    After a kill the next command that reads or writes in the folder of the first carries out the rest
+    After a kill the next command that reads or writes in one of the folders carries out the rest
     (``journal.recover``). Without ``replace``, and always for a folder, what stands in an output's place is kept and
     UsageFault raised.
     """
@@ -24,14 +28,37 @@ def commit_together(outputs: Sequence[PendingFile | PendingFolder], *, replace: 
             raise UsageFault(f"{pending.path} came to exist meanwhile and was kept; choose another --output")
     mark = secrets.token_hex(6)
     renames = [Rename.planned(pending.temporary, pending.place, mark) for pending in outputs]
-    with writing(outputs[0].path):
-        journal = Journal(outputs[0].place.absolute().parent, mark, renames)
+    removals = [Rename.removal(path, mark) for path in remove if os.path.lexists(path)]
+    if not outputs and not removals:
+        return
+    with writing(outputs[0].path if outputs else remove[0]):
+        journal = Journal(mark, [*renames, *removals])
         try:
             for pending, rename in zip(outputs, renames, strict=True):
                 rename.keep()
                 pending.rename(replace=replace)
+            for removal in removals:
+                removal.run_training()
         except BaseException:
             journal.undo()
             journal.close()
             raise
         journal.close()
+
+
+def write_together(contents: Mapping[Path, bytes], *, replace: bool = True, public: bool = False) -> None:
+    """Write every file whole, all of them or none; devices and pipes, which take what comes, last.
+
+    Raises as ``commit_together`` and ``write_bytes`` do.
+    """
+    streams = {path: data for path, data in contents.items() if takes_a_stream(path)}
+    with ExitStack() as stack:
+        outputs = []
+        for path, data in contents.items():
+            if path not in streams:
+                outputs.append(stack.enter_context(PendingFile(path, public=public)))
+                outputs[-1].write_at(0, data)
+        if outputs:
+            commit_together(outputs, replace=replace)
+    for path, data in streams.items():
+        write_bytes(path, data)

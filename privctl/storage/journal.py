@@ -1,7 +1,10 @@
 """The journal of a set of renames that belong together, and what finishes them after a kill.
 
 A journal ``.privctl.MARK.commit`` asks whoever finds it to carry out the renames it lists; once it is called
-``.privctl.MARK.undo`` it asks to take them back. Its writer holds a lock on it for as long as it lives.
+``.privctl.MARK.undo`` it asks to take them back. Every other folder that the set reaches holds a note of the same name
+that leads to the journal. Whoever can write into a folder can plant a journal there (it may be part of a download), so
+a rename is believed only in folders that hold the journal or its note, and what is taken back is hidden, not deleted.
+The writer holds a lock on all of them for as long as it lives.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,22 +23,40 @@ from typing import Any
 
 _NAME = re.compile(r"\.privctl\.[0-9a-f]{12}\.(commit|undo)")
 _MOST_BYTES = 1 << 20
+#: The key of a note, which says where its journal lies.
+_HOME = "home"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rename:
-    """One output: its ``temporary`` name, its final ``place``, and the name under which a replaced file is ``kept``."""
+    """One output: its ``temporary`` name, its final ``place``, and the name under which a replaced file is ``kept``.
+
+    One that ``removes`` goes the other way: what is in the ``place`` gets the ``temporary`` name, to be deleted.
+    """
 
     temporary: Path
     place: Path
     kept: Path
     replaces: bool
+    removes: bool = False
 
     @classmethod
     def planned(cls, temporary: Path, place: Path, mark: str) -> Rename:
         """The rename of ``temporary`` to ``place``, in a set known by ``mark`` (12 hexadecimal digits)."""
-        kept = place.with_name(f".{place.name}.{mark}.kept")
-        return cls(temporary=temporary, place=place, kept=kept, replaces=place.exists())
+        folder = place.parent.resolve()
+        return cls(
+            temporary=folder / temporary.name,
+            place=folder / place.name,
+            kept=folder / f".{place.name}.{mark}.kept",
+            replaces=place.exists(),
+        )
+
+    @classmethod
+    def removal(cls, place: Path, mark: str) -> Rename:
+        """The removal of ``place``, in a set known by ``mark``."""
+        folder = place.parent.resolve()
+        temporary, kept = (folder / f".{place.name}.{mark}.{end}" for end in ("partial", "kept"))
+        return cls(temporary=temporary, place=folder / place.name, kept=kept, replaces=False, removes=True)
 
     def keep(self) -> None:
         """Give the file that will be replaced a second name."""
@@ -43,6 +65,10 @@ class Rename:
 
     def run_training(self) -> None:
         """Rename, where that has not happened yet."""
+        if self.removes:
+            if os.path.lexists(self.place) and not os.path.lexists(self.temporary):
+                os.rename(self.place, self.temporary)
+            return
         if not os.path.lexists(self.temporary):
             return
         if self.temporary.is_dir():
@@ -53,49 +79,66 @@ class Rename:
 
     def take_back(self) -> None:
         """The old file under its name again, or nothing where there was none; also after half of the rename."""
-        if self.replaces:
+        if self.removes:
+            if os.path.lexists(self.temporary) and not os.path.lexists(self.place):
+                os.rename(self.temporary, self.place)
+        elif self.replaces:
             if self.kept.exists():
                 os.replace(self.kept, self.place)
         elif not os.path.lexists(self.temporary):
-            if self.place.is_dir():
-                shutil.rmtree(self.place, ignore_errors=True)
-            else:
-                self.place.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.rename(self.place, self.temporary)
+        elif self.place.is_file() and self.place.samefile(self.temporary):
+            self.place.unlink()
+
+    def forget(self) -> None:
+        """Delete what has the temporary name."""
+        if self.temporary.is_dir() and not self.temporary.is_symlink():
+            shutil.rmtree(self.temporary, ignore_errors=True)
+        else:
+            self.temporary.unlink(missing_ok=True)
 
 
 class Journal:
-    """A journal on disk, locked by this process until it is closed."""
+    """A journal on disk with its notes, locked by this process until it is closed."""
 
-    def __init__(self, folder: Path, mark: str, renames: Sequence[Rename]) -> None:
-        """Write it, whole and durable before it has its name."""
-        self.path = folder / f".privctl.{mark}.commit"
+    def __init__(self, mark: str, renames: Sequence[Rename]) -> None:
+        """Write them, each whole and durable before it has its name; the journal, in the first one's folder, last."""
         self.renames = tuple(renames)
-        draft = self.path.with_suffix(".draft")
-        self._fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        home, *others = dict.fromkeys(rename.place.parent for rename in renames)
+        self.path = home / f".privctl.{mark}.commit"
+        self._locks: list[int] = []
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-            os.write(self._fd, json.dumps([_row(rename, folder) for rename in renames]).encode())
-            os.fsync(self._fd)
-            os.rename(draft, self.path)
-            sync_folder(folder)
+            for folder in others:
+                self._locks.append(_written(folder / self.path.name, {_HOME: os.path.relpath(home, folder)}))
+            self._locks.append(_written(self.path, [_row(rename, home) for rename in renames]))
         except BaseException:
-            os.close(self._fd)
-            draft.unlink(missing_ok=True)
+            _drop_notes(self.path, renames)
+            self._release()
             raise
 
     def undo(self) -> None:
-        """From here on the renames are to be taken back; take them back."""
+        """From here on the renames are to be taken back; take them back, and delete what was new."""
         undone = self.path.with_suffix(".undo")
         os.rename(self.path, undone)
         self.path = undone
         sync_folder(undone.parent)
         for rename in reversed(self.renames):
             rename.take_back()
+            if not rename.removes:
+                rename.forget()
 
     def close(self) -> None:
         """All stands, or nothing does: forget the old files and the journal."""
+        for rename in self.renames:
+            if rename.removes:
+                rename.forget()
         _clear(self.path, self.renames)
-        os.close(self._fd)
+        self._release()
+
+    def _release(self) -> None:
+        while self._locks:
+            os.close(self._locks.pop())
 
 
 def recover(folder: Path) -> None:
@@ -103,8 +146,11 @@ def recover(folder: Path) -> None:
 
     A folder that may not be written is left as it is.
     """
+    names: list[str] = []
     with suppress(OSError):
-        for name in [entry.name for entry in os.scandir(folder) if _NAME.fullmatch(entry.name)]:
+        names = [entry.name for entry in os.scandir(folder) if _NAME.fullmatch(entry.name)]
+    for name in names:
+        with suppress(OSError, ValueError):
             _finish(folder / name)
 
 
@@ -117,12 +163,28 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def _written(path: Path, content: Any) -> int:
+    """Write a journal or a note; returns the descriptor that holds its lock."""
+    draft = path.with_suffix(".draft")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        os.write(fd, json.dumps(content).encode())
+        os.fsync(fd)
+        os.rename(draft, path)
+        sync_folder(path.parent)
+    except BaseException:
+        os.close(fd)
+        draft.unlink(missing_ok=True)
+        raise
+    return fd
+
+
 def _finish(path: Path) -> None:
     """Carry out or take back a dead writer's renames; a journal that somebody else wrote is not believed."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        found = os.fstat(fd)
-        if found.st_uid != os.geteuid() or found.st_size > _MOST_BYTES:
+        if not _own(os.fstat(fd)):
             return
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -130,43 +192,87 @@ def _finish(path: Path) -> None:
             return
         if not path.exists():
             return
-        renames = list(_listed(path.parent, os.read(fd, _MOST_BYTES)))
-        for rename in renames if path.suffix == ".commit" else reversed(renames):
-            if path.suffix == ".commit":
-                rename.run_training()
-            else:
-                rename.take_back()
-        _clear(path, renames)
+        try:
+            content: Any = json.loads(os.read(fd, _MOST_BYTES))
+        except (ValueError, RecursionError):
+            content = []
+        if isinstance(content, dict):
+            _follow(path, content)
+        else:
+            _apply(path, list(_listed(path, content)))
     finally:
         os.close(fd)
 
 
+def _follow(note: Path, content: dict[str, Any]) -> None:
+    """Finish the journal that a note leads to; without one nothing was begun, or all is done."""
+    home = note.parent / str(content.get(_HOME))
+    for journal in (home / note.with_suffix(suffix).name for suffix in (".commit", ".undo")):
+        if os.path.lexists(journal):
+            _finish(journal)
+            return
+    note.unlink(missing_ok=True)
+
+
+def _apply(path: Path, renames: Sequence[Rename]) -> None:
+    if path.suffix == ".commit":
+        for rename in renames:
+            rename.run_training()
+    else:
+        for rename in reversed(renames):
+            rename.take_back()
+    _clear(path, renames)
+
+
 def _clear(path: Path, renames: Sequence[Rename]) -> None:
-    for parent in {rename.place.absolute().parent for rename in renames}:
+    for parent in {rename.place.parent for rename in renames}:
         sync_folder(parent)
     for rename in renames:
         rename.kept.unlink(missing_ok=True)
     path.unlink()
     sync_folder(path.parent)
+    _drop_notes(path, renames)
+
+
+def _drop_notes(path: Path, renames: Sequence[Rename]) -> None:
+    for parent in {rename.place.parent for rename in renames}:
+        (parent / path.with_suffix(".commit").name).unlink(missing_ok=True)
 
 
 def _row(rename: Rename, folder: Path) -> dict[str, Any]:
     names = {key: os.path.relpath(getattr(rename, key), folder) for key in ("temporary", "place", "kept")}
-    return {**names, "replaces": rename.replaces}
+    return {**names, "replaces": rename.replaces, "removes": rename.removes}
 
 
-def _listed(folder: Path, content: bytes) -> Iterator[Rename]:
-    """What a journal lists, as far as each temporary and kept name belongs to its place."""
+def _listed(path: Path, rows: Any) -> Iterator[Rename]:
+    """What a journal lists, as far as it may: see the module; temporary and kept names belong to their place."""
+    folder = path.parent
     try:
-        rows: Any = json.loads(content)
         found = [
-            Rename(**{key: folder / row[key] for key in ("temporary", "place", "kept")}, replaces=bool(row["replaces"]))
+            Rename(
+                **{key: folder / row[key] for key in ("temporary", "place", "kept")},
+                replaces=bool(row["replaces"]),
+                removes=bool(row.get("removes")),
+            )
             for row in rows
         ]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return
     for rename in found:
         start = re.escape(f".{rename.place.name}.") + "[0-9a-f]{12}"
         names = ((rename.temporary, "partial"), (rename.kept, "kept"))
-        if all(p.parent == rename.place.parent and re.fullmatch(rf"{start}\.{s}", p.name) for p, s in names):
+        belong = all(p.parent == rename.place.parent and re.fullmatch(rf"{start}\.{s}", p.name) for p, s in names)
+        if belong and _noted(path, rename.place.parent):
             yield rename
+
+
+def _noted(path: Path, folder: Path) -> bool:
+    """Whether ``folder`` holds the journal at ``path``, or its note."""
+    with suppress(OSError):
+        return folder.samefile(path.parent) or _own((folder / path.with_suffix(".commit").name).lstat())
+    return False
+
+
+def _own(found: os.stat_result) -> bool:
+    """Whether this is a small file of the user's own."""
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_size <= _MOST_BYTES

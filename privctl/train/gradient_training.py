@@ -27,7 +27,7 @@ from privctl.train.report import report_for, zeroed_of
 from privctl.train.sampling import BatchSource, Passes, PoissonBatches, WeightedBatches
 from privctl.train.secret_posteriors import CheckedSecrets, check_secrets
 from privctl.train.session import Session, keeping, measured, open_folder, prepared, shared_source, try_out
-from privctl.train.withheld import require_room, write_private
+from privctl.train.withheld import require_room, staged_private
 
 #: Makes a training's precision of its job and its network, once that is on its device.
 PrecisionOf = Callable[[TrainingJob, nn.Module, torch.device], Precision]
@@ -103,7 +103,6 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
             return None
         with keeping(folder):
             report = _save(job, network, finished, noise, secrets, hooks.amend)
-        write_private(request, finished.history, list(zeroed_of(finished)))
     if folder is not None:
         folder.remove()
     return report
@@ -125,14 +124,16 @@ def _save(
     amend: Amend,
 ) -> PrivacyReport:
     witness = witness_of(job.model, network)  # of the network as it was measured, before anything is done to it
-    return save_network(
-        merged(network, job.request.model),
-        job.model.companion,
-        job.request.output,
-        lambda place, outputs: amend(report_for(job, finished, noise, place, outputs, secrets), finished),
-        witness=witness,
-        force=job.request.force,
-    )
+    with staged_private(job.request, finished.history, list(zeroed_of(finished))) as private:
+        return save_network(
+            merged(network, job.request.model),
+            job.model.companion,
+            job.request.output,
+            lambda place, outputs: amend(report_for(job, finished, noise, place, outputs, secrets), finished),
+            witness=witness,
+            force=job.request.force,
+            beside=private,
+        )
 
 
 def _batches(job: TrainingJob, workers: Workers) -> BatchSource:

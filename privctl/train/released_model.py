@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.files import POINTER, REPORT_SUFFIX, commit_with_report
-from privctl.storage.atomic import PendingFolder, require_absent, write_bytes, writing
+from privctl.storage.atomic import PendingFile, PendingFolder, require_absent, write_bytes, writing
 from privctl.storage.digest import file_digest, hash_tensors
 from privctl.storage.reader import SINGLE_NAME, SafetensorsFile
 from privctl.train.reload_check import ReferenceAnswers
@@ -37,20 +37,21 @@ def save_network(
     *,
     witness: ReferenceAnswers,
     force: bool = False,
+    beside: Sequence[PendingFile] = (),
 ) -> PrivacyReport:
     """Write the directory ``output`` and its report; returns the report.
 
-    ``companion`` is a tokenizer or an image scaling, saved by its ``save_pretrained``. Directory and report appear
-    together; the first is never replaced, a stray report only with ``force``. Raises UsageFault where something is in
-    the way, InputFault for weights that are not finite or the format cannot hold, and where transformers makes
-    something else of the directory than the ``witness`` saw; IoFault where the system refuses.
+    ``companion`` is a tokenizer or an image scaling, saved by its ``save_pretrained``. Directory, report and the files
+    ``beside`` them appear together; the first is never replaced, the others only with ``force``. Raises UsageFault
+    where something is in the way, InputFault for weights that are not finite or the format cannot hold, and where
+    transformers makes something else of the directory than the ``witness`` saw; IoFault where the system refuses.
     """
     place = report_path(output)
     require_absent(output, force=False)
     require_absent(place, force)
     with _staged(network, companion, output, witness) as pending:
         report = describe(place, tuple(_outputs(pending.temporary, output.name)))
-        commit_with_report([pending], place, report, replace=force)
+        commit_with_report([pending, *beside], place, report, replace=force)
     return report
 
 

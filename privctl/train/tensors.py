@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -28,10 +29,11 @@ _DTYPES = {
 _TORCH = {name: dtype for dtype, name in _DTYPES.items()}
 
 
-def write_tensors(
+@contextmanager
+def staged_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, public: bool = False
-) -> None:
-    """Write ``tensors`` to ``path``, in order of their names; ``public`` where they are meant for release.
+) -> Iterator[PendingFile]:
+    """``tensors``, written in order of their names but yet to get the name ``path``; ``public`` if meant for release.
 
     Raises InputFault for a tensor that is not finite or of a kind the format cannot hold, IoFault where the system
     refuses.
@@ -48,6 +50,14 @@ def write_tensors(
         for info in infos:
             flat = tensors[info.name].detach().cpu().contiguous().reshape(-1)
             pending.write_at(len(header) + info.begin, flat.view(torch.uint8).numpy().tobytes())
+        yield pending
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, public: bool = False
+) -> None:
+    """Write ``tensors`` to ``path``, whole or not at all; raises as ``staged_tensors``."""
+    with staged_tensors(path, tensors, metadata, public=public) as pending:
         pending.commit()
 
 

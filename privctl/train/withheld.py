@@ -7,13 +7,12 @@ Held-out measures stay, on the assumption, which the report states, that the hel
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from privctl.domain.report import Omission
-from privctl.storage.arrays import OWNER_ONLY
 from privctl.storage.atomic import PendingFile, require_absent
 from privctl.train.request import RetrainRequest
 
@@ -60,13 +59,16 @@ def require_room(request: RetrainRequest) -> None:
         require_absent(private_path(request.output), request.force)
 
 
-def write_private(request: RetrainRequest, history: Sequence[Mapping[str, float]], notes: Sequence[str]) -> None:
-    """Write what was withheld, for the owner's eyes, where that was asked for."""
+@contextmanager
+def staged_private(
+    request: RetrainRequest, history: Sequence[Mapping[str, float]], notes: Sequence[str]
+) -> Iterator[list[PendingFile]]:
+    """What was withheld, for the owner's eyes, yet to get its name; nothing where that was not asked for."""
     if not request.show_unprotected:
+        yield []
         return
     data: dict[str, Any] = {"warning": _WARNING, "model": request.output.name, "history": [*map(dict, history)]}
     text = json.dumps({**data, "notes": list(notes)}, indent=1) + "\n"
     with PendingFile(private_path(request.output)) as pending:
-        os.chmod(pending.temporary, OWNER_ONLY)
         pending.write_at(0, text.encode())
-        pending.commit(replace=request.force)
+        yield [pending]

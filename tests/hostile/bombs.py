@@ -38,10 +38,11 @@ class Caged:
 
 
 _CAGE = """
-import resource, sys
+import sys
 from privctl.cli import run
+from tests.memory import peak
 code = run(sys.argv[2:])
-open(sys.argv[1], "w").write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+open(sys.argv[1], "w").write(str(peak()))
 sys.exit(code)
 """
 
@@ -66,7 +67,7 @@ def caged(folder: Path, *arguments: str | Path, memory: int = 3 << 30, seconds: 
         timeout=20 * seconds,
         check=False,
     )
-    return Caged(done.returncode, done.stdout, done.stderr, 1024 * int(peak.read_text()) if peak.is_file() else -1)
+    return Caged(done.returncode, done.stdout, done.stderr, int(peak.read_text()) if peak.is_file() else -1)
 
 
 def huge_shapes(path: Path, size: int) -> Path:

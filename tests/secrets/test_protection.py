@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from privctl.domain.errors import InputFault
-from privctl.secrets.protection import Form, PlanFacts, Protection, read_protection, write_protection
+from privctl.secrets.protection import Form, PlanFacts, Protection, read_protection, staged_protection
 from privctl.storage.arrays import write_arrays
 
 FACTS = PlanFacts(
@@ -43,7 +43,8 @@ def plan(**changes: Any) -> Protection:
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "plan.safetensors"
-    write_protection(path, plan(), tmp_path / "plan.report.json")
+    with staged_protection(path, plan(), tmp_path / "plan.report.json") as pending:
+        pending.commit()
     found = read_protection(path)
     assert found.facts == FACTS
     assert (found.ids, found.kinds) == (("a", "b"), ("word", "ä"))
@@ -71,7 +72,8 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 )
 def test_a_plan_that_contradicts_itself_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     path = tmp_path / "plan.safetensors"
-    write_protection(path, plan(**changes), tmp_path / "plan.report.json")
+    with staged_protection(path, plan(**changes), tmp_path / "plan.report.json") as pending:
+        pending.commit()
     with pytest.raises(InputFault, match="contradicts itself"):
         read_protection(path)
 
@@ -85,7 +87,8 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 def test_a_plan_of_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.safetensors"
-    write_protection(path, plan(), tmp_path / "plan.report.json")
+    with staged_protection(path, plan(), tmp_path / "plan.report.json") as pending:
+        pending.commit()
     path.write_bytes(path.read_bytes().replace(b'\\"version\\": 1', b'\\"version\\": 2'))
     with pytest.raises(InputFault, match="version is 2"):
         read_protection(path)

@@ -292,7 +292,9 @@ def test_an_interrupted_run_loses_only_what_it_was_training(tmp_path: Path, monk
 
     monkeypatch.setattr("privctl.shadow.run.train_one", interrupted)
     assert run(call(tmp_path, folder, "--vectorize", "1")) == 130
-    assert sorted(path.name for path in folder.iterdir()) == [scores_path(folder, i).name for i in (0, 1)]
+    complete = [scores_path(folder, i).name for i in (0, 1)]
+    assert sorted(path.name for path in folder.iterdir()) == [*complete, "shadow.report.json"]
+    assert [found.path for found in read_report(folder / "shadow.report.json").outputs] == complete
     kept = [scores_path(folder, i).read_bytes() for i in (0, 1)]
     assert run(call(tmp_path, folder, "--vectorize", "1")) == 0
     assert len(begun) == 5, "the third was begun twice"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,11 +15,12 @@ import pytest
 from privctl.domain.errors import IoFault, UsageFault
 from privctl.storage.atomic import PendingFile, PendingFolder
 from privctl.storage.commit import commit_together
-from privctl.storage.journal import recover
+from privctl.storage.journal import Journal, Rename, recover
 
 #: Writes three files, and perhaps a folder, anew; the process dies just before the system call of the given number.
 SET = """
 import os, sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from privctl.storage import atomic, commit
@@ -137,6 +140,146 @@ def test_a_folder_is_never_replaced(tmp_path: Path) -> None:
     ):
         commit_together([model, report])
     assert contents(tmp_path) == {"model": "old"}
+
+
+def committed_apart(folder: Path, fatal: int) -> int:
+    """Commit files in two folders, one reached through a link, and remove a third, in a child that dies at a call."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(write)
+        with os.fdopen(read) as stream:
+            said = stream.read()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (9 if fatal else 0)
+        return int(said or 0)
+    count = 0
+
+    def dying(call: Callable[..., object]) -> Callable[..., object]:
+        def wrapped(*args: object, **kwargs: object) -> object:
+            nonlocal count
+            count += 1
+            if count == fatal:
+                os._exit(9)
+            return call(*args, **kwargs)
+
+        return wrapped
+
+    with PendingFile(folder / "a" / "plot") as plot, PendingFile(folder / "link" / "report") as report:
+        for file in (plot, report):
+            file.write_at(0, b"new")
+        for name in ("rename", "replace", "link", "unlink", "fsync"):
+            setattr(os, name, dying(getattr(os, name)))
+        commit_together([plot, report], remove=[folder / "b" / "book"])
+    os.write(write, str(count).encode())
+    os._exit(0)
+
+
+def test_a_set_in_two_folders_is_finished_from_either(tmp_path: Path) -> None:
+    def made(name: str) -> Path:
+        folder = tmp_path / name / "deep"
+        for place in ("a/plot", "b/report", "b/book"):
+            (folder / place).parent.mkdir(parents=True, exist_ok=True)
+            (folder / place).write_text("old")
+        (tmp_path / name / "b").symlink_to("deep/b")
+        (folder / "link").symlink_to(tmp_path / name / "b")
+        return folder
+
+    outcomes = []
+    for fatal in range(1, committed_apart(made("whole"), 0) + 1):
+        for start in "ab":
+            folder = made(f"{fatal}{start}")
+            committed_apart(folder, fatal)
+            recover(folder / start)
+            found = {f"{place}/{name}": text for place in "ab" for name, text in contents(folder / place).items()}
+            shown = {name: text for name, text in found.items() if "/." not in name}
+            old = {"a/plot": "old", "b/book": "old", "b/report": "old"}
+            assert shown in (old, {"a/plot": "new", "b/report": "new"}), (fatal, start, found)
+            outcomes.append(shown == old)
+            if shown != old:
+                recover(folder / "b")  # a kill between the end of the journal and that of its note leaves the note
+                assert not [p for place in "ab" for p in (folder / place).glob(".privctl.*")]
+    assert outcomes.count(True) > 4
+    assert outcomes.count(False) > 4
+
+
+# Journals that others planted: a model's folder may come from anywhere.
+
+MARK = "0123456789ab"
+
+
+def planted(folder: Path, kind: str, *rows: dict[str, object]) -> Path:
+    folder.mkdir(exist_ok=True)
+    journal = folder / f".privctl.{MARK}.{kind}"
+    journal.write_text(json.dumps(rows))
+    return journal
+
+
+def row(place: str, **more: object) -> dict[str, object]:
+    folder, name = os.path.split(place)
+    hidden = os.path.join(folder, f".{name}.{MARK}.")
+    return {"temporary": hidden + "partial", "place": place, "kept": hidden + "kept", "replaces": False, **more}
+
+
+@pytest.mark.parametrize("kind", ["commit", "undo"])
+@pytest.mark.parametrize("more", [{}, {"replaces": True}, {"removes": True}])
+def test_a_planted_journal_reaches_no_other_folder(tmp_path: Path, kind: str, more: dict[str, object]) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis").write_text("years of work")
+    (tmp_path / "download").mkdir()
+    (tmp_path / "download" / "up").symlink_to("../mine")
+    places = ("../mine", "../mine/thesis", "up/thesis", str(tmp_path / "mine"), str(tmp_path / "mine" / "thesis"))
+    planted(tmp_path / "download", kind, *(row(place, **more) for place in places))
+    for file in (".thesis.0123456789ab.partial", ".thesis.0123456789ab.kept"):
+        (tmp_path / "mine" / file).write_text("evil")  # even where the names were there
+    recover(tmp_path / "download")
+    assert (tmp_path / "mine" / "thesis").read_text() == "years of work"
+    assert len(list((tmp_path / "mine").iterdir())) == 3
+    assert [p.name for p in (tmp_path / "download").iterdir()] == ["up"], "it is forgotten"
+
+
+@pytest.mark.parametrize("kind", ["commit", "undo"])
+def test_a_planted_journal_deletes_nothing_in_its_own_folder(tmp_path: Path, kind: str) -> None:
+    for name in ("notes", "book"):
+        (tmp_path / name).write_text(name)
+    planted(tmp_path, kind, row("notes"), row("book", removes=True))
+    recover(tmp_path)
+    assert sorted(contents(tmp_path).values()) == ["book", "notes"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[", "0", '"x"', "[[]]", "[0]", '[{"place": 1}]', "[" * 100_000, '{"home": 3}', '{"home": "\\u0000"}', "{}"],
+)
+def test_a_planted_journal_that_is_none(tmp_path: Path, text: str) -> None:
+    planted(tmp_path, "commit").write_text(text)
+    recover(tmp_path)
+    planted(tmp_path, "undo", row("a\0b"), row("a\0b", removes=True))
+    recover(tmp_path)
+
+
+def test_what_is_called_a_journal_and_is_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f".privctl.{MARK}.commit")
+    recover(tmp_path)
+
+
+def test_two_notes_that_lead_to_each_other(tmp_path: Path) -> None:
+    for here, there in (("a", "b"), ("b", "a")):
+        planted(tmp_path / here, "commit").write_text(json.dumps({"home": f"../{there}"}))
+    recover(tmp_path / "a")
+
+
+def test_a_living_writer_is_left_alone_in_both_folders(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    temporary = tmp_path / "b" / f".x.{MARK}.partial"
+    temporary.write_text("new")
+    renames = [Rename.planned(p / temporary.name, p / "x", MARK) for p in (tmp_path / "a", tmp_path / "b")]
+    journal = Journal(MARK, renames)
+    recover(tmp_path / "b")
+    recover(tmp_path / "a")
+    assert temporary.exists()
+    journal.close()
+    assert [p.name for p in tmp_path.rglob(".privctl*")] == []
 
 
 def test_a_journal_that_names_foreign_files_is_not_carried_out(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from privctl.accounting.secrets.fano import binary_kl, information, noise_multiplier_for, posterior
 from privctl.domain.events import SecretMixture
-from privctl.secrets.protection import Form, PlanFacts, Protection, write_protection
+from privctl.secrets.protection import Form, PlanFacts, Protection, staged_protection
 from privctl.storage.digest import file_digest
 
 
@@ -70,7 +70,8 @@ def planned(
 
 def written(path: Path, plan: Protection) -> Path:
     """``plan`` at ``path``, pointing to a report beside it."""
-    write_protection(path, plan, path.with_name(path.name + ".report.json"))
+    with staged_protection(path, plan, path.with_name(path.name + ".report.json")) as pending:
+        pending.commit()
     return path
 
 

@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 
 from privctl.cli import run
+from privctl.data.count import count_examples
 from privctl.data.images import read_images
-from privctl.datasets.count import count_examples
 from privctl.domain.errors import InputFault
 from tests.verify.reports import noise, trained
 

@@ -16,7 +16,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.codec import decode, encode
 from privctl.reports.files import file_artifact
-from privctl.secrets.protection import Protection, read_protection, write_protection
+from privctl.secrets.protection import Protection, read_protection, staged_protection
 from verify.run import verify
 
 BOOK = [
@@ -101,7 +101,8 @@ def test_a_plan_that_leaves_its_book_is_refuted(
         (tmp_path / name).write_bytes((planned / name).read_bytes())
     report = tmp_path / "curve.report.json"
     path = tmp_path / "curve.safetensors"
-    write_protection(path, change(read_protection(planned / "curve.safetensors")), report)
+    with staged_protection(path, change(read_protection(planned / "curve.safetensors")), report) as pending:
+        pending.commit()
     told = decode((planned / "curve.report.json").read_text(), "report")
     report.write_text(encode(replace(told, outputs=(file_artifact("plan", path, report),))))
     assert judged(tmp_path, "curve")["secrets.jsonl"] is Outcome.REFUTED

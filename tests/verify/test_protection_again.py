@@ -24,7 +24,7 @@ from privctl.domain.events import Ledger, SecretMixture
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import file_artifact
-from privctl.secrets.protection import Form, PlanFacts, Protection, ProtectionCalibration, write_protection
+from privctl.secrets.protection import Form, PlanFacts, Protection, ProtectionCalibration, staged_protection
 from verify.recompute.posteriors import largest_success
 from verify.run import verify
 
@@ -60,7 +60,8 @@ def genuine() -> Protection:
 
 def verdicts(plan: Protection, folder: Path) -> list[tuple[Outcome, str]]:
     path, place = folder / "p.plan.safetensors", folder / "p.report.json"
-    write_protection(path, plan, place, replace=True)
+    with staged_protection(path, plan, place) as pending:
+        pending.commit()
     artifact = file_artifact("plan", path, place)
     report = PrivacyReport(step="secrets-plan", created="", versions={}, outputs=(artifact,))
     place.write_text("{}")

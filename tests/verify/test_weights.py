@@ -22,14 +22,14 @@ from privctl.storage.digest import hash_tensors
 from privctl.storage.reader import SafetensorsFile
 from privctl.train.choices import Schedule
 from privctl.train.loop import _optimizer
-from privctl.train.settings import TrainingMethod, TrainingSettings
+from privctl.train.settings import TrainingSettings
 from tests.verify.reports import trained
 from verify.measured.values import Floats
 from verify.run import Verification, read, verify
 from verify.weights.law import law_of
 from verify.weights.moves import adam_reach, coefficients, kept, most_drawn, reach, signal
 from verify.weights.presence import Presence
-from verify.weights.settings import Settings, Unknown
+from verify.weights.settings import TrainingFacts, Unknown
 from verify.weights.tally import Tally
 
 #: Name of a run -> how it was asked for.
@@ -227,19 +227,20 @@ def test_what_is_not_at_hand_is_said(runs: Runs, tmp_path: Path) -> None:
 Push = Callable[[Floats, int], Any]
 
 
-def settings(**changes: Any) -> Settings:
+def settings(**changes: Any) -> TrainingFacts:
     usual: dict[str, Any] = {
         "method": "dp-sgd", "updates": 12, "planned": 12, "learning_rate": 0.1, "schedule": "constant", "warmup": 0,
         "optimizer": Optimizer.SGD, "batch_size": 12.0, "examples": 60, "noise_multiplier": 1.0, "clip_norm": 1.0,
         "momentum": 0.0, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0,
     }  # fmt: skip
-    return Settings(**{**usual, **changes})
+    return TrainingFacts(**{**usual, **changes})
 
 
-def descended(chosen: Settings, gradients: torch.Tensor) -> torch.Tensor:
+def descended(chosen: TrainingFacts, gradients: torch.Tensor) -> torch.Tensor:
     """What the training's own optimizer makes of ``gradients`` [updates, weights] and first weights of 1."""
     recipe = TrainingSettings(
-        method=TrainingMethod.PLAIN, steps=chosen.planned, batch_size=12, sample_rate=0.2, learning_rate=chosen.learning_rate,
+        method="plain", steps=chosen.planned, batch_size=12, sample_rate=0.2,
+        learning_rate=chosen.learning_rate,
         optimizer=chosen.optimizer, weight_decay=chosen.weight_decay, momentum=chosen.momentum, beta1=chosen.beta1,
         beta2=chosen.beta2, schedule=Schedule(chosen.schedule), warmup_steps=chosen.warmup,
     )  # fmt: skip
@@ -304,7 +305,7 @@ def test_the_law_of_noise_is_that_of_torch() -> None:
         assert law.chances.sum() < 1.1
 
 
-def moved(chosen: Settings, weights: int, push: Push, noise: float = 1.0) -> Floats:
+def moved(chosen: TrainingFacts, weights: int, push: Push, noise: float = 1.0) -> Floats:
     """Moves of a descent whose every step's gradient is what ``push`` makes of the way so far, and noise."""
     random, total = np.random.default_rng(8), np.zeros(weights)
     for step, weight in enumerate(coefficients(chosen)):
@@ -326,7 +327,7 @@ def counted(presence: Presence, move: Floats) -> Tally:
     )  # fmt: skip
 
 
-def presence_of(chosen: Settings) -> Presence:
+def presence_of(chosen: TrainingFacts) -> Presence:
     root = float(np.sqrt(coefficients(chosen) @ coefficients(chosen))) * chosen.noise_stddev
     return Presence(shift=signal(chosen, 1e-7), level=1e-8, law=law_of(chosen, 1e-7), stddevs=(root, root))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from privctl.domain.errors import UsageFault
-from privctl.storage.atomic import write_bytes
+from privctl.storage.atomic import writing
+from privctl.storage.commit import write_together
 from verify.prove.terms import symbols
 from verify.prove.theorem import Proof, SolverFinding, Theorem
 
@@ -29,15 +31,9 @@ def negation_text(theorem: Theorem) -> str:
     return _asserted(theorem.symbols, (*theorem.assumptions, f"(not {theorem.claim})"))
 
 
-def export(proofs: Iterable[Proof], folder: Path) -> list[Path]:
-    """Write NAME.assumptions.smt2 and NAME.negation.smt2 for each proof into ``folder``, made where it is absent.
-
-    Raises UsageFault where ``folder`` is something else.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise UsageFault(f"{folder} is not a folder; name one to export the proofs to")
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
+def exported(proofs: Iterable[Proof], folder: Path) -> dict[Path, bytes]:
+    """What NAME.assumptions.smt2 and NAME.negation.smt2 in ``folder`` are to hold, for each proof."""
+    files = {}
     for proof in {proof.theorem.name: proof for proof in proofs}.values():
         theorem = proof.theorem
         first, second = _STATUS[proof.finding]
@@ -46,10 +42,22 @@ def export(proofs: Iterable[Proof], folder: Path) -> list[Path]:
             ("negation", negation_text(theorem), second, "the assumptions and not the claim; unsat proves the claim"),
         )
         for part, text, status, meaning in parts:
-            path = folder / f"{theorem.name}.{part}.smt2"
-            write_bytes(path, _file(theorem, text, status, meaning).encode(), replace=True, public=True)
-            written.append(path)
-    return written
+            files[folder / f"{theorem.name}.{part}.smt2"] = _file(theorem, text, status, meaning).encode()
+    return files
+
+
+def export(proofs: Iterable[Proof], folder: Path, beside: Mapping[Path, bytes] = MappingProxyType({})) -> list[Path]:
+    """Write the files of ``proofs`` into ``folder``, made where it is absent, and those ``beside`` them, all together.
+
+    Raises UsageFault where ``folder`` is something else.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageFault(f"{folder} is not a folder; name one to export the proofs to")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    files = exported(proofs, folder)
+    write_together({**files, **beside}, public=True)
+    return list(files)
 
 
 def _file(theorem: Theorem, text: str, status: str, meaning: str) -> str:

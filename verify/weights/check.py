@@ -19,9 +19,9 @@ from privctl.storage.reader import SafetensorsFile
 from verify.weights.law import law_of
 from verify.weights.moves import adam_reach, coefficients, kept, reach, signal
 from verify.weights.presence import Presence
-from verify.weights.settings import Settings, Unknown, settings_of
+from verify.weights.settings import TrainingFacts, Unknown, settings_of
 from verify.weights.start import Digest, Start, start_of
-from verify.weights.tally import Compared, Scale, compare, together
+from verify.weights.tally import Compared, MoveScale, compare, together
 
 #: Chance that the weights of an honest run are called wrong, all tests together.
 LEVEL = 1e-6
@@ -116,8 +116,8 @@ class _Bounds:
     the noise, None where there is none or, as ``unseen`` says, no law of it is known.
     """
 
-    settings: Settings
-    scale: Scale
+    settings: TrainingFacts
+    scale: MoveScale
     entry: float | None
     whole: float | None
     presence: Presence | None
@@ -194,7 +194,7 @@ class _Bounds:
         )
 
 
-def _bounds(settings: Settings, report: PrivacyReport) -> _Bounds:
+def _bounds(settings: TrainingFacts, report: PrivacyReport) -> _Bounds:
     """Raises Unknown where nothing follows for this optimizer."""
     if settings.method not in _METHODS:
         raise Unknown(f"the method {settings.method!r} is not known")
@@ -206,13 +206,13 @@ def _bounds(settings: Settings, report: PrivacyReport) -> _Bounds:
         return _noised(settings)
     entry = adam_reach(settings) if settings.adaptive else None
     whole = None if settings.adaptive else reach(settings, LEVEL)
-    scale = Scale(
+    scale = MoveScale(
         keep=float(kept(settings)[-1]), edges=np.empty(0), far=(entry or whole or 0.0), updates=settings.updates
     )
     return _Bounds(settings=settings, scale=scale, entry=entry, whole=whole, presence=None)
 
 
-def _noised(settings: Settings) -> _Bounds:
+def _noised(settings: TrainingFacts) -> _Bounds:
     unseen, presence = "", None
     stddevs = None
     if settings.adaptive:
@@ -231,7 +231,7 @@ def _noised(settings: Settings) -> _Bounds:
         unseen = f"the noise was not looked for: {reason}"
     return _Bounds(
         settings=settings,
-        scale=Scale(
+        scale=MoveScale(
             keep=float(kept(settings)[-1]),
             edges=np.empty(0) if presence is None else presence.law.edges,
             far=8 * presence.law.scale if presence is not None else entry,

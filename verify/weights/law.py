@@ -15,7 +15,7 @@ from scipy.special import betaincinv
 
 from verify.measured.values import Floats
 from verify.weights.moves import coefficients, kept
-from verify.weights.settings import Settings, Unknown
+from verify.weights.settings import TrainingFacts, Unknown
 
 #: Draws, and steps of all draws together: a second or two.
 _DRAWS, _WORK = 400_000, 60_000_000
@@ -28,7 +28,7 @@ _EPS = 1e-8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Law:
+class NoiseLaw:
     """Intervals between ``edges`` [m - 1], in increasing order, and a bound on each one's chance, ``chances`` [m].
 
     ``scale`` is the root mean square of the moves.
@@ -40,7 +40,7 @@ class Law:
 
 
 @functools.lru_cache(maxsize=8)
-def law_of(settings: Settings, level: float) -> Law:
+def law_of(settings: TrainingFacts, level: float) -> NoiseLaw:
     """The law of a move D by noise alone; every chance is bounded from above, but with probability ``level``.
 
     Raises Unknown where there are too many steps to draw from.
@@ -57,7 +57,7 @@ def law_of(settings: Settings, level: float) -> Law:
     counts = np.histogram(second, np.concatenate([[0.0], positive, [np.inf]]))[0]
     bounds = _above(counts, len(second), level / len(counts))
     chances = np.concatenate([bounds[:0:-1] / 2, bounds[:1], bounds[1:] / 2])
-    return Law(edges=edges, chances=chances, scale=float(np.sqrt(np.mean(second * second))))
+    return NoiseLaw(edges=edges, chances=chances, scale=float(np.sqrt(np.mean(second * second))))
 
 
 def _above(counts: Floats, trials: int, level: float) -> Floats:
@@ -66,7 +66,7 @@ def _above(counts: Floats, trials: int, level: float) -> Floats:
     return np.asarray(np.where(counts < trials, betaincinv(inside + 1, trials - inside, 1 - level), 1.0))
 
 
-def _moves(settings: Settings, draws: int, coins: np.random.Generator) -> Floats:
+def _moves(settings: TrainingFacts, draws: int, coins: np.random.Generator) -> Floats:
     """D of so many weights [draws], by noise on the grid."""
     stddev, grid = settings.noise_stddev, settings.grid
     total, weights = np.zeros(draws), coefficients(settings)

@@ -16,10 +16,10 @@ import numpy as np
 from scipy.optimize import brentq
 
 from verify.measured.values import Floats
-from verify.weights.settings import Settings, Unknown
+from verify.weights.settings import TrainingFacts, Unknown
 
 
-def kept(settings: Settings) -> Floats:
+def kept(settings: TrainingFacts) -> Floats:
     """P_s of each update, and at the end P, the share that is left of the first weights: [updates + 1]."""
     factors = 1 - settings.rates * settings.weight_decay
     if not (factors > 0).all():
@@ -28,7 +28,7 @@ def kept(settings: Settings) -> Floats:
     return np.append(after, after[0] * factors[0])
 
 
-def coefficients(settings: Settings) -> Floats:
+def coefficients(settings: TrainingFacts) -> Floats:
     """a_s [updates]: by how much the weights end lower for each gradient's unit, for gradient descent."""
     found = settings.rates * kept(settings)[:-1]
     if settings.momentum:
@@ -37,7 +37,7 @@ def coefficients(settings: Settings) -> Floats:
     return found
 
 
-def adam_reach(settings: Settings) -> float:
+def adam_reach(settings: TrainingFacts) -> float:
     """The farthest that Adam moves one weight, decay of the first weight left aside."""
     steps = np.arange(1, settings.updates + 1, dtype=np.float64)
     beta1, beta2 = settings.beta1, settings.beta2
@@ -73,7 +73,7 @@ def most_drawn(trials: float, rate: float, level: float) -> float:
     return trials if divergence(1.0) <= 0 else trials * float(brentq(divergence, rate, 1.0))
 
 
-def signal(settings: Settings, level: float) -> float:
+def signal(settings: TrainingFacts, level: float) -> float:
     """R: the root of the summed squares of what the batches add, in standard deviations of a step's noise.
 
     A batch of K examples adds at most K C / B where the noise has sigma C / B, so R^2 = sum K_t^2 / sigma^2. A run
@@ -83,7 +83,7 @@ def signal(settings: Settings, level: float) -> float:
     return math.sqrt(min(once * total, settings.updates * once * once)) / settings.noise_multiplier
 
 
-def reach(settings: Settings, level: float) -> float:
+def reach(settings: TrainingFacts, level: float) -> float:
     """The longest way, as an L2 norm, that clipped gradients themselves move the weights by gradient descent.
 
     Without noise batches are passes, of ``batch_size`` examples at most; Poisson batches are larger than what is taken
@@ -97,7 +97,7 @@ def reach(settings: Settings, level: float) -> float:
     return min(float(found.sum()) * once, float(found.max()) * total) * norm / settings.batch_size
 
 
-def _batches(settings: Settings, level: float) -> tuple[float, float]:
+def _batches(settings: TrainingFacts, level: float) -> tuple[float, float]:
     """The most examples in any batch, and in all together, but with probability ``level``."""
     steps, rate = settings.updates, settings.sample_rate
     once = most_drawn(settings.examples, rate, level / 2 / steps)

@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, log_ndtr
 from scipy.stats import norm
 
-from verify.weights.law import Law
+from verify.weights.law import NoiseLaw
 from verify.weights.tally import Tally
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Presence:
 
     shift: float
     level: float
-    law: Law
+    law: NoiseLaw
     stddevs: tuple[float, float] | None
 
     @property

@@ -26,7 +26,7 @@ class Unknown(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class TrainingFacts:
     """How one training moved its weights.
 
     ``updates`` were made of the ``planned`` steps by which the learning rate goes. ``noise_multiplier`` is 0 where no
@@ -80,7 +80,7 @@ class Settings:
         return min(1.0, self.batch_size / self.examples)
 
 
-def settings_of(report: PrivacyReport) -> Settings:
+def settings_of(report: PrivacyReport) -> TrainingFacts:
     """The settings of a ``retrain`` report; raises Unknown, with the reason, where they do not describe a training."""
     said = report.parameters
     method = str(said.get("method"))
@@ -92,7 +92,7 @@ def settings_of(report: PrivacyReport) -> Settings:
         optimizer = Optimizer(str(said.get("optimizer")))
     except ValueError:
         raise Unknown(f"the optimizer {said.get('optimizer')!r} is not known") from None
-    found = Settings(
+    found = TrainingFacts(
         method=method,
         updates=updates,
         planned=planned,

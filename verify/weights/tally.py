@@ -47,7 +47,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class MoveScale:
     """What a move is measured by: ``keep`` is P, ``edges`` are those of intervals, and ``far`` is as far as weights go.
 
     ``updates`` is how often a weight was rounded.
@@ -68,7 +68,7 @@ class Compared:
     still: int
 
 
-def compare(start: Start, file: SafetensorsFile, trained: Sequence[str], scale: Scale | None) -> Compared:
+def compare(start: Start, file: SafetensorsFile, trained: Sequence[str], scale: MoveScale | None) -> Compared:
     """Hold every tensor of ``file`` against ``start``; ``trained`` are globs of what was trained, all where empty.
 
     Without a ``scale`` only what was not trained is looked at. Raises Unknown where the tensors are other ones.
@@ -102,7 +102,7 @@ def _chunks(start: Start, file: SafetensorsFile, info: TensorInfo) -> Iterator[t
         yield old.astype(np.float64), numbers(np.frombuffer(raw, VIEWS[info.dtype]), info.dtype)
 
 
-def _tally(start: Start, file: SafetensorsFile, info: TensorInfo, scale: Scale) -> Tally:
+def _tally(start: Start, file: SafetensorsFile, info: TensorInfo, scale: MoveScale) -> Tally:
     found = Tally(name=info.name)
     for old, new in _chunks(start, file, info):
         move = scale.keep * old - new

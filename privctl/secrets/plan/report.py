@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,10 @@ from privctl.domain.guarantee import (
     status_of,
 )
 from privctl.domain.report import Omission, PrivacyReport
-from privctl.reports.files import file_artifact, now, report_beside, versions
+from privctl.reports.files import file_artifact, now, pending_artifact, report_beside, versions
 from privctl.secrets.plan.make import CapSweep, CapTrial, PlanProblem, nearest
 from privctl.secrets.protection import Form, Protection, ProtectionCalibration
+from privctl.storage.atomic import PendingFile
 
 _WARNINGS = (
     "a plan, not a run: it holds for a training that samples, clips and adds noise as it says",
@@ -41,17 +41,19 @@ _ACCOUNTANT = {
 _CURVE = "trade-off curve of the privacy loss distribution, from the secret's absence"
 
 
-def report_of(asked: PlanProblem, sweep: CapSweep, plan: Protection | None, output: Path | None) -> PrivacyReport:
-    """The report of all caps that were tried, and of the ``plan`` where one was written to ``output``."""
+def report_of(
+    asked: PlanProblem, sweep: CapSweep, plan: Protection | None, written: PendingFile | None = None
+) -> PrivacyReport:
+    """The report of all caps that were tried, and of the ``plan`` where one was ``written``."""
     request = asked.request
-    place = report_beside(request.data if output is None else output)
+    place = report_beside(request.data if written is None else written.path)
     files = {"data": request.data, "secrets": request.secrets}
     return PrivacyReport(
         step="secrets-plan",
         created=now(),
         versions=versions(("numpy", "scipy", "highspy")),
         inputs=tuple(file_artifact(role, path, place) for role, path in files.items()),
-        outputs=() if output is None else (file_artifact("plan", output, place),),
+        outputs=() if written is None else (pending_artifact("plan", written, place),),
         parameters=_parameters(asked, sweep),
         mechanism=None if plan is None else planned_ledger(plan),
         guarantees=() if plan is None else tuple(guarantees_of(plan, asked.delta)),

@@ -10,7 +10,7 @@ from privctl.data.records import byte_lines
 from privctl.data.texts import TextRecord, iter_texts
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.report import PrivacyReport
-from privctl.reports.files import commit_with_report, pending_artifact, write_report
+from privctl.reports.files import commit_with_report, pending_artifact
 from privctl.secrets.scan.finds import SecretGroup, SecretOccurrences
 from privctl.secrets.scan.kinds import KINDS, LITERAL, NONE, RARE, SecretKind, chosen
 from privctl.secrets.scan.literals import Literals, read_literals
@@ -19,7 +19,7 @@ from privctl.secrets.scan.rare import Sieve, places, words
 from privctl.secrets.scan.report import report_of
 from privctl.secrets.scan.request import ScanRequest
 from privctl.secrets.scan.standing import OccurrenceClaim, claims, outside
-from privctl.secrets.scan.write import remove_old, write_book
+from privctl.secrets.scan.write import write_book
 from privctl.show.progress import progress
 from privctl.storage.atomic import PendingFile, require_absent
 
@@ -68,8 +68,8 @@ def scan(request: ScanRequest, *, force: bool = False, quiet: bool = False) -> S
             commit_with_report([book], request.report, report, replace=force)
     else:
         report = describe(book=None)
-        write_report(request.report, report)
-        remove_old(request.output)
+        # The book of an earlier scan goes, so that it is not taken for this one's.
+        commit_with_report([], request.report, report, replace=force, remove=[request.output])
     return Scanned(report=report, groups=groups, written=written)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 from collections.abc import Iterable
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from privctl.secrets.table import Secret, write_secrets
-from privctl.storage.atomic import PendingFile, writing
+from privctl.storage.atomic import PendingFile
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -44,9 +43,3 @@ def write_book(pending: PendingFile, secrets: Iterable[Secret]) -> int:
             with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
                 return write_secrets(cast("IO[bytes]", packed), secrets)
         return write_secrets(stream, secrets)
-
-
-def remove_old(path: Path) -> None:
-    """Remove the book of an earlier scan, so that it is not taken for this one's."""
-    with writing(path):
-        path.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from scipy.stats import rankdata
 
 from audits.membership.records import candidates_of, prepare
 from audits.scores.causal import CausalSubject
-from audits.scores.kept import arrays_of, read_scores, standing, write_kept
+from audits.scores.kept import arrays_of, read_scores, staged_kept, standing
 from audits.scores.scorer import make_book, plan
 from audits.scores.table import ScoreTable
 from audits.statistics.metrics import auc
@@ -150,7 +150,10 @@ def test_what_is_kept_survives_the_file(model: LanguageModel, tmp_path: Path) ->
     scores = table.means(table.lp)
     values = {"score.loss": scores, "secret.loss": scores, "canary.nll": scores}
     for name in ("a", "b"):
-        write_kept(tmp_path / name, {**arrays_of(table), **values}, {"privctl.report": "x.report.json"})
+        with staged_kept(
+            tmp_path / name, {**arrays_of(table), **values}, {"privctl.report": "x.report.json"}
+        ) as pending:
+            pending.commit()
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     again = read_scores(tmp_path / "a")
     assert again.samples == table.samples

@@ -15,7 +15,7 @@ from audits.scores.scorer import RowScores, make_book, plan
 from audits.scores.subject import AuditedModel, load_subject
 from audits.secrets.audit import BaseModel, SecretRequest, SecretsAudit
 from privctl.domain.evidence import Evidence
-from privctl.secrets.protection import Form, PlanFacts, Protection, write_protection
+from privctl.secrets.protection import Form, PlanFacts, Protection, staged_protection
 from privctl.storage.digest import file_digest
 from tests.audits.canaries.small import WORDS
 from tests.audits.tiny import write_jsonl
@@ -65,7 +65,8 @@ def protect(
         posterior_bounds=np.full(count, posterior),
         curve_bounds=np.full(count, np.nan),
     )  # fmt: skip
-    write_protection(path, made, path.with_suffix(".report.json"), replace=True)
+    with staged_protection(path, made, path.with_suffix(".report.json")) as pending:
+        pending.commit()
     return path
 
 

@@ -11,7 +11,7 @@ import torch
 from privctl.models.language import choose_device
 from privctl.parallel import Workers, own_device
 from privctl.randomness import NoiseSource
-from privctl.reports.files import file_artifact
+from privctl.reports.files import pending_artifact
 from privctl.storage.atomic import require_absent, write_bytes
 from privctl.train.adapters import adapted, merged
 from privctl.train.contribution.carried import secret_draws
@@ -25,7 +25,14 @@ from privctl.train.methods.ferret.groups import trainable
 from privctl.train.methods.ferret.planning import FerretPlan, announced, derivative_stages, methods_used, plan_for
 from privctl.train.methods.ferret.report import FerretRun, private_notes, report_for
 from privctl.train.methods.ferret.settings import FerretSettings, Publish
-from privctl.train.methods.ferret.stream import Origin, Stream, StreamRecipe, base_of, layout_of, write_stream
+from privctl.train.methods.ferret.stream import (
+    Origin,
+    Stream,
+    StreamRecipe,
+    base_of,
+    layout_of,
+    staged_stream,
+)
 from privctl.train.methods.ferret.trainer import FerretTrainer, FinishedFerret
 from privctl.train.public_seed import SEED_FILE, public_seed
 from privctl.train.released_model import report_path, save_network
@@ -41,7 +48,7 @@ from privctl.train.session import (
     try_out,
 )
 from privctl.train.tensors import named_tensors
-from privctl.train.withheld import require_room, write_private
+from privctl.train.withheld import require_room, staged_private
 
 if TYPE_CHECKING:
     from torch import nn
@@ -117,7 +124,6 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
         )
         with keeping(folder):
             report = _save(job, network, done, stream)
-        write_private(request, done.walked.finished.history, list(private_notes(done)))
     if folder is not None:
         folder.remove()
     return report
@@ -171,19 +177,24 @@ def _stream(job: TrainingJob, plan: FerretPlan, walked: FinishedFerret, network:
 
 
 def _save(job: TrainingJob, network: nn.Module, done: FerretRun, stream: Stream) -> PrivacyReport:
-    """Write stream, report and model, the model last, and none of them where the model is not as it was measured."""
-    place = stream_path(job.request.output)
+    """Write model, report, stream and what is private together; none where the model is not as it was measured."""
+    request = job.request
     witness = witness_of(job.model, network)
+    history, notes = done.walked.finished.history, list(private_notes(done))
+    with (
+        staged_stream(stream_path(request.output), stream) as updates,
+        staged_private(request, history, notes) as private,
+    ):
 
-    def describe(report: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
-        write_stream(place, stream)
-        return report_for(job, done, report, (*outputs, file_artifact("updates", place, report)))
+        def describe(report: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
+            return report_for(job, done, report, (*outputs, pending_artifact("updates", updates, report)))
 
-    return save_network(
-        merged(network, job.request.model),
-        job.model.companion,
-        job.request.output,
-        describe,
-        witness=witness,
-        force=job.request.force,
-    )
+        return save_network(
+            merged(network, request.model),
+            job.model.companion,
+            request.output,
+            describe,
+            witness=witness,
+            force=request.force,
+            beside=[updates, *private],
+        )

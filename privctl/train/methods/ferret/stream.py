@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +21,14 @@ from privctl.domain.checks import at_least, probability
 from privctl.domain.errors import InputFault
 from privctl.models.choices import TaskName
 from privctl.reports.codec import decode_value, encode_value
+from privctl.storage.atomic import PendingFile
 from privctl.storage.digest import tag
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 from privctl.train.methods.ferret.groups import Groups
 from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.update import UpdateRule
-from privctl.train.tensors import read_tensors, write_tensors
+from privctl.train.tensors import read_tensors, staged_tensors
 
 #: Key of the header's metadata that holds the recipe, as JSON.
 _KEY = "privctl.updates"
@@ -97,15 +99,15 @@ class Stream:
         )
 
 
-def write_stream(path: Path, stream: Stream) -> None:
-    """Write ``stream``, whole or not at all."""
+def staged_stream(path: Path, stream: Stream) -> AbstractContextManager[PendingFile]:
+    """``stream``, written but yet to get the name ``path``."""
     if stream.bits:
         packed = np.packbits((stream.amounts > 0).numpy(), bitorder="little")
         tensors = {_BITS: torch.from_numpy(packed)}
     else:
         tensors = {_VALUES: stream.amounts.float()}
     header = {**encode_value(stream.recipe), "published": len(stream.amounts)}
-    write_tensors(path, tensors, {"format": "pt", _KEY: json.dumps(header)})
+    return staged_tensors(path, tensors, {"format": "pt", _KEY: json.dumps(header)})
 
 
 def read_stream(path: Path) -> Stream:

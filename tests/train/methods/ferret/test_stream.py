@@ -23,7 +23,7 @@ from privctl.train.methods.ferret.stream import (
     base_of,
     layout_of,
     read_stream,
-    write_stream,
+    staged_stream,
 )
 from privctl.train.methods.ferret.update import UpdateRule
 from privctl.train.tensors import read_tensors, write_tensors
@@ -56,7 +56,8 @@ def signs(count: int) -> Tensor:
 @pytest.mark.parametrize("count", [0, 1, 8, 1001])
 def test_signs_come_back_and_take_a_bit_each(count: int, tmp_path: Path) -> None:
     stream = Stream(recipe=RECIPE, amounts=signs(count), bits=True)
-    write_stream(tmp_path / "a.safetensors", stream)
+    with staged_stream(tmp_path / "a.safetensors", stream) as pending:
+        pending.commit()
     found = read_stream(tmp_path / "a.safetensors")
     assert (found.recipe, found.bits) == (RECIPE, True)
     assert torch.equal(found.amounts, stream.amounts)
@@ -67,7 +68,8 @@ def test_signs_come_back_and_take_a_bit_each(count: int, tmp_path: Path) -> None
 
 def test_values_come_back(tmp_path: Path) -> None:
     values = torch.randn(9).double()
-    write_stream(tmp_path / "a.safetensors", Stream(recipe=RECIPE, amounts=values, bits=False))
+    with staged_stream(tmp_path / "a.safetensors", Stream(recipe=RECIPE, amounts=values, bits=False)) as pending:
+        pending.commit()
     found = read_stream(tmp_path / "a.safetensors")
     assert not found.bits
     assert torch.equal(found.amounts, values)
@@ -96,7 +98,8 @@ DAMAGES: dict[str, Callable[[dict[str, object]], object]] = {
 @pytest.mark.parametrize("damage", list(DAMAGES))
 def test_what_is_damaged_is_refused(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
-    write_stream(path, Stream(recipe=RECIPE, amounts=signs(20), bits=True))
+    with staged_stream(path, Stream(recipe=RECIPE, amounts=signs(20), bits=True)) as pending:
+        pending.commit()
     with SafetensorsFile(path) as file:
         header = json.loads(file.metadata["privctl.updates"])
     DAMAGES[damage](header)

@@ -1,0 +1,216 @@
+"""A folder of shadow models: what is kept of each, and the report that lists it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from blake3 import blake3
+from torch import nn
+
+from audits.membership.shadows import REPORT_NAME, ShadowScores, coins, scores_path, staged_shadow, weights_digest
+from audits.scores.scorer import make_book, plan
+from audits.scores.subject import AuditedModel, subject_of
+from audits.scores.table import FIELDS
+from privctl.domain.errors import InputFault
+from privctl.domain.report import Artifact, PrivacyReport, TensorDigest
+from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
+from privctl.models.loading import TrainingModel
+from privctl.reports.files import file_artifact, now, pending_artifact, staged_report, versions
+from privctl.shadow.pool import ShadowPool
+from privctl.storage.commit import commit_together
+from privctl.storage.digest import file_digest
+from privctl.storage.reader import open_checkpoint
+from privctl.train.released_model import save_network
+from privctl.train.reload_check import witness_of
+from privctl.train.tensors import named_tensors
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from privctl.storage.atomic import PendingFile
+
+_PRIVATE = (
+    "shadow models are trained on the pool without any protection: keep this folder as safe as the records themselves"
+)
+_SAME = (
+    "they tell what is usual for models made like the audited one: a model that was trained with other settings, or "
+    "from another start, is compared with the wrong ones"
+)
+
+
+class ShadowFolder:
+    """Takes models one by one; scores, weights where they are kept, and the folder's report appear together.
+
+    ``report`` is what the report in ``place`` says, or will say once the first model is added.
+    """
+
+    def __init__(self, pool: ShadowPool, settings: dict[str, Any], done: Iterable[int]) -> None:
+        """``settings`` are those of ``settings_of``; of the models ``done``, the scores are there already."""
+        self._pool, self._settings = pool, settings
+        self._folder = pool.request.training.output
+        self.place = self._folder / REPORT_NAME
+        data = (file_artifact("data", path, self.place) for path in pool.request.data if path.is_file())
+        self._inputs = (*_start_files(pool), *data)
+        found = (scores_path(self._folder, index) for index in sorted(done))
+        self._scores = tuple(file_artifact("scores", path, self.place) for path in found)
+        self.report = self._described(self._scores)
+
+    def add(self, index: int, model: TrainingModel, network: nn.Module, device: torch.device) -> None:
+        """Score the pool by a trained model and keep it; its scores' file says that all of it is done."""
+        pool = self._pool
+        scores = ShadowScores(
+            index=index,
+            settings=self._settings,
+            weights=_weights(network),
+            lp=_scores(pool, subject_by(pool, model, device, network), index),
+            included=coins(pool.request.training.seed, index, len(pool.records)),
+            digests=pool.digests,
+        )
+        with ExitStack() as stack:
+            written = stack.enter_context(staged_shadow(self._folder, scores))
+            every = sorted((*self._scores, pending_artifact("scores", written, self.place)), key=lambda each: each.path)
+            report = self._described(tuple(every))
+            files = [written, stack.enter_context(staged_report(self.place, report))]
+            if pool.request.keep_models:
+                self._save(index, model, network, files)
+            else:
+                commit_together(files)
+        self._scores, self.report = report.outputs, report
+
+    def _save(self, index: int, model: TrainingModel, network: nn.Module, beside: list[PendingFile]) -> None:
+        """Keep the weights too."""
+
+        def describe(place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
+            return PrivacyReport(
+                step="shadow",
+                created=now(),
+                versions=versions(("torch", "transformers", "numpy")),
+                outputs=outputs,
+                parameters={**self._settings, "index": index},
+                warnings=(_PRIVATE,),
+            )
+
+        save_network(
+            network,
+            model.companion,
+            weights_path(self._folder, index),
+            describe,
+            witness=witness_of(model, network),
+            force=True,
+            beside=beside,
+        )
+
+    def _described(self, scores: tuple[Artifact, ...]) -> PrivacyReport:
+        repeated = f"left out: {self._pool.repeated} records that repeat an earlier one of the pool"
+        return PrivacyReport(
+            step="shadow",
+            created=now(),
+            versions=versions(("torch", "transformers", "numpy", "tokenizers")),
+            inputs=self._inputs,
+            outputs=scores,
+            parameters={**self._settings, "count": len(scores)},
+            warnings=(_PRIVATE, _SAME, *([repeated] if self._pool.repeated else [])),
+        )
+
+
+def weights_path(folder: Path, index: int) -> Path:
+    """Where the weights of a folder's shadow model lie, where they are kept."""
+    return folder / f"shadow-{index:04d}"
+
+
+def settings_of(pool: ShadowPool, subject: AuditedModel) -> dict[str, Any]:
+    """What all models of a folder share, as JSON keeps it."""
+    training, recipe = pool.request.training, pool.recipe
+    unsaid = {"method", "micro_tokens", "micro_examples", "clip_norm", "noise_multiplier"}
+    of_recipe = {name: getattr(recipe, name) for name in recipe.__slots__ if name not in unsaid}
+    return {
+        **{name: str(value) if isinstance(value, str) else value for name, value in of_recipe.items()},
+        "task": str(training.task),
+        "records": len(pool.records),
+        "pool": pool.fingerprint,
+        "start": [artifact.digest for artifact in _start_files(pool)],
+        "from_scratch": training.model.from_scratch,
+        "vocabulary": None if training.model.vocabulary is None else file_digest(Path(training.model.vocabulary)),
+        "norm": training.model.norm,
+        "dropout": training.model.dropout,
+        "trained": list(training.model.train),
+        "lora_rank": training.model.lora_rank,
+        "labels": list(pool.labels),
+        "long": str(training.data.long),
+        "response_only": training.data.response_only,
+        "seed": training.seed,
+        "scoring": subject.describe(),
+    }
+
+
+def subject_by(
+    pool: ShadowPool, model: TrainingModel, device: torch.device, network: nn.Module | None = None
+) -> AuditedModel:
+    """The model as an audit would see it."""
+    training = pool.request.training
+    path = training.model.path
+    whole: Any = model.network if network is None else network
+    seen = LanguageModel(
+        path=path,
+        folder=path if path.is_dir() else path.parent,
+        network=whole.to(device).eval().requires_grad_(False),
+        tokenizer=None if model.text is None else model.text.tokenizer,
+        device=device,
+    )
+    return subject_of(str(training.task), seen, max_length=training.data.max_length, resize=training.data.resize)
+
+
+def _scores(pool: ShadowPool, subject: AuditedModel, index: int) -> NDArray[np.float64]:
+    """The mean log-probability of each record, NaN where there is nothing to predict."""
+    rows = subject.rows(pool.records).rows
+    counts = subject.scorer.counts(rows)
+    kept = np.flatnonzero(counts > 0)
+    chosen, counts = [rows[i] for i in kept], counts[kept]
+    found = np.full(len(pool.records), math.nan)
+    if len(chosen):
+        values = make_book(plan(subject.scorer, chosen)).take(chosen, counts)[FIELDS.index("lp")].astype(np.float64)
+        found[kept] = np.add.reduceat(values, np.cumsum(counts) - counts) / counts
+    if not np.isfinite(found[kept]).all():
+        raise InputFault(
+            f"shadow model {index} gives NaN or infinite scores; the training diverged: lower --learning-rate"
+        )
+    return found
+
+
+def _start_files(pool: ShadowPool) -> list[Artifact]:
+    """The files that the models begin with."""
+    training = pool.request.training
+    path, place = training.model.path, training.output / REPORT_NAME
+    folder = path if path.is_dir() else path.parent
+    names = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    found = [
+        file_artifact("config", folder / CONFIG_NAME, place),
+        *(file_artifact("tokenizer", folder / name, place) for name in names),
+    ]
+    if pool.start_is_checkpoint:
+        with open_checkpoint(path) as checkpoint:
+            found += [file_artifact("model", file.path, place) for file in checkpoint.files]
+    return found
+
+
+def _weights(network: nn.Module) -> str:
+    return weights_digest(
+        TensorDigest(
+            name=name,
+            dtype=str(tensor.dtype),
+            shape=tuple(tensor.shape),
+            digest=f"blake3:{blake3(_bytes(tensor)).hexdigest()}",
+        )
+        for name, tensor in named_tensors(network).items()
+    )
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    raw: bytes = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return raw

@@ -1,0 +1,117 @@
+"""Commands that write sets of files, killed before any of the system calls that give files their names."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+from privctl.cli import run
+
+FACTS = ["--epochs", "2", "--learning-rate", "0.1", "--clip-norm", "1", "--dataset-size", "100", "--batch-size", "5"]
+PLAN = ["account", "--noise-multiplier", "1", "--delta", "1e-5", "--no-peers", "--method", "naive"]
+CALLS = ("rename", "replace", "link", "unlink", "rmdir")
+
+
+def prepare(folder: Path, write_model: Callable[..., Path]) -> Path:
+    """A model, data with e-mail addresses, data with nothing to find."""
+    folder.mkdir()
+    write_model(folder / "m.safetensors", {"w": np.ones(1000, np.float32)})
+    rows = (json.dumps({"text": f"the record {i} of person{i}@example.org"}) for i in range(40))
+    (folder / "d.jsonl").write_text("\n".join(rows) + "\n")
+    (folder / "bare.jsonl").write_text('{"text": "nothing here"}\n' * 40)
+    return folder
+
+
+def noise(folder: Path) -> list[str]:
+    return ["noise", str(folder / "m.safetensors"), "-q", "-f", "--epsilon", "1", "--epsilon", "2", *FACTS]
+
+
+def plant(folder: Path) -> list[str]:
+    place = ["-o", str(folder / "p.jsonl"), "--manifest", str(folder / "p.json")]
+    return ["canary", "plant", str(folder / "d.jsonl"), "-q", "-f", "--count", "20", *place]
+
+
+def scan(folder: Path) -> list[str]:
+    return ["secrets", "scan", str(folder / "d.jsonl"), "-q", "-f", "-o", str(folder / "s.jsonl")]
+
+
+def killed(arguments: Sequence[str], fatal: int) -> int:
+    """Run a command in a child that dies before the system call of that number; returns how many there were."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        count = 0
+
+        def dying(call: Callable[..., object]) -> Callable[..., object]:
+            def wrapped(*args: object, **kwargs: object) -> object:
+                nonlocal count
+                count += 1
+                if count == fatal:
+                    os.kill(os.getpid(), 9)
+                return call(*args, **kwargs)
+
+            return wrapped
+
+        for name in CALLS:
+            setattr(os, name, dying(getattr(os, name)))
+        code = run(list(arguments))
+        os.write(write, f"{code} {count}".encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    said = os.read(read, 100).decode().split()
+    os.close(read)
+    assert fatal or said[0] == "0"
+    return int(said[1]) if said else 0
+
+
+def left_by_kills(arguments: Sequence[str], folder: Path, into: Path) -> list[Path]:
+    """Run a command that takes seconds once; returns copies of ``folder`` as each kill would have left it.
+
+    A killed process leaves the files as they are before the call it does not get to make; its locks are gone.
+    """
+    copies: list[Path] = []
+
+    def watched(call: Callable[..., object]) -> Callable[..., object]:
+        def wrapped(*args: object, **kwargs: object) -> object:
+            copies.append(copied(folder, into / str(len(copies))))
+            return call(*args, **kwargs)
+
+        return wrapped
+
+    with mock.patch.multiple(os, **{name: watched(getattr(os, name)) for name in CALLS}):
+        assert run(list(arguments)) == 0
+    return copies
+
+
+def copied(folder: Path, place: Path) -> Path:
+    """A copy in which two names of one file stay that."""
+    place.parent.mkdir(exist_ok=True)
+    subprocess.run(["cp", "-a", folder, place], check=True)
+    return place
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """What is in ``folder`` under a final name, by name; the state of an unfinished run is not."""
+    found = ((path.relative_to(folder), path) for path in folder.rglob("*") if path.is_file())
+    return {
+        str(name): path.read_bytes()
+        for name, path in found
+        if not any(part[0] == "." or part.endswith(".run") for part in name.parts)
+    }
+
+
+def stamped(folder: Path) -> dict[str, bytes]:
+    """The same, each with its inode: no two runs share that, whatever they write."""
+    return {name: b"%d " % (folder / name).stat().st_ino + held for name, held in contents(folder).items()}
+
+
+def touched(before: dict[str, bytes], after: dict[str, bytes]) -> set[str]:
+    """Names of what came, went or changed."""
+    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
