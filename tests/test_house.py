@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reports": {"domain", "codec", "storage"},
     "integers": {"domain", "codec", "storage"},
     "selection": {*_BASE, "mechanisms", "integers"},
-    "placement": {"domain", "storage", "reports"},
+    "placement": {"domain", "storage", "guard", "reports"},
     "privatize": {*_BASE, "randomness", "mechanisms", "reports", "selection", "placement"},
     "peers": set(),
     "planning": {*_BASE, "peers", "render", "reports"},
