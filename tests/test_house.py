@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "parallel": {"domain"},
     "data": {"domain", "storage"},
     "models": {"domain", "storage", "data"},
-    "noise": {*_BASE, "randomness"},
+    "noise": {*_BASE, "randomness", "models"},
     "plan": {*_BASE},
     "secrets": {*_BASE, "data", "show"},
     "train": {*_BASE, "randomness", "models", "parallel", "data", "secrets"},

@@ -25,6 +25,7 @@ from verify.data import DataAtHand, check_data
 from verify.evidence import check_evidence
 from verify.guarantees import Verifier, beside, titles, verifier_of
 from verify.integrity import ChainLink, check_chain
+from verify.measured.grain import Expected, coarse, few_changed
 from verify.measured.noise import LEVEL, Measured, complaints, measure
 from verify.parameters import contradictions
 from verify.planned import Part, parts_of
@@ -108,7 +109,7 @@ def verify(
 
     ``data`` is what was counted of the data that it speaks of, where somebody gave that.
     """
-    hashed, measured, digests = _read_files(path, report, advance)
+    hashed, measured, digests, expected = _read_files(path, report, advance)
     files = NamedFiles(digests)
     links = check_chain(path, hashed, files)
     parents = [link.report for link in links[1:] if link.report is not None]
@@ -126,6 +127,8 @@ def verify(
     found += _plans(path, report)
     noise, evidence = _noise(report, measured)
     found += noise
+    if expected is not None and (complaint := expected.complaint()):
+        found.append(Verdict(subject="noise", outcome=Outcome.REFUTED, reason=complaint))
     if isinstance(report.mechanism, WeightNoise) and not measured:
         omissions.append(Omission(what="measuring the noise", reason="the model before noise is not at hand"))
     found += [] if data is None else check_data(report, data)
@@ -204,10 +207,11 @@ def _at_hand(path: Path, artifacts: Sequence[Artifact]) -> list[tuple[Artifact, 
 
 def _read_files(
     path: Path, report: PrivacyReport, advance: Advance
-) -> tuple[dict[Path, TensorHasher], list[Measured], dict[Path, str]]:
+) -> tuple[dict[Path, TensorHasher], list[Measured], dict[Path, str], Expected | None]:
     """Every model file at hand once: outputs hashed, beside what they were made from where that is there.
 
-    Third, the digests of the inputs that were read on the way.
+    Third, the digests of the inputs that were read on the way; last, what noise should have changed where the weights
+    before it are not there.
     """
     outputs = [place for a, place in _at_hand(path, report.outputs) if a.role == _MODEL]
     before = [place for a, place in _at_hand(path, report.inputs) if a.role == _MODEL]
@@ -215,6 +219,7 @@ def _read_files(
     measured: list[Measured] = []
     digests: dict[Path, str] = {}
     mechanism = report.mechanism
+    expected = Expected(stddev=mechanism.noise_stddev) if isinstance(mechanism, WeightNoise) else None
     for i, output in enumerate(outputs):
         if output in hashed:
             continue
@@ -228,13 +233,15 @@ def _read_files(
                 continue  # the chain's verdict will say that it is not what was recorded
             if old is None or not isinstance(mechanism, WeightNoise):
                 hashed[output] = hash_tensors(after, advance)
+                if expected is not None:
+                    expected.look(after, _untouched(report))
                 continue
             found = measure(old, after, mechanism.noise_stddev, _untouched(report), advance, mechanism.grid)
             hashed[output] = found.after
             measured.append(found)
             if found.before is not None:
                 digests[before[i]] = found.before.file_digest
-    return hashed, measured, digests
+    return hashed, measured, digests, expected
 
 
 def _untouched(report: PrivacyReport) -> tuple[str, ...]:
@@ -316,15 +323,16 @@ def _noise(report: PrivacyReport, measured: Sequence[Measured]) -> tuple[list[Ve
     if not measured or not isinstance(mechanism, WeightNoise):
         return [], []
     tied = report.parameters.get("tensors_tied")
-    wrong = complaints(measured, mechanism.noise_stddev, tied if isinstance(tied, list) else ())
     tensors = [tensor for part in measured for tensor in part.noised]
+    wrong = list(few_changed(tensors, mechanism.noise_stddev))
+    wrong += complaints(measured, mechanism.noise_stddev, tied if isinstance(tied, list) else ())
     weights = sum(tensor.elements for tensor in tensors)
     evidence = Evidence(
         method=f"difference from the input, tests at a level of {LEVEL:g} together",
         quantity="root mean square of the noise, in the weights' units",
         estimate=(sum(t.squares for t in tensors) / weights) ** 0.5 if weights else None,
         bound=Bound.NONE,
-        samples={"weights": weights, "tensors": len(tensors)},
+        samples={"weights": weights, "tensors": len(tensors), "weights changed": sum(t.changed for t in tensors)},
         details={"reported": mechanism.noise_stddev, **{t.name: t.stddev for t in tensors}},
         reason="" if weights else "no tensor got noise",
     )
@@ -334,6 +342,11 @@ def _noise(report: PrivacyReport, measured: Sequence[Measured]) -> tuple[list[Ve
         f"the noise of {len(tensors)} tensors is as reported, so far as tests at a level of {LEVEL:g} can see: mean, "
         "deviation, shape, and none used twice" + ("" if mechanism.grid is None else "; every weight is on the grid")
     )
+    if still := coarse(tensors):
+        more = "" if len(still) == 1 else f" and {len(still) - 1} more"
+        reason += (
+            f"; in {still[0]!r}{more} most weights did not change, as their format is coarser there than the noise"
+        )
     return [Verdict(subject="noise", outcome=Outcome.CONSISTENT, reason=reason)], [evidence]
 
 

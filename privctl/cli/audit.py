@@ -118,7 +118,8 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     --train asks which training records the model writes by itself when given their beginnings. --secrets asks whether
     the values of secrets can be told from others they could have had, and with --plan whether the protection planned
     for them held, which only values drawn at random can contradict: plant them, and give --canaries too. The exit code
-    is 1 where a claim was refuted, the model's own, --claim or --plan; other findings are for a gate to judge.
+    is 1 where a claim was refuted, the model's own, --claim or --plan; it is 0 for other findings, which are for a gate
+    to judge. Where they amount to a leak, the last line says so.
 
     --from-scores takes one score for each of many models: a CSV file with the columns score,member (1 or 0), JSON
     {"with": [...], "without": [...]}, or safetensors with these two tensors.
@@ -133,6 +134,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     """
     from audits.claims import refuted
     from privctl.reports.codec import encode
+    from privctl.show.leaks import closing
     from privctl.show.progress import note
     from privctl.show.text.audit import render
 
@@ -144,8 +146,10 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
         found, written = _of_model(model, output, force, quiet, options)
     if found is None:  # another process speaks
         return
-    show(encode(found) if as_json else render(found, verbose=verbose()), as_json=as_json)
     note(f"wrote {' and '.join(map(str, written))}", quiet=quiet)
+    show(encode(found) if as_json else render(found, verbose=verbose()), as_json=as_json)
+    if as_json and (last := closing(found)):
+        note(last, quiet=quiet)
     if refuted(found.verdicts):
         raise click.exceptions.Exit(ExitCode.REFUTED)
 

@@ -83,7 +83,7 @@ def noise(model: str, **options: Any) -> None:
       privctl noise model.safetensors --epsilon 1 --epsilon 10 --epochs 10 \\
           --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5
     """
-    from privctl.noise.privatize import perplexity_of, plan, privatize
+    from privctl.noise.privatize import check_grain, perplexity_of, plan, privatize
     from privctl.show.progress import progress
     from privctl.storage.reader import open_checkpoint
 
@@ -97,6 +97,7 @@ def noise(model: str, **options: Any) -> None:
                 raise UsageFault("--dry-run makes no report, so --json has nothing to print; drop one")
             if options["evaluate"]:
                 raise UsageFault("--dry-run makes no candidates, so --evaluate has nothing to measure; drop one")
+            check_grain(release, candidates)
             _show(release, candidates, [None] * len(candidates), None, dry_run=True)
             return
         evaluate, original = _evaluation(checkpoint, options)
@@ -137,6 +138,7 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
         from_report,
         training_facts,
     )
+    from privctl.noise.placement import companions
     from privctl.noise.privatize import NoiseRelease, noise_premises
     from privctl.noise.selection import select
     from privctl.reports.files import report_of
@@ -171,6 +173,7 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
             "collected_from_data": [assumption.name for assumption in collected],
         },
         seed=options["seed"],
+        beside=companions(checkpoint),
     )
 
 
@@ -261,5 +264,10 @@ def _show(
         if a.state is AssumptionState.VIOLATED or a in release.selection.assumptions
     )
     notes += [f"{a.state}: {a.statement}" for a in told]
+    notes += [
+        f"left out of {each.name}: {', '.join(each.left_out)}, which names code that a loader would import or download"
+        for each in release.beside
+        if each.left_out
+    ]
     notes += [f"{count} tensors without noise: {why}" for why, count in untouched_counts(release.selection).items()]
     show(noise_table(rows, notes=notes, original_perplexity=original, dry_run=dry_run))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import warnings
-import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from privctl.data.npz import read_npz
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.storage.reader import unreadable
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm")
+#: Images of one file; ImageNet-21k has 14,197,122.
+MOST_IMAGES = 1 << 24
 #: Pillow is asked to try no other decoder, whatever a file holds.
 _FORMATS = ("JPEG", "PNG", "PPM")
 
@@ -82,7 +84,7 @@ def count_images(path: Path) -> int:
         if not found:
             raise InputFault(f"{path} holds no images; expected one subfolder a class, of JPEG, PNG or PPM files")
         return len(found)
-    return len(_load(path)[0])
+    return len(read_npz(path, ("images", "labels"))[0])
 
 
 def _read_folder(path: Path, channels: int, resize: tuple[int, int] | None) -> ImageSet:
@@ -167,51 +169,48 @@ def _other_size(place: str, size: Sequence[int], first: str, expected: Sequence[
     )
 
 
+class _Numbered(Sequence[str]):
+    """The places of a file's images, each made when it is asked for."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        self._path, self._numbers = path, range(count)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in self._numbers[index]]
+        return f"{self._path} image {self._numbers[index]}"
+
+
 def _read_arrays(path: Path, channels: int, resize: tuple[int, int] | None) -> ImageSet:
-    images, labels = _load(path)
-    if len(images) == 0:
+    images, labels = read_npz(path, ("images", "labels"))
+    if images.ndim == 0 or len(images) == 0:
         raise InputFault(f"{path} holds no images; expected at least one")
+    if len(images) > MOST_IMAGES:
+        raise InputFault(f"{path} has {len(images)} images, and {MOST_IMAGES} are read at most; cut it into parts")
     if labels.shape != (len(images),):
         raise InputFault(
             f"{path} has {len(images)} images and labels of shape {labels.shape}; expected one label an image"
         )
     if labels.dtype.kind not in "iuU":
         raise InputFault(f"{path} has labels of the type {labels.dtype}; expected integers or strings")
-    names = tuple(str(label).strip() for label in labels.tolist())
-    places = [f"{path} image {i}" for i in range(len(images))]
-    for place, name in zip(places, names, strict=True):
-        if not name or name.startswith("-"):
-            raise InputFault(f"{place} has the label {name!r}; expected a name, or a number from 0")
+    different, which = np.unique(labels, return_inverse=True)
+    known = [str(label).strip() for label in different.tolist()]
+    names = tuple(known[i] for i in which.tolist())
+    places = _Numbered(path, len(images))
+    bad = next((i for i, name in enumerate(names) if not name or name.startswith("-")), None)
+    if bad is not None:
+        raise InputFault(f"{places[bad]} has the label {names[bad]!r}; expected a name, or a number from 0")
     pixels = (
         _bytes(path, images, channels, resize) if images.dtype == np.uint8 else _floats(path, images, channels, resize)
     )
     return ImageSet(pixels=pixels, labels=names, places=places)
-
-
-def _load(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            missing = {"images", "labels"} - set(archive.files)
-            if missing:
-                raise InputFault(f"{path} lacks the array {sorted(missing)[0]!r}; expected 'images' and 'labels'")
-            return archive["images"], archive["labels"]
-    except OSError as error:
-        if error.errno is not None:
-            raise unreadable(path, error) from None
-        raise InputFault(f"{path} is not an .npz file; write it with numpy.savez") from None
-    except (
-        ValueError,
-        TypeError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-        NotImplementedError,
-        AttributeError,
-    ) as error:
-        reason = "it holds pickled objects" if "pickle" in str(error) else str(error) or type(error).__name__
-        raise InputFault(f"{path} is not a sound .npz file ({reason}); write plain arrays with numpy.savez") from None
-    except MemoryError:
-        raise InputFault(f"{path} says that it holds more than fits into memory; cut it into parts") from None
 
 
 def _bytes(path: Path, images: NDArray[Any], channels: int, resize: tuple[int, int] | None) -> NDArray[np.uint8]:

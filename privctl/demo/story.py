@@ -19,6 +19,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.models.language import load_model
 from privctl.noise.dp_weights import Premises, PrivacyTarget, default_delta
 from privctl.noise.facts import TRAINING_ROUNDING, from_report, training_facts
+from privctl.noise.placement import companions
 from privctl.noise.privatize import Candidate, NoiseRelease, noise_premises, perplexity_of, plan, privatize
 from privctl.noise.selection import select
 from privctl.reports.files import report_of
@@ -97,6 +98,7 @@ def _releases(
             training=training,
             selection=selection,
             premises=Premises(assumptions=(trust, TRAINING_ROUNDING, noise_premises(None), *selection.assumptions)),
+            beside=companions(checkpoint),
             targets=tuple(PrivacyTarget(epsilon=epsilon, delta=delta) for epsilon in EPSILONS),
             found=found,
         )

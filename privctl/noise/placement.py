@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from privctl.domain.errors import UsageFault
 from privctl.domain.report import Omission
+from privctl.models.guard.keys import check_keys, read_object, without_code
 from privctl.reports.files import REPORT_SUFFIX
 from privctl.storage.atomic import PendingFile, PendingFolder, write_bytes
 from privctl.storage.reader import INDEX_NAME, Checkpoint
@@ -32,6 +35,43 @@ COMPANIONS = (
     "processor_config.json",
     INDEX_NAME,
 )
+#: Those whose keys tell a loader what to do; in the others the keys are tokens, or names of tensors.
+_CONFIGURE = frozenset({
+    "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.json",
+    "preprocessor_config.json", "processor_config.json",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """A file as it is released beside the weights: its ``content``, and the keys ``left_out`` of the original's."""
+
+    name: str
+    content: bytes
+    left_out: tuple[str, ...] = ()
+
+
+def companions(checkpoint: Checkpoint) -> tuple[Companion, ...]:
+    """What is copied along with ``checkpoint``; nothing for a lone file.
+
+    Keys that name code are left out. Raises InputFault for a key that makes a loader run code, fetch, compile, or take
+    weights from elsewhere, as loading the folder for an audit would.
+    """
+    if not checkpoint.is_directory:
+        return ()
+    paths = (checkpoint.root / name for name in COMPANIONS)
+    return tuple(_companion(path) for path in paths if path.is_file())
+
+
+def _companion(path: Path) -> Companion:
+    if path.name in _CONFIGURE:
+        data = read_object(path)
+        check_keys(data, path)
+        kept, left_out = without_code(data)
+        if left_out:
+            content = json.dumps(kept, indent=2, ensure_ascii=False).encode() + b"\n"
+            return Companion(name=path.name, content=content, left_out=left_out)
+    return Companion(name=path.name, content=path.read_bytes())
 
 
 def report_path(model: Path) -> Path:
@@ -64,15 +104,16 @@ def output_path(checkpoint: Checkpoint, output: Path | None, mark: str) -> Path:
 class CandidateOutput:
     """Where one candidate is being written: a file, or a folder with companions, under a temporary name."""
 
-    def __init__(self, stack: ExitStack, checkpoint: Checkpoint, path: Path) -> None:
-        """Make the temporary for ``path``; ``stack`` removes it if it is not committed."""
+    def __init__(
+        self, stack: ExitStack, checkpoint: Checkpoint, path: Path, beside: tuple[Companion, ...] = ()
+    ) -> None:
+        """Make the temporary for ``path``, with ``beside`` in a folder; ``stack`` removes it if it is not committed."""
         self.path = path
         self._files: list[PendingFile] = []
         self._folder = stack.enter_context(PendingFolder(self.path, public=True)) if checkpoint.is_directory else None
         if self._folder is not None:
-            for name in COMPANIONS:
-                if (checkpoint.root / name).is_file():
-                    write_bytes(self._folder.temporary / name, (checkpoint.root / name).read_bytes(), public=True)
+            for each in beside:
+                write_bytes(self._folder.temporary / each.name, each.content, public=True)
 
     @property
     def weights(self) -> Path:
@@ -104,10 +145,16 @@ class CandidateOutput:
         return self._files[0] if self._folder is None else self._folder
 
 
-def left_behind(checkpoint: Checkpoint) -> Iterator[Omission]:
-    """Files of the directory that were not copied: they may hold the weights without noise, or training logs."""
+def left_behind(checkpoint: Checkpoint, beside: tuple[Companion, ...]) -> Iterator[Omission]:
+    """Keys that were left out of the files ``beside`` the weights, and files of the directory that were not copied.
+
+    The latter may hold the weights without noise, or training logs.
+    """
     if not checkpoint.is_directory:
         return
+    for each in beside:
+        for key in each.left_out:
+            yield Omission(what=f"{key} of {each.name}", reason="it names code that a loader would import or download")
     copied = {*COMPANIONS, *(file.path.name for file in checkpoint.files)}
     for path in sorted(checkpoint.root.iterdir()):
         if path.name not in copied and not path.name.startswith("."):

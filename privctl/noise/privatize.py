@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from blake3 import blake3
+
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
@@ -15,7 +17,8 @@ from privctl.domain.mechanism import Calibration, ClippedTraining, WeightNoise
 from privctl.domain.progress import Advance, silent
 from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.noise.dp_weights import Premises, PrivacyTarget, guarantees, noise_stddev
-from privctl.noise.placement import COMPANIONS, CandidateOutput, left_behind, output_path, report_path
+from privctl.noise.grain import LEAST_CHANGED, grain_of
+from privctl.noise.placement import CandidateOutput, Companion, left_behind, output_path, report_path
 from privctl.noise.selection import ROUNDING, Selection
 from privctl.noise.weight_noise import WeightNoiser
 from privctl.randomness import NoiseSource
@@ -23,6 +26,7 @@ from privctl.randomness.gridded import spacing
 from privctl.reports.files import POINTER, FoundReport, file_artifact, now, relative, staged_report, versions
 from privctl.storage.atomic import PendingFile, PendingFolder, require_absent
 from privctl.storage.commit import commit_together
+from privctl.storage.digest import tag
 from privctl.storage.folder import companions_of
 from privctl.storage.header import serialize_header
 from privctl.storage.reader import Checkpoint, SafetensorsFile
@@ -42,13 +46,14 @@ _NOT_COVERED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseRelease:
-    """What is known before any noise is drawn: the training, the tensors, who vouches for what."""
+    """What is known before any noise is drawn: the training, the tensors, who vouches for what, files ``beside``."""
 
     checkpoint: Checkpoint
     training: ClippedTraining
     selection: Selection
     premises: Premises
     targets: tuple[PrivacyTarget, ...]
+    beside: tuple[Companion, ...]
     found: FoundReport | None = None
     inputs: Mapping[str, Path] = field(default_factory=dict)
     parameters: Mapping[str, object] = field(default_factory=dict)
@@ -103,6 +108,29 @@ def plan(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
     )
 
 
+def check_grain(release: NoiseRelease, candidates: Sequence[Candidate], noiser: WeightNoiser | None = None) -> None:
+    """Raise InputFault where the least of the noise would leave most weights as they are, once they are stored.
+
+    ``noiser`` is what makes the release: it is judged by what would be released. Without one, by noise drawn for this.
+    """
+    least = min(candidates, key=lambda c: c.stddev)
+    if noiser is None:
+        stddevs = sorted(c.stddev for c in candidates)
+        noiser = WeightNoiser(NoiseSource(release.seed), stddevs, release.selection.streams)
+    grain = grain_of(release.checkpoint, noiser, release.selection.streams.keys())
+    changed = grain.changed(least.stddev)
+    if changed >= LEAST_CHANGED:
+        return
+    dtypes = " and ".join(grain.dtypes)
+    raise InputFault(
+        f"{release.checkpoint.root}: the noise for epsilon {least.target.epsilon:g} has standard deviation "
+        f"{least.stddev:.3g}, but {dtypes} numbers of the size of these weights lie {grain.median:.3g} apart (median), "
+        f"so storing them would undo the noise in {100 * (1 - changed):.4g} % of the weights, and changes of training "
+        f"would show there; expected a standard deviation of at least {grain.least_stddev:.2g}: lower epsilon, and "
+        "check the learning rate, clip norm and batch size among the facts"
+    )
+
+
 def privatize(
     release: NoiseRelease,
     candidates: Sequence[Candidate],
@@ -115,7 +143,7 @@ def privatize(
     """Write every candidate and its report; returns the reports in the candidates' order.
 
     All of them appear together. A folder is never replaced; a file only with ``force``. Raises InputFault where the
-    input's bytes are not those its report names.
+    input's bytes are not those its report names, and where the noise is too small for the weights (``check_grain``).
     """
     for candidate in candidates:
         require_absent(candidate.path, force and not release.checkpoint.is_directory)
@@ -123,8 +151,9 @@ def privatize(
     quietest_first = sorted(candidates, key=lambda c: c.stddev)
     source = NoiseSource(release.seed)
     noiser = WeightNoiser(source, [c.stddev for c in quietest_first], release.selection.streams)
+    check_grain(release, candidates, noiser)
     with ExitStack() as stack:
-        places = [CandidateOutput(stack, release.checkpoint, candidate.path) for candidate in quietest_first]
+        places = [CandidateOutput(stack, release.checkpoint, each.path, release.beside) for each in quietest_first]
         streamed = [(file, _stream(stack, file, places, noiser, threads, advance)) for file in release.checkpoint.files]
         _check_input(release, streamed)
         reports: dict[Path, PrivacyReport] = {}
@@ -233,7 +262,11 @@ def _report(
         ),
         guarantees=candidate.guarantees,
         evidence=() if perplexity is None else (_perplexity(perplexity),),
-        omissions=(*candidate.omissions, *left_behind(release.checkpoint), *_dropped_metadata(release.checkpoint)),
+        omissions=(
+            *candidate.omissions,
+            *left_behind(release.checkpoint, release.beside),
+            *_dropped_metadata(release.checkpoint),
+        ),
         warnings=tuple(_warnings(release)),
         parents=() if release.found is None else (release.found.parent_of(place),),
     )
@@ -246,14 +279,11 @@ def _outputs(
     for name, file in written:
         path = f"{candidate.path.name}/{name}" if folder else candidate.path.name
         yield Artifact(role="model", path=path, digest=file.digest, bytes=file.size, tensors=file.tensors)
-    if folder:
-        for name in COMPANIONS:
-            original = release.checkpoint.root / name
-            if original.is_file():
-                copied = file_artifact("companion", original, candidate.report_path)
-                yield Artifact(
-                    role="companion", path=f"{candidate.path.name}/{name}", digest=copied.digest, bytes=copied.bytes
-                )
+    for each in release.beside:
+        digest = tag(blake3(each.content))
+        yield Artifact(
+            role="companion", path=f"{candidate.path.name}/{each.name}", digest=digest, bytes=len(each.content)
+        )
 
 
 def _dropped_metadata(checkpoint: Checkpoint) -> Iterator[Omission]:

@@ -10,12 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState
 from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
+from privctl.noise import smooth
+from privctl.noise.series import MOST_ADDED, accumulate, geometric, settled
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: What float arithmetic may take off a bound for each of its terms (steps, or visits), relatively: all are positive.
-_TERM_ROUNDING = 16 * 2.0**-53
+#: Sums of more than ``_MOST_TERMS`` are closed forms, or have been added up in blocks, and err by less.
+_TERM_ROUNDING, _MOST_TERMS = 16 * 2.0**-53, 1 << 20
 #: Regimes in the order reports list them.
 REGIMES = tuple(Regime)
 
@@ -38,6 +48,7 @@ class NotApplicable:
     reason: str
 
 
+@lru_cache(maxsize=64)
 def sensitivity(
     training: ClippedTraining, regime: Regime, adjacency: Adjacency, dimension: int
 ) -> WeightSensitivity | NotApplicable:
@@ -51,7 +62,7 @@ def sensitivity(
     if isinstance(found, NotApplicable):
         return found
     terms = training.epochs if regime in (Regime.CONVEX, Regime.STRONGLY_CONVEX) else training.total_steps
-    return replace(found, value=found.value * (1 + (terms + 1) * _TERM_ROUNDING))
+    return replace(found, value=found.value * (1 + (min(terms, _MOST_TERMS) + 1) * _TERM_ROUNDING))
 
 
 def _convex(t: ClippedTraining, adjacency: Adjacency, _: int) -> WeightSensitivity | NotApplicable:
@@ -96,42 +107,34 @@ def _strongly_convex(t: ClippedTraining, adjacency: Adjacency, _: int) -> Weight
 def _smooth(t: ClippedTraining, adjacency: Adjacency, _: int) -> WeightSensitivity | NotApplicable:
     """Growth by min(beta d, 2C) a step, and one visit an epoch at the step where it does most harm.
 
-    Both maps from one step's distance to the next increase, so the worst of all schedules is followed exactly by two
-    numbers: the largest distance with this epoch's visit behind it, and with the visit still to come.
+    Both maps from one step's distance to the next increase, so the worst of all schedules is the worst of each epoch.
     """
     beta = t.smoothness
     if beta is None:
         return NotApplicable(regime=Regime.SMOOTH, reason="the loss's smoothness was not given")
     if t.optimizer is not Optimizer.SGD:
         return NotApplicable(regime=Regime.SMOOTH, reason=f"the bound is derived for plain SGD, not {t.optimizer}")
-    change, batch = _gradient_change(t, adjacency), t.batch_size
-
-    def step(distance: float, visited: bool) -> float:
-        growth = min(beta * distance, 2 * t.clip_norm)
-        if visited:
-            growth = (batch - 1) / batch * growth + change / batch
-        return _keep(t) * distance + t.learning_rate * growth
-
-    distance = 0.0
-    for epoch in range(t.epochs):
-        first, last = (t.total_steps * k // t.epochs for k in (epoch, epoch + 1))
-        waiting, behind = distance, -math.inf
-        for _ in range(first, last):
-            behind = max(step(behind, False) if behind >= 0 else behind, step(waiting, True))
-            waiting = step(waiting, False)
-        distance = behind
-    return WeightSensitivity(regime=Regime.SMOOTH, adjacency=adjacency, value=distance, assumptions=(_SMOOTHNESS,))
+    reached = smooth.distance(t, _gradient_change(t, adjacency))
+    if reached is None:
+        return NotApplicable(
+            regime=Regime.SMOOTH,
+            reason=f"more than {smooth.MOST_EPOCHS} epochs are followed only where all have the same number of steps",
+        )
+    return WeightSensitivity(regime=Regime.SMOOTH, adjacency=adjacency, value=reached, assumptions=(_SMOOTHNESS,))
 
 
 def _nonconvex(t: ClippedTraining, adjacency: Adjacency, dimension: int) -> WeightSensitivity:
     """Nothing known of the loss: after the first visit the two runs may part by the longest step, every step."""
+    steps, log_keep = t.total_steps, math.log1p(-t.learning_rate * t.weight_decay)
     if t.optimizer in (Optimizer.ADAM, Optimizer.ADAMW):
-        value = _accumulate(t, lambda step: 2 * math.sqrt(dimension) * _adam_ratio(t, step))
+        value = 2 * math.sqrt(dimension) * t.learning_rate * _adam(t, steps, log_keep)
     elif t.optimizer is Optimizer.MOMENTUM:
-        value = _accumulate(t, lambda step: 2 * t.clip_norm * (1 - t.momentum**step) / (1 - t.momentum))
+        log = math.log(t.momentum)
+        parted = accumulate(lambda number: -np.expm1(number * log), 1.0, settled(log), steps, log_keep)
+        value = 2 * t.clip_norm * t.learning_rate / (1 - t.momentum) * parted
     else:
-        first = _gradient_change(t, adjacency) / t.batch_size
-        value = _accumulate(t, lambda step: first if step == 1 else 2 * t.clip_norm)
+        first = _gradient_change(t, adjacency) / t.batch_size * math.exp((steps - 1) * log_keep)
+        value = t.learning_rate * (first + 2 * t.clip_norm * geometric(log_keep, steps - 1))
     return WeightSensitivity(regime=Regime.NONCONVEX, adjacency=adjacency, value=value)
 
 
@@ -148,34 +151,29 @@ def _gradient_change(t: ClippedTraining, adjacency: Adjacency) -> float:
     return t.clip_norm * (2 if adjacency is Adjacency.REPLACE_ONE else 1)
 
 
-def _keep(t: ClippedTraining) -> float:
-    """What decoupled weight decay leaves of a distance each step."""
-    return 1 - t.learning_rate * t.weight_decay
+def _adam(t: ClippedTraining, steps: int, log_keep: float) -> float:
+    """The sum of the largest |update| / lr of one coordinate of Adam, by Cauchy-Schwarz over the gradients so far.
 
-
-def _accumulate(t: ClippedTraining, step_bound: Callable[[int], float]) -> float:
-    """Sum of the steps' bounds (steps count from 1), each decayed by the weight decay of the steps after it."""
-    distance, keep = 0.0, _keep(t)
-    for step in range(1, t.total_steps + 1):
-        distance = keep * distance + t.learning_rate * step_bound(step)
-    return distance
-
-
-def _adam_ratio(t: ClippedTraining, step: int) -> float:
-    """Largest |update| / lr of one coordinate of Adam at ``step``, by Cauchy-Schwarz over the gradients so far.
-
-    Independent of the clip norm: Adam divides the scale out. With beta1^2 >= beta2 the series does not converge, and
-    the finite sum to ``step`` is used as it stands. Example: betas .9, .999: 1 at step 1, 2.24336 at step 100.
+    Independent of the clip norm: Adam divides the scale out. Where beta1^2 >= beta2 the bound grows with the step; once
+    too many are to be added up, that of the last stands for all. Example: betas .9, .999: 1 at step 1, 2.24336 at 100.
     """
-    b1, b2 = t.beta1, t.beta2
-    if b2 == 0:
-        return 1.0 if b1 == 0 else math.inf
-    ratio = b1 * b1 / b2
-    try:
-        series = float(step) if ratio == 1 else (1 - ratio**step) / (1 - ratio)
-    except OverflowError:
-        return math.inf
-    return (1 - b1) / math.sqrt(1 - b2) * math.sqrt(series) * math.sqrt(1 - b2**step) / (1 - b1**step)
+    if t.beta2 == 0:
+        return geometric(log_keep, steps) if t.beta1 == 0 else math.inf
+    log1, log2 = math.log(t.beta1) if t.beta1 else -math.inf, math.log(t.beta2)
+    log_ratio = 2 * log1 - log2
+    scale = (1 - t.beta1) / math.sqrt(1 - t.beta2)
+
+    def ratio(number: NDArray[np.float64]) -> NDArray[np.float64]:
+        if t.beta1 == 0:
+            return scale * np.sqrt(-np.expm1(number * log2))
+        series = number if log_ratio == 0 else np.expm1(number * log_ratio) / math.expm1(log_ratio)
+        return scale * np.sqrt(series * -np.expm1(number * log2)) / -np.expm1(number * log1)
+
+    after = max(settled(log) for log in (log1, log2, log_ratio))
+    begun = float(min(steps, after, MOST_ADDED))
+    series = 1 / -math.expm1(log_ratio) if log_ratio < 0 else geometric(log_ratio, steps)
+    limit = scale * math.sqrt(series) / -math.expm1(begun * log1)
+    return accumulate(ratio, limit, after, steps, log_keep)
 
 
 def _not_plain_sgd(t: ClippedTraining, regime: Regime) -> NotApplicable | None:

@@ -45,6 +45,11 @@ class WeightNoiser:
         self._streams = streams
         self._local = threading.local()
 
+    @property
+    def candidates(self) -> int:
+        """How many noisy copies are made of each weight."""
+        return len(self._stddevs)
+
     def __call__(self, piece: Piece, buffers: Sequence[memoryview]) -> None:
         """Noise one piece; raises InputFault where a weight is or becomes NaN or infinite."""
         stream = self._streams.get(piece.tensor.name)

@@ -13,6 +13,7 @@ from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.dossier import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
+from privctl.show.leaks import leaks, refutes
 from privctl.show.text.style import raised
 
 #: What each status means, for readers who meet the word for the first time.
@@ -42,6 +43,7 @@ _NAMED = 6
 class Summary:
     """Of one subject: the guarantee that leads, sentences on it, on attacks and on checks, and what is missing.
 
+    ``leaked`` says what attacks found that is a leak, and is empty where nothing is.
     ``attack`` and ``check`` are the worst outcomes of audits and of verification, files that are not what a report says
     among the latter; None where nothing looked. ``worst`` is the worse of the two.
     """
@@ -50,6 +52,7 @@ class Summary:
     lead: Guarantee | None
     guarantee: str
     attacked: str
+    leaked: str
     verified: str
     attack: Outcome | None
     check: Outcome | None
@@ -68,6 +71,7 @@ def standing_of(subject: JudgedSubject) -> Summary:
         lead=lead,
         guarantee=_guarantee(subject, lead),
         attacked=_attacked(subject, audited),
+        leaked=_leaked(subject),
         verified=_verified(subject, checked, broken),
         attack=worst_of(audited),
         check=worst_of([*relied_on(checked), *broken]),
@@ -180,6 +184,16 @@ def _attacked(subject: JudgedSubject, verdicts: Sequence[Verdict]) -> str:
             more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
             parts.append(f"{word}: {', '.join(found[:_NAMED])}{more}")
     return "Attacked. " + ". ".join(part[0].upper() + part[1:] for part in parts) + "."
+
+
+def _leaked(subject: JudgedSubject) -> str:
+    found = dict.fromkeys(line for source in subject.audits for line in leaks(source.report))
+    if not found:
+        return ""
+    text = "; ".join(found)
+    if all(refutes(source.report) for source in subject.audits if leaks(source.report)):
+        return f"{text[0].upper()}{text[1:]}."
+    return f"{text[0].upper()}{text[1:]}. The audit's exit code is 0 all the same, because no claim was refuted."
 
 
 def _verified(subject: JudgedSubject, verdicts: Sequence[Verdict], broken: Sequence[Verdict]) -> str:

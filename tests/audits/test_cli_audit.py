@@ -78,6 +78,9 @@ def test_a_memorised_set_is_found(place: Path, capfd: pytest.CaptureFixture[str]
         assert words in out
     assert "wrote" in err
     assert "Traceback" not in err
+    last = out.rpartition("The exit code is 0 because no claim was refuted, but there is a leak: the attack ")[2]
+    assert last.endswith("; chance 0.5).")
+    assert last.startswith("loss tells members from non-members, AUC 1 (0.986 to 1")
 
     report = report_of(place / "model.audit.report.json")
     assert report.step == "audit"
@@ -109,6 +112,7 @@ def test_nothing_to_find_is_not_called_private(place: Path, capfd: pytest.Captur
     assert 'INCONCLUSIVE: "members cannot be told from non-members": no attack found a difference, but' in out
     assert "do not read silence as safety" in out
     assert "private" not in out
+    assert "exit code" not in out
     assert err == ""
 
 
@@ -265,6 +269,7 @@ def test_data_that_differ_by_themselves_confound(place: Path, capfd: pytest.Capt
     assert audit(place) == 0
     out = capfd.readouterr().out
     assert 'INCONCLUSIVE: "members cannot be told from non-members": confounded' in out
+    assert "exit code" not in out
 
 
 def test_a_second_audit_costs_no_pass_and_one_weight_misses(
@@ -315,6 +320,13 @@ def test_scores_from_many_models(tmp_path: Path, capfd: pytest.CaptureFixture[st
     report = report_of(tmp_path / "scores.audit.report.json")
     assert report.verdicts[0].outcome is Outcome.REFUTED
     assert [item.role for item in report.inputs] == ["scores"]
+    assert "The exit code" not in out, "the claim's verdict tells"
+    assert run(["audit", "--from-scores", str(path), "-f"]) == 0
+    assert "The exit code is 0 because no claim was refuted, but there is a leak" in capfd.readouterr().out
+    assert run(["audit", "--from-scores", str(path), "-f", "--json"]) == 0
+    assert (
+        capfd.readouterr().err.splitlines()[-1].startswith("privctl: The exit code is 0 because no claim was refuted")
+    )
     assert run(["audit", "--from-scores", str(path), "-f", "--claim", "2"]) == 2
     assert run(["audit", "--from-scores", str(path), "-f", "--claim", "2,1"]) == 2
     assert run(["audit", "--from-scores", str(path), "-f", str(tmp_path)]) == 2

@@ -58,3 +58,19 @@ def test_noise_inspect_generate_audit(
     assert area.upper is not None
     assert area.lower < 0.5 < area.upper  # it never saw either half
     assert audited.parents[0].path == "stories260k.private.report.json"
+
+
+def test_the_readmes_table_of_noise_is_what_comes_out(
+    tmp_path: Path, root: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The README's own command but for ``--evaluate``, on the model that it names."""
+    text = (root / "README.md").read_text(encoding="utf-8")
+    call = text[text.index("privctl noise model/") :].partition("```")[0].replace("\\\n", " ").split()
+    at = call.index("--evaluate")
+    shutil.copytree(shared_data / "stories260k", tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    assert run([*call[1:at], *call[at + 2 :]]) == 0
+    made = [line.split() for line in capsys.readouterr().out.splitlines() if "model.private" in line]
+    told = [line.split() for line in text.splitlines() if line.startswith("    ") and "  model.private-eps" in line]
+    assert len(made) == 2
+    assert [[*row[:-2], row[-1]] for row in told] == made

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,13 +162,36 @@ def test_sums_over_steps_are_those_of_a_plain_loop(optimizer: Optimizer, more: d
     assert sensitivity(training, Regime.NONCONVEX, Adjacency.REPLACE_ONE, 9) == pytest.approx(total, rel=1e-9)
 
 
-@pytest.mark.parametrize(("regime", "optimizer"), [(Regime.SMOOTH, Optimizer.SGD), (Regime.NONCONVEX, Optimizer.ADAM)])
-def test_trainings_too_long_to_follow_are_said_to_be(regime: Regime, optimizer: Optimizer) -> None:
+@pytest.mark.parametrize(
+    ("regime", "more"),
+    [
+        (Regime.SMOOTH, {"dataset_size": 98, "steps": 20 * 10**12 - 1}),
+        (Regime.NONCONVEX, {"optimizer": Optimizer.ADAM, "beta2": 1 - 1e-12}),
+        (Regime.NONCONVEX, {"optimizer": Optimizer.ADAM, "beta1": 0.9, "beta2": 0.81}),
+    ],
+)
+def test_trainings_too_long_to_follow_are_said_to_be(regime: Regime, more: dict[str, Any]) -> None:
+    """Epochs of different lengths, and sums whose terms do not settle."""
     training = ClippedTraining(
-        epochs=10**12, learning_rate=0.1, clip_norm=1, dataset_size=100, batch_size=5, smoothness=1, optimizer=optimizer
+        **{"epochs": 10**12, "learning_rate": 0.1, "clip_norm": 1, "dataset_size": 100, "batch_size": 5, **more},
+        smoothness=1,
     )
     with pytest.raises(TooManySteps, match="are not"):
         sensitivity(training, regime, Adjacency.ZERO_OUT, 9)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "more"),
+    [(2_000_000, ()), (10**12, ("--optimizer", "momentum", "--momentum", "0.9")), (10**12, ("--optimizer", "adam"))],
+)
+def test_noise_for_millions_of_epochs(tmp_path: Path, epochs: int, more: tuple[str, ...]) -> None:
+    """Seconds of start-up included; the loop over 40 million steps took minutes."""
+    path = equal_tensors(tmp_path / "m.safetensors", 2)
+    losses = ("--smoothness", "1e-7", "--strong-convexity", "1e-8")
+    made = caged(tmp_path, "noise", path, *facts(epochs=epochs), *losses, *more, "-q", memory=2 << 30, seconds=20)
+    assert made.code == 0, made.said
+    found = caged(tmp_path, "verify", tmp_path / "m.private.report.json", "--json", memory=2 << 30, seconds=30)
+    assert found.code == 0, found.said
 
 
 @pytest.mark.parametrize("epochs", [2_000_000, 10**12])

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from mpmath import mpf, workdps
 
 from privctl.domain.guarantee import Adjacency, AssumptionState
 from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
 from privctl.noise.dp_weights import published_shift
 from privctl.noise.sensitivity import NotApplicable, WeightSensitivity, sensitivity
+from verify.recompute.sensitivity import sensitivity as again
 
 REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
 PAPER = ClippedTraining(epochs=10, learning_rate=5e-5, clip_norm=1, dataset_size=1000, batch_size=5)
@@ -95,6 +97,129 @@ def test_a_given_smoothness_checks_the_step_size() -> None:
         assert isinstance(found, WeightSensitivity)
         states[t.smoothness] = {a.name: a.state for a in found.assumptions}["step-size"]
     assert states == {None: AssumptionState.ASSERTED, 10.0: AssumptionState.CHECKED}
+
+
+def loop(t: ClippedTraining, regime: Regime, adjacency: Adjacency, dimension: int) -> float:
+    """The definition, step by step: every visit of every epoch for a smooth loss, each step's longest move for any."""
+    change = t.clip_norm * (2 if adjacency is REPLACE else 1)
+    keep, batch = 1 - t.learning_rate * t.weight_decay, t.batch_size
+    if regime is Regime.SMOOTH:
+        assert t.smoothness is not None
+        smoothness = t.smoothness
+
+        def move(d: float, visited: bool) -> float:
+            growth = min(smoothness * d, 2 * t.clip_norm)
+            growth = (batch - 1) / batch * growth + change / batch if visited else growth
+            return keep * d + t.learning_rate * growth
+
+        distance = 0.0
+        for epoch in range(t.epochs):
+            count = t.total_steps * (epoch + 1) // t.epochs - t.total_steps * epoch // t.epochs
+            ends = []
+            for visit in range(count):
+                d = distance
+                for step in range(count):
+                    d = move(d, step == visit)
+                ends.append(d)
+            distance = max(ends)
+        return distance
+    distance, series = 0.0, 0.0
+    for step in range(1, t.total_steps + 1):
+        if t.optimizer is Optimizer.SGD:
+            length = change / batch if step == 1 else 2 * t.clip_norm
+        elif t.optimizer is Optimizer.MOMENTUM:
+            length = 2 * t.clip_norm * (1 - t.momentum**step) / (1 - t.momentum)
+        else:
+            series += (t.beta1**2 / t.beta2) ** (step - 1)
+            second = (1 - t.beta2**step) / (1 - t.beta2)
+            length = 2 * math.sqrt(dimension * second * series) * (1 - t.beta1) / (1 - t.beta1**step)
+        distance = keep * distance + t.learning_rate * length
+    return distance
+
+
+SHORT = ClippedTraining(epochs=7, learning_rate=0.05, clip_norm=0.5, dataset_size=23, batch_size=4)
+LOOPED = {
+    "never clipped": replace(SHORT, smoothness=0.01),
+    "soon clipped": replace(SHORT, smoothness=3.0, epochs=12),
+    "always clipped": replace(SHORT, smoothness=1e4),
+    "contracting": replace(SHORT, smoothness=0.3, weight_decay=0.9, epochs=30),
+    "at rest near the cut": replace(SHORT, smoothness=2.0, weight_decay=1.9, epochs=40),
+    "at rest beyond the cut": replace(SHORT, smoothness=8.0, weight_decay=0.7, epochs=40),
+    "one step an epoch": replace(SHORT, smoothness=1.0, batch_size=23),
+    "batches of one": replace(SHORT, smoothness=1.0, batch_size=1),
+    "epochs that differ": replace(SHORT, smoothness=1.0, steps=38),
+    "differing, contracting": replace(SHORT, smoothness=0.3, weight_decay=0.9, steps=40),
+}
+
+
+@pytest.mark.parametrize("adjacency", [REPLACE, ZERO])
+@pytest.mark.parametrize("training", LOOPED.values(), ids=LOOPED.keys())
+def test_a_smooth_loss_gives_what_following_every_visit_gives(training: ClippedTraining, adjacency: Adjacency) -> None:
+    expected = loop(training, Regime.SMOOTH, adjacency, 1)
+    found = value(training, Regime.SMOOTH, adjacency)
+    assert found >= expected
+    assert found == pytest.approx(expected, rel=1e-11)
+    assert again(training, Regime.SMOOTH, adjacency, 1) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"optimizer": Optimizer.MOMENTUM, "momentum": 0.9},
+        {"optimizer": Optimizer.MOMENTUM, "momentum": 0.2},
+        {"optimizer": Optimizer.ADAMW},
+        {"optimizer": Optimizer.ADAMW, "beta2": 0.5},
+        {"optimizer": Optimizer.ADAMW, "beta1": 0.0},
+        {"optimizer": Optimizer.ADAMW, "beta1": 0.5, "beta2": 0.25},
+        {"optimizer": Optimizer.ADAMW, "beta1": 0.6, "beta2": 0.3},
+    ],
+)
+def test_any_loss_gives_what_adding_up_every_step_gives(more: dict[str, float], decay: float) -> None:
+    training = replace(SHORT, epochs=60, weight_decay=decay, **more)
+    expected = loop(training, Regime.NONCONVEX, REPLACE, 9)
+    found = value(training, Regime.NONCONVEX, dimension=9)
+    assert found >= expected
+    assert found == pytest.approx(expected, rel=1e-11)
+    assert again(training, Regime.NONCONVEX, REPLACE, 9) == pytest.approx(expected, rel=1e-11)
+
+
+@pytest.mark.parametrize("epochs", [2_000_000, 10**12])
+def test_long_trainings_by_exact_arithmetic(epochs: int) -> None:
+    """Where no gradient is clipped, an epoch is one affine map: its power, to 60 digits."""
+    training = replace(SHORT, epochs=epochs, learning_rate=0.01, smoothness=0.02 / epochs)
+    rate, smoothness, steps = (mpf(x) for x in (training.learning_rate, training.smoothness, 6))
+    with workdps(60):
+        grown = (1 + rate * smoothness) ** (steps - 1)
+        factor = grown * (1 + rate * smoothness * 3 / 4)
+        exact = rate * mpf(0.5) * 2 / 4 * grown * (factor**epochs - 1) / (factor - 1)
+    assert exact * smoothness < 1, "below the cut"
+    found = value(training, Regime.SMOOTH)
+    checked = again(training, Regime.SMOOTH, REPLACE, 1)
+    assert checked == pytest.approx(found, rel=3e-9)
+    assert found >= exact
+    assert found == pytest.approx(float(exact), rel=3e-9)
+    assert checked == pytest.approx(float(exact), rel=1e-13)
+    full = 2 * 0.01 * 0.5 * (6.0 * epochs - 1) + 0.01 / 4
+    assert value(training, Regime.NONCONVEX) == pytest.approx(full, rel=3e-9)
+
+
+def test_many_epochs_that_differ_in_length_are_said_to_be_too_many() -> None:
+    found = sensitivity(replace(SHORT, epochs=10**7, steps=6 * 10**7 - 1, smoothness=1.0), Regime.SMOOTH, REPLACE, 1)
+    assert isinstance(found, NotApplicable)
+    assert "epochs are followed only where all have the same number of steps" in found.reason
+
+
+@pytest.mark.parametrize("beta2", [0.999, 1 - 1e-12])
+def test_adams_bound_on_steps_that_are_not_added_up_is_one(beta2: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = replace(SHORT, epochs=200, optimizer=Optimizer.ADAM, beta2=beta2)
+    whole = value(training, Regime.NONCONVEX)
+    sensitivity.cache_clear()
+    monkeypatch.setattr("privctl.noise.series.MOST_ADDED", 50)
+    monkeypatch.setattr("privctl.noise.sensitivity.MOST_ADDED", 50)
+    assert value(training, Regime.NONCONVEX) >= whole
+    sensitivity.cache_clear()
 
 
 Gradient = Callable[[float, int, bool], float]

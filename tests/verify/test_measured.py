@@ -160,7 +160,7 @@ def test_a_real_report_with_the_parent_at_hand(tmp_path: Path, write_model: Call
     assert found.exit_code is ExitCode.OK
     (evidence,) = found.evidence
     assert evidence.estimate == pytest.approx(evidence.details["reported"], rel=0.05)
-    assert evidence.samples == {"weights": 7200, "tensors": 3}
+    assert evidence.samples == {"weights": 7200, "tensors": 3, "weights changed": 7200}
     # Somebody changes the model and its report together, so that only the noise can show it.
     with SafetensorsFile(tmp_path / "m.safetensors") as old:
         stored = {t.name: np.frombuffer(old.read(t), "<i8" if t.dtype == "I64" else "<f4") for t in old.tensors}

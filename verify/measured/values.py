@@ -48,11 +48,12 @@ def deviates(
     (n,).
     """
     start, end = numbers(before, dtype), numbers(after, dtype)
-    down, up = _neighbours(after, dtype)
-    low, high = (end + down) / 2, (end + up) / 2
+    down, up = neighbours(after, dtype)
+    # From the stored number, as F64 itself cannot hold the middle between two of its numbers.
+    low, high = (down - end) / 2, (up - end) / 2
     if grid:
         low, high = _cells(low, high, grid, after.view(f"<u{after.itemsize}") % 2 == 0)
-    low, high = (low - start) / stddev, (high - start) / stddev
+    low, high = (end - start + low) / stddev, (end - start + high) / stddev
     # From the nearer tail, so that far noise keeps its precision.
     mirrored = low + high > 0
     low, high = np.where(mirrored, -high, low), np.where(mirrored, -low, high)
@@ -63,7 +64,10 @@ def deviates(
 
 
 def _cells(low: Floats, high: Floats, grid: float, even: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """The cells of all points that round into (low, high): a point at either end goes to the number that is even."""
+    """The cells of all points that round into (low, high): a point at either end goes to the number that is even.
+
+    All are relative to the stored number, which is a point of the grid.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         first, last = np.ceil(low / grid), np.floor(high / grid)
         first += (first * grid == low) & ~even
@@ -71,8 +75,8 @@ def _cells(low: Floats, high: Floats, grid: float, even: NDArray[np.bool_]) -> t
         return (first - 0.5) * grid, (last + 0.5) * grid
 
 
-def _neighbours(stored: NDArray[Any], dtype: str) -> tuple[Floats, Floats]:
-    """The next weights below and above that the format can hold."""
+def neighbours(stored: NDArray[Any], dtype: str) -> tuple[Floats, Floats]:
+    """The next numbers below and above ``stored`` (n,) that the format can hold."""
     if dtype != "BF16":
         ends = [np.nextafter(stored, stored.dtype.type(way)) for way in (-np.inf, np.inf)]
         return ends[0].astype(np.float64), ends[1].astype(np.float64)

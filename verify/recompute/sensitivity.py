@@ -15,12 +15,16 @@ import numpy as np
 
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
+from verify.recompute.lines import clipped, unclipped
 
-#: What float arithmetic may add to or take off these sums for each of their terms, relatively.
-_TERM_ROUNDING = 8 * 2.0**-53
+#: What float arithmetic may add to or take off these sums for each of their terms, relatively; longer sums are closed
+#: forms, or err by less.
+_TERM_ROUNDING, _MOST_TERMS = 8 * 2.0**-53, 1 << 20
 _ADAMS = (Optimizer.ADAM, Optimizer.ADAMW)
 #: Steps that are added up one by one, and those that are followed beside each other, at most: some seconds of work.
 _MOST_ADDED, _MOST_FOLLOWED = 10_000_000, 1_000_000
+#: Beside 1, what is less shows in no float: from there on terms are all alike.
+_GONE = 2.0**-60
 #: Steps added up at a time.
 _BLOCK = 1 << 18
 #: Visits followed at a time.
@@ -64,7 +68,7 @@ def sensitivity(training: ClippedTraining, regime: Regime, adjacency: Adjacency,
 def rounding(training: ClippedTraining, regime: Regime) -> float:
     """How far ``sensitivity`` may be off, relatively."""
     terms = training.epochs if regime in (Regime.CONVEX, Regime.STRONGLY_CONVEX) else training.total_steps
-    return (terms + 1) * _TERM_ROUNDING
+    return (min(terms, _MOST_TERMS) + 1) * _TERM_ROUNDING
 
 
 def least_nonconvex(training: ClippedTraining) -> float | None:
@@ -96,30 +100,41 @@ def _anything(t: ClippedTraining, visit: float, dimension: int) -> float:
 
 def _momentum(log_momentum: float, steps: int, log_keep: float) -> float:
     """The sum of (1 - m^n) k^(T - n) over the steps n = 1 .. T."""
-    _require(steps, _MOST_ADDED, "added up")
-    return math.fsum(
+    added = _added_up(steps, log_momentum)
+    head = math.fsum(
         float(np.dot(-np.expm1(number * log_momentum), np.exp((steps - number) * log_keep)))
-        for number in _blocks(steps)
+        for number in _blocks(added)
     )
+    return head + _geometric(log_keep, steps - added)
 
 
 def _adam(t: ClippedTraining, steps: int, log_keep: float) -> float:
     """The sum of Adam's longest moves of a coordinate, in learning rates (Cauchy-Schwarz over its averages)."""
     if t.beta2 == 0:
         return _geometric(log_keep, steps) if t.beta1 == 0 else math.inf
-    _require(steps, _MOST_ADDED, "added up")
-    ratio, before, parts = t.beta1**2 / t.beta2, 0.0, []
+    ratio, before, last, parts = t.beta1**2 / t.beta2, 0.0, 0.0, []
+    slowest = max(t.beta1, t.beta2, ratio)
+    added = _added_up(steps, math.log(slowest))
     with np.errstate(over="ignore"):
-        for number in _blocks(steps):
+        for number in _blocks(added):
             squares = before + np.cumsum(ratio ** (number - 1))
             before = float(squares[-1])
             first = (1 - t.beta1) / (1 - t.beta1**number)
             second = (1 - t.beta2**number) / (1 - t.beta2)
             moves = first * np.sqrt(second) * np.sqrt(squares)
+            last = float(moves[-1])
             parts.append(float(np.dot(moves, np.exp((steps - number) * log_keep))))
             if math.isinf(before):
                 return math.inf
-    return math.fsum(parts)
+    return math.fsum(parts) + last * _geometric(log_keep, steps - added)
+
+
+def _added_up(steps: int, log_slowest: float) -> int:
+    """After how many of the steps, added up one by one, powers of what decays most slowly are gone."""
+    if log_slowest < 0:
+        steps = min(steps, math.ceil(min(math.log(_GONE) / log_slowest, float(1 << 60))))
+    _require(steps, _MOST_ADDED, "added up")
+    return steps
 
 
 def _blocks(steps: int) -> Iterator[Floats]:
@@ -137,15 +152,27 @@ def _smooth(t: ClippedTraining, change: float) -> float:
     """Gradients that are Lipschitz with the smoothness: the worst step of each epoch for its visit.
 
     All visits of an epoch are followed beside each other; a step maps larger distances to larger ones, so the worst of
-    an epoch is the worst to begin the next with.
+    an epoch is the worst to begin the next with. Of equal epochs, runs in which no gradient is clipped, or all are, are
+    skipped: each is a straight line in the distance it begins with, doubled as often as it goes.
     """
     assert t.smoothness is not None
     keep, steps = 1 - t.learning_rate * t.weight_decay, t.total_steps
-    _require(steps, _MOST_FOLLOWED, "followed")
-    distance = 0.0
-    for epoch in range(t.epochs):
+    equal = steps % t.epochs == 0
+    distance, epoch, followed = 0.0, 0, 0
+    while epoch < t.epochs:
         count = steps * (epoch + 1) // t.epochs - steps * epoch // t.epochs
-        distance = _worst_visit(t, distance, count, keep, change)
+        if equal:
+            for line in (unclipped(t, count, change), clipped(t, count, change)):
+                many, distance = line.run(distance, t.epochs - epoch)
+                epoch += many
+            if epoch == t.epochs:
+                break
+        followed += count
+        _require(followed, _MOST_FOLLOWED, "followed")
+        before, distance = distance, _worst_visit(t, distance, count, keep, change)
+        if equal and distance == before:
+            break
+        epoch += 1
     return distance
 
 

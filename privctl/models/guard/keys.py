@@ -102,6 +102,19 @@ def check_keys(data: Any, path: Path) -> None:
             )
 
 
+def without_code(data: Any) -> tuple[Any, tuple[str, ...]]:
+    """``data`` without keys that name code, at any depth, and those that it had."""
+    found: set[str] = set()
+
+    def kept(value: Any) -> Any:
+        if isinstance(value, dict):
+            found.update(key for key in STRIPPED if key in value)
+            return {key: kept(inner) for key, inner in value.items() if key not in STRIPPED}
+        return [kept(inner) for inner in value] if isinstance(value, list) else value
+
+    return kept(data), tuple(key for key in STRIPPED if key in found)
+
+
 def _pairs(data: Any) -> Iterator[tuple[str, Any]]:
     """Every key with its value, at any depth."""
     waiting = [data]

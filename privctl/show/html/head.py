@@ -32,6 +32,7 @@ def verdict_card(standing: Summary) -> Node:
                 standing.attacked,
                 colour(standing.attack) if standing.attack else "none",
             ),
+            *([("Leak", standing.leaked, colour(Outcome.REFUTED))] if standing.leaked else []),
             ("Verification", standing.verified, colour(standing.check) if standing.check else "none"),
         ]
     )

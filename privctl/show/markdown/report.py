@@ -69,6 +69,7 @@ def verdict_lines(standing: Summary, *, level: int) -> Iterator[str]:
     for name, text in (
         ("Guarantee", standing.guarantee),
         ("Attacks", standing.attacked),
+        *((("Leak", standing.leaked),) if standing.leaked else ()),
         ("Verification", standing.verified),
     ):
         yield f"- {name}: {plain(text)}"

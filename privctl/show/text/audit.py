@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.show.leaks import closing
 from privctl.show.text.style import Colour, coloured, number, paragraph, table
 
 _WORDS = {
@@ -33,7 +34,7 @@ _ADVICE = {
 
 
 def render(report: PrivacyReport, *, verbose: bool = False) -> str:
-    """The findings, worst on top, the verdicts with advice, and what none of it shows.
+    """The findings, worst on top, the verdicts with advice, what none of it shows, and last whether there is a leak.
 
     Without ``verbose`` only what each method is judged by, and what exceeds chance.
     """
@@ -54,7 +55,9 @@ def render(report: PrivacyReport, *, verbose: bool = False) -> str:
     if reasons or left:
         parts += ["\nNot measured:\n", *reasons, *left]
     limits = [_item(line) for line in report.warnings]
-    return "".join([*parts, "\nWhat this does not show, and on what it rests:\n", *limits])
+    parts += ["\nWhat this does not show, and on what it rests:\n", *limits]
+    last = closing(report)
+    return "".join([*parts, "\n" + paragraph(coloured(last, Colour.BAD)) if last else ""])
 
 
 def _word(outcome: Outcome) -> str:

@@ -9,6 +9,9 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Guarantee
 from privctl.show.text.style import bound, number, paragraph, table
 
+#: What all names begin with, left out so that a row fits one line.
+_STEM = "model."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRow:
@@ -24,24 +27,24 @@ class DemoRow:
 
 
 def demo_table(rows: Sequence[DemoRow], delta: float) -> str:
-    """The table and how to read it."""
+    """The table, a line a model, and how to read it."""
     body = [
         [
-            row.name,
+            row.name.removeprefix(_STEM),
             number(row.claimed, 3),
             _epsilon(row.convex),
             _epsilon(row.nonconvex),
-            number(row.noise_stddev, 4),
             number(row.perplexity, 4),
             f"{number(row.auc.estimate, 3)} ({number(row.auc.lower, 3)} to {number(row.auc.upper, 3)})",
         ]
         for row in rows
     ]
-    headings = ["model", "eps claimed", "if convex", "any loss", "noise stddev", "perplexity", "attack AUC"]
+    headings = ["model", "claimed", "if convex", "any loss", "perplexity", "attack AUC (interval)"]
     told = (
-        f"eps at delta {bound(delta, 3)}, replacing one record. 'claimed' is the published formula's promise.",
+        f"eps at delta {bound(delta, 3)}, replacing one record. 'claimed' is what the published formula promises.",
         "'if convex' follows for a convex loss, which a GPT-2 does not have; 'any loss' needs no such assumption, only "
         "that rounding in the training moved the weights no farther than exact steps may.",
+        f"The noise has standard deviation {', '.join(number(row.noise_stddev, 3) for row in rows)}, in this order.",
         "'perplexity' is on records the model never saw; 'attack AUC' is 0.5 where a guess is as good.",
         "An AUC near 0.5 means that this attack found nothing, not that nothing leaks.",
     )
@@ -59,4 +62,4 @@ def verified(reports: int, proved: int, false: int, failed: Sequence[str]) -> st
 
 
 def _epsilon(guarantee: Guarantee | None) -> str:
-    return bound(guarantee.epsilon if guarantee else None, 4)
+    return bound(guarantee.epsilon if guarantee else None, 3)

@@ -1,0 +1,115 @@
+"""Arrays of an ``.npz`` file, each held to what its header and the archive say before any memory is taken for it."""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.lib import format as npy
+
+from privctl.data.records import MOST_RATIO, MOST_UNPACKED
+from privctl.domain.errors import InputFault
+from privctl.storage.reader import unreadable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Compression that numpy writes; others unpack without a bound on what one read gives.
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+#: Bytes of an array's header; numpy reads no longer ones either.
+_LONGEST_HEADER = 10_000
+_SUFFIX, _MAGIC_SIZE = ".npy", 8
+_AT_A_TIME = 1 << 24
+
+
+def read_npz(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
+    """The arrays ``names`` of the file at ``path``; others are not looked at, and nothing is unpickled.
+
+    Raises InputFault for what is no sound archive, lacks one, or would unpack to more than ``MOST_UNPACKED`` bytes and
+    ``MOST_RATIO`` times the file's size; IoFault where the system refuses.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            found = {info.filename: info for info in archive.infolist()}
+            missing = [name for name in names if name + _SUFFIX not in found]
+            if missing:
+                expected = " and ".join(map(repr, names))
+                raise InputFault(f"{path} lacks the array {missing[0]!r}; expected {expected}")
+            members = [found[name + _SUFFIX] for name in names]
+            _check_size(path, members)
+            return [_array(archive, member) for member in members]
+    except OSError as error:
+        if error.errno is not None:
+            raise unreadable(path, error) from None
+        raise InputFault(f"{path} is not an .npz file; write it with numpy.savez") from None
+    except zipfile.BadZipFile as error:
+        raise InputFault(f"{path} is not an .npz file ({error}); write it with numpy.savez") from None
+    except (ValueError, TypeError, EOFError, RuntimeError, zlib.error, SyntaxError, OverflowError) as error:
+        reason = str(error) or type(error).__name__
+        raise InputFault(f"{path} is not a sound .npz file ({reason}); write plain arrays with numpy.savez") from None
+    except MemoryError:
+        raise InputFault(f"{path} says that it holds more than fits into memory; cut it into parts") from None
+
+
+def _check_size(path: Path, members: Sequence[zipfile.ZipInfo]) -> None:
+    most = max(MOST_UNPACKED, MOST_RATIO * path.stat().st_size)
+    total = sum(member.file_size for member in members)
+    if total > most:
+        raise InputFault(
+            f"{path} unpacks to {total / 2**30:.3g} GiB, and {most / 2**30:.3g} GiB is the most for its size; write it "
+            "with numpy.savez, which packs nothing"
+        )
+    for member in members:
+        if member.compress_type not in _METHODS:
+            raise ValueError(f"{member.filename} is packed in a way that numpy does not write")
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(member) as stream:
+        shape, fortran, dtype, used = _header(stream)
+        if dtype.hasobject:
+            raise ValueError("it holds pickled objects")
+        size = math.prod(shape) * dtype.itemsize
+        if any(length < 0 for length in shape) or size != member.file_size - used:
+            raise ValueError(
+                f"{member.filename} has {member.file_size - used} bytes, and its header says {size} for the shape "
+                f"{_short(shape)} of {dtype}"
+            )
+        content = bytearray(size)
+        view, done, buffered = memoryview(content), 0, cast("io.BufferedIOBase", stream)
+        while done < size:
+            count = buffered.readinto(view[done : done + _AT_A_TIME])
+            if not count:
+                raise EOFError(f"{member.filename} ends early")
+            done += count
+        stream.read(1)  # the checksum is compared at the end
+    flat = np.frombuffer(content, dtype) if size else np.empty(0, dtype)
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, whether Fortran's order, type, and the header's length, of which no more is read than may be."""
+    magic = stream.read(_MAGIC_SIZE)
+    version = npy.read_magic(io.BytesIO(magic))
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"an array has the format version {version[0]}.{version[1]}, and 1.0 and 2.0 are read")
+    width = 2 if version == (1, 0) else 4
+    prefix = stream.read(width)
+    length = int.from_bytes(prefix, "little")
+    if length > _LONGEST_HEADER:
+        raise ValueError(f"an array has a header of {length} bytes, and {_LONGEST_HEADER} are read")
+    text = io.BytesIO(prefix + stream.read(length))
+    parse = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, fortran, dtype = parse(text)
+    return shape, fortran, dtype, _MAGIC_SIZE + width + length
+
+
+def _short(shape: tuple[int, ...]) -> str:
+    said = ", ".join(map(str, shape[:6])) + (", ..." if len(shape) > 6 else "")
+    return f"({said})"

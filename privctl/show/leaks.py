@@ -1,0 +1,188 @@
+"""What an audit found that is a leak, whether or not a claim was refuted: for its last line, and for pages.
+
+A figure counts only where its interval lies beyond chance by the margin stated here, never by its estimate alone. What
+an audit could not attribute to the model (records that differ without it, no control, a broken commitment) does not
+count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from statistics import NormalDist
+
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.guarantee import AssumptionState
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome
+from privctl.show.text.style import number
+
+#: How far the lower end of an interval must lie above chance: an AUC, a rate of records found or secrets told. Text
+#: that comes out word for word needs no margin: nobody guesses it.
+AUC_MARGIN, RATE_MARGIN = 0.05, 0.01
+#: Bits by which mean exposure must exceed that of secrets never seen, beyond the scatter of such a mean.
+EXPOSURE_MARGIN = 0.5
+#: A certified epsilon from which on an attacker's odds grow at least e-fold.
+LEAST_EPSILON = 1.0
+EXITS_WITH_0 = "The exit code is 0 because no claim was refuted, but there is a leak"
+EXITS_WITH_1 = "The exit code is 1 because a claim was refuted, and there is a leak"
+#: Subjects of verdicts, as the audits word them.
+MEMBERSHIP = "members cannot be told from non-members"
+EXTRACTION = "training text cannot be extracted"
+CANARIES = "planted canaries left no trace"
+SECRETS = "training made no secret easier to tell"
+#: Methods that look at records without the model, or at another model.
+WITHOUT_MODEL = ("blind baseline", "length baseline", "reference control")
+
+
+def leaks(report: PrivacyReport) -> tuple[str, ...]:
+    """Each leak that ``report`` shows: which attack, which figure, with its interval. Empty for what is no audit."""
+    if report.step != "audit":
+        return ()
+    outcomes = {verdict.subject: verdict.outcome for verdict in report.verdicts}
+    return tuple(
+        found
+        for subject, judge in _JUDGES.items()
+        if subject in outcomes and (found := judge(report, outcomes[subject])) is not None
+    ) + tuple(_certified(report))
+
+
+def closing(report: PrivacyReport) -> str:
+    """The audit's last sentence, and what its exit code does and does not mean; empty where no leak was found."""
+    found = leaks(report)
+    if not found:
+        return ""
+    return f"{EXITS_WITH_1 if refutes(report) else EXITS_WITH_0}: {'; '.join(found)}."
+
+
+def refutes(report: PrivacyReport) -> bool:
+    """Whether the audit refuted a claim, which alone makes its exit code 1."""
+    return any(v.outcome is Outcome.REFUTED and v.subject.startswith("(") for v in report.verdicts)
+
+
+def _membership(report: PrivacyReport, outcome: Outcome) -> str | None:
+    if outcome is not Outcome.REFUTED:
+        return None
+    blind = [i for i in report.evidence if i.method in WITHOUT_MODEL and i.quantity == "AUC" and _beyond(i, 0.0) > 0]
+    # What records give away without the model is not the model's.
+    least = max((item.upper or 0.0 for item in blind), default=0.0)
+    scored = []
+    for item in report.evidence:
+        area = item.quantity == "AUC"
+        if item.method in WITHOUT_MODEL or not (area or item.quantity.startswith("TPR at ")):
+            continue
+        # Beside a baseline that hears something only the AUC can be compared.
+        beyond = _beyond(item, least) if area or not blind else -math.inf
+        if beyond > (AUC_MARGIN if area else RATE_MARGIN):
+            scored.append((area, beyond, item))
+    if not scored:
+        return None
+    best = max(scored, key=lambda each: each[:2])[2]
+    return f"the attack {best.method} tells members from non-members, {_figure(best)}"
+
+
+def _extraction(report: PrivacyReport, outcome: Outcome) -> str | None:
+    if outcome is not Outcome.REFUTED:
+        return None
+    found = {item.quantity: item for item in report.evidence if item.method == "extraction"}
+    rate, beyond = found.get("rate on training text"), found.get("rate beyond held-out text")
+    if rate is not None and beyond is not None and _beyond(beyond, 0.0) > 0:
+        count = f"{_said(rate, 'extracted')} of {_said(rate, 'texts')}"
+        return f"extraction makes the model write {count} training texts word for word, {_figure(beyond)}"
+    sampled = [item for name, item in found.items() if name.startswith("training text found in ")]
+    return f"extraction by sampling gives training text word for word, {_figure(sampled[0])}" if sampled else None
+
+
+def _canaries(report: PrivacyReport, outcome: Outcome) -> str | None:
+    tests = {item.quantity: item for item in report.evidence if item.method == "canary exposure"}
+    included, control = tests.get("mean bits, included"), tests.get("mean bits, left out (control)")
+    if _broken(report) or control is None or control.details.get("detected"):
+        return None
+    completed = [item for item in report.evidence if item.method == "canary completion"]
+    left_out = sum(item.details.get("disclosed", 0.0) for item in completed if "left out" in item.quantity)
+    told = [item for item in completed if "included" in item.quantity and _beyond(item, 0.0) > 0]
+    if told and not left_out:
+        best = max(told, key=lambda item: item.lower or 0.0)
+        count = f"{_said(best, 'disclosed')} of {best.samples.get('canaries', '?')}"
+        copies = best.quantity.removeprefix("disclosed, included, ")
+        return f"canary completion extracts {count} canaries with {copies} word for word, {_figure(best)}"
+    if outcome is not Outcome.REFUTED or included is None or included.estimate is None:
+        return None
+    details = included.details
+    if not {"without_memorization", "level", "effective", "p_value"} <= details.keys() or not 0 < details["level"] < 1:
+        return None
+    chance, level = details["without_memorization"], details["level"]
+    # Exposures of secrets never seen are exponential: their standard deviation is their mean.
+    scatter = NormalDist().inv_cdf(1 - level) * chance / math.sqrt(max(details["effective"], 1))
+    if included.estimate - scatter <= chance + EXPOSURE_MARGIN:
+        return None
+    return (
+        f"planted canaries stand out, mean exposure {number(included.estimate, 3)} bits (at least "
+        f"{number(included.estimate - scatter, 3)}; {number(chance, 3)} without memorization; "
+        f"p = {number(details['p_value'], 2)})"
+    )
+
+
+def _secrets(report: PrivacyReport, outcome: Outcome) -> str | None:
+    if outcome is not Outcome.REFUTED:
+        return None
+    found = {item.quantity: item for item in report.evidence if item.method == "secret reconstruction"}
+    told = found.get("told first, trained")
+    if told is None:
+        return None
+    controls = [found.get(f"told first, {name}") for name in ("trained, before training", "never drawn (control)")]
+    least = max((item.upper or 0.0 for item in controls if item is not None), default=0.0)
+    if _beyond(told, least) <= RATE_MARGIN:
+        return None
+    count = f"{_said(told, 'told')} of {told.samples.get('secrets', '?')}"
+    return f"secret reconstruction tells {count} secrets trained on first, {_figure(told)}"
+
+
+_JUDGES: dict[str, Callable[[PrivacyReport, Outcome], str | None]] = {
+    MEMBERSHIP: _membership,
+    EXTRACTION: _extraction,
+    CANARIES: _canaries,
+    SECRETS: _secrets,
+}
+
+
+def _certified(report: PrivacyReport) -> Iterator[str]:
+    """Lower bounds on epsilon for one record, where nobody claimed one that they could be held against."""
+    if any(verdict.subject.startswith("(") for verdict in report.verdicts):
+        return
+    bounds = [
+        item
+        for item in report.evidence
+        if item.bound is Bound.LOWER and item.quantity.startswith("epsilon") and item.details.get("copies", 1) == 1
+    ]
+    best = max(bounds, key=lambda item: item.lower or 0.0, default=None)
+    if best is not None and (best.lower or 0.0) >= LEAST_EPSILON:
+        delta = best.details.get("delta")
+        at = "" if delta is None else f" at delta {number(delta, 3)}"
+        yield (
+            f"epsilon is at least {number(best.lower, 3)}{at}, with {100 * best.confidence:.4g} % confidence "
+            f"({best.method})"
+        )
+
+
+def _broken(report: PrivacyReport) -> bool:
+    """Whether canaries were not planted as their manifest says."""
+    held = report.parameters.get("canary_conditions")
+    states = [each.get("state") for each in held if isinstance(each, dict)] if isinstance(held, Sequence) else []
+    return AssumptionState.VIOLATED in states
+
+
+def _beyond(item: Evidence, least: float) -> float:
+    """How far the interval lies above chance, or above ``least`` where that is more; minus infinity without one."""
+    return -math.inf if item.lower is None else item.lower - max(item.details.get("chance", 0.0), least)
+
+
+def _said(item: Evidence, name: str) -> str:
+    """A count among the details, which a report from elsewhere may lack."""
+    return f"{item.details[name]:.0f}" if name in item.details else "?"
+
+
+def _figure(item: Evidence) -> str:
+    chance = item.details.get("chance")
+    beside = "" if chance is None else f"; chance {number(chance, 3)}"
+    return f"{item.quantity} {number(item.estimate, 3)} ({number(item.lower, 3)} to {number(item.upper, 3)}{beside})"

@@ -1,0 +1,219 @@
+"""Which findings are called a leak: those whose interval lies beyond chance by the margin, and that are the model's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from privctl.render import leaks as judged
+
+import audits.canaries.verdict
+import audits.extraction.verdict
+import audits.membership.baseline
+import audits.membership.verdict
+import audits.secrets.verdict
+from audits.extraction.summary import METHOD as EXTRACTION_METHOD
+from audits.membership.attack import Settings, area
+from audits.statistics.metrics import clopper_pearson
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.show.dossier import JudgedSubject, PageData, ReportSource
+from privctl.show.html.write import page
+from privctl.show.leaks import closing, leaks
+from privctl.show.markdown.report import markdown
+from privctl.show.text.audit import render
+
+RNG = np.random.default_rng(7)
+
+
+def report(*evidence: Evidence, subject: str = "", outcome: Outcome = Outcome.REFUTED, **more: object) -> PrivacyReport:
+    verdicts = (Verdict(subject=subject, outcome=outcome, reason="as found"),) if subject else ()
+    fields: dict[str, object] = {"verdicts": verdicts, "evidence": evidence, **more}
+    return PrivacyReport(step="audit", created="2026-01-01T00:00:00Z", versions={"privctl": "0.1.0"}, **fields)  # type: ignore[arg-type]
+
+
+def measured(shift: float, count: int = 400, method: str = "loss") -> Evidence:
+    """The AUC of normal scores, as an audit states it."""
+    member = np.arange(2 * count) < count
+    scores = RNG.standard_normal(2 * count) + shift * member
+    return area(method, scores, member, Settings(confidence=0.998, seed=0))
+
+
+def share(method: str, quantity: str, found: int, count: int, chance: float | None = 0.0, **more: float) -> Evidence:
+    lower, upper = clopper_pearson(found, count, 0.005)
+    details = {} if chance is None else {"chance": chance}
+    return Evidence(
+        method=method, quantity=quantity, estimate=found / count, lower=lower, upper=upper,
+        samples={"canaries": count, "secrets": count}, details={**details, **more},
+    )  # fmt: skip
+
+
+def exposure(mean: float, count: int, *, control: bool = False) -> tuple[Evidence, Evidence]:
+    """The two leak tests; ``control`` where canaries that were left out stand out as well."""
+    details = {"p_value": 1e-5, "level": 0.005, "effective": float(count), "without_memorization": 1 / np.log(2)}
+    tests = (("included", 1.0), ("left out (control)", float(control)))
+    first, second = (
+        Evidence(
+            method="canary exposure", quantity=f"mean bits, {name}", estimate=mean, bound=Bound.NONE,
+            samples={"canaries": count}, details={**details, "detected": detected},
+        )
+        for name, detected in tests
+    )  # fmt: skip
+    return first, second
+
+
+def test_subjects_and_methods_are_those_of_the_audits() -> None:
+    assert judged.MEMBERSHIP == audits.membership.verdict.SUBJECT
+    assert judged.EXTRACTION == audits.extraction.verdict.SUBJECT
+    assert judged.CANARIES == audits.canaries.verdict.TRACELESS
+    assert judged.SECRETS == audits.secrets.verdict.TRACELESS
+    baseline = audits.membership.baseline
+    assert judged.WITHOUT_MODEL == (baseline.BLIND, baseline.LENGTH, baseline.CONTROL)
+    assert EXTRACTION_METHOD == "extraction"
+
+
+def test_an_auc_far_from_chance_is_a_leak() -> None:
+    item = measured(3.3)
+    assert item.estimate is not None
+    assert item.estimate > 0.98
+    (found,) = leaks(report(item, measured(0.5, method="zlib"), subject=judged.MEMBERSHIP))
+    assert found == (
+        f"the attack loss tells members from non-members, AUC {item.estimate:.3g} ({item.lower:.3g} to "
+        f"{item.upper:.3g}; chance 0.5)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("item", "why"),
+    [
+        (measured(0.10, count=20_000), "certain, but an AUC of 0.53 is within the margin"),
+        (replace(measured(3.3), lower=0.54), "a high estimate whose interval reaches down to the margin"),
+        (replace(measured(3.3), lower=None, upper=None), "no interval"),
+        (measured(3.3, method="blind baseline"), "it does without the model"),
+        (share("loss", "TPR at 1 % FPR", 8, 400, chance=0.03), "a rate within the margin"),
+    ],
+)
+def test_what_is_not_beyond_the_margin_is_no_leak(item: Evidence, why: str) -> None:
+    assert not leaks(report(item, subject=judged.MEMBERSHIP)), why
+
+
+def test_a_high_rate_at_few_false_positives_is_a_leak() -> None:
+    (found,) = leaks(report(share("lira", "TPR at 1 % FPR", 90, 400, chance=0.03), subject=judged.MEMBERSHIP))
+    assert "lira" in found
+
+
+def test_records_that_differ_without_the_model_are_no_leak() -> None:
+    attack, blind = measured(3.3), measured(3.0, method="blind baseline")
+    confounded = report(attack, blind, subject=judged.MEMBERSHIP, outcome=Outcome.INCONCLUSIVE)
+    assert not leaks(confounded)
+    assert not leaks(report(attack, blind, subject=judged.MEMBERSHIP)), "no better than the looks of the records"
+    assert leaks(report(attack, measured(0.5, method="blind baseline"), subject=judged.MEMBERSHIP))
+
+
+@pytest.mark.parametrize(("included", "left_out", "leak"), [(9, 0, True), (1, 0, True), (0, 0, False), (9, 1, False)])
+@pytest.mark.parametrize("outcome", [Outcome.REFUTED, Outcome.INCONCLUSIVE])
+def test_canaries_written_word_for_word(included: int, left_out: int, leak: bool, outcome: Outcome) -> None:
+    told = share("canary completion", "disclosed, included, 8 copies", included, 20, disclosed=included)
+    control = share("canary completion", "disclosed, left out", left_out, 20, disclosed=left_out)
+    found = leaks(report(*exposure(1.5, 20), told, control, subject=judged.CANARIES, outcome=outcome))
+    assert bool(found) is leak
+    if leak:
+        assert found[0].startswith(f"canary completion extracts {included} of 20 canaries with 8 copies word for word")
+
+
+def test_canaries_without_a_sound_comparison_are_no_leak() -> None:
+    told = share("canary completion", "disclosed, included, 8 copies", 20, 20, disclosed=20)
+    assert not leaks(report(*exposure(9, 20, control=True), told, subject=judged.CANARIES))
+    broken = {"canary_conditions": [{"name": "commitment", "statement": "changed", "state": "violated"}]}
+    assert not leaks(report(*exposure(9, 20), told, subject=judged.CANARIES, parameters=broken))
+    assert leaks(report(*exposure(9, 20), told, subject=judged.CANARIES))
+
+
+@pytest.mark.parametrize(("mean", "count", "leak"), [(9.0, 20, True), (1.6, 5000, False), (3.0, 2, False)])
+def test_exposure_counts_beyond_its_scatter_and_the_margin(mean: float, count: int, leak: bool) -> None:
+    assert bool(leaks(report(*exposure(mean, count), subject=judged.CANARIES))) is leak
+
+
+@pytest.mark.parametrize(("lower", "leak"), [(0.8, True), (-0.01, False)])
+def test_text_beyond_what_is_written_of_held_out_text(lower: float, leak: bool) -> None:
+    rate = share("extraction", "rate on training text", 48, 50, None, extracted=48, texts=50)
+    beyond = Evidence(
+        method="extraction", quantity="rate beyond held-out text", estimate=0.9, lower=lower, upper=0.99,
+        details={"chance": 0.0},
+    )  # fmt: skip
+    found = leaks(report(rate, beyond, subject=judged.EXTRACTION))
+    assert bool(found) is leak
+    assert not leaks(report(rate, subject=judged.EXTRACTION, outcome=Outcome.INCONCLUSIVE)), "nothing to compare with"
+    if leak:
+        assert "48 of 50 training texts word for word" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("control", "leak"),
+    [(None, True), ("told first, trained, before training", False), ("told first, never drawn (control)", False)],
+)
+def test_secrets_told_first(control: str | None, leak: bool) -> None:
+    told = share("secret reconstruction", "told first, trained", 45, 50, 0.01, notify=45)
+    others = [] if control is None else [share("secret reconstruction", control, 44, 50, 0.01, notify=44)]
+    found = leaks(report(told, *others, subject=judged.SECRETS))
+    assert bool(found) is leak
+    if leak:
+        assert found[0].startswith("secret reconstruction tells 45 of 50 secrets trained on first")
+    assert not leaks(report(told, subject=judged.SECRETS, outcome=Outcome.INCONCLUSIVE)), "no control"
+
+
+def bounded(lower: float) -> Evidence:
+    return Evidence(
+        method="two arms", quantity="epsilon lower bound at delta 1e-05", estimate=lower, lower=lower,
+        bound=Bound.LOWER, details={"delta": 1e-5},
+    )  # fmt: skip
+
+
+def test_a_certified_epsilon_without_a_claim() -> None:
+    (found,) = leaks(report(bounded(4.2)))
+    assert found == "epsilon is at least 4.2 at delta 1e-05, with 95 % confidence (two arms)"
+    assert not leaks(report(bounded(0.4)))
+    assert not leaks(report(replace(bounded(4.2), details={"copies": 8.0}))), "of groups of eight"
+    assert not leaks(report(bounded(4.2), subject="(8, 1e-05)-DP, as claimed", outcome=Outcome.CONSISTENT))
+
+
+def test_the_last_line_tells_the_exit_code() -> None:
+    found = report(measured(3.3), subject=judged.MEMBERSHIP)
+    assert closing(found).startswith("The exit code is 0 because no claim was refuted, but there is a leak: the attack")
+    last = render(found).strip().rpartition("\n\n")[2]
+    assert " ".join(last.split()).removeprefix("\x1b[31m").startswith("The exit code is 0 because")
+    claim = Verdict(subject="(1, 1e-05)-DP, as claimed", outcome=Outcome.REFUTED, reason="epsilon is at least 3")
+    refuted = replace(found, verdicts=(*found.verdicts, claim))
+    assert closing(refuted).startswith("The exit code is 1 because a claim was refuted, and there is a leak")
+    silent = report(measured(0.0), subject=judged.MEMBERSHIP, outcome=Outcome.CONSISTENT)
+    assert closing(silent) == ""
+    assert "exit code" not in render(silent)
+
+
+def test_pages_tell_it_too() -> None:
+    def dossier(found: PrivacyReport) -> PageData:
+        made = ReportSource(key="a", name="m", digest="blake3:0", report=replace(found, step="retrain", verdicts=()))
+        audit = ReportSource(key="b", name="m.audit", digest="blake3:1", report=found, parents=("a",))
+        subject = JudgedSubject(source=made, audits=(audit,))
+        return PageData(title="m", version="0.1.0", sources=(made, audit), subjects=(subject,))
+
+    leaky = dossier(report(measured(3.3), subject=judged.MEMBERSHIP))
+    silent = dossier(report(measured(0.0), subject=judged.MEMBERSHIP, outcome=Outcome.CONSISTENT))
+    told = "The audit's exit code is 0 all the same, because no claim was refuted."
+    assert "- Leak: The attack loss tells members from non-members, AUC 0.9" in markdown(leaky)
+    assert told in markdown(leaky)
+    assert ">Leak</dt>" in page(leaky)
+    assert told.replace("'", "&#39;") in page(leaky).replace("&#x27;", "&#39;").replace("'", "&#39;")
+    assert "Leak" not in markdown(silent)
+    assert ">Leak</dt>" not in page(silent)
+
+
+def test_a_report_that_lacks_details_is_shown_all_the_same() -> None:
+    for subject in (judged.MEMBERSHIP, judged.EXTRACTION, judged.CANARIES, judged.SECRETS):
+        names = ("AUC", "rate on training text", "rate beyond held-out text", "mean bits, included",
+                 "mean bits, left out (control)", "disclosed, included, 1 copy", "told first, trained")  # fmt: skip
+        methods = ("loss", "extraction", "canary exposure", "canary completion", "secret reconstruction")
+        bare = [Evidence(method=m, quantity=q, estimate=0.9, lower=0.8, upper=0.95) for m in methods for q in names]
+        assert isinstance(closing(report(*bare, subject=subject)), str)

@@ -1,0 +1,80 @@
+"""Whether the noise reported shows at all in the numbers that are stored: most weights must have changed.
+
+Where the model before noise is at hand, the weights that changed are counted. Where it is not, the released weights
+tell: one with noise of standard deviation s is rounded back to where it was with probability 2 Phi(u / (2 s)) - 1, u
+being the distance of its format's neighbouring numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr
+from scipy.stats import binom
+
+from privctl.storage.header import TensorInfo
+from privctl.storage.reader import SafetensorsFile
+from verify.measured.noise import LEVEL, MeasuredNoise
+from verify.measured.values import VIEWS, Floats, neighbours
+
+#: Share of the weights that must have changed, and so many of them, spread evenly, that are looked at without a parent.
+LEAST = 0.5
+_LOOKED_AT, _RUN = 1 << 20, 1 << 12
+
+
+def few_changed(tensors: Sequence[MeasuredNoise], stddev: float) -> Iterator[str]:
+    """A sentence where fewer than half of the weights with noise changed, beyond what chance does."""
+    weights, changed = sum(t.elements for t in tensors), sum(t.changed for t in tensors)
+    if weights and binom.cdf(changed, weights, LEAST) < LEVEL:
+        yield (
+            f"only {changed} of {weights} weights differ from the input's: most are released as training left them, "
+            f"because noise of standard deviation {stddev:.3g} is too small for their format to hold"
+        )
+
+
+def coarse(tensors: Sequence[MeasuredNoise]) -> list[str]:
+    """The tensors in which most weights stayed as they were, though most of the model's did not."""
+    return [t.name for t in tensors if binom.cdf(t.changed, t.elements, LEAST) < LEVEL]
+
+
+@dataclass(slots=True, kw_only=True)
+class Expected:
+    """How many released weights noise of ``stddev`` is expected to have changed, told from these weights alone."""
+
+    stddev: float
+    weights: float = 0.0
+    changed: float = 0.0
+
+    def look(self, file: SafetensorsFile, untouched: Collection[str]) -> None:
+        """Add the weights of ``file`` but those of tensors ``untouched``; of many only evenly spread runs are read."""
+        chosen = [t for t in file.tensors if t.dtype in VIEWS and t.name not in untouched and t.elements]
+        step = max(1, -(-sum(tensor.elements for tensor in chosen) // _LOOKED_AT))
+        for tensor in chosen:
+            for start in range(0, tensor.elements, _RUN * step):
+                apart = _distances(file, tensor, start)
+                if len(apart):
+                    stands_for = min(_RUN * step, tensor.elements - start)
+                    self.weights += stands_for
+                    self.changed += stands_for * float((2 * ndtr(-apart / (2 * self.stddev))).mean())
+
+    def complaint(self) -> str | None:
+        """A sentence where it is fewer than half."""
+        if self.changed >= LEAST * self.weights:
+            return None
+        share = 100 * self.changed / self.weights
+        return (
+            f"noise of standard deviation {self.stddev:.3g} is expected to change {share:.3g} % of weights of this "
+            "size in their format: most are released as training left them"
+        )
+
+
+def _distances(file: SafetensorsFile, tensor: TensorInfo, start: int) -> Floats:
+    """How far apart the format's numbers are at the weights from ``start`` on."""
+    view = VIEWS[tensor.dtype]
+    raw = file.read(tensor, start * view.itemsize, min(_RUN, tensor.elements - start) * view.itemsize)
+    with np.errstate(invalid="ignore", over="ignore"):
+        down, up = neighbours(np.frombuffer(raw, view), tensor.dtype)
+        apart = (up - down) / 2
+    return apart[np.isfinite(apart)]
