@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from audits.claims import EpsilonClaim
 from audits.extraction.audit import ExtractionAudit, ExtractionRequest
 from audits.findings import AuditPart
 from audits.lineage import Lineage, lineage_of
+from audits.logged import entered
 from audits.membership.audit import MembershipAudit, MembershipRequest, Reference
 from audits.model_scorer import ModelScorer, OpenedModel
 from audits.scores.forward import Progress
@@ -20,7 +22,7 @@ from audits.scores.rows import CAUSAL_LM
 from audits.scores.subject import AuditedModel
 from audits.secrets.audit import BaseModel, SecretRequest, SecretsAudit
 from privctl.domain.errors import UsageFault
-from privctl.domain.report import PrivacyReport
+from privctl.domain.report import Artifact, PrivacyReport
 from privctl.parallel import Workers
 from privctl.reports.files import POINTER, file_artifact, now, versions
 
@@ -59,6 +61,8 @@ class AuditRequest:
     max_length: int | None = None
     resize: tuple[int, int] | None = None
     device: str | None = None
+    #: The log that the audit is entered into; None enters it nowhere.
+    log: Path | None = None
 
     @property
     def files(self) -> dict[str, Path]:
@@ -97,14 +101,33 @@ def run_audit(request: AuditRequest, progress: Progress, workers: Workers = ALON
     if before is not None:
         base = BaseModel(subject=before.subject, score=partial(model_scorer.score, before, label="scoring the base"))
     parts = _parts(request, opened, lineage, means, base, progress)
-    book = model_scorer.score(opened, [row for part in parts for row in part.rows])
     if not workers.is_main:
+        model_scorer.score(opened, [row for part in parts for row in part.rows])
         return None
+    beside = tuple(
+        replace(item, role=f"{role} {item.role}")
+        for role, other in (("reference", reference), ("base", before))
+        for item in (other.inputs if other else ())
+    )
+    with entered(request, opened.inputs) as position:
+        report = _judged(request, model_scorer, opened, lineage, parts, beside)
+    return replace(report, log=position)
+
+
+def _judged(
+    request: AuditRequest,
+    model_scorer: ModelScorer,
+    opened: OpenedModel,
+    lineage: Lineage,
+    parts: Sequence[AuditPart],
+    beside: Sequence[Artifact],
+) -> PrivacyReport:
+    """Score, let every part judge, and write the scores file; ``beside`` are other models' files that were read."""
+    book = model_scorer.score(opened, [row for part in parts for row in part.rows])
     found = [part.judge(book, ALPHA / len(parts)) for part in parts]
     inputs = (
         *opened.inputs,
-        *(replace(item, role=f"reference {item.role}") for item in (reference.inputs if reference else ())),
-        *(replace(item, role=f"base {item.role}") for item in (before.inputs if before else ())),
+        *beside,
         *(file_artifact(role, path, request.report) for role, path in request.files.items() if path.is_file()),
     )
     arrays = {name: array for each in found for name, array in each.arrays.items()}
@@ -192,6 +215,8 @@ def output_paths(model: Path, output: Path | None) -> tuple[Path, Path]:
 
 def _check_distinct(request: AuditRequest) -> None:
     inputs = {path.resolve() for path in (request.model, *request.files.values())}
-    for path in (request.report, request.scores):
-        if path.resolve() in inputs:
-            raise UsageFault(f"{path} is an input of this audit; choose another --output")
+    for flag, path in (("--output", request.report), ("--output", request.scores), ("--log", request.log)):
+        if path is not None and path.resolve() in inputs:
+            raise UsageFault(f"{path} is an input of this audit; choose another {flag}")
+    if request.log is not None and request.log.resolve() in (request.report.resolve(), request.scores.resolve()):
+        raise UsageFault(f"{request.log} is named as the log and as an output; choose another --log")

@@ -21,6 +21,7 @@ from privctl.storage.reader import SafetensorsFile, read_named_text
 from verify.answers import Answer
 from verify.guarantees import Verifier, beside, titles, verifier_of
 from verify.integrity import ChainLink, check_chain
+from verify.logged import check_log
 from verify.measured.noise import LEVEL, Measured, complaints, measure
 from verify.parameters import contradictions
 from verify.planned import Part, parts_of
@@ -103,6 +104,9 @@ def verify(
     found += _outputs_missing(path, report, hashed)
     inputs, omissions = _inputs(path, report, files, advance)
     found += inputs
+    logged, left = check_log(path, report)
+    found += logged
+    omissions += left
     found += [
         Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=sentence) for sentence in contradictions(report)
     ]

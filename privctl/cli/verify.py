@@ -51,8 +51,9 @@ def verify(
     """Verify REPORT: its chain and files, its agreement with itself, and every guarantee in it.
 
     Each guarantee is computed again by code that shares nothing with what claimed it, and is PROVED, REFUTED with a
-    counterexample, CONSISTENT or INCONCLUSIVE. Where the model before noise is at hand, the noise is measured. A
-    report is not signed: what it says was enforced is its author's word.
+    counterexample, CONSISTENT or INCONCLUSIVE. Where the model before noise is at hand, the noise is measured. An audit
+    is held against its line in the log of audits, where that is at hand. A report is not signed: what it says was
+    enforced is its author's word.
 
     Exit code 1 says that bytes, parameters or a guarantee that the report lets you rely on are refuted, 3 that one
     stays open. What the report itself only calls claimed fails nothing.
