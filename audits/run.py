@@ -13,6 +13,7 @@ from audits.claims import EpsilonClaim
 from audits.extraction.audit import ExtractionAudit, ExtractionRequest
 from audits.findings import AuditPart, Findings
 from audits.lineage import Lineage, lineage_of
+from audits.logged import entered
 from audits.membership.audit import MembershipAudit, MembershipRequest, Reference
 from audits.model_scorer import ModelScorer, OpenedModel
 from audits.scores.kept import staged_kept
@@ -21,7 +22,7 @@ from audits.scores.subject import AuditedModel
 from audits.secrets.audit import BaseModel, SecretRequest, SecretsAudit
 from privctl.domain.errors import UsageFault
 from privctl.domain.progress import Progress
-from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.report import Artifact, LogPosition, PrivacyReport
 from privctl.parallel import Workers
 from privctl.reports.files import POINTER, commit_with_report, file_artifact, now, pending_artifact, versions
 
@@ -61,6 +62,8 @@ class AuditRequest:
     resize: tuple[int, int] | None = None
     device: str | None = None
     force: bool = False
+    #: The log that the audit is entered into; None enters it nowhere.
+    log: Path | None = None
 
     @property
     def files(self) -> dict[str, Path]:
@@ -100,20 +103,39 @@ def run_audit(request: AuditRequest, progress: Progress, workers: Workers = ALON
     if before is not None:
         base = BaseModel(subject=before.subject, score=partial(model_scorer.score, before, label="scoring the base"))
     parts = _parts(request, opened, lineage, means, base, progress)
-    book = model_scorer.score(opened, [row for part in parts for row in part.rows])
     if not workers.is_main:
+        model_scorer.score(opened, [row for part in parts for row in part.rows])
         return None
+    beside = tuple(
+        replace(item, role=f"{role} {item.role}")
+        for role, other in (("reference", reference), ("base", before))
+        for item in (other.inputs if other else ())
+    )
+    with entered(request, opened.inputs) as position:
+        return _judged(request, model_scorer, opened, lineage, parts, beside, position)
+
+
+def _judged(
+    request: AuditRequest,
+    model_scorer: ModelScorer,
+    opened: OpenedModel,
+    lineage: Lineage,
+    parts: Sequence[AuditPart],
+    beside: Sequence[Artifact],
+    position: LogPosition | None,
+) -> PrivacyReport:
+    """Score, let every part judge, write scores and report; ``beside`` are other models' files that were read."""
+    book = model_scorer.score(opened, [row for part in parts for row in part.rows])
     found = [part.judge(book, ALPHA / len(parts)) for part in parts]
     inputs = (
         *opened.inputs,
-        *(replace(item, role=f"reference {item.role}") for item in (reference.inputs if reference else ())),
-        *(replace(item, role=f"base {item.role}") for item in (before.inputs if before else ())),
+        *beside,
         *(file_artifact(role, path, request.report) for role, path in request.files.items() if path.is_file()),
     )
     arrays = {name: array for each in found for name, array in each.arrays.items()}
     with staged_kept(request.scores, arrays, {POINTER: request.report.name}) as scores:
         written = pending_artifact("scores", scores, request.report)
-        report = _report(opened, lineage, found, inputs, written)
+        report = replace(_report(opened, lineage, found, inputs, written), log=position)
         commit_with_report([scores], request.report, report, replace=request.force)
     return report
 
@@ -204,6 +226,8 @@ def output_paths(model: Path, output: Path | None) -> tuple[Path, Path]:
 
 def _check_distinct(request: AuditRequest) -> None:
     inputs = {path.resolve() for path in (request.model, *request.files.values())}
-    for path in (request.report, request.scores):
-        if path.resolve() in inputs:
-            raise UsageFault(f"{path} is an input of this audit; choose another --output")
+    for flag, path in (("--output", request.report), ("--output", request.scores), ("--log", request.log)):
+        if path is not None and path.resolve() in inputs:
+            raise UsageFault(f"{path} is an input of this audit; choose another {flag}")
+    if request.log is not None and request.log.resolve() in (request.report.resolve(), request.scores.resolve()):
+        raise UsageFault(f"{request.log} is named as the log and as an output; choose another --log")

@@ -22,7 +22,7 @@ from privctl.domain.errors import ExitCode, PrivctlError
 
 _SUFFIX = ".report.json"
 #: Entries that differ from run to run and change nothing about what is claimed.
-_IDLE = ("created", "versions", "inputs", "outputs", "parents", "evidence", "omissions", "warnings")
+_IDLE = ("created", "versions", "inputs", "outputs", "parents", "evidence", "omissions", "warnings", "log")
 
 
 class Watch:

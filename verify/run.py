@@ -25,6 +25,7 @@ from verify.data import DataAtHand, check_data
 from verify.evidence import check_evidence
 from verify.guarantees import Verifier, beside, titles, verifier_of
 from verify.integrity import ChainLink, check_chain
+from verify.logged import check_log
 from verify.measured.grain import Expected, coarse, few_changed
 from verify.measured.noise import LEVEL, Measured, complaints, measure
 from verify.parameters import contradictions
@@ -117,6 +118,9 @@ def verify(
     found += _outputs_missing(path, report, hashed)
     inputs, omissions = _inputs(path, report, files, advance)
     found += inputs
+    logged, left = check_log(path, report)
+    found += logged
+    omissions += left
     found += [
         Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=sentence) for sentence in contradictions(report)
     ]

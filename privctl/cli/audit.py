@@ -30,7 +30,7 @@ _OF_A_MODEL = (
     *("members", "nonmembers", "attacks", "max_length", "reference", "canaries", "commitment", "canary_data"),
     *("references", "exact", "shadow", "task", "resize", "train", "heldout", "least_prefix", "top_k", "top_p"),
     *("greedy_only", "records", "secrets", "data", "plan", "base", "candidates", "most_secrets"),
-    *("keep_scores", "cache", "no_cache", "device"),
+    *("keep_scores", "cache", "no_cache", "device", "log"),
 )
 #: Options that say more of another one.
 _BELONGS = {
@@ -46,6 +46,7 @@ _BELONGS = {
 @click.option("--members", type=_FILE, help="JSONL of records the model was trained on.")
 @click.option("--nonmembers", type=_FILE, help="JSONL of records it was not trained on.")
 @click.option("-o", "--output", type=_FILE, help="The report; NAME.audit.report.json beside the model by default.")
+@click.option("--log", type=_FILE, help="The log of audits; NAME.audits.jsonl beside the model by default.")
 @click.option("--attack", "attacks", multiple=True, type=click.Choice(list(ATTACKS)), help=_HELP + ".")
 @click.option("--reference", type=MODEL, help="A model that saw neither file, to compare with.")
 @click.option(
@@ -124,15 +125,22 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     --from-scores takes one score for each of many models: a CSV file with the columns score,member (1 or 0), JSON
     {"with": [...], "without": [...]}, or safetensors with these two tensors.
 
+    Every audit of a MODEL is entered into a log before the first attack, and again with the digest of its report, so
+    that a report left out shows. Keep the log and all reports: `privctl gate --require-audit-log` asks for each of
+    them. Sign it (`privctl sign LOG`) or give its head away, as whoever holds it can write another one.
+
     \b
     Example:
       privctl audit model/ --members train.jsonl --nonmembers held-out.jsonl
       privctl audit model/ --canaries planted.canaries.json --commitment blake3:...
       privctl audit model/ --train train.jsonl --heldout held-out.jsonl
       privctl audit model/ --secrets secrets.jsonl --data train.jsonl --base old/
+      privctl audit model/ --members train.jsonl --nonmembers held-out.jsonl --log model.audits.jsonl
       privctl audit --from-scores scores.csv --claim 1,1e-5
     """
     from audits.claims import refuted
+    from audits.logged import enter, log_path
+    from audits.run import output_paths
     from privctl.reports.codec import encode
     from privctl.show.leaks import closing
     from privctl.show.progress import note
@@ -143,10 +151,15 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     if options["from_scores"] is not None:
         found, written = _of_scores(model, output, force, options)
     else:
+        if model is not None:
+            options["log"] = log_path(output_paths(Path(model), None)[0], options["log"])
         found, written = _of_model(model, output, force, quiet, options)
     if found is None:  # another process speaks
         return
+    line = enter(found, options["log"])
     note(f"wrote {' and '.join(map(str, written))}", quiet=quiet)
+    if line is not None:
+        note(f"entered into {options['log']}, whose head is now line {line.number}, {line.digest}", quiet=quiet)
     show(encode(found) if as_json else render(found, verbose=verbose()), as_json=as_json)
     if as_json and (last := closing(found)):
         note(last, quiet=quiet)
@@ -157,10 +170,11 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
 def _of_model(
     model: str | None, output: Path | None, force: bool, quiet: bool, options: dict[str, Any]
 ) -> tuple[PrivacyReport | None, tuple[Path, ...]]:
+    from audits.logged import replaces
     from audits.run import output_paths, run_audit
     from privctl.models.language import choose_device
     from privctl.parallel import start_workers
-    from privctl.show.progress import progress
+    from privctl.show.progress import note, progress
     from privctl.storage.atomic import require_absent
 
     if model is None:
@@ -175,6 +189,9 @@ def _of_model(
     written = output_paths(Path(model), output)
     for path in written:
         require_absent(path, force)
+    if replaces(options["log"], written[0]):
+        said = f"{written[0]} is in {options['log']}, and is replaced: a gate that asks for every audit will miss it"
+        note(said, quiet=quiet)
     request = _request(Path(model), written, force, options)
     with start_workers(choose_device(options["device"]), together=False) as workers:
         return run_audit(request, partial(progress, quiet=quiet or not workers.is_main), workers), written
@@ -202,6 +219,7 @@ def _request(model: Path, written: tuple[Path, Path], force: bool, options: dict
         cache=options["cache"] or (default_root() if options["keep_scores"] else None),
         device=options["device"],
         force=force,
+        log=options["log"],
     )
 
 

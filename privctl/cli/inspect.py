@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from privctl.domain.report import PrivacyReport
+    from privctl.reports.audit_log import AuditLog
     from privctl.show.text.inspect import FileRow
     from privctl.storage.digest import TensorHasher
     from privctl.storage.reader import Checkpoint, SafetensorsFile
@@ -33,9 +34,13 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
     that one no longer matches, 3 that the model's own report or a file named in it is missing. What the reports claim
     is shown as it stands there, not recomputed.
 
+    Of a log of audits (.jsonl), its audits are shown, and the head that stands for all of its lines; exit code 3 says
+    that its chain is broken.
+
     \b
     Example:
       privctl inspect model.private.safetensors
+      privctl inspect m.audits.jsonl
     """
     from privctl.reports.files import pointer_of, read_report
     from privctl.show.progress import progress
@@ -43,6 +48,9 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
     from privctl.storage.reader import open_checkpoint
     from verify.integrity import check_chain
 
+    if model.endswith(".jsonl"):
+        _of_log(Path(model), as_json=as_json)
+        return
     _no_report(Path(model))
     with open_checkpoint(Path(model)) as checkpoint:
         with progress("digests", sum(file.size for file in checkpoint.files), quiet=quiet) as advance:
@@ -67,6 +75,53 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
         ctx.exit(ExitCode.REFUTED)
     if any(v.outcome is Outcome.INCONCLUSIVE for link in chain[:1] for v in link.verdicts):
         ctx.exit(ExitCode.BAD_INPUT)
+
+
+def _of_log(path: Path, *, as_json: bool) -> None:
+    from privctl.reports.audit_log import read_log
+
+    log = read_log(path)
+    if as_json:
+        from privctl.reports.codec import encode
+
+        show(encode(_log_as_report(log)), as_json=True)
+        return
+    from privctl.show.log import LogRow, listed
+
+    rows = []
+    for audit in log.audits:
+        end = "" if audit.end is None else str(audit.end.says.get("reason") or audit.end.says["report"])
+        began = audit.begun
+        rows.append(
+            LogRow(
+                line=began.number,
+                at=began.at,
+                folder=began.says["folder"],
+                written=audit.report is not None,
+                end=end,
+                worst=audit.end.says["worst"] if audit.end is not None and audit.report else {},
+            )
+        )
+    show(listed(str(path), rows, lines=len(log.entries), head=log.head, torn=log.torn))
+
+
+def _log_as_report(log: AuditLog) -> PrivacyReport:
+    from privctl.domain.report import Artifact, PrivacyReport
+    from privctl.reports.files import now, versions
+    from privctl.storage.digest import file_digest
+
+    place = Artifact(role="log", path=str(log.path), digest=file_digest(log.path), bytes=log.path.stat().st_size)
+    audits = [
+        {"line": audit.begun.number, "begun": audit.begun.at, **audit.begun.says, "end": audit.end and audit.end.says}
+        for audit in log.audits
+    ]
+    return PrivacyReport(
+        step="inspect",
+        created=now(),
+        versions=versions(("blake3",)),
+        inputs=(place,),
+        parameters={"lines": len(log.entries), "head": log.head, "audits": audits},
+    )
 
 
 def _no_report(path: Path) -> None:

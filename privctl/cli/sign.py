@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,12 @@ from privctl.domain.errors import ExitCode, InputFault, UsageFault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from privctl.gate.files import LoadedReport
+    from privctl.reports.audit_log import AuditLog
+    from privctl.reports.signing import Signer
 
 _FILE = click.Path(path_type=Path)
 
@@ -27,18 +34,28 @@ _FILE = click.Path(path_type=Path)
 def sign(
     reports: tuple[Path, ...], key: Path | None, checks: tuple[Path, ...], stem: Path | None, force: bool, quiet: bool
 ) -> None:
-    """Sign REPORTS with an Ed25519 key, or check who signed them.
+    """Sign REPORTS or logs of audits with an Ed25519 key, or check who signed them.
 
     The signature lies beside each report, as NAME.dsse.json: a DSSE envelope over an in-toto statement that names the
     report and every file it wrote by digest. It shows who spoke, not that what was said is true. `privctl gate
-    --require-signer NAME.pub` accepts reports with such a signature alone.
+    --require-signer NAME.pub` accepts only reports that bear one.
 
-    With --check, exit code 1 says that a report is not signed by any of the keys, or was changed afterwards.
+    Of a log (.jsonl), what is signed is its head, which stands for every line up to the last: a log that is cut short
+    or written anew afterwards no longer holds it. Sign it again after each audit, and give the signature away.
+
+    Bundles that Sigstore's model_signing made with a key serve as well, as NAME.sigstore.json beside a report or log
+    (`model_signing sign key m.report.json --private_key ec.key --signature m.sigstore.json`): --check and
+    `--require-signer` take its public key. Signing without a key (keyless) needs a network and an identity
+    provider, which privctl does not use: sign and verify the files by `model_signing sign sigstore` and `model_signing
+    verify sigstore`, or cosign; a gate does not read such signatures.
+
+    With --check, exit code 1 says that a report or log is not signed by any of the keys, or was changed afterwards.
 
     \b
     Example:
       privctl sign --new-key ci
       privctl sign m.report.json m.audit.report.json --key ci.key
+      privctl sign m.audits.jsonl --key ci.key
       privctl sign m.report.json --check ci.pub
     """
     from privctl.reports.signing import make_keys
@@ -62,43 +79,82 @@ def sign(
         raise click.exceptions.Exit(ExitCode.REFUTED)
 
 
-def _signed(reports: Sequence[Path], key: Path, force: bool) -> list[Path]:
-    from privctl.gate.files import LARGEST_REPORT, load, read_bounded
-    from privctl.reports.signing import LARGEST, envelope, envelope_path, private_key
+def _signed(paths: Sequence[Path], key: Path, force: bool) -> list[Path]:
+    from privctl.gate.files import read_bounded
+    from privctl.reports.signing import LARGEST, Signer, envelope_path, private_key
     from privctl.storage.atomic import require_absent
     from privctl.storage.commit import write_together
 
     secret = private_key(key, read_bounded(key, LARGEST))
-    places = [envelope_path(report) for report in reports]
-    for place in places:
-        require_absent(place, force)
-    contents = [read_bounded(report, LARGEST_REPORT) for report in reports]
-    loaded = [load(report, content) for report, content in zip(reports, contents, strict=True)]
-    made = {
-        place: envelope(each.report, each.path.name, content, each.digest, secret)
-        for each, content, place in zip(loaded, contents, places, strict=True)
-    }
-    write_together(made, replace=force, public=True)
-    return list(made)
+    itself = Signer(path=key, key=secret.public_key())
+    made = [(envelope_path(path), *_envelope(path, secret)) for path in paths]
+    for place, log, _ in made:
+        require_absent(place, force or (log is not None and _goes_on(log, place, itself)))
+    replaced = force or any(log is not None for _, log, _ in made)
+    write_together({place: content for place, _, content in made}, replace=replaced, public=True)
+    return [place for place, _, _ in made]
 
 
-def _checked(reports: Sequence[Path], keys: Sequence[Path]) -> bool:
-    """Print who signed each report; whether one of the keys signed all of them."""
+def _envelope(path: Path, secret: Ed25519PrivateKey) -> tuple[AuditLog | None, bytes]:
+    """The envelope of the report or log at ``path``; and the log, where it is one."""
+    from privctl.gate.files import LARGEST_REPORT, LoadedReport, read_bounded
+    from privctl.reports.signing import envelope, head_envelope
+
+    found = _read(path)
+    if isinstance(found, LoadedReport):
+        content = read_bounded(path, LARGEST_REPORT)
+        return None, envelope(found.report, path.name, content, found.digest, secret)
+    return found, head_envelope(found, secret)
+
+
+def _goes_on(log: AuditLog, place: Path, itself: Signer) -> bool:
+    """Whether the signature there is, by the same key, is of an earlier head of ``log``, which may be replaced."""
+    from privctl.gate.files import read_bounded
+    from privctl.reports.signing import LARGEST, signed_head
+
+    try:
+        signed_head(read_bounded(place, LARGEST), [itself], log)
+    except InputFault:
+        return False
+    return True
+
+
+def _read(path: Path) -> LoadedReport | AuditLog:
+    """The log of audits at ``path`` where its name says that it is one, and else the report."""
     from privctl.gate.files import LARGEST_REPORT, load, read_bounded
-    from privctl.reports.signing import LARGEST, envelope_path, signed_by, signer
+    from privctl.reports.audit_log import read_log
+
+    return read_log(path) if path.name.endswith(".jsonl") else load(path, read_bounded(path, LARGEST_REPORT))
+
+
+def _checked(paths: Sequence[Path], keys: Sequence[Path]) -> bool:
+    """Print who signed each report or log; whether one of the keys signed all of them."""
+    from privctl.gate.files import read_bounded
+    from privctl.gate.vouched import vouched
+    from privctl.reports.signing import LARGEST, signer
     from privctl.show.plain import plain
 
     signers = [signer(path, read_bounded(path, LARGEST)) for path in keys]
     fine = True
-    for path in reports:
-        report = load(path, read_bounded(path, LARGEST_REPORT))
-        place = envelope_path(path)
+    for path in paths:
+        found = _read(path)
         try:
-            found = signed_by(read_bounded(place, LARGEST), signers, report.report, report.digest)
+            said = vouched(path, partial(_who, found, signers))
         except InputFault as fault:
             fine = False
-            said = str(fault) if str(fault).startswith(str(place)) else f"{place} {fault}"
-            click.echo(plain(f"{path}: NOT SIGNED: {said}"))
-        else:
-            click.echo(plain(f"{path}: signed by {found.path} (key {found.key_id[:16]})"))
+            said = f"NOT SIGNED: {fault}"
+        click.echo(plain(f"{path}: {said}"))
     return fine
+
+
+def _who(found: LoadedReport | AuditLog, signers: Sequence[Signer], signature: bytes) -> str:
+    from privctl.gate.files import LoadedReport
+    from privctl.reports.signing import signed_by, signed_head
+
+    upto = ""
+    if isinstance(found, LoadedReport):
+        who = signed_by(signature, signers, found.report, found.digest, found.sha256)
+    else:
+        who, entry = signed_head(signature, signers, found)
+        upto = f" up to line {entry.number} of {len(found.entries)}, {entry.digest}"
+    return f"signed by {who.path} (key {who.key_id[:16]}){upto}"

@@ -56,11 +56,11 @@ def verify(
     """Verify REPORT: its chain and files, its agreement with itself, and every guarantee in it.
 
     Each guarantee is computed again by code that shares nothing with what claimed it, and is PROVED, REFUTED with a
-    counterexample, CONSISTENT or INCONCLUSIVE. Where the model before noise is at hand, the noise is measured. The
-    first weights of a training are drawn again from its seed (or read, where it began with a checkpoint that is at
-    hand), and the released ones must be where its steps and its noise can have moved them. With --data the examples are
-    counted. What an audit measured is computed again from the ranks it kept; other measurements are not repeated. A
-    report is not signed: what it says was enforced is its author's word.
+    counterexample, CONSISTENT or INCONCLUSIVE. Where the model before noise is available, the noise is measured. The
+    first weights of a training are drawn again from its seed (or read from the checkpoint it began with), and the
+    released ones must be where its steps and its noise can have moved them. With --data the examples are counted. What
+    an audit measured is computed again from the ranks it kept, and its line is looked up in the log of audits; other
+    measurements are not repeated. A report is not signed: what it says was enforced is its author's word.
 
     Exit code 1 says that bytes, parameters or a guarantee that the report lets you rely on are refuted, 3 that one
     stays open. What the report itself only calls claimed fails nothing.

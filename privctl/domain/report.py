@@ -47,6 +47,15 @@ class ParentReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogPosition:
+    """Where an audit stands in the log of audits at ``path``: the line ``entry``, from 1, and the digest it ends in."""
+
+    path: str
+    entry: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Omission:
     """Something a reader may expect here that was left out, and why."""
 
@@ -58,7 +67,8 @@ class Omission:
 class PrivacyReport:
     """What one step did, to which bytes, and what may be said of the result.
 
-    ``created`` is UTC, ISO 8601. ``parameters`` holds the step's settings under the names of its flags.
+    ``created`` is UTC, ISO 8601. ``parameters`` holds the step's settings under the names of its flags. ``log`` is
+    where an audit was entered before it began.
     """
 
     step: str
@@ -75,3 +85,4 @@ class PrivacyReport:
     omissions: tuple[Omission, ...] = ()
     warnings: tuple[str, ...] = ()
     parents: tuple[ParentReport, ...] = ()
+    log: LogPosition | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from privctl.domain.errors import InputFault, PrivctlError
@@ -20,11 +21,12 @@ LARGEST_REPORT = 32 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedReport:
-    """A report with the place it was read from and the digest of its bytes."""
+    """A report with the place it was read from and the digest of its bytes; ``sha256`` is another, in hexadecimal."""
 
     path: Path
     lines: JsonLines
     digest: str
+    sha256: str
     report: PrivacyReport
 
     def place(self, *steps: Step) -> FileLine:
@@ -92,4 +94,7 @@ def load(path: Path, data: bytes) -> LoadedReport:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise InputFault(f"{path} is not UTF-8 text") from None
-    return LoadedReport(path=path, lines=JsonLines(text), digest=digest_of(data), report=decode(text, str(path)))
+    report = decode(text, str(path))
+    return LoadedReport(
+        path=path, lines=JsonLines(text), digest=digest_of(data), sha256=sha256(data).hexdigest(), report=report
+    )

@@ -53,6 +53,8 @@ class Policy:
     forbid_outcomes: tuple[str, ...] = (Outcome.REFUTED.value,)
     require_model: bool = False
     require_signer: tuple[str, ...] = ()
+    require_audit_log: tuple[str, ...] = ()
+    audit_log_head: tuple[str, ...] = ()
     recompute: bool = True
     waivers: tuple[Waiver, ...] = ()
     settings: tuple[PolicySetting, ...] = ()
@@ -96,6 +98,8 @@ def read_policy(
         )
     if Outcome.REFUTED.value not in values.get("forbid_outcomes", (Outcome.REFUTED.value,)):
         values["forbid_outcomes"] = (Outcome.REFUTED.value, *values["forbid_outcomes"])
+    if values.get("audit_log_head") and not values.get("require_audit_log"):
+        raise UsageFault("audit_log_head names a head and require_audit_log no log to look for it in; give both")
     return Policy(
         **values, waivers=waivers, settings=tuple(settings[name] for name in KEYS if name in settings), places=places
     )

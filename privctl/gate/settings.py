@@ -209,10 +209,25 @@ KEYS: dict[str, Key] = {
         ),
         Key(
             name="require_signer",
-            about="Public keys (.pub files), one of which must have signed each report.",
+            about="Public keys (.pub files), one of which must have signed each report and log.",
             read=strings,
             text=_as_list,
             metavar="FILE,...",
+        ),
+        Key(
+            name="require_audit_log",
+            about="Logs of audits; each audit of this model in them must be among the reports.",
+            read=strings,
+            text=_as_list,
+            metavar="FILE,...",
+        ),
+        Key(
+            name="audit_log_head",
+            about="Heads of the log seen before, or files that hold one; it must still hold them.",
+            read=strings,
+            text=_as_list,
+            metavar="HEAD|FILE,...",
+            demand=False,
         ),
         Key(
             name="recompute",

@@ -29,6 +29,8 @@ adjacencies = ["add-or-remove", "replace-one", "zero-out"]
 # The model, its history and what was done with it.
 require_model = true          # --model must be given, and be the one the reports describe
 # require_signer = ["ci.pub"] # each report must be signed by one of these keys (privctl sign)
+# require_audit_log = ["model.audits.jsonl"]  # every audit in it must be among the reports, and it must be whole
+# audit_log_head = ["blake3:..."]             # what this gate printed last time: the log must go on from there
 required_steps = ["audit"]    # of retrain, noise, replay, audit, verify, inspect
 max_age_days = 90
 

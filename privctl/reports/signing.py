@@ -1,7 +1,8 @@
 """Signed reports: a DSSE envelope beside a report says who vouches for it and for the files it wrote.
 
 The envelope (https://github.com/secure-systems-lab/dsse, version 1) holds an in-toto Statement v1 whose subjects are
-the report and every file among its outputs, by digest. Keys are Ed25519 (RFC 8032). A signature shows who spoke;
+the report and every file among its outputs, by digest. Keys are Ed25519 (RFC 8032). A bundle that Sigstore's
+model-transparency made with an elliptic-curve key serves as well (see ``bundles``). A signature shows who spoke;
 whether it is true is for ``privctl verify``.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -18,19 +20,30 @@ from typing import TYPE_CHECKING, Any
 
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.report import PrivacyReport
+from privctl.reports import bundles
+from privctl.reports.audit_log import AuditLog, Entry
+from privctl.reports.bundles import SUFFIX as BUNDLE_SUFFIX
 from privctl.reports.files import REPORT_SUFFIX
 from privctl.storage.atomic import PendingFile
 from privctl.storage.commit import commit_together
+from privctl.storage.digest import bytes_digest
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+    PublicKey = Ed25519PublicKey | EllipticCurvePublicKey
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
-#: A name of our own that needs no server (RFC 4151).
+#: Names of our own that need no server (RFC 4151).
 PREDICATE = "tag:privctl,2026:signed-report/v1"
+_OTHERS = "named by others as sha256"
+HEAD_PREDICATE = "tag:privctl,2026:head-of-audits/v1"
 ENVELOPE_SUFFIX = ".dsse.json"
 PRIVATE_SUFFIX, PUBLIC_SUFFIX = ".key", ".pub"
+#: The hash that goes with each curve in Sigstore's specification.
+_HASHES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
 #: No envelope or key is larger.
 LARGEST = 16 << 20
 
@@ -40,7 +53,7 @@ class Signer:
     """A public key, with the file it was read from."""
 
     path: Path
-    key: Ed25519PublicKey
+    key: PublicKey
 
     @property
     def key_id(self) -> str:
@@ -49,9 +62,16 @@ class Signer:
 
 
 def envelope_path(report: Path) -> Path:
-    """Where the envelope of the report at ``report`` lies: beside it, under its name."""
-    suffix = REPORT_SUFFIX if report.name.endswith(REPORT_SUFFIX) else ".json"
+    """Where the envelope of the report or log at ``report`` lies: beside it, under its name."""
+    suffix = next(s for s in (REPORT_SUFFIX, ".jsonl", ".json", "") if report.name.endswith(s))
     return report.with_name(report.name.removesuffix(suffix) + ENVELOPE_SUFFIX)
+
+
+def signatures_of(path: Path) -> tuple[Path, ...]:
+    """Where signatures of the report or log at ``path`` may lie: those that are there, or privctl's own if none is."""
+    own = envelope_path(path)
+    bundle = own.with_name(own.name.removesuffix(ENVELOPE_SUFFIX) + BUNDLE_SUFFIX)
+    return tuple(place for place in (own, bundle) if os.path.lexists(place)) or (own,)
 
 
 def make_keys(stem: Path) -> tuple[Path, Path]:
@@ -80,13 +100,18 @@ def private_key(path: Path, content: bytes) -> Ed25519PrivateKey:
 
 
 def signer(path: Path, content: bytes) -> Signer:
-    """The public key in ``content``, read from ``path``; raises InputFault where it is no Ed25519 key in PEM."""
+    """The public key in ``content``, read from ``path``.
+
+    Raises InputFault where it is neither an Ed25519 key in PEM nor one on a curve of NIST, as others' tools use.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     key = _loaded(path, lambda: load_pem_public_key(content))
-    if not isinstance(key, Ed25519PublicKey):
-        raise InputFault(f"{path} holds another kind of key; expected the .pub of an Ed25519 key")
+    curve = key.curve.name if isinstance(key, EllipticCurvePublicKey) else ""
+    if not isinstance(key, Ed25519PublicKey) and curve not in _HASHES:
+        raise InputFault(f"{path} holds another kind of key; expected the .pub of an Ed25519, P-256, -384 or -521 key")
     return Signer(path=path, key=key)
 
 
@@ -100,6 +125,140 @@ def envelope(report: PrivacyReport, name: str, content: bytes, digest: str, key:
         "predicateType": PREDICATE,
         "predicate": {"step": report.step, "created": report.created, "parents": [p.digest for p in report.parents]},
     }
+    return _sealed(statement, key)
+
+
+def head_envelope(log: AuditLog, key: Ed25519PrivateKey) -> bytes:
+    """A DSSE envelope over the head of ``log``, which stands for all of its lines."""
+    digests = {**_digest(bytes_digest(log.content)), "sha256": sha256(log.content).hexdigest()}
+    statement = {
+        "_type": STATEMENT,
+        "subject": [{"name": log.path.name, "digest": digests}],
+        "predicateType": HEAD_PREDICATE,
+        "predicate": {"lines": len(log.entries), "head": log.head},
+    }
+    return _sealed(statement, key)
+
+
+def signed_by(
+    content: bytes, signers: Sequence[Signer], report: PrivacyReport, digest: str, sha256_digest: str
+) -> Signer:
+    """Who among ``signers`` signed the report of ``digest``, by the envelope or bundle in ``content``.
+
+    A bundle need only name the report, by ``sha256_digest``: that holds the digests of what it wrote.
+
+    Raises InputFault, with the end of a sentence about the envelope, where it is none, is about other files, or
+    bears no signature of theirs.
+    """
+    payload_type, payload, signatures = _opened(content)
+    found = _signature(_encoded(payload_type, payload), signatures, signers)
+    if found is None:
+        names = ", ".join(str(each.path) for each in signers)
+        raise InputFault(f"bears no valid signature by {names}")
+    named = set(_subjects(payload_type, payload))
+    wanted = {digest, *(artifact.digest for artifact in report.outputs)}
+    if not wanted <= named and f"{_OTHERS}:{sha256_digest}" not in named:
+        raise InputFault("is a signature of other files: their digests differ")
+    return found
+
+
+def signed_head(content: bytes, signers: Sequence[Signer], log: AuditLog) -> tuple[Signer, Entry]:
+    """Who among ``signers`` signed a head of ``log``, by the envelope in ``content``, and the line that it is.
+
+    Raises InputFault, with the end of a sentence about the envelope, where it is none, bears no signature of theirs,
+    or signs a head that the log does not hold.
+    """
+    payload_type, payload, signatures = _opened(content)
+    found = _signature(_encoded(payload_type, payload), signatures, signers)
+    if found is None:
+        raise InputFault(f"bears no valid signature by {', '.join(str(each.path) for each in signers)}")
+    statement = _statement(payload_type, payload, HEAD_PREDICATE, bundles.PREDICATE)
+    try:
+        others = statement["predicateType"] == bundles.PREDICATE
+        entry = _line_of(log, bundles.files_in(statement)) if others else log.holds(statement["predicate"]["head"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InputFault("holds no statement about the head of a log") from None
+    if entry is None:
+        raise InputFault(
+            f"signs a head that {log.path} does not hold: the log was cut short, written anew, or is another"
+        )
+    return found, entry
+
+
+def _signature(message: bytes, signatures: Iterable[Any], signers: Sequence[Signer]) -> Signer | None:
+    from cryptography.exceptions import InvalidSignature
+
+    for entry in signatures:
+        try:
+            signature = base64.b64decode(entry["sig"], validate=True)
+        except (TypeError, KeyError, ValueError, binascii.Error):
+            continue
+        for each in signers:  # the key's name in the envelope is a hint that anybody can write
+            try:
+                _verify(each.key, signature, message)
+            except InvalidSignature:
+                continue
+            return each
+    return None
+
+
+def _verify(key: PublicKey, signature: bytes, message: bytes) -> None:
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
+
+    if isinstance(key, EllipticCurvePublicKey):
+        key.verify(signature, message, ECDSA(getattr(hashes, _HASHES[key.curve.name])()))
+    else:
+        key.verify(signature, message)
+
+
+def _opened(content: bytes) -> tuple[str, bytes, list[Any]]:
+    try:
+        body = json.loads(content)
+        if "mediaType" in body:
+            body = bundles.envelope_in(body)
+        payload_type, payload = str(body["payloadType"]), base64.b64decode(body["payload"], validate=True)
+        signatures = list(body["signatures"])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error):
+        raise InputFault("is no DSSE envelope") from None
+    return payload_type, payload, signatures
+
+
+def _subjects(payload_type: str, payload: bytes) -> Iterable[str]:
+    """Digests of what a statement is about, as reports write them; those of others' tools under their own name."""
+    statement = _statement(payload_type, payload, PREDICATE, bundles.PREDICATE)
+    try:
+        if statement["predicateType"] == bundles.PREDICATE:
+            return [f"{_OTHERS}:{value}" for value in bundles.files_in(statement)]
+        return [f"{name}:{value}" for each in statement["subject"] for name, value in each["digest"].items()]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InputFault("holds no statement about files") from None
+
+
+def _line_of(log: AuditLog, named: frozenset[str]) -> Entry | None:
+    """The last line of ``log`` up to which its bytes are one of the files ``named``, by SHA-256."""
+    found = None
+    hasher = sha256()
+    for entry, line in zip(log.entries, log.content.splitlines(keepends=True), strict=True):
+        hasher.update(line)
+        found = entry if hasher.hexdigest() in named else found
+    return found
+
+
+def _statement(payload_type: str, payload: bytes, *predicates: str) -> Any:
+    """The statement in a payload, of one of the kinds ``predicates``."""
+    try:
+        statement = json.loads(payload)
+        kinds = payload_type, statement["_type"], statement["predicateType"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise InputFault("holds no statement about files") from None
+    if kinds[:2] != (PAYLOAD_TYPE, STATEMENT) or kinds[2] not in predicates:
+        raise InputFault(f"is a statement of another kind: {str(kinds[2])[:60]}")
+    return statement
+
+
+def _sealed(statement: Mapping[str, Any], key: Ed25519PrivateKey) -> bytes:
+    """The envelope of ``statement``, signed with ``key``."""
     payload = json.dumps(statement, sort_keys=True, separators=(",", ":")).encode()
     body = {
         "payloadType": PAYLOAD_TYPE,
@@ -114,63 +273,6 @@ def envelope(report: PrivacyReport, name: str, content: bytes, digest: str, key:
     return (json.dumps(body, indent=1) + "\n").encode()
 
 
-def signed_by(content: bytes, signers: Sequence[Signer], report: PrivacyReport, digest: str) -> Signer:
-    """Who among ``signers`` signed the report of ``digest``, by the envelope in ``content``.
-
-    Raises InputFault, with the end of a sentence about the envelope, where it is none, is about other files, or bears
-    no signature of theirs.
-    """
-    payload_type, payload, signatures = _opened(content)
-    found = _signature(_encoded(payload_type, payload), signatures, signers)
-    if found is None:
-        names = ", ".join(str(each.path) for each in signers)
-        raise InputFault(f"bears no valid signature by {names}")
-    named = set(_subjects(payload_type, payload))
-    wanted = {digest, *(artifact.digest for artifact in report.outputs)}
-    if not wanted <= named:
-        raise InputFault("is a signature of other files: their digests differ")
-    return found
-
-
-def _signature(message: bytes, signatures: Iterable[Any], signers: Sequence[Signer]) -> Signer | None:
-    from cryptography.exceptions import InvalidSignature
-
-    for entry in signatures:
-        try:
-            signature = base64.b64decode(entry["sig"], validate=True)
-        except (TypeError, KeyError, ValueError, binascii.Error):
-            continue
-        for each in signers:  # the key's name in the envelope is a hint that anybody can write
-            try:
-                each.key.verify(signature, message)
-            except InvalidSignature:
-                continue
-            return each
-    return None
-
-
-def _opened(content: bytes) -> tuple[str, bytes, list[Any]]:
-    try:
-        body = json.loads(content)
-        payload_type, payload = str(body["payloadType"]), base64.b64decode(body["payload"], validate=True)
-        signatures = list(body["signatures"])
-    except (ValueError, TypeError, KeyError, RecursionError, binascii.Error):
-        raise InputFault("is no DSSE envelope") from None
-    return payload_type, payload, signatures
-
-
-def _subjects(payload_type: str, payload: bytes) -> Iterable[str]:
-    """Digests of what a statement is about, as reports write them."""
-    try:
-        statement = json.loads(payload)
-        kind = payload_type, statement["_type"], statement["predicateType"]
-        if kind != (PAYLOAD_TYPE, STATEMENT, PREDICATE):
-            raise InputFault(f"is a statement of another kind: {str(kind[2])[:60]}")
-        return [f"{name}:{value}" for each in statement["subject"] for name, value in each["digest"].items()]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise InputFault("holds no statement about files") from None
-
-
 def _encoded(payload_type: str, payload: bytes) -> bytes:
     """DSSE's pre-authentication encoding, which is what is signed."""
     kind = payload_type.encode()
@@ -182,7 +284,7 @@ def _digest(tagged: str) -> Mapping[str, str]:
     return {algorithm: value}
 
 
-def _key_id(key: Ed25519PublicKey) -> str:
+def _key_id(key: PublicKey) -> str:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()

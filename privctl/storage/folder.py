@@ -18,7 +18,10 @@ _ADAPTERS = ("adapter_config.json", "adapter_model")
 #: Endings of what loaders read beside weights.
 _READ = (".json", ".jinja", ".txt", ".model", ".py", ".tiktoken", ".vocab", ".bpe", ".yaml", ".yml")
 #: What people put beside a model and no loader reads.
-_FOR_PEOPLE = (".md", ".report.json", ".pdf", ".png", ".jpg", ".svg", ".html", ".in-toto.json", ".sig")
+_FOR_PEOPLE = (
+    *(".md", ".report.json", ".audits.jsonl", ".pdf", ".png", ".jpg", ".svg", ".html"),
+    *(".in-toto.json", ".dsse.json", ".sigstore.json", ".sig"),
+)
 _NOTICES = ("license", "notice", "copying", "readme")
 
 

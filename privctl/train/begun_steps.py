@@ -7,8 +7,6 @@ state knows of them; beyond that nobody can tell, so the log is evidence against
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import time
 from pathlib import Path
@@ -16,11 +14,10 @@ from pathlib import Path
 from blake3 import blake3
 
 from privctl.domain.errors import InputFault, UsageFault
-from privctl.storage.atomic import writing
+from privctl.storage.chained import BrokenChain, Chain, LogFile
 
 #: A line reaches the disk at least this often, in seconds; a killed process loses nothing, a power cut this much.
 _SYNC_EVERY = 1.0
-_LINE = 20 + 1 + 32 + 1
 
 
 class ReleaseCounter:
@@ -31,23 +28,21 @@ class ReleaseCounter:
 
     def __init__(self, path: Path, root: bytes) -> None:
         self._path = path
-        self._root = blake3(root).hexdigest(length=16)
-        self._fd = -1
+        self._chain = Chain(root=blake3(root).hexdigest(length=16), before=b" ")
+        self._file: LogFile | None = None
         self._synced = 0.0
-        self.head = self._root
+        self.head = self._chain.root
 
     def mark(self, begun: int) -> None:
         """Note that so many were begun, before anything of the last one is computed."""
-        with writing(self._path.parent):
-            if self._fd < 0:
-                self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-                self._lock()
-                self.read()
-            self.head = _next(self.head, begun)
-            os.write(self._fd, b"%020d %s\n" % (begun, self.head.encode()))
-            if time.monotonic() - self._synced > _SYNC_EVERY:
-                os.fdatasync(self._fd)
-                self._synced = time.monotonic()
+        if self._file is None:
+            self._file = self._opened()
+            self.read()
+        line, self.head = self._chain.line(self.head, b"%020d" % begun)
+        self._file.add(line)
+        if time.monotonic() - self._synced > _SYNC_EVERY:
+            self._file.sync()
+            self._synced = time.monotonic()
 
     def read(self, known: str | None = None) -> int:
         """The last count, 0 where nothing was ever begun; ``known`` is a digest that must occur in the log.
@@ -59,52 +54,44 @@ class ReleaseCounter:
             content = self._path.read_bytes()
         except OSError:
             raise self._fault("is missing") from None
-        whole = len(content) // _LINE
-        count, head, heads = 0, self._root, {self._root}
-        for start in range(0, whole * _LINE, _LINE):
-            number, _, digest = content[start : start + _LINE - 1].decode("ascii", "replace").partition(" ")
-            if not number.isdecimal() or int(number) <= count or digest != _next(head, int(number)):
+        try:
+            links, cut = self._chain.read(content)
+        except BrokenChain:
+            raise self._fault("is damaged or was edited") from None
+        count = 0
+        for link in links:
+            if not re.fullmatch(rb"[0-9]{20}", link.body) or int(link.body) <= count:
                 raise self._fault("is damaged or was edited")
-            count, head = int(number), digest
-            heads.add(head)
-        cut = content[whole * _LINE :]
+            count = int(link.body)
         if not re.fullmatch(rb"[0-9]{0,20}|[0-9]{20} [0-9a-f]*", cut):
             raise self._fault("is damaged or was edited")
+        heads = [self._chain.root, *(link.digest for link in links)]
         if known is not None and known not in heads:
             raise self._fault("was cut short or belongs to another run")
         if cut:
-            self._mend(whole * _LINE)
+            if self._file is not None:  # half a line goes only where this process writes the log
+                self._file.cut(len(content) - len(cut))
             count = max(count + 1, int(cut[:20]) if len(cut) >= 20 else 0)
-        self.head = head
+        self.head = heads[-1]
         return count
 
     def close(self) -> None:
         """Let other processes go on."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
-    def _mend(self, size: int) -> None:
-        """Take off the half of a line, where this process writes the log."""
-        if self._fd >= 0:
-            os.ftruncate(self._fd, size)
+    def _opened(self) -> LogFile:
+        """Two processes that went on with one run would each know the half of what was begun."""
+        try:
+            return LogFile(self._path, create=False, wait=False)
+        except BlockingIOError:
+            raise UsageFault(
+                f"another process goes on with the run in {self._path.parent}; wait for it, or stop it"
+            ) from None
 
     def _fault(self, what: str) -> InputFault:
         return InputFault(
             f"{self._path} {what}, so no ledger of this run can be right; begin anew with another --output, and count "
             "what this run may have released"
         )
-
-    def _lock(self) -> None:
-        """Two processes that went on with one run would each know the half of what was begun."""
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            raise UsageFault(
-                f"another process goes on with the run in {self._path.parent}; wait for it, or stop it"
-            ) from None
-
-
-def _next(head: str, count: int) -> str:
-    return blake3(f"{head} {count}".encode()).hexdigest(length=16)

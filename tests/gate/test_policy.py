@@ -44,6 +44,8 @@ VALUES: dict[str, tuple[str, str]] = {
     "require_model": ("true", "true"),
     "recompute": ("false", "false"),
     "require_signer": ('["a.pub", "b.pub"]', "a.pub,b.pub"),
+    "require_audit_log": ('["a.audits.jsonl", "b.audits.jsonl"]', "a.audits.jsonl,b.audits.jsonl"),
+    "audit_log_head": ('["kept"]', "kept"),
 }
 WAIVER = '[[waiver]]\nid = "W"\nrule = "max_auc"\nreason = "known"\nexpires = 2030-01-31\n'
 
@@ -64,10 +66,13 @@ def read(
 @pytest.mark.parametrize("name", KEYS)
 def test_a_key_reads_alike_from_a_file_and_from_text(name: str) -> None:
     toml, text = VALUES[name]
-    more = "" if KEYS[name].demand else "max_epsilon = 1\n"
+    needed = {} if KEYS[name].demand else {"max_epsilon": "1"}
+    if name == "audit_log_head":
+        needed["require_audit_log"] = "a.audits.jsonl"
+    more = "".join(f"{key} = {value if key == 'max_epsilon' else repr(value)}\n" for key, value in needed.items())
     from_file = getattr(read(f"{more}{name} = {toml}\n"), name)
     Path(OWN).unlink()
-    flags = {name: text} | ({} if KEYS[name].demand else {"max_epsilon": "1"})
+    flags = {name: text} | needed
     assert getattr(read(flags=flags), name) == from_file
     variables = {f"PRIVCTL_GATE_{key.upper()}": value for key, value in flags.items()}
     assert getattr(read(environment=variables), name) == from_file

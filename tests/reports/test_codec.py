@@ -36,7 +36,7 @@ from privctl.domain.guarantee import (
     Status,
 )
 from privctl.domain.mechanism import Calibration, ClippedTraining, Formula, Optimizer, Regime, WeightNoise
-from privctl.domain.report import Artifact, Omission, ParentReport, PrivacyReport, TensorDigest
+from privctl.domain.report import Artifact, LogPosition, Omission, ParentReport, PrivacyReport, TensorDigest
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.codec import TAGS, decode, encode, schema
 from privctl.storage.json_text import parse_json
@@ -165,8 +165,9 @@ def full() -> Any:
 
 
 JUDGED = Verdict(subject="published", outcome=Outcome.REFUTED, reason="only claimed", status=Status.CLAIMED)
+LOGGED = LogPosition(path="../m.audits.jsonl", entry=2, digest="blake3:" + "5" * 64)
 OTHERS = [
-    replace(FULL, mechanism=mechanism, guarantees=(LATER,), verdicts=(JUDGED,))
+    replace(FULL, mechanism=mechanism, guarantees=(LATER,), verdicts=(JUDGED,), log=LOGGED)
     for mechanism in (TRAINING, LEDGER, SIGNS)
 ]
 

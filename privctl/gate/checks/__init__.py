@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterator
 from privctl.domain.gate import Finding, Rule
 from privctl.gate.case import MODEL, JudgedModel
 from privctl.gate.chain import CHAIN, READABLE
-from privctl.gate.checks import contradictions, exposure, guarantees, leakage, power, recomputed, signatures, steps
+from privctl.gate.checks import (
+    contradictions,
+    exposure,
+    guarantees,
+    leakage,
+    logged,
+    power,
+    recomputed,
+    signatures,
+    steps,
+)
 from privctl.gate.policy import Policy
 
 Check = Callable[[JudgedModel, Policy], Iterator[Finding]]
@@ -15,6 +25,8 @@ Check = Callable[[JudgedModel, Policy], Iterator[Finding]]
 #: Rules that are looked at for every model, in the order in which they are shown.
 CHECKS: dict[str, tuple[str, Check]] = {
     signatures.RULE: ("every report is signed by whom the policy trusts", signatures.check),
+    logged.LOG: ("the log of audits is whole, and holds those given", logged.intact),
+    logged.SHOWN: ("no audit in the log was left out", logged.shown),
     contradictions.RULE: ("reports agree with themselves", contradictions.check),
     guarantees.EPSILON: ("a guarantee that counts has a small enough epsilon", guarantees.epsilon),
     guarantees.POSTERIOR: ("secrets are protected well enough", guarantees.posterior),
@@ -35,10 +47,12 @@ _BELIEF = {
     CHAIN: "reports build on each other as their digests say",
     MODEL: "the reports are about the model at hand",
 }
+#: Rules of ``CHECKS`` that say whether reports can be believed.
+_ABOUT_TRUTH = frozenset({contradictions.RULE, recomputed.RULE, signatures.RULE, logged.LOG})
 RULES: dict[str, Rule] = {
     **{name: Rule(name=name, about=about, waivable=False) for name, about in _BELIEF.items()},
     **{
-        name: Rule(name=name, about=about, waivable=name not in (contradictions.RULE, recomputed.RULE, signatures.RULE))
+        name: Rule(name=name, about=about, waivable=name not in _ABOUT_TRUTH)
         for name, (about, _) in CHECKS.items()
     },
 }  # fmt: skip

@@ -5,15 +5,17 @@ A signature keeps others from editing or replacing a report. Its signer can stil
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.gate.case import JudgedModel
-from privctl.gate.files import read_bounded
+from privctl.gate.files import LoadedReport, read_bounded
 from privctl.gate.policy import Policy
-from privctl.reports.signing import LARGEST, envelope_path, signed_by, signer
+from privctl.gate.vouched import vouched
+from privctl.reports.signing import LARGEST, Signer, signed_by, signer
 
 RULE = "require_signer"
 
@@ -38,18 +40,16 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         return
     unsigned = False
     for report in reports:
-        envelope = envelope_path(report.path)
         try:
-            signed_by(read_bounded(envelope, LARGEST), signers, report.report, report.digest)
+            vouched(report.path, partial(_signed, signers, report))
         except InputFault as fault:
             unsigned = True
-            said = str(fault) if str(fault).startswith(str(envelope)) else f"{envelope} {fault}"
             yield Finding(
                 rule=RULE,
                 outcome=GateOutcome.FAIL,
                 subject=str(report.path),
-                message=f"nobody the policy trusts vouches for it: {said}",
-                fix="have who made it sign it (privctl sign --key), and give the .dsse.json beside it",
+                message=f"nobody the policy trusts vouches for it: {fault}",
+                fix="have who made it sign it (privctl sign --key), and give the signature beside it",
                 place=report.place(),
             )
     if reports and not unsigned:
@@ -60,3 +60,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             message=f"{'the report is' if len(reports) == 1 else f'all {len(reports)} reports are'} signed",
             place=place,
         )
+
+
+def _signed(signers: Sequence[Signer], report: LoadedReport, signature: bytes) -> Signer:
+    return signed_by(signature, signers, report.report, report.digest, report.sha256)

@@ -1,0 +1,227 @@
+"""The log of audits: whether it is whole, holds the reports given, and holds no audit that was left out.
+
+What a log shows is that nothing was left out of this log. That it was not written anew from the start shows only by a
+head that was kept (``audit_log_head``) or signed (``require_signer``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from privctl.domain.errors import InputFault, PrivctlError, UsageFault
+from privctl.domain.gate import FileLine, Finding, GateOutcome
+from privctl.gate.case import JudgedModel
+from privctl.gate.files import LoadedReport, read_bounded
+from privctl.gate.policy import Policy
+from privctl.gate.vouched import vouched
+from privctl.reports.audit_log import AuditLog, Entry, LoggedAudit, read_log, tensors_digest
+from privctl.reports.signing import LARGEST, Signer, signed_head, signer
+
+LOG, SHOWN, HEAD = "require_audit_log", "audits_shown", "audit_log_head"
+_HEAD = re.compile(r"blake3:[0-9a-f]{64}")
+_LARGEST_HEAD = 1 << 12
+_SAME_LOG = "give the log as privctl wrote it, the one that every audit of this model was entered into"
+_FAIL, _UNSURE = GateOutcome.FAIL, GateOutcome.INCONCLUSIVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    """One audit of this model with the log that it stands in."""
+
+    log: AuditLog
+    audit: LoggedAudit
+
+    @property
+    def subject(self) -> str:
+        """The line by its number and digest, so that a waiver covers this very audit."""
+        begun = self.audit.begun
+        return f"{self.log.path.name} line {begun.number} ({begun.digest.removeprefix('blake3:')[:12]})"
+
+    @property
+    def place(self) -> FileLine:
+        """The line that begins it."""
+        return FileLine(path=str(self.log.path), line=self.audit.begun.number)
+
+
+def intact(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
+    """Whether the logs can be read, go on from the heads kept, are signed, and say of each audit given what it says."""
+    if not policy.require_audit_log:
+        return
+    logs, wrong = _read(policy)
+    wrong += [*_kept(logs, policy), *_signatures(logs, policy)]
+    known = {each.begun.digest: each for log in logs for each in log.audits}
+    wrong += [_fault(*found) for report in case.audits for found in _misplaced(report, known) if logs]
+    yield from wrong
+    for log in logs if not wrong else ():
+        mine = sum(each.log is log for each in _of_model(case, logs))
+        yield Finding(
+            rule=LOG,
+            outcome=GateOutcome.PASS,
+            subject=str(log.path),
+            message=(
+                f"{mine} audits of this model and {len(log.audits) - mine} of others; keep its head to see that it "
+                f"only grows: line {len(log.entries)}, {log.head}"
+            ),
+            place=FileLine(path=str(log.path), line=len(log.entries)),
+        )
+
+
+def shown(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
+    """Whether every audit of this model that was begun has its report among those given."""
+    logs, _ = _read(policy)
+    if not logs:
+        return
+    given = {report.digest for report in case.audits}
+    mine = _of_model(case, logs)
+    missing = [each for each in mine if each.audit.report not in given]
+    most = _most(mine, given)
+    for each in missing:
+        outcome, said, fix = _left_out(each.audit, most)
+        newest = " (the newest)" if each is mine[-1] and len(mine) > 1 else ""
+        yield Finding(
+            rule=SHOWN, outcome=outcome, subject=each.subject, message=said + newest, fix=fix, place=each.place
+        )
+    if not mine:
+        yield Finding(
+            rule=SHOWN,
+            outcome=_UNSURE,
+            subject=case.name,
+            message="no audit of this model is in the log",
+            fix="audit it (privctl audit --log)",
+            place=policy.places.get(LOG, case.anchor),
+        )
+    elif not missing:
+        count = "the one audit" if len(mine) == 1 else f"each of {len(mine)} audits"
+        yield Finding(
+            rule=SHOWN,
+            outcome=GateOutcome.PASS,
+            subject=case.name,
+            message=f"{count} of this model that the log holds was given",
+            place=mine[-1].place,
+        )
+
+
+def _read(policy: Policy) -> tuple[list[AuditLog], list[Finding]]:
+    logs: list[AuditLog] = []
+    wrong: list[Finding] = []
+    for path in map(Path, policy.require_audit_log):
+        try:
+            logs.append(read_log(path))
+        except PrivctlError as fault:
+            outcome = _FAIL if isinstance(fault, InputFault) and os.path.isfile(path) else _UNSURE
+            wrong.append(_fault(str(path), str(fault), FileLine(path=str(path)), outcome))
+    return logs, wrong
+
+
+def _kept(logs: list[AuditLog], policy: Policy) -> Iterator[Finding]:
+    """A head seen before must be a line of a log now: what is cut off, forked or written anew holds other lines."""
+    for text in policy.audit_log_head:
+        head = text if _HEAD.fullmatch(text) else _head_in(Path(text))
+        if logs and not any(log.holds(head) for log in logs):
+            names = ", ".join(str(log.path) for log in logs)
+            said = f"it does not hold the head seen before, {head}: it was cut short, written anew, or is another log"
+            yield _fault(names, said, FileLine(path=str(logs[0].path)))
+
+
+def _head_in(path: Path) -> str:
+    """The head that the file at ``path`` keeps; a policy that names anything else is none."""
+    found = _HEAD.search(read_bounded(path, _LARGEST_HEAD, UsageFault).decode("utf-8", "replace"))
+    if found is None:
+        raise UsageFault(f"{HEAD} {path} holds no head of a log; expected blake3: and 64 digits, as a gate prints it")
+    return found[0]
+
+
+def _signatures(logs: list[AuditLog], policy: Policy) -> Iterator[Finding]:
+    if not policy.require_signer:
+        return
+    try:
+        signers = [signer(Path(name), read_bounded(Path(name), LARGEST, UsageFault)) for name in policy.require_signer]
+    except ImportError:
+        return  # the rule of signatures says so
+    for log in logs:
+        place = FileLine(path=str(log.path), line=len(log.entries))
+        try:
+            _, entry = vouched(log.path, partial(_signed, signers, log))
+        except InputFault as fault:
+            yield _fault(str(log.path), f"nobody the policy trusts vouches for its head: {fault}", place)
+            continue
+        if entry.digest != log.head:
+            said = f"it is signed up to line {entry.number}, and {len(log.entries)} lines are in it; sign it again"
+            yield _fault(str(log.path), said, place)
+
+
+def _signed(signers: Sequence[Signer], log: AuditLog, signature: bytes) -> tuple[Signer, Entry]:
+    return signed_head(signature, signers, log)
+
+
+def _misplaced(report: LoadedReport, known: Mapping[str, LoggedAudit]) -> Iterator[tuple[str, str, FileLine]]:
+    """What the logs, whose audits are ``known`` by their first lines, say against a report that was given."""
+    position = report.report.log
+    audit = None if position is None else known.get(position.digest)
+    said = ""
+    if position is None:
+        said = "this audit was entered into no log"
+    elif audit is None:
+        said = "the line that this audit names is not in the log: it was entered into another"
+    elif audit.report is None:
+        said = "the log does not say that this audit led to a report"
+    elif audit.report != report.digest:
+        said = "the log says that this audit led to another report: its digest is another"
+    elif audit.weights != report.looks_at:
+        said = "the log says that this audit was of other weights"
+    if said:
+        yield str(report.path), said, report.place("log")
+
+
+def _of_model(case: JudgedModel, logs: list[AuditLog]) -> list[_Standing]:
+    """The audits of these weights, also where the same tensors lay in other files."""
+    same = set()
+    for each in (*case.makers, *case.looks):
+        for listed in (each.report.inputs, each.report.outputs):
+            files = [item for item in listed if item.role == "model" and item.tensors]
+            if {item.digest for item in files} == case.digests:
+                same.add(tensors_digest(tensor for item in files for tensor in item.tensors))
+    return [
+        _Standing(log=log, audit=audit)
+        for log in logs
+        for audit in log.audits
+        if audit.weights == case.digests or audit.begun.says["tensors"] in same
+    ]
+
+
+def _most(mine: Sequence[_Standing], given: set[str]) -> dict[str, float]:
+    """The largest value of each quantity that the audits given have measured, by the log."""
+    found: dict[str, float] = {}
+    for each in mine:
+        if each.audit.end is not None and each.audit.report in given:
+            for name, value in each.audit.end.says["worst"].items():
+                found[name] = max(value, found.get(name, value))
+    return found
+
+
+def _left_out(audit: LoggedAudit, most: Mapping[str, float]) -> tuple[GateOutcome, str, str]:
+    """What is said of an audit whose report was not given; ``most`` are the values of those that were."""
+    begun, end = audit.begun, audit.end
+    again = "audit again, give every report, and account for this line with a [[waiver]]"
+    if end is None:
+        return _FAIL, f"an audit begun at {begun.at} has no report, and nothing says what became of it", again
+    if audit.report is None:
+        return _UNSURE, f"an audit begun at {begun.at} ended without a report: {end.says['reason']}", again
+    said = f"the audit begun at {begun.at} led to a report that was not given, {audit.report}"
+    worse = [
+        f"{name} {value:.4g} where {most[name]:.4g} is the most shown"
+        for name, value in sorted(end.says["worst"].items())
+        if value > most.get(name, value)
+    ]
+    if worse:
+        said += f"; by the log it is worse: {', '.join(worse[:3])}"
+    return _FAIL, said, "give that report too"
+
+
+def _fault(subject: str, message: str, place: FileLine, outcome: GateOutcome = _FAIL) -> Finding:
+    return Finding(rule=LOG, outcome=outcome, subject=subject, message=message, fix=_SAME_LOG, place=place)

@@ -1,0 +1,264 @@
+"""The log of audits of a model: what was begun, and what came of it, so that an audit left out shows.
+
+Each line is a JSON object that names the line before it by digest and ends in its own. An audit is entered before the
+first attack looks at the model, so that one that was abandoned leaves its trace, and again when its report is written.
+
+What the log does not stop: an audit that was entered into another log, or into none, and a log written anew from the
+start by whoever holds the file. The second shows as soon as somebody else keeps the digest of an earlier line, the
+head (``privctl sign`` over the log, ``audit_log_head`` of a gate).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from privctl import __version__
+from privctl.domain.errors import InputFault
+from privctl.domain.report import Artifact, LogPosition, TensorDigest
+from privctl.storage.chained import BrokenChain, Chain, log_file
+from privctl.storage.digest import tag
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import read_named_bytes
+
+LOG_SUFFIX = ".audits.jsonl"
+#: How a digest of the log begins wherever it is shown.
+PREFIX = "blake3:"
+_CHAIN = Chain(root=blake3(b"privctl log of audits 1").hexdigest(), before=b',"digest":"', after=b'"}')
+#: A model has some dozen audits, each with two lines of some hundred bytes.
+_LARGEST = 8 << 20
+_LONGEST_REASON = 300
+#: JSON holds whole numbers that no float does.
+_LARGEST_NUMBER = 1e300
+
+
+class Event(StrEnum):
+    """What a line says: the log was begun, an audit was, its report was written, or it ended without one."""
+
+    OPENED = "opened"
+    BEGUN = "begun"
+    WRITTEN = "written"
+    ENDED = "ended"
+
+
+#: What every line says, and what those of each event say besides, with its type in JSON.
+_EVERY = ("entry", "previous", "event", "at")
+_SAYS: dict[Event, dict[str, type]] = {
+    Event.OPENED: {"id": str},
+    Event.BEGUN: {"id": str, "privctl": str, "folder": str, "weights": list, "tensors": str, "settings": dict},
+    Event.WRITTEN: {"begun": int, "report": str, "refuted": int, "worst": dict},
+    Event.ENDED: {"begun": int, "reason": str},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line: its ``number`` from 1, its ``digest``, the time (UTC, ISO 8601), and what else it says."""
+
+    number: int
+    digest: str
+    event: Event
+    at: str
+    says: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedAudit:
+    """One audit: the line that began it, and the one that says what came of it, if any does."""
+
+    begun: Entry
+    end: Entry | None = None
+
+    @property
+    def report(self) -> str | None:
+        """The digest of its report; None where none was written."""
+        written = self.end is not None and self.end.event is Event.WRITTEN
+        return str(self.end.says["report"]) if self.end is not None and written else None
+
+    @property
+    def weights(self) -> frozenset[str]:
+        """Digests of the weight files that were audited."""
+        return frozenset(self.begun.says["weights"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditLog:
+    """A log whose chain is whole, as it was read from ``path``: its whole lines are ``content``.
+
+    ``torn`` says that half a line follows them.
+    """
+
+    path: Path
+    content: bytes = field(repr=False)
+    entries: tuple[Entry, ...]
+    torn: bool = False
+
+    @property
+    def head(self) -> str:
+        """The digest of the last line, which stands for all of them."""
+        return self.entries[-1].digest
+
+    @property
+    def audits(self) -> tuple[LoggedAudit, ...]:
+        """Every audit that was begun, in order."""
+        ends = {entry.says["begun"]: entry for entry in self.entries if entry.event in (Event.WRITTEN, Event.ENDED)}
+        return tuple(
+            LoggedAudit(begun=entry, end=ends.get(entry.number)) for entry in self.entries if entry.event is Event.BEGUN
+        )
+
+    def holds(self, digest: str) -> Entry | None:
+        """The line of this digest."""
+        return next((entry for entry in self.entries if entry.digest == digest), None)
+
+
+def read_log(path: Path) -> AuditLog:
+    """The log at ``path``. Raises InputFault, in one sentence, where it is missing, none, or was tampered with."""
+    log = _parsed(path, read_named_bytes(path))
+    if not log.entries:
+        raise InputFault(f"{path} holds no entry, which no log of audits does; restore it as privctl wrote it")
+    return log
+
+
+def begin(path: Path, inputs: Sequence[Artifact], settings: Mapping[str, Any]) -> Entry:
+    """Enter that an audit of the model whose files are ``inputs`` begins, and return the line, durable on disk.
+
+    The log is made where there is none. Raises InputFault for a log that was tampered with, IoFault where it cannot be
+    written.
+    """
+    says = {
+        "id": secrets.token_hex(16),  # lines of two forks must differ even where they say the same
+        "privctl": __version__,
+        "folder": folder_digest(inputs),
+        "weights": sorted(item.digest for item in inputs if item.role == "model"),
+        "tensors": tensors_digest(tensor for item in inputs if item.role == "model" for tensor in item.tensors),
+        "settings": dict(settings),
+    }
+    return _enter(path, Event.BEGUN, says)
+
+
+def finish(path: Path, begun: LogPosition, *, report: str, refuted: int, worst: Mapping[str, float]) -> Entry:
+    """Enter the digest of the ``report`` of the audit that stands at ``begun``.
+
+    ``refuted`` counts its verdicts REFUTED; ``worst`` holds the largest value that it measured of each quantity.
+    Raises InputFault where the log is another by now.
+    """
+    says = {"begun": begun.entry, "report": report, "refuted": refuted, "worst": dict(worst)}
+    return _enter(path, Event.WRITTEN, says, known=begun.digest)
+
+
+def abandon(path: Path, begun: LogPosition, reason: str) -> Entry:
+    """Enter that the audit that stands at ``begun`` ended without a report; raises InputFault as ``finish`` does."""
+    says = {"begun": begun.entry, "reason": reason[:_LONGEST_REASON]}
+    return _enter(path, Event.ENDED, says, known=begun.digest)
+
+
+def folder_digest(inputs: Sequence[Artifact]) -> str:
+    """One digest of all files of a model by their names, the order aside."""
+    rows = sorted(f"{item.digest} {Path(item.path).name}\n" for item in inputs)
+    return tag(blake3("".join(rows).encode()))
+
+
+def tensors_digest(tensors: Any) -> str:
+    """One digest of all tensors by name, type and shape, however they are spread over files."""
+    listed: list[TensorDigest] = sorted(tensors, key=lambda tensor: tensor.name)
+    rows = (f"{each.digest} {each.dtype} {list(each.shape)} {json.dumps(each.name)}\n" for each in listed)
+    return tag(blake3("".join(rows).encode()))
+
+
+def _enter(path: Path, event: Event, says: Mapping[str, Any], known: str | None = None) -> Entry:
+    with log_file(path) as file:
+        content = file.content()
+        log = _parsed(path, content) if content else None
+        if known is not None and (log is None or log.holds(known) is None):
+            raise InputFault(f"{path} is not the log that this audit was entered into any more; restore that one")
+        if log is not None and log.torn:
+            file.cut(len(log.content))
+        last = None if log is None or not log.entries else log.entries[-1]
+        if last is None:
+            last = _add(file.add, None, Event.OPENED, {"id": secrets.token_hex(16)})
+        made = _add(file.add, last, event, says)
+        file.sync()
+        return made
+
+
+def _add(write: Any, last: Entry | None, event: Event, says: Mapping[str, Any]) -> Entry:
+    number = 1 if last is None else last.number + 1
+    head = _CHAIN.root if last is None else last.digest.removeprefix(PREFIX)
+    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    said = {"entry": number, "previous": PREFIX + head, "event": event.value, "at": at, **says}
+    text = json.dumps(said, separators=(",", ":"), allow_nan=False)
+    line, digest = _CHAIN.line(head, text.removesuffix("}").encode())
+    write(line)
+    return Entry(number=number, digest=PREFIX + digest, event=event, at=at, says=says)
+
+
+def _parsed(path: Path, content: bytes) -> AuditLog:
+    """The log in ``content``, its chain checked; no entries where not even the first line is whole."""
+    if len(content) > _LARGEST:
+        raise InputFault(f"{path} has more than {_LARGEST >> 20} MiB, which no log of audits has; name another file")
+    try:
+        links, rest = _CHAIN.read(content)
+    except BrokenChain as broken:
+        if broken.number == 1 and not content.startswith(b'{"entry":1,'):
+            raise InputFault(f"{path} is no log of audits; give the file that privctl audit --log wrote") from None
+        raise _edited(path, broken.number, "does not follow from the lines before it") from None
+    entries: list[Entry] = []
+    open_audits: set[int] = set()
+    for number, link in enumerate(links, start=1):
+        entry = _entry(
+            path,
+            number,
+            link.body,
+            PREFIX + link.digest,
+            PREFIX + (links[number - 2].digest if number > 1 else _CHAIN.root),
+        )
+        if (entry.event is Event.OPENED) != (number == 1):
+            what = "comes before the one that opens the log" if number == 1 else "opens the log a second time"
+            raise _edited(path, number, what)
+        if entry.event is Event.BEGUN:
+            open_audits.add(number)
+        elif entry.event is not Event.OPENED:
+            if entry.says["begun"] not in open_audits:
+                raise _edited(path, number, "ends an audit that was not begun or has ended")
+            open_audits.remove(entry.says["begun"])
+        entries.append(entry)
+    whole = content[: len(content) - len(rest)]
+    return AuditLog(path=path, content=whole, entries=tuple(entries), torn=bool(rest))
+
+
+def _entry(path: Path, number: int, body: bytes, digest: str, previous: str) -> Entry:
+    """What a line says. Raises InputFault for one that privctl does not write: anybody can make a chain of those."""
+    said = parse_json((body + b"}").decode("utf-8", "replace"), f"{path} line {number}")
+    known = isinstance(said, dict) and said.get("event") in set(Event)
+    event = Event(said["event"]) if known else Event.OPENED
+    wanted = {"entry": int, "previous": str, "event": str, "at": str, **_SAYS[event]}
+    fits = known and all(isinstance(said.get(name), kind) for name, kind in wanted.items())
+    if (
+        not fits
+        or not all(isinstance(each, str) for each in said.get("weights", ()))
+        or not _numbers(said.get("worst"))
+    ):
+        raise InputFault(f"{path} line {number} is no entry of this version; use the privctl that wrote it, or a later")
+    if said["entry"] != number or said["previous"] != previous:
+        raise _edited(path, number, "does not name the line before it")
+    says = {name: value for name, value in said.items() if name not in _EVERY}
+    return Entry(number=number, digest=digest, event=event, at=said["at"], says=says)
+
+
+def _numbers(worst: Any) -> bool:
+    values = worst.values() if isinstance(worst, dict) else ()
+    return all(isinstance(value, int | float) and abs(value) < _LARGEST_NUMBER for value in values)
+
+
+def _edited(path: Path, number: int, what: str) -> InputFault:
+    return InputFault(
+        f"{path} line {number} {what}: a line was changed, left out or moved; restore the log as privctl wrote it"
+    )
