@@ -12,8 +12,8 @@ from privctl.domain.guarantee import Guarantee, Notion, Status
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from verify.checks import Judged
 from verify.recompute.sensitivity import least_nonconvex
-from verify.run import JudgedGuarantee
 from verify.simulate.bounds import SimulatedDelta, black_box, violation_rate, white_box
 from verify.simulate.losses import Draw, LossSamples, gaussian, of_ledger, sample
 from verify.simulate.training import trained
@@ -29,7 +29,7 @@ class Simulation:
     """What was tried and found."""
 
     evidence: tuple[Evidence, ...]
-    judged: tuple[JudgedGuarantee, ...]
+    judged: tuple[Judged, ...]
 
 
 def simulate(report: PrivacyReport, *, seed: int, seconds: float) -> Simulation | None:
@@ -39,14 +39,14 @@ def simulate(report: PrivacyReport, *, seed: int, seconds: float) -> Simulation 
         return None
     share = seconds / len(chosen) / (2 if _toy(report) is not None else 1)
     evidence: list[Evidence] = []
-    judged: list[JudgedGuarantee] = []
+    judged: list[Judged] = []
     for guarantee, draw in chosen:
         found = sample(draw, seed, share)
         assumed = sample(_assumed(report, guarantee) or draw, seed, 0.0)
         evidence.append(_published(guarantee, violation_rate(assumed.present, guarantee.epsilon or 0.0), assumed))
         rows, verdict = _sound(guarantee, found, f"{guarantee.name}, simulated")
         evidence += rows
-        judged.append(JudgedGuarantee(guarantee=guarantee, verdict=verdict))
+        judged.append(Judged(guarantee=guarantee, verdict=verdict))
     toy = _toy(report)
     if toy is not None:
         steps = min(toy.steps, _TRAINING_STEPS)
@@ -54,7 +54,7 @@ def simulate(report: PrivacyReport, *, seed: int, seconds: float) -> Simulation 
             chosen[0][0], sample(trained(toy, steps), seed, share), f"a toy training of {steps} steps"
         )
         evidence += rows
-        judged.append(JudgedGuarantee(guarantee=chosen[0][0], verdict=verdict))
+        judged.append(Judged(guarantee=chosen[0][0], verdict=verdict))
     return Simulation(evidence=tuple(evidence), judged=tuple(judged))
 
 
