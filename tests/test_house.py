@@ -9,6 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.files import read_report
+from tests.gate.made import PROVED, judged, making
+from verify import checks
+from verify.run import verify
+
 PACKAGES = ("privctl", "audits", "verify")
 LINE_LIMIT = 400
 
@@ -157,6 +163,36 @@ def test_a_planted_breach_is_noticed(path: str, text: str, fault: str) -> None:
 )
 def test_what_is_allowed_is_not_noticed(path: str, text: str) -> None:
     assert breaches(Path(path), text) == []
+
+
+#: What may be found wrong with a report without its weights. Only the list that gate and verify share may call these.
+SHARED_CHECKS = {"contradictions", "gaps", "unknown", "faults", "beside", "of_file", "check_plan", "check_book"}
+
+
+def test_gate_and_verify_run_one_list_of_checks(root: Path) -> None:
+    """A check that only one of them ran would be forgotten by the other."""
+    found = {}
+    for path in sources(root, "privctl/gate", "privctl/cli", "verify"):
+        taken = [
+            node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)
+        ]
+        own = (node for node in taken if (node.module or "").startswith("verify."))
+        found[path.relative_to(root).as_posix()] = {alias.name for node in own for alias in node.names}
+    assert [name for name, names in found.items() if names & SHARED_CHECKS] == ["verify/checks.py"]
+    assert found["verify/checks.py"] >= SHARED_CHECKS
+    assert [name for name, names in found.items() if "findings" in names] == ["verify/run.py"]
+    assert "recompute" in found["privctl/gate/checks/recomputed.py"]
+
+
+def test_a_check_that_is_added_is_run_by_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def planted(path: Path, *given: object) -> Iterator[Verdict]:
+        yield Verdict(subject=path.name, outcome=Outcome.REFUTED, reason="planted")
+
+    monkeypatch.setattr(checks, "CHECKS", (*checks.CHECKS, planted))
+    place = making(tmp_path / "m.report.json", PROVED)
+    assert any(verdict.reason == "planted" for verdict in verify(place, read_report(place)).verdicts)
+    findings = judged(place, max_epsilon="8", recompute="true").findings
+    assert any("planted" in each.message for each in findings)
 
 
 def test_no_file_is_too_long(root: Path) -> None:

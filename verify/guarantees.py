@@ -160,12 +160,12 @@ def events(report: PrivacyReport, guarantee: Guarantee) -> Answer:
 
 _STANDING = (Status.PROVED, Status.CONDITIONAL)
 #: It speaks of another ledger than the report's: of measurements as a paper makes them.
-_OF_ANOTHER = "dpquant, measurements as its paper makes and accounts for them"
+OF_ANOTHER = "dpquant, measurements as its paper makes and accounts for them"
 
 
 def beside(report: PrivacyReport, guarantee: Guarantee) -> Iterator[Answer]:
     """What is wrong or open about the epsilon that follows, and the floor, beside a number that is no bound itself."""
-    if (guarantee.follows is None and guarantee.floor is None) or guarantee.name == _OF_ANOTHER:
+    if (guarantee.follows is None and guarantee.floor is None) or guarantee.name == OF_ANOTHER:
         return
     check = verifier_of(report, guarantee)
     if check is events:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import NoneType
 from typing import Any
 
@@ -24,6 +25,11 @@ _UNTOUCHED = frozenset({
 })  # fmt: skip
 
 
+_IMAGES = "image-classification"
+_TASKS = ("causal-lm", "masked-lm", "text-classification", _IMAGES)
+_TOKENIZERS = frozenset({"tokenizer.json", "tokenizer_config.json", "vocab.txt", "merges.txt", "spiece.model"})
+
+
 def contradictions(report: PrivacyReport) -> Iterator[str]:
     """Each disagreement in one sentence that names what disagrees."""
     try:
@@ -33,6 +39,8 @@ def contradictions(report: PrivacyReport) -> Iterator[str]:
         yield f"the parameters hold a number that no {report.step} step has: {error}"
     deltas = {g.delta for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP or g.delta > 0}
     said = report.parameters.get("delta")
+    if report.guarantees and report.step in (*_OF_STEP, "secrets-plan") and not isinstance(said, float):
+        yield "the parameters do not say for which delta the guarantees are"
     if isinstance(said, float) and deltas - {said}:
         yield f"a guarantee has delta {max(deltas - {said}):g}, but the parameters say {said:g}"
     elif len(deltas) > 1:
@@ -69,6 +77,7 @@ def _noise(report: PrivacyReport) -> Iterator[str]:
         yield f"the parameters say epsilon {_shown(epsilon)} and delta {_shown(delta)}, for which no noise is chosen"
         return
     yield from _stddev(mechanism, float(epsilon), delta)
+    yield from _collected(said)
     if mechanism.candidate_stddevs and mechanism.noise_stddev not in mechanism.candidate_stddevs:
         yield f"noise_stddev {mechanism.noise_stddev:g} is not among the candidate_stddevs"
     yield from _tensors(report, mechanism)
@@ -79,6 +88,8 @@ def _noise(report: PrivacyReport) -> Iterator[str]:
             yield from _compare("sensitivity of 'published'", guarantee.sensitivity, shift, "the paper's formula gives")
             if guarantee.adjacency is not Adjacency.UNSTATED or guarantee.notion is not Notion.APPROXIMATE_DP:
                 yield "'published' states neighbours or a notion of privacy, and the paper states none"
+            if guarantee.scope is not Scope.THIS_MODEL:
+                yield "'published' speaks of all candidates, and the paper of one model"
         if guarantee.scope is Scope.ALL_CANDIDATES and len(mechanism.candidate_stddevs) < 2:
             yield f"{guarantee.name!r} speaks of all candidates, but there is one"
 
@@ -110,7 +121,10 @@ def _stddev(mechanism: WeightNoise, epsilon: float, delta: float) -> Iterator[st
 def _tensors(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
     tensors = {t.name: t for artifact in report.outputs for t in artifact.tensors}
     untouched, tied = report.parameters.get("tensors_untouched"), report.parameters.get("tensors_tied")
+    if not any(artifact.role == "model" for artifact in report.outputs):
+        return  # said elsewhere: no bound is of any model then
     if not tensors or not isinstance(untouched, dict) or not isinstance(tied, list):
+        yield "it does not say which tensors were written, and which of them have no noise or are tied"
         return
     for name in sorted(untouched):
         if str(untouched[name]) not in _UNTOUCHED:
@@ -130,14 +144,21 @@ def _retrain(report: PrivacyReport) -> Iterator[str]:
     method = str(said.get("method"))
     if not isinstance(mechanism, _OF_METHOD.get(method, ())):
         yield f"its mechanism is not one of the method {method!r}"
+    if said.get("task") not in _TASKS:
+        yield f"privctl has no task of the name {_shown(said.get('task'))}"
+    written = {Path(artifact.path).name for artifact in report.outputs}
+    if said.get("task") == _IMAGES and (tokenizers := sorted(written & _TOKENIZERS)):
+        yield f"its task is one of images, but it wrote {', '.join(tokenizers)}"
+    yield from _start(report)
+    yield from _plan_followed(report)
+    yield from _collected(said)
     if isinstance(mechanism, ClippedTraining):
-        for name in ("clip_norm", "learning_rate", "momentum", "beta1", "beta2", "weight_decay"):
-            if name in said:
-                yield from _compare(f"mechanism's {name}", getattr(mechanism, name), said[name], "the parameters say")
-        yield from _compare("dataset_size", mechanism.dataset_size, said.get("examples"), "the parameters say")
+        yield from _clipped(mechanism, said)
         return
     examples, batch = said.get("examples"), said.get("batch_size")
-    if isinstance(examples, int) and isinstance(batch, (int, float)) and examples > 0:
+    if not (isinstance(examples, int) and isinstance(batch, (int, float)) and examples > 0):
+        yield "the parameters do not say how many examples there are, and how many make a batch"
+    else:
         yield from _compare(
             "parameter sample_rate", said.get("sample_rate"), batch / examples, "batch_size / examples is"
         )
@@ -145,6 +166,43 @@ def _retrain(report: PrivacyReport) -> Iterator[str]:
         yield from _published_signs(mechanism, said)
     if isinstance(mechanism, Ledger):
         yield from (_ferret if said.get("method") == "ferret" else _sampled)(mechanism, said)
+
+
+def _start(report: PrivacyReport) -> Iterator[str]:
+    """Random weights are read from no file."""
+    began = report.parameters.get("initial_weights")
+    read = any(a.role.startswith("start-") and a.role.endswith(".safetensors") for a in report.inputs)
+    if began not in ("random", "checkpoint") or (began == "random") is read:
+        files = "files of weights are among its inputs" if read else "no file of weights is among its inputs"
+        yield f"its training is said to have begun with {_shown(began)} weights, but {files}"
+
+
+def _collected(said: Mapping[str, Any]) -> Iterator[str]:
+    if not isinstance(said.get("collected_from_data"), list):
+        yield "it does not say which names were collected from the private data"
+
+
+def _plan_followed(report: PrivacyReport) -> Iterator[str]:
+    """A plan that was followed is one of the inputs, under the digest that is stated."""
+    plan = report.parameters.get("plan")
+    told = plan.get("digest") if isinstance(plan, dict) else None
+    read = [artifact.digest for artifact in report.inputs if artifact.role == "plan"]
+    if read != ([] if plan is None else [told]):
+        yield "the plan of protection that its parameters name is not the one among its inputs"
+
+
+def _clipped(mechanism: ClippedTraining, said: Mapping[str, Any]) -> Iterator[str]:
+    """Clipped training without noise: the facts that noise added later is made for."""
+    names = ("clip_norm", "learning_rate", "momentum", "beta1", "beta2", "weight_decay", "batch_size", "optimizer")
+    for name in names:
+        yield from _compare(f"mechanism's {name}", getattr(mechanism, name), said.get(name), "the parameters say")
+    yield from _compare("dataset_size", mechanism.dataset_size, said.get("examples"), "the parameters say")
+    updates = said.get("updates")
+    if mechanism.steps is None and isinstance(updates, int):
+        a_pass = math.ceil(mechanism.dataset_size / mechanism.batch_size)
+        yield from _compare("mechanism's epochs", mechanism.epochs, updates // a_pass, "the updates made are")
+    elif mechanism.steps is None:
+        yield "it does not say how many updates were made"
 
 
 def _published_signs(mechanism: SignBits, said: Mapping[str, Any]) -> Iterator[str]:

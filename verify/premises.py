@@ -32,12 +32,24 @@ _OF_REGIME = {
 _OF_START = ("starting weights", "normalisation statistics")
 _OF_TRAINING = ("starting weights", "unit of privacy")
 #: Of secrets that a plan protects: any guarantee for one record takes the plan itself as known.
-_OF_PLAN = ("starting weights", "book of secrets", "priors")
+_OF_PLAN = ("starting weights", "noise", "book of secrets", "priors", "plan's numbers")
+#: Of a plan that no training has followed yet.
+_OF_PLANNING = ("whole book", "prior")
+#: The form of a plan -> what bounds in it rest on, after a training and before.
+_OF_FORM = {"reference": "reference form", "pairwise": "pairwise form"}
+_PLANNED_FORM = {"pairwise": "opposite contributions"}
+#: Training in few bits.
+_OF_ROUNDING = ("public rounding", "rounding by example")
+#: The one task whose models have no tokenizer to release.
+_IMAGES = "image-classification"
 #: Why a tensor got no noise (by a word of the reason) -> the condition that brings.
 _UNTOUCHED = {
     "integer": "integer-tensors", "left out": "excluded-tensors", "public base": "frozen-tensors",
     "initial value": "initial-statistics",
 }  # fmt: skip
+#: Tensors that hold statistics of batches, and the reasons for no noise that make them none of the private data's.
+_STATISTICS = frozenset({"running_mean", "running_var"})
+_NO_STATISTIC = frozenset({"equal to the public base", "initial value of a statistic"})
 _HALF = frozenset({"F16", "BF16"})
 #: Releases whose guarantee does not rest on clipping: all of a batch may change with one record.
 _UNCLIPPED = ("randomized-response", "dithered")
@@ -89,8 +101,14 @@ def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
         return
     if report.step == "retrain":
         yield from _of_training(report, guarantee)
+    elif guarantee.notion is Notion.SECRET_PROTECTION and report.step != "account":
+        yield from _OF_PLANNING
+        if (name := _PLANNED_FORM.get(str(report.parameters.get("form")))) is not None:
+            yield name
     if guarantee.notion is Notion.MUTUAL_INFORMATION:
         yield "public masks"
+        if report.step == "retrain" and report.parameters.get("batches") != str(Batches.POISSON):
+            yield "whole passes"
     elif isinstance(report.mechanism, Ledger):
         yield from _of_ledger(report, report.mechanism, guarantee)
 
@@ -113,18 +131,31 @@ def _of_ledger(report: PrivacyReport, ledger: Ledger, guarantee: Guarantee) -> I
     yield "secret noise"
     if report.parameters.get("method") == "ferret":
         yield "public masks"
+    of_secrets = guarantee.notion is Notion.SECRET_PROTECTION and "onto a grid" in _source(report)
+    if of_secrets:
+        yield "float arithmetic"
     clipped = any(a.name == "contribution" and "clip norm" in a.statement for a in guarantee.assumptions)
-    if clipped and guarantee.arithmetic is not None:
+    if clipped and (of_secrets or guarantee.arithmetic is not None):
         yield "rounding of sums"
 
 
 def _of_training(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
-    if report.parameters.get("frozen_norm_layers"):
+    said = report.parameters
+    if said.get("frozen_norm_layers"):
         yield "normalisation statistics"
-    if guarantee.notion is Notion.SECRET_PROTECTION:
-        yield from _OF_PLAN
+    if said.get("task") != _IMAGES:
+        yield "vocabulary"
+    if said.get("method") == "dpquant":
+        yield from _OF_ROUNDING
+        if guarantee.notion is Notion.APPROXIMATE_DP and said.get("measurements_begun"):
+            yield "measurements"
+    if guarantee.notion is not Notion.SECRET_PROTECTION:
+        yield from (*_OF_TRAINING, "plan" if "plan" in said else "number of examples")
         return
-    yield from (*_OF_TRAINING, "plan" if "plan" in report.parameters else "number of examples")
+    yield from _OF_PLAN
+    plan = said.get("plan")
+    if (form := _OF_FORM.get(str(plan.get("form")) if isinstance(plan, dict) else "")) is not None:
+        yield form
 
 
 def _of_names(report: PrivacyReport, states: Mapping[str, AssumptionState]) -> Iterator[str]:
@@ -133,6 +164,10 @@ def _of_names(report: PrivacyReport, states: Mapping[str, AssumptionState]) -> I
     for name in map(str, found if isinstance(found, list) else ()):
         if states.get(name) is not AssumptionState.VIOLATED:
             yield f"the {name} was collected from the private data, but it does not name that as violated"
+    released = [name for name, reason in _untouched(report).items() if str(reason) not in _NO_STATISTIC]
+    statistics = [name for name in released if name.rsplit(".", 1)[-1] in _STATISTICS]
+    if statistics and states.get("batch-statistics") is not AssumptionState.VIOLATED:
+        yield f"{statistics[0]} was released without noise, but it does not name 'batch-statistics' as violated"
 
 
 def _batches(event: Event) -> Batches | None:
@@ -143,8 +178,7 @@ def _batches(event: Event) -> Batches | None:
 
 
 def _of_tensors(report: PrivacyReport) -> Iterator[str]:
-    untouched = report.parameters.get("tensors_untouched")
-    untouched = untouched if isinstance(untouched, dict) else {}
+    untouched = _untouched(report)
     for part, name in _UNTOUCHED.items():
         if any(part in str(reason) for reason in untouched.values()):
             yield name
@@ -153,6 +187,12 @@ def _of_tensors(report: PrivacyReport) -> Iterator[str]:
     tensors = [t for artifact in report.outputs for t in artifact.tensors]
     if any(t.dtype in _HALF and t.name not in untouched for t in tensors):
         yield "unrounded-weights"
+
+
+def _untouched(report: PrivacyReport) -> Mapping[str, object]:
+    """Tensors that got no noise, each with the reason."""
+    found = report.parameters.get("tensors_untouched")
+    return found if isinstance(found, dict) else {}
 
 
 def _unborne(
@@ -164,7 +204,7 @@ def _unborne(
             yield f"its assumption {name!r} is asserted, but the noise was made from a given seed, which violates it"
         return
     word = f"its assumption {name!r} is said to be {state}"
-    if report.step == "account":
+    if report.step in ("account", "secrets-plan"):
         yield f"{word}, but a plan enforces and checks nothing"
     elif (name == "contribution" and report.step == "retrain" and (fault := _untested(report))) or (
         name == "rounding of sums" and (fault := _too_rough(report))
@@ -207,6 +247,8 @@ def _too_rough(report: PrivacyReport) -> str:
     """Why rounding may move a batch's sum by more than clipping leaves for it; "" where the test shows otherwise."""
     found = report.parameters.get("contribution_test")
     differences = found.get("differences") if isinstance(found, dict) else None
+    if report.parameters.get("method") == "dpquant":
+        return "sums of measured differences of losses have no margin for it"
     try:
         size, examples = (float(report.parameters[key]) for key in ("batch_size", "examples"))
         largest = max((float(each) for each in dict(differences or {}).values()), default=math.inf)

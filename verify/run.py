@@ -4,54 +4,28 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from privctl.domain.errors import ExitCode, InputFault, PrivctlError
 from privctl.domain.evidence import Bound, Evidence
-from privctl.domain.guarantee import Guarantee, Notion, Status
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.progress import Advance, silent
-from privctl.domain.report import Artifact, Omission, PrivacyReport
+from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.codec import decode
 from privctl.storage.digest import NamedFiles, TensorHasher, hash_tensors
-from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile, read_named_text
-from verify.answers import Answer
+from verify.checks import MODEL, JudgedGuarantee, Note, at_hand, findings, guarantees, located
 from verify.data import DataAtHand, check_data
 from verify.evidence import check_evidence
-from verify.guarantees import Verifier, beside, titles, verifier_of
 from verify.integrity import ChainLink, check_chain
 from verify.logged import check_log
 from verify.measured.grain import Expected, coarse, few_changed
 from verify.measured.noise import LEVEL, Measured, complaints, measure
-from verify.parameters import contradictions
-from verify.planned import Part, parts_of
-from verify.plans import of_file
-from verify.premises import faults
-from verify.recompute.book import check_book
-from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
 from verify.weights.check import check_weights
-from verify.whole import STEPS, gaps
-from verify.wording import unknown
-
-_MODEL = "model"
-#: No step states more than a dozen; each takes up to some seconds.
-_MOST_GUARANTEES = 100
-#: From what is known for certain to be wrong to what is certainly right.
-_WORST = (Outcome.REFUTED, Outcome.INCONCLUSIVE, Outcome.CONSISTENT, Outcome.PROVED)
-_MAKERS = ("retrain", "noise", "replay")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedGuarantee:
-    """One guarantee with its verdict, which holds the guarantee's status."""
-
-    guarantee: Guarantee
-    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +57,9 @@ class Verification:
         return ExitCode.OK
 
 
-#: Told which guarantee comes next.
-Note = Callable[[str], None]
-
-
 def bytes_of(path: Path, report: PrivacyReport) -> int:
     """How much there is to read, for a progress bar."""
-    files = [*_at_hand(path, report.outputs), *_at_hand(path, report.inputs)]
+    files = [*at_hand(path, report.outputs), *at_hand(path, report.inputs)]
     return sum(file.stat().st_size for _, file in files)
 
 
@@ -121,14 +91,8 @@ def verify(
     logged, left = check_log(path, report)
     found += logged
     omissions += left
-    found += [
-        Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=sentence) for sentence in contradictions(report)
-    ]
-    found += [Verdict(subject="report", outcome=Outcome.REFUTED, reason=sentence) for sentence in gaps(report)]
-    found += _unknown(report, parents)
-    found += of_file(path, report)
+    found += findings(path, report, parents)
     found += _said_before(path, report)
-    found += _plans(path, report)
     noise, evidence = _noise(report, measured)
     found += noise
     if expected is not None and (complaint := expected.complaint()):
@@ -143,23 +107,11 @@ def verify(
     figures = check_evidence(path, report, files)
     found += figures.verdicts
     omissions += figures.omissions
-    judged = tuple(_guarantees(path, report, parents, note))
+    judged = tuple(guarantees(path, report, parents, note))
     return Verification(
         path=path, report=report, links=links, integrity=tuple(found), guarantees=judged,
         evidence=tuple(evidence), omissions=tuple(omissions),
     )  # fmt: skip
-
-
-def recompute(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> tuple[Verdict, ...]:
-    """What needs no model: whether the parameters agree, and every guarantee of the report at ``path``.
-
-    ``parents`` are the reports it builds on, as far as they are at hand. Only plans of protection are read from disk.
-    """
-    wrong = [
-        Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=sentence) for sentence in contradictions(report)
-    ]
-    judged = _guarantees(path, report, parents, lambda text: None)
-    return (*wrong, *(each.verdict for each in judged))
 
 
 def _said_before(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
@@ -184,31 +136,6 @@ def _said_before(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
         yield Verdict(subject=subject, outcome=worst, reason=reason)
 
 
-def _unknown(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Texts that may mean anything: of whatever status, they are what a reader goes by."""
-    if report.step not in STEPS:
-        yield Verdict(
-            subject="report", outcome=Outcome.INCONCLUSIVE, reason=f"privctl has no step of the name {report.step!r}"
-        )
-    for guarantee, title in zip(report.guarantees, titles(report), strict=True):
-        for sentence in unknown(report, guarantee):
-            yield Verdict(subject=title, outcome=Outcome.INCONCLUSIVE, reason=sentence)
-        # What its assumptions say of the run they say whatever becomes of the number.
-        if guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
-            premises = faults(report, guarantee, parents) if guarantee.assumptions else ()
-            wrong = ((Outcome.REFUTED, sentence) for sentence in premises)
-            for outcome, reason in (*wrong, *beside(report, guarantee)):
-                yield Verdict(subject=title, outcome=outcome, reason=reason)
-
-
-def _located(path: Path, artifact: Artifact) -> Path:
-    return Path(os.path.normpath(path.parent.absolute() / artifact.path))
-
-
-def _at_hand(path: Path, artifacts: Sequence[Artifact]) -> list[tuple[Artifact, Path]]:
-    return [(a, place) for a in artifacts if os.path.isfile(place := _located(path, a))]
-
-
 def _read_files(
     path: Path, report: PrivacyReport, advance: Advance
 ) -> tuple[dict[Path, TensorHasher], list[Measured], dict[Path, str], Expected | None]:
@@ -217,8 +144,8 @@ def _read_files(
     Third, the digests of the inputs that were read on the way; last, what noise should have changed where the weights
     before it are not there.
     """
-    outputs = [place for a, place in _at_hand(path, report.outputs) if a.role == _MODEL]
-    before = [place for a, place in _at_hand(path, report.inputs) if a.role == _MODEL]
+    outputs = [place for a, place in at_hand(path, report.outputs) if a.role == MODEL]
+    before = [place for a, place in at_hand(path, report.inputs) if a.role == MODEL]
     hashed: dict[Path, TensorHasher] = {}
     measured: list[Measured] = []
     digests: dict[Path, str] = {}
@@ -255,12 +182,9 @@ def _untouched(report: PrivacyReport) -> tuple[str, ...]:
 
 def _outputs_missing(path: Path, report: PrivacyReport, hashed: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
     """Models that the chain's check could not look at, and sizes that are not as recorded."""
-    if report.step in _MAKERS and not any(artifact.role == _MODEL for artifact in report.outputs):
-        reason = f"the report of a {report.step} step names no model that was written, so its bounds are of none"
-        yield Verdict(subject="model", outcome=Outcome.INCONCLUSIVE, reason=reason)
     for artifact in report.outputs:
-        place = _located(path, artifact)
-        if artifact.role == _MODEL and place not in hashed:
+        place = located(path, artifact)
+        if artifact.role == MODEL and place not in hashed:
             readable = os.path.isfile(place)
             yield Verdict(
                 subject=artifact.path,
@@ -281,7 +205,7 @@ def _inputs(
     """What the step read, where it is still there; that it is not is no fault."""
     found, omitted = [], []
     for artifact in report.inputs:
-        place = _located(path, artifact)
+        place = located(path, artifact)
         if not os.path.isfile(place):
             omitted.append(Omission(what=f"digest of the input {artifact.path}", reason="it is not at hand"))
             continue
@@ -294,31 +218,6 @@ def _inputs(
         reason = "it is the input recorded" if same else "it is not the input recorded: its digest or size differs"
         found.append(Verdict(subject=artifact.path, outcome=Outcome.PROVED if same else Outcome.REFUTED, reason=reason))
     return found, omitted
-
-
-def _plans(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
-    """Plans of protection that the step wrote or read."""
-    read: set[Path] = set()
-    for artifact, place in _at_hand(path, (*report.outputs, *report.inputs)):
-        if artifact.role == _MODEL or place.suffix != ".safetensors" or place in read:
-            continue
-        read.add(place)
-        try:
-            with SafetensorsFile(place) as file:
-                if KEY in file.metadata:
-                    yield from check_plan(file)
-                    yield from _book(path, report, file)
-        except InputFault as fault:
-            yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=str(fault))
-
-
-def _book(path: Path, report: PrivacyReport, file: SafetensorsFile) -> Iterator[Verdict]:
-    """The plan against its book of secrets, where the step read that and it is still there."""
-    facts = parse_json(file.metadata[KEY], str(file.path))
-    digest = facts.get("secrets") if isinstance(facts, dict) else None
-    for artifact, place in _at_hand(path, report.inputs):
-        if artifact.role == "secrets" and artifact.digest == digest == NamedFiles().digest(place):
-            yield from check_book(names_of(file), arrays_of(file), report.parameters, place)
 
 
 def _noise(report: PrivacyReport, measured: Sequence[Measured]) -> tuple[list[Verdict], list[Evidence]]:
@@ -352,60 +251,3 @@ def _noise(report: PrivacyReport, measured: Sequence[Measured]) -> tuple[list[Ve
             f"; in {still[0]!r}{more} most weights did not change, as their format is coarser there than the noise"
         )
     return [Verdict(subject="noise", outcome=Outcome.CONSISTENT, reason=reason)], [evidence]
-
-
-def _guarantees(
-    path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport], note: Note
-) -> Iterator[JudgedGuarantee]:
-    files: list[tuple[Artifact, Path]] = []
-    if any(guarantee.notion is Notion.SECRET_PROTECTION for guarantee in report.guarantees):
-        files = list(_at_hand(path, (*report.outputs, *report.inputs)))
-    for i, (guarantee, title) in enumerate(zip(report.guarantees, titles(report), strict=True)):
-        note(title)
-        outcome, reason = Outcome.INCONCLUSIVE, f"more than {_MOST_GUARANTEES} guarantees are not computed again"
-        if i < _MOST_GUARANTEES:
-            outcome, reason = _answer(report, guarantee, parents, files)
-        verdict = Verdict(subject=title, outcome=outcome, reason=reason, status=guarantee.status)
-        yield JudgedGuarantee(guarantee=guarantee, verdict=verdict)
-
-
-def _of_secrets(check: Verifier, parts: list[Part] | str) -> Answer:
-    """The worst answer of a guarantee of secrets' ``parts``; the first of them where all are alike."""
-    if isinstance(parts, str):
-        return Outcome.REFUTED, parts
-    found = [check(*part) for part in parts]
-    return min(found, key=lambda answer: _WORST.index(answer[0]))
-
-
-def _answer(
-    report: PrivacyReport,
-    guarantee: Guarantee,
-    parents: Sequence[PrivacyReport],
-    files: Sequence[tuple[Artifact, Path]],
-) -> Answer:
-    """``files`` are those of the report that are at hand, among which a guarantee of secrets finds its plan."""
-    wrong = list(faults(report, guarantee, parents))
-    if wrong:
-        return Outcome.REFUTED, "; ".join(wrong)
-    if guarantee.status is Status.VOID:
-        return Outcome.CONSISTENT, "it is void, as the report says, and promises nothing"
-    check = verifier_of(report, guarantee)
-    if check is None:
-        what = "no mechanism" if report.mechanism is None else type(report.mechanism).__name__
-        return Outcome.INCONCLUSIVE, f"no verifier for {guarantee.notion} of {what}"
-    try:
-        if guarantee.notion is Notion.SECRET_PROTECTION:
-            outcome, reason = _of_secrets(check, parts_of(report, guarantee, files))
-        else:
-            outcome, reason = check(report, guarantee)
-    except (ArithmeticError, ValueError) as error:  # numbers that pass as such and that no run has
-        return Outcome.INCONCLUSIVE, f"with numbers as large or small as these nothing is computed again here ({error})"
-    if guarantee.status is Status.CLAIMED and outcome is Outcome.REFUTED:
-        reason = f"only claimed, as the report says, and false: {reason}"
-    elif guarantee.status is Status.REFUTED and outcome is Outcome.REFUTED:
-        reason = f"refuted, as the report says: {reason}"
-    elif guarantee.status is Status.REFUTED and outcome is Outcome.PROVED:
-        outcome, reason = Outcome.CONSISTENT, f"the report calls it refuted, but it holds: {reason}"
-    elif outcome is Outcome.PROVED and guarantee.status is Status.CONDITIONAL:
-        reason = f"{reason}, given its assumptions"
-    return outcome, reason

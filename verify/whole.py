@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from types import NoneType
 
-from privctl.domain.events import Batches, Ledger, SignBits
+from privctl.domain.events import Batches, Ledger, SampledGaussian, SignBits
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, Scope, Status
-from privctl.domain.mechanism import Regime, WeightNoise
+from privctl.domain.mechanism import ClippedTraining, Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
 from verify.recompute.mutual import unavoidable_delta
 
@@ -18,11 +19,20 @@ STEPS = frozenset({
 _RATES = (0.01, 0.001)
 #: Step -> the role of what it reads, without which it cannot be.
 _READS = {"noise": "model"}
+#: Step -> the mechanisms that it may report, None where a run may have none. Other steps have none and promise nothing.
+_MECHANISMS: dict[str, tuple[type, ...]] = {
+    "account": (Ledger, SignBits), "noise": (WeightNoise,), "retrain": (Ledger, SignBits, ClippedTraining, NoneType),
+    "secrets-plan": (Ledger,), "secrets plan": (Ledger, NoneType),
+}  # fmt: skip
 _STANDING = (Status.PROVED, Status.CONDITIONAL)
 
 
 def gaps(report: PrivacyReport) -> Iterator[str]:
     """What is missing, twice there, or cannot be said of this mechanism; a sentence each."""
+    if not isinstance(report.mechanism, _MECHANISMS.get(report.step, (NoneType,))):
+        yield f"a step of the name {report.step!r} has no mechanism of the kind that it states"
+    if report.guarantees and report.step not in _MECHANISMS:
+        yield f"a step of the name {report.step!r} guarantees nothing, but {len(report.guarantees)} are stated"
     twice = Counter((g.name, g.adjacency, g.scope) for g in report.guarantees)
     for (name, _, _), count in twice.items():
         if count > 1:
@@ -30,6 +40,7 @@ def gaps(report: PrivacyReport) -> Iterator[str]:
     for guarantee in report.guarantees:
         yield from _out_of_place(report, guarantee)
         yield from _risks(report, guarantee)
+        yield from _floats(report, guarantee)
     if isinstance(report.mechanism, WeightNoise):
         yield from _candidates(report, report.mechanism)
     if report.step == "account":
@@ -53,6 +64,19 @@ def _out_of_place(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     for field in ("follows", "floor"):
         if getattr(guarantee, field) is not None and not fits:
             yield f"{name!r} has a {field}, which bounds on such a mechanism do not have"
+
+
+def _floats(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    """What is written are floats: a bound on what they tell says what that adds."""
+    mechanism = report.mechanism
+    noised = isinstance(mechanism, WeightNoise) and mechanism.grid is not None and guarantee.name in list(Regime)
+    if isinstance(mechanism, Ledger) and guarantee.notion is Notion.APPROXIMATE_DP:
+        gaussian = any(isinstance(event, SampledGaussian) for event in mechanism.events)
+        gridded = "onto a grid" in str(report.parameters.get("noise_source"))
+        noised = gaussian and report.step == "retrain" and (gridded or bool(report.parameters.get("released_numbers")))
+    stands = guarantee.status in _STANDING and guarantee.epsilon is not None
+    if noised and stands and guarantee.arithmetic is None:
+        yield f"{guarantee.name!r} does not say what noise in floating point adds to it"
 
 
 def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:

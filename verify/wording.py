@@ -7,7 +7,8 @@ may well write others; privctl writes these. Numbers in them stand for themselve
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.report import PrivacyReport
@@ -218,11 +219,36 @@ def unknown(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
             yield f"it rests on an assumption {each.name!r} that is not known here"
         elif not any(re.fullmatch(pattern, each.statement, re.DOTALL) for pattern in known):
             yield f"its assumption {each.name!r} says {each.statement!r}, which is not that assumption"
-    names = {a.name: a.statement for a in guarantee.assumptions}
+    yield from _of_another_run(report, {a.name: a.statement for a in guarantee.assumptions})
+
+
+def _of_another_run(report: PrivacyReport, names: Mapping[str, str]) -> Iterator[str]:
+    """Each assumption whose statement names what the rest of the report does not."""
     source = report.parameters.get("noise_source")
     if "secret noise" in names and names["secret noise"] != f"nobody can foretell the noise: {source}":
         yield f"its assumption 'secret noise' speaks of another source than {source!r}"
+    if report.step == "retrain" and "contribution" in names:
+        _, _, said = names["contribution"].partition("; ")
+        if said != (tested := _tested(report.parameters.get("contribution_test"))):
+            yield f"its assumption 'contribution' says {said!r} of the test, but what the report records is {tested!r}"
     if "step-size" in names:
         rate = getattr(getattr(report.mechanism, "training", None), "learning_rate", None)
         if f"the learning rate {rate} is" not in names["step-size"]:
             yield f"its assumption 'step-size' speaks of another learning rate than {rate}"
+
+
+def _tested(found: Any) -> str:
+    """What the recorded test of a record's contribution lets a report say; its numbers are checked elsewhere."""
+    if not isinstance(found, dict):
+        return "whether its gradient is its own was not tested"
+    beginning = "tested on made-up records before the first step: "
+    allowed = found.get("allowed")
+    if not isinstance(allowed, dict) or not allowed:
+        return f"{beginning}no batch leaves anything behind for another"
+    padded = found.get("padded_to")
+    return (
+        f"{beginning}loss and gradient were the same alone and in batches of up to {found.get('records')} records and "
+        f"{found.get('tokens')} padded tokens, within rounding of "
+        + ", ".join(f"{share:g} of its size in {name}" for name, share in allowed.items() if isinstance(share, float))
+        + ("" if padded is None else f", every text being padded to {padded} tokens")
+    )

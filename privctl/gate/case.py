@@ -14,10 +14,11 @@ from pathlib import PurePosixPath
 
 from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.domain.guarantee import Guarantee
+from privctl.domain.report import Artifact
 from privctl.gate.chain import ReportSet
 from privctl.gate.files import LoadedReport
 from privctl.gate.kin import RelatedReports
-from privctl.gate.model import ModelAtHand
+from privctl.gate.model import Held, ModelAtHand
 
 MODEL = "model"
 _START = "start-"
@@ -50,7 +51,7 @@ class JudgedModel:
     @property
     def audits(self) -> tuple[LoadedReport, ...]:
         """The audits of this model."""
-        return tuple(each for each in self.looks if each.report.step == "audit")
+        return tuple(each for each in self.looks if each.report.step == "audit" and each.looks_at == self.digests)
 
     def verifying(self, reports: Iterable[LoadedReport]) -> list[LoadedReport]:
         """Those that looked at how this very model was made, and not at an audit or an earlier model alone."""
@@ -116,24 +117,8 @@ def not_at_hand(case: JudgedModel, model: ModelAtHand) -> Iterator[Finding]:
             place=case.anchor,
         )
         return
-    changed = False
-    for report in case.makers:
-        for i, artifact in enumerate(report.report.outputs):
-            if artifact.role != "companion":
-                continue
-            name = PurePosixPath(artifact.path).name
-            found = model.companion(name)
-            if found == artifact.digest:
-                continue
-            changed = True
-            yield Finding(
-                rule=MODEL,
-                outcome=GateOutcome.INCONCLUSIVE if found is None else GateOutcome.FAIL,
-                subject=name,
-                message=f"{name} beside the weights is {'missing' if found is None else 'not the one recorded'}",
-                fix="restore it as it was written with the model",
-                place=report.place("outputs", i, "digest"),
-            )
+    changed = [finding for report in case.makers for finding in _differences(report, model)]
+    yield from changed
     if not changed:
         yield Finding(
             rule=MODEL,
@@ -142,6 +127,38 @@ def not_at_hand(case: JudgedModel, model: ModelAtHand) -> Iterator[Finding]:
             message="the model at hand is the one that the reports describe",
             place=case.makers[0].place("outputs"),
         )
+
+
+def _differences(report: LoadedReport, model: ModelAtHand) -> Iterator[Finding]:
+    """Where what ``report`` says was written is not what is at hand."""
+    for i, artifact in enumerate(report.report.outputs):
+        name = PurePosixPath(artifact.path).name
+        missing, held = False, model.held.get(artifact.digest)
+        said, place = f"{name} beside the weights is not the one recorded", report.place("outputs", i, "digest")
+        if artifact.role == "companion":
+            found = model.companion(name)
+            missing = found is None
+            said = f"{name} beside the weights is missing" if missing else said
+            if found == artifact.digest:
+                continue
+        elif artifact.role != MODEL or held is None or _describes(artifact, held):
+            continue
+        else:
+            said, place = f"{name} holds other tensors than the report lists", report.place("outputs", i, "tensors")
+        yield Finding(
+            rule=MODEL,
+            outcome=GateOutcome.INCONCLUSIVE if missing else GateOutcome.FAIL,
+            subject=name,
+            message=said,
+            fix="restore it as it was written with the model",
+            place=place,
+        )
+
+
+def _describes(artifact: Artifact, held: Held) -> bool:
+    """Whether size and tensors are those recorded; a report may list no tensors."""
+    listed = {(each.name, each.dtype, each.shape) for each in artifact.tensors}
+    return artifact.bytes == held.bytes and (not listed or listed == held.tensors)
 
 
 def trained_further(case: JudgedModel) -> Iterator[tuple[LoadedReport, LoadedReport]]:

@@ -15,6 +15,8 @@ from privctl.storage.folder import holds_weights
 _WRITTEN = "companion"
 #: Roles under which an audit names what it read beside the weights.
 _READ = frozenset({"config", "tokenizer", "preprocessor", "companion"})
+#: What decides what the weights compute, so that an audit must have read it.
+_DECISIVE = frozenset({"config.json", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"})
 #: Steps that copy what lies beside the weights byte for byte.
 _COPIES = "noise"
 
@@ -59,6 +61,16 @@ def _audited(report: LoadedReport, written: Mapping[str, str], model: ModelAtHan
         if expected != artifact.digest:
             said = f"the audit read another {name} than the model is released with"
             yield _finding(name, said, "audit the folder that is released, unchanged", report, i, "inputs")
+    read = {_name(artifact) for artifact in report.report.inputs if artifact.role in _READ}
+    for name in sorted(written.keys() & _DECISIVE - read):
+        yield Finding(
+            rule=MODEL,
+            outcome=GateOutcome.INCONCLUSIVE,
+            subject=name,
+            message=f"the audit does not say that it read the {name} that the model is released with",
+            fix="audit the folder that is released, unchanged",
+            place=report.place("inputs"),
+        )
 
 
 def _unlisted(case: JudgedModel, written: Mapping[str, str], model: ModelAtHand) -> Iterator[Finding]:

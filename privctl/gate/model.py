@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from privctl.domain.errors import PrivctlError
 from privctl.domain.progress import Advance, silent
 from privctl.storage.digest import file_digest
 from privctl.storage.folder import files_of
-from privctl.storage.reader import open_checkpoint
+from privctl.storage.reader import SafetensorsFile, open_checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a weight file holds: its size in bytes, and name, dtype and shape of its tensors."""
+
+    bytes: int
+    tensors: frozenset[tuple[str, str, tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelAtHand:
-    """``weights`` are the digests of its weight files; ``folder`` is where they lie.
+    """``weights`` are the digests of its weight files, ``held`` what those of each digest hold; ``folder`` is where.
 
     ``others`` names, relative to a model's folder, what else is in it but for people; nothing for a lone file.
     """
@@ -24,6 +32,7 @@ class ModelAtHand:
     folder: Path
     weights: Mapping[Path, str]
     others: tuple[str, ...] = ()
+    held: Mapping[str, Held] = field(default_factory=dict)
 
     @property
     def digests(self) -> frozenset[str]:
@@ -48,11 +57,17 @@ def model_bytes(path: Path) -> int:
 def model_at(path: Path, advance: Advance = silent) -> ModelAtHand:
     """The model at ``path``, a safetensors file or a folder of them; raises InputFault for anything else."""
     with open_checkpoint(path) as checkpoint:
-        files = [file.path for file in checkpoint.files]
+        held = {file.path: _held(file) for file in checkpoint.files}
+    weights = {file: file_digest(file, advance) for file in held}
     found = files_of(path) if path.is_dir() else ()
     return ModelAtHand(
         path=path,
         folder=path if path.is_dir() else path.parent,
-        weights={file: file_digest(file, advance) for file in files},
-        others=tuple(each.relative_to(path).as_posix() for each in found if each not in files),
+        weights=weights,
+        others=tuple(each.relative_to(path).as_posix() for each in found if each not in held),
+        held={digest: held[file] for file, digest in weights.items()},
     )
+
+
+def _held(file: SafetensorsFile) -> Held:
+    return Held(bytes=file.size, tensors=frozenset((each.name, each.dtype, each.shape) for each in file.tensors))

@@ -17,6 +17,8 @@ from tests.cli.test_gate import OWN, Capture, edit, here
 
 __all__ = ["here"]
 
+Change = Callable[[dict[str, Any]], object]
+
 
 @pytest.mark.parametrize(
     ("change", "says"),
@@ -38,6 +40,26 @@ def test_an_edited_number_does_not_pass(
     found = [each for each in json.loads(capsys.readouterr().out)["findings"] if each["rule"] == "recomputed"]
     assert any(says in each["message"] for each in found)
     assert run(["gate", OWN, "--max-epsilon", "3", "--recompute", "false"]) == 0
+
+
+@pytest.mark.forged("every assumption reworded, and what belongs to a guarantee taken away")
+def test_what_verify_does_not_know_does_not_pass_the_gate(here: Path) -> None:
+    genuine = json.loads(Path(OWN).read_text())
+    count = len(genuine["guarantees"][0]["assumptions"])
+    assert count >= 8
+
+    def reworded(index: int) -> Change:
+        return lambda data: data["guarantees"][0]["assumptions"][index].update(statement="all is well")
+
+    changes = [*map(reworded, range(count)), lambda data: data["guarantees"][0].update(name="dp-sgd, tightened")]
+    changes += [lambda data: data["guarantees"][0].update(accountant="ours"), lambda data: data.update(step="train")]
+    changes += [lambda data: data["guarantees"].append(data["guarantees"][0])]
+    changes += [lambda data: data["guarantees"][0].update(risks=data["guarantees"][0]["risks"][1:])]
+    for change in changes:
+        edit(OWN, change)
+        assert run(["gate", OWN, "--max-epsilon", "3", "-q"]) in (1, 3)
+        assert run(["verify", OWN, "-q"]) in (1, 3)
+        Path(OWN).write_text(json.dumps(genuine))
 
 
 def test_without_scipy_nothing_is_recomputed_and_that_is_said(here: Path) -> None:

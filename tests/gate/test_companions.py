@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ def audited(place: Path, **changed: str) -> None:
 
 
 def at_hand(place: Path, model: bool = True) -> GateJudgement:
-    policy = read_policy(None, {"max_auc": "0.6"}, {}, RULES)
+    policy = read_policy(None, {"max_auc": "0.6", "recompute": "false"}, {}, RULES)
     paths = [place / "m.report.json", place / "a.report.json"]
     return judge(paths, policy, model_at(place / "m") if model else None, NOW)
 
@@ -83,6 +84,18 @@ def test_an_audit_of_another_configuration_fails(place: Path, role: str, model: 
     assert faults(judgement) == [
         (f"{role}.json", f"the audit read another {role}.json than the model is released with")
     ]
+
+
+@pytest.mark.parametrize("missing", ["config", "tokenizer"])
+def test_an_audit_that_does_not_say_what_it_read_stays_open(place: Path, missing: str) -> None:
+    """Whoever audited another configuration could leave that out of the audit's report."""
+    report = json.loads((place / "a.report.json").read_text())
+    report["inputs"] = [each for each in report["inputs"] if each["role"] != missing]
+    (place / "a.report.json").write_text(json.dumps(report))
+    judgement = at_hand(place)
+    assert judgement.outcome is INCONCLUSIVE
+    said = f"the audit does not say that it read the {missing}.json that the model is released with"
+    assert faults(judgement) == [(f"{missing}.json", said)]
 
 
 @pytest.mark.parametrize("name", STRAYS)

@@ -167,10 +167,12 @@ def test_a_required_step_must_have_something_to_show(
 
 def test_a_step_that_names_only_the_report_is_about_its_model(tmp_path: Path) -> None:
     report = making(tmp_path / "m.json", PROVED)
-    settled = Verdict(subject="s", outcome=Outcome.CONSISTENT, reason="")
     parents = (ParentReport(path="m.json", digest=file_digest(report)),)
-    looked = audit(tmp_path / "v.json", verdicts=[settled], step="verify", inputs=(), parents=parents)
-    assert judged(report, looked, required_steps="verify").outcome is PASS
+    for subject, outcome in ((PROVED.name, PASS), ("another", INCONCLUSIVE)):
+        settled = Verdict(subject=subject, outcome=Outcome.CONSISTENT, reason="")
+        looked = audit(tmp_path / "v.json", verdicts=[settled], step="verify", inputs=(), parents=parents)
+        assert judged(report, looked, required_steps="verify").outcome is outcome
+        looked.unlink()
 
 
 @pytest.mark.parametrize(

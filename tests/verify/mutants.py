@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
+
+from privctl.domain.errors import PrivctlError
+from privctl.reports.codec import decode
 
 Report = dict[str, Any]
 Path_ = tuple[str | int, ...]
 
-#: Where a change says nothing about what is promised, or is not for ``privctl verify`` to see: the first keys of the
-#: place ("*" is any), and why.
+#: Where a change says nothing about what is promised, or is not for verify and gate to see: the first keys of the place
+#: ("*" is any, "#" an entry less), and why.
 HARMLESS: dict[tuple[str, ...], str] = {
-    ("created",): "when; nothing follows from it",
+    ("created",): "when; nothing follows from it but its age, which a policy bounds",
     ("versions",): "of packages; nothing follows from them",
     ("warnings",): "words",
     ("omissions",): "words about what is not there",
@@ -23,14 +28,109 @@ HARMLESS: dict[tuple[str, ...], str] = {
     ("outputs", "*", "role"): "what a companion is called",
     ("parameters", "ledger"): "where the file lay; its digest is an input's",
     ("inputs", "*", "path"): "where a file lay; its digest is checked where it is found",
+    ("inputs", "*", "tensors"): "of what was read; the digest of its file holds them all",
     ("parameters", "methods", "*", "seconds"): "how long it took",
     ("mechanism", "noise_source"): "words around the one phrase that is looked for",
     ("mechanism", "training", "beta1"): "of Adam, and the training was by SGD",
     ("mechanism", "training", "beta2"): "of Adam, and the training was by SGD",
     ("evidence",): "measurements: those that an audit's ranks do not give are not repeated, and a line says so",
     ("verdicts",): "of audits: conclusions from measurements; why a verification came to what it did",
+    (
+        "mechanism",
+        "formula",
+    ): "which of two readings of one formula; the noise is compared with that",
+    (
+        "guarantees",
+        "*",
+        "arithmetic",
+        "coordinates",
+    ): "more numbers than were released cost more, and fewer are noticed",
     ("parameters", "simulated"): "whether there are simulations too, which are random",
+    ("parameters", "include"): "which tensors got noise is told by those that got none",
+    ("parameters", "exclude"): "which tensors got noise is told by those that got none",
 }
+#: The same in reports of one step.
+HARMLESS_OF: dict[str, dict[tuple[str, ...], str]] = {
+    "audit": {
+        ("step",): "an audit by another name counts for none",
+        ("evidence",): "measurements that do not contradict themselves: only another audit, or its signer, says more",
+        ("verdicts",): "conclusions that do not contradict the intervals",
+        ("parameters",): "how it was measured, which the numbers are conditional on",
+        ("inputs", "#"): "files of records; a gate compares those of members with what was trained on",
+        ("inputs", "*", "role"): "files of records; a gate compares those of members with what was trained on",
+        ("parents",): "the model is known by its own digest",
+    },
+    "noise": {
+        ("inputs", "*", "role"): "of what lies beside the weights; that weights were read is checked",
+        ("evidence",): "measurements, which privctl verify does not repeat and says so",
+        ("inputs", "#"): "what lies beside the weights is compared with the outputs; that weights were read is checked",
+        ("parents",): "a chain less; what it says of the facts is then asserted only",
+    },
+    "retrain": {
+        ("evidence",): "measurements, which privctl verify does not repeat and says so",
+        ("parents",): "the plan is an input too, under its own digest",
+        ("parameters", "plan", "cap"): "how the plan was made, and not what it protects",
+        ("parameters", "plan", "kept_fraction"): "how much is learned, and not what is given away",
+        ("parameters", "plan", "expected_epochs"): "how much is learned, and not what is given away",
+        ("parameters", "plan", "secrets_checked"): "a step without these numbers computed them again; verify does too",
+        ("parameters", "plan", "records_never_drawn"): "how much is learned, and not what is given away",
+    },
+    "account": {
+        ("parameters", "found"): "what was looked for; the mechanism holds it, and the bounds are on that",
+        ("evidence",): "a plan has measured nothing",
+    },
+    "secrets-plan": {
+        ("inputs", "*", "role"): "what is not named is not compared; a training names the plan and its book by digests",
+        ("evidence",): "how the secrets stand in all; the bounds are the guarantees'",
+        ("parameters", "caps"): "what was tried on the way; the plan itself is checked",
+        ("parameters", "kinds"): "counts for people; the plan is held against the book itself",
+        ("parameters", "dataset_size"): "counts for people; the plan has a number for every record",
+        ("parameters", "memberships"): "counts for people; the plan is held against the book itself",
+        ("parameters", "records_with_a_secret"): "counts for people; the plan is held against the book itself",
+        ("parameters", "largest_secret"): "counts for people; the plan is held against the book itself",
+        ("parameters", "secrets_in_no_record"): "counts for people; the plan is held against the book itself",
+        ("parameters", "default_prior"): "compared with the book where that is at hand",
+        ("parameters", "default_posterior"): "compared with the book where that is at hand",
+        ("parameters", "targets"): "compared with the book where that is at hand",
+        ("inputs", "#"): "what is not named is not compared; a training names the plan and its book by digests",
+        ("parents",): "the book is an input too, under its own digest",
+    },
+    "secrets-scan": {
+        ("parameters",): "a scan promises nothing: a plan is held against the book itself",
+        ("inputs",): "a scan promises nothing: a plan is held against the book itself",
+        ("step",): "a scan promises nothing under any name",
+    },
+    "verify": {
+        ("step",): "a verification by another name counts for none",
+        ("verdicts", "*", "reason"): "why a verification came to what it did, which is found again",
+        ("evidence",): "measurements, which are repeated with the verdicts",
+        ("parameters",): "whether there are simulations too, which are random",
+    },
+}  # fmt: skip
+#: Of entries that are left out altogether: what was asked of a plan, and numbers that say more than must be said.
+LEFT_OUT: dict[tuple[str, ...], str] = {
+    ("parameters",): "what a plan was asked for; its mechanism holds it, and the bounds are on that",
+    ("outputs", "*", "tensors"): "which tensors it holds; its own digest says so too",
+    ("guarantees", "*", "follows"): "one number less beside another that promises nothing",
+    ("guarantees", "*", "floor"): "one number less beside another that promises nothing",
+    ("guarantees", "*", "noise_multiplier"): "one number less; where the bound is on one noise it must be there",
+}
+#: What verify sees and a gate does not, which has no files but reports and the model.
+BEYOND_A_GATE: dict[tuple[str, ...], str] = {
+    ("inputs", "*", "digest"): "the data, and the model before noise, are not the customer's to hash",
+    ("inputs", "*", "bytes"): "the data, and the model before noise, are not the customer's to measure",
+    ("outputs", "*", "path"): "which model is meant is said by --model, and known by its digest",
+    ("outputs", "*", "bytes"): "of companions, whose digests are compared, and of scores and updates",
+    ("outputs", "*", "digest"): "of scores and updates, which are no part of the model",
+    ("outputs", "*", "tensors", "*", "digest"): "the digest of the file is compared, which holds those of its tensors",
+    ("mechanism", "grid"): "that the weights lie on it is for verify to see, which reads them",
+    ("verdicts",): "what a verification says of weights is believed as far as its signer; the rest is computed again",
+    ("parents", "*", "path"): "reports are known by their digests, wherever they lie",
+}  # fmt: skip
+
+
+#: Lists of at most this many entries lose each of them in turn; longer ones three.
+_ALL = 20
 
 
 def at(report: Any, place: Path_) -> Any:
@@ -44,30 +144,54 @@ def at(report: Any, place: Path_) -> Any:
 BEARING = frozenset({
     "method", "examples", "batch_size", "sample_rate", "noise_multiplier", "delta", "fired", "fired_by_group",
     "bit_epsilon", "release", "measure_rate", "measure_noise", "measurements_begun", "initial_weights", "noise_source",
-    "plan",
+    "plan", "collected_from_data", "task",
 })  # fmt: skip
 #: What else they rest on where signs are published as they are, and where they are not.
+_OF_NOISE = {"sample_rate", "noise_multiplier", "delta", "noise_source"}
 _OF_SIGNS, _OF_LEDGER = {"number_of_groups", "fire_probability", "steps"}, {"fired_steps"}
 
 
-def harmless(place: Path_, report: Report) -> str | None:
-    """Why a change at ``place`` may pass; None where it may not."""
+def harmless(place: Path_, report: Report, *, gate: bool = False, left_out: bool = False) -> str | None:
+    """Why a change at ``place`` may pass verify, or a ``gate``; None where it may not."""
+    if left_out and (report["step"] == "account" or place[0] in ("guarantees", "outputs")):
+        of = _guarantee(place, report)
+        if of is not None and of["status"] in ("refuted", "void"):
+            return "of what promises nothing, and says so"
+        found = next((reason for prefix, reason in LEFT_OUT.items() if _fits(prefix, place)), None)
+        if found is not None and not (report["step"] == "noise" and place[0] == "outputs"):
+            return found
     signs = (report["mechanism"] or {}).get("type") == "sign-bits"
     bearing = BEARING | (_OF_SIGNS if signs else _OF_LEDGER)
+    if report["parameters"].get("method") == "clipped":
+        bearing -= _OF_NOISE
     if report["step"] == "retrain" and place[0] == "parameters" and len(place) > 1 and place[1] not in bearing:
         return "how the training went; its mechanism and guarantees say what it released"
-    if place[0] == "verdicts" and report["step"] == "verify" and place[-1] != "reason":
-        return None
     if place[0] == "inputs" and report["step"] == "retrain" and (len(place) == 1 or place[-1] == "role"):
         return "which data were read decides nothing that is promised"
     if place in (("guarantees",), ("outputs",)):
         return HARMLESS[place[0], "#"]
     if place == ("parameters", "fired_by_group"):
         return "a group that never fired is left out; their sum is checked"
-    for prefix, reason in HARMLESS.items():
-        if len(place) >= len(prefix) and all(a in ("*", str(b)) for a, b in zip(prefix, place, strict=False)):
-            return reason
-    return None
+    if (
+        (of := _guarantee(place, report)) is not None
+        and of["status"] == "claimed"
+        and of["name"].startswith("dpquant, ")
+    ):
+        return "what a paper would have claimed of measurements that were not made; no policy counts it by itself"
+    rows = {**HARMLESS, **HARMLESS_OF.get(report["step"], {}), **(BEYOND_A_GATE if gate else {})}
+    return next((reason for prefix, reason in rows.items() if _fits(prefix, place)), None)
+
+
+def _guarantee(place: Path_, report: Report) -> Report | None:
+    within = place[0] == "guarantees" and len(place) > 1 and isinstance(place[1], int)
+    return at(report, place[:2]) if within else None
+
+
+def _fits(prefix: tuple[str, ...], place: Path_) -> bool:
+    whole = prefix[:-1] if prefix[-1] == "#" else prefix
+    if prefix[-1] == "#" and len(place) > len(whole):
+        return False
+    return len(place) >= len(whole) and all(a in ("*", str(b)) for a, b in zip(whole, place, strict=False))
 
 
 def leaves(value: Any, place: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
@@ -88,7 +212,7 @@ def changes(place: Path_, value: Any) -> Iterator[tuple[str, Any]]:
     """Other values for one leaf, each with a word for it."""
     last = str(place[-1])
     if isinstance(value, list):
-        for index in range(len(value) if len(value) <= 4 else 2):
+        for index in range(len(value) if len(value) <= _ALL else 3):
             yield f"without {index}", [*value[:index], *value[index + 1 :]]
     elif isinstance(value, bool):
         yield "the other", not value
@@ -103,6 +227,10 @@ def changes(place: Path_, value: Any) -> Iterator[tuple[str, Any]]:
             "adjacency": ("zero-out", "add-or-remove", "replace-one"), "scope": ("all-candidates", "this-model"),
             "unit": ("secret", "example"), "notion": ("approximate-dp", "secret-protection", "mutual-information"),
             "batches": ("poisson", "shuffled", "fixed-size"), "outcome": ("PROVED", "CONSISTENT"),
+            "step": ("retrain", "noise", "replay", "audit", "verify", "account", "inspect", "another"),
+            "role": ("model", "companion", "data", "scores", "another"),
+            "bound": ("upper", "lower", "two-sided", "none"),
+            "type": ("ledger", "clipped-training", "laplace", "randomized-response"),
         }.get(last, (f"{value} or so", "another"))  # fmt: skip
         yield from ((f"now {choice!r}", choice) for choice in choices if choice != value)
     elif value is None and last in ("epsilon", "follows"):
@@ -111,19 +239,61 @@ def changes(place: Path_, value: Any) -> Iterator[tuple[str, Any]]:
         yield "now 1e9", 1e9  # a low one may well be true
 
 
-def mutants(report: Report) -> Iterator[tuple[str, Path_, Report]]:
-    """Every one-entry change of ``report``, and all deltas together."""
+def mutants(report: Report, every: int = 1) -> Iterator[tuple[str, Path_, Report]]:
+    """Every (so many-th) one-entry change of ``report``, and some that go together; none that is read as the same."""
+    genuine = decode(json.dumps(report), "genuine")
+    for name, place, mutant in itertools.islice(_mutants(report), 0, None, every):
+        try:
+            if decode(json.dumps(mutant), name) == genuine:
+                continue
+        except PrivctlError:
+            pass  # unreadable is not the same
+        yield name, place, mutant
+
+
+def _mutants(report: Report) -> Iterator[tuple[str, Path_, Report]]:
     for place, value in leaves(report):
         for word, other in changes(place, value):
             mutant = copy.deepcopy(report)
             at(mutant, place[:-1])[place[-1]] = other
             yield f"{'.'.join(map(str, place))} {word}", place, mutant
+    yield from _without(report)
+    yield from _without_premise(report)
     for factor in (0.5, 0.1):
         mutant = copy.deepcopy(report)
         for guarantee in mutant["guarantees"]:
             guarantee["delta"] *= factor
         if mutant != report:
             yield f"all deltas times {factor}", ("guarantees", "*", "delta"), mutant
+
+
+def _without(report: Report) -> Iterator[tuple[str, Path_, Report]]:
+    """Every entry of every table left out, so that it has its default or none."""
+    for place, table in _tables(report):
+        for key in [key for key, item in table.items() if item is not None]:
+            mutant = copy.deepcopy(report)
+            del at(mutant, place)[key]
+            yield f"{'.'.join(map(str, (*place, key)))} left out", (*place, key), mutant
+
+
+def _tables(value: Any, place: Path_ = ()) -> Iterator[tuple[Path_, dict[str, Any]]]:
+    if isinstance(value, dict):
+        yield place, value
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from _tables(item, (*place, key))
+
+
+def _without_premise(report: Report) -> Iterator[tuple[str, Path_, Report]]:
+    """Each assumption taken from every guarantee, and each status what the remaining ones earn."""
+    names = {each["name"] for guarantee in report["guarantees"] for each in guarantee["assumptions"]}
+    for name in sorted(names):
+        mutant = copy.deepcopy(report)
+        for guarantee in mutant["guarantees"]:
+            guarantee["assumptions"] = [each for each in guarantee["assumptions"] if each["name"] != name]
+            asserted = any(each["state"] == "asserted" for each in guarantee["assumptions"])
+            if guarantee["status"] == "conditional" and not asserted:
+                guarantee["status"] = "proved"
+        yield f"no assumption {name!r}", ("guarantees", "*", "assumptions"), mutant
 
 
 def better(place: Path_, value: Any, other: Any, report: Report) -> bool:
@@ -137,5 +307,7 @@ def better(place: Path_, value: Any, other: Any, report: Report) -> bool:
         return False  # a number that others state, and the report does not stand behind
     if not place or place[0] != "guarantees" or not isinstance(value, int | float) or isinstance(other, bool):
         return True
-    weaker = {"epsilon": 1, "delta": 1, "bound": 1, "follows": 1, "floor": -1, "at": 0}.get(str(place[-1]))
+    weaker = {"epsilon": 1, "delta": 1, "bound": 1, "follows": 1, "floor": -1, "at": 0, "coordinates": 1}.get(
+        str(place[-1])
+    )
     return weaker is None or not isinstance(other, int | float) or (other - value) * weaker <= 0

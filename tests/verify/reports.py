@@ -26,20 +26,25 @@ _PLANS = {
     "plan of a secret": ["--mechanism", "secret", "--posterior", "0.1", "--prior", "0.001", "--record", "0.01x5",
                          "--steps", "500"],
 }  # fmt: skip
-_FERRET = {
-    "ferret published": ["--epsilon", "0.5", "--epochs", "10"],
-    "ferret gaussian": ["--release", "gaussian", "--groups", "4", "--epsilon", "3", "--epochs", "6"],
-    "ferret responses": ["--release", "randomized-response", "--groups", "eighth", "--epsilon", "3", "--epochs", "6"],
+_METHODS = {
+    "dp-sgd": ["--epsilon", "3"],
+    "dpquant": ["--epsilon", "3", "--format", "luq-fp4"],
+}
+_RELEASES = {
+    "published": ["--epsilon", "0.5", "--epochs", "10"],
+    "gaussian": ["--release", "gaussian", "--groups", "4", "--epsilon", "3", "--epochs", "6"],
+    "responses": ["--release", "randomized-response", "--groups", "eighth", "--epsilon", "3", "--epochs", "6"],
+    "dithered": ["--dither", "6", "--groups", "2", "--epsilon", "2", "--epochs", "10"],
 }
 
 
 def noise(folder: Path, write_model: Callable[..., Path], *more: str) -> Path:
-    """A noised file of four tensors, one of them of integers; returns its report."""
+    """A noised file of four tensors, one of them of integers; returns its report, the first of several."""
     rng = np.random.default_rng(3)
     weights = {name: rng.standard_normal((80, 30)).astype(np.float32) for name in ("first", "second", "third")}
     model = write_model(folder / "m.safetensors", {**weights, "ids": np.arange(5)})
     assert run(["noise", str(model), "-q", "--smoothness", "1", "--strong-convexity", "0.1", *FACTS, *more]) == 0
-    return folder / "m.private.report.json"
+    return min(folder.glob("m.private*.report.json"))
 
 
 def plan(folder: Path, kind: str) -> Path:
@@ -51,19 +56,80 @@ def plan(folder: Path, kind: str) -> Path:
 
 def trained(folder: Path, kind: str) -> Path:
     """A report of a tiny training."""
-    start, data = folder / "start", folder / "train.jsonl"
+    start, data = _start(folder), texts(folder / "train.jsonl")
+    method, *release = kind.split()
+    more = _RELEASES[" ".join(release)] if method == "ferret" else _METHODS.get(kind, [])
+    output = folder / kind.replace(" ", "-")
+    return _retrained(method, start, data, output, "--batch-size", "12", "--epochs", "2", *more)
+
+
+def protected(folder: Path) -> tuple[Path, Path, Path]:
+    """Reports of a book of secrets, of a plan of their protection, and of a training that followed it."""
+    data = texts(folder / "contacts.jsonl", secrets=True)
+    book, plan = folder / "secrets.jsonl", folder / "protection.safetensors"
+    _done("secrets", "scan", data, "-o", book, "-q")
+    asked = ["--steps", "8", "--batch-size", "6", "--cap", "5", "--prior", "0.01", "--posterior", "0.2"]
+    _done("secrets", "plan", data, "--secrets", book, *asked, "-o", plan, "-q")
+    model = _retrained("dp-sgd", _start(folder), data, folder / "planned", "--secrets", plan)
+    return report_of(book), report_of(plan), model
+
+
+def audited(folder: Path) -> Path:
+    """Membership and extraction, of the model that ``trained`` made by dp-sgd."""
+    others, report = texts(folder / "others.jsonl", seed=1), folder / "model.audit.report.json"
+    looked = ["--members", folder / "train.jsonl", "--nonmembers", others, "--attack", "loss", "--attack", "zlib"]
+    parts = ["--train", folder / "train.jsonl", "--heldout", others, "--prefix-tokens", "2", "--suffix-tokens", "2"]
+    _done("audit", folder / "dp-sgd", *looked, *parts, "--device", "cpu", "-q", "-o", report)
+    return report
+
+
+def of_canaries(folder: Path) -> Path:
+    """An audit of canaries, of a model that was trained on them by dp-sgd."""
+    planted, report = folder / "planted.jsonl", folder / "canaries.audit.report.json"
+    _done("canary", "plant", texts(folder / "train.jsonl"), "-o", planted, "--count", "30", "--length", "4", "-q")
+    _retrained("dp-sgd", _start(folder), planted, folder / "with-canaries", "--epochs", "1", "--epsilon", "3")
+    asked = ["--canaries", folder / "planted.canaries.json", "--references", "40"]
+    _done("audit", folder / "with-canaries", *asked, "--device", "cpu", "-q", "-o", report)
+    return report
+
+
+def noised(folder: Path) -> Path:
+    """Noise on the model that ``trained`` clipped, whose report has the facts."""
+    _done("noise", folder / "clipped", "--epsilon", "1", "-o", folder / "noised", "-q")
+    return folder / "noised.report.json"
+
+
+def texts(path: Path, *, seed: int = 0, secrets: bool = False) -> Path:
+    """Sixty short texts, some of them with addresses."""
+    if not path.is_file():
+        drawn = random.Random(seed)
+        lines = [" ".join(drawn.choices(_WORDS, k=drawn.randint(2, 9))) for _ in range(60)]
+        if secrets:
+            lines = [f"{line} cat{i % 4}@mat.example" if i < 12 else line for i, line in enumerate(lines)]
+        path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    return path
+
+
+def report_of(output: Path) -> Path:
+    """Where the report of a book, a plan or a model's folder lies."""
+    return output.with_name(output.stem + ".report.json")
+
+
+def _start(folder: Path) -> Path:
+    start = folder / "start"
     if not start.is_dir():
         words().tokenizer.save_pretrained(architecture(start, "gpt2"))
-        drawn = random.Random(0)
-        lines = [json.dumps({"text": " ".join(drawn.choices(_WORDS, k=drawn.randint(2, 9)))}) for _ in range(60)]
-        data.write_text("\n".join(lines) + "\n")
-    output = folder / kind.replace(" ", "-")
-    method, more = kind.split()[0], _FERRET.get(kind, ["--epochs", "2"])
-    more = [*more, "--epsilon", "3"] if kind == "dp-sgd" else more
-    call = ["retrain", method, str(start), "--data", str(data), "-o", str(output), "--batch-size", "12", *more]
-    assert run([*call, "--device", "cpu", "-q"]) == 0
-    return output.with_name(output.name + ".report.json")
+    return start
+
+
+def _retrained(method: str, start: Path, data: Path, output: Path, *more: object) -> Path:
+    _done("retrain", method, start, "--data", data, "-o", output, *more, "--device", "cpu", "-q")
+    return report_of(output)
+
+
+def _done(*arguments: object) -> None:
+    assert run([str(each) for each in arguments]) == 0, arguments
 
 
 PLANS = tuple(_PLANS)
-TRAININGS = ("dp-sgd", *_FERRET)
+TRAININGS = ("dp-sgd", "clipped", "dpquant", *(f"ferret {release}" for release in _RELEASES))

@@ -54,6 +54,9 @@ def test_asserted_needs_no_test(report: Path) -> None:
         for assumption in guarantee["assumptions"]:
             if assumption["name"] in ("contribution", "rounding of sums"):
                 assumption["state"] = "asserted"
+            if assumption["name"] == "contribution":
+                said, _, _ = assumption["statement"].partition(";")
+                assumption["statement"] = f"{said}; whether its gradient is its own was not tested"
     place = report.with_name("asserted.report.json")
     place.write_text(json.dumps(changed))
     assert verify(place, read(place)).exit_code is ExitCode.OK

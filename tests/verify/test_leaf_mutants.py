@@ -1,4 +1,4 @@
-"""One entry of a genuine report changed at a time: none that makes a promise look better passes."""
+"""One entry of a genuine report changed at a time: none that makes a promise look better passes verify or a gate."""
 
 from __future__ import annotations
 
@@ -12,54 +12,25 @@ import pytest
 import torch
 
 from privctl.cli import run
-from privctl.domain.errors import ExitCode, PrivctlError
+from privctl.domain.errors import ExitCode
+from privctl.domain.gate import GateOutcome
 from privctl.domain.verdict import Outcome
-from tests.verify.mutants import at, better, harmless, mutants
-from tests.verify.reports import PLANS, TRAININGS, noise, plan, trained
+from tests.verify.kinds import EVENTS, Gate, Kind, quick, remembered, trained, verdicts, verified
+from tests.verify.mutants import HARMLESS, HARMLESS_OF, at, better, harmless, mutants
 from verify.run import Verification, read, verify
 
-EVENTS = [
-    {"type": "sampled-gaussian", "noise_multiplier": 1.5, "sample_rate": 0.02, "steps": 200},
-    {"type": "laplace", "scale": 9, "steps": 3},
-    {"type": "randomized-response", "epsilon": 0.3, "bits": 2, "sample_rate": 0.1, "steps": 10},
-]
-_QUICK = 41
-#: In the quick tests the kinds whose verification takes milliseconds.
-_QUICK_KINDS = ("noise", "noise, calibrated", "responses", "plan of signs", "plan of passes", "verify")
-Kinds = dict[str, Path]
+#: In the quick tests every so many-th mutant of a kind.
+_QUICK, _SLOW_KINDS = 41, ("plan", "plan of fixed batches", "ledger", "noise, several candidates")
+Kinds = dict[str, Kind]
 
 
 @pytest.fixture(scope="module")
-def kinds(tmp_path_factory: pytest.TempPathFactory, write_model: Callable[..., Path]) -> Kinds:
-    torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("leaves")
-    (folder / "gaussian").mkdir()
-    calibrated = ("--calibration", "gaussian", "--regime", "convex")
-    found = {
-        "noise": noise(folder, write_model),
-        "noise, calibrated": noise(folder / "gaussian", write_model, *calibrated),
-    }
-    found |= {kind: plan(folder, kind) for kind in PLANS}
-    (folder / "events.json").write_text(json.dumps(EVENTS))
-    more = {
-        "ledger": ["--ledger", str(folder / "events.json")],
-        "responses": ["--mechanism", "randomized-response", "--bit-epsilon", "0.5", "--bits", "2", "--sample-rate",
-                      "0.05", "--steps", "40"],
-    }  # fmt: skip
-    for kind, asked in more.items():
-        found[kind] = folder / f"{kind}.report.json"
-        assert run(["account", "--delta", "1e-5", *asked, "--json", "-q", "-o", str(found[kind])]) == 0
-    found["verify"] = folder / "verified.report.json"
-    assert run(["verify", str(found["noise"]), "-q", "-o", str(found["verify"])]) == 0
-    return found
-
-
-def verified(place: Path) -> Verification | None:
-    """None where it is no report that can be read."""
-    try:
-        return verify(place, read(place))
-    except PrivctlError:
-        return None
+def kinds(tmp_path_factory: pytest.TempPathFactory, write_model: Callable[..., Path]) -> Iterator[Kinds]:
+    threads = torch.get_num_threads()
+    folder = tmp_path_factory.mktemp("kinds")
+    with remembered():
+        yield {**quick(folder, write_model), **trained(folder)}
+    torch.set_num_threads(threads)
 
 
 def true_all_the_same(found: Verification, place: tuple[Any, ...]) -> bool:
@@ -70,48 +41,78 @@ def true_all_the_same(found: Verification, place: tuple[Any, ...]) -> bool:
     return place[-1] in numbers and found.guarantees[place[1]].verdict.outcome is Outcome.PROVED
 
 
-def passing(path: Path, every: int) -> Iterator[tuple[str, str]]:
-    """What becomes of each mutant."""
-    genuine = json.loads(path.read_text())
-    mutant_place = path.with_name("mutant.report.json")
-    for number, (name, place, mutant) in enumerate(mutants(genuine)):
-        if harmless(place, genuine):
-            yield "harmless", name
-        elif "*" not in place and not better(place, at(genuine, place), at(mutant, place), genuine):
+def weaker(place: tuple[Any, ...], genuine: dict[str, Any], mutant: dict[str, Any], name: str) -> bool:
+    """Whether a change can only make a promise look worse."""
+    return not name.endswith("left out") and "*" not in place and not better(
+        place, at(genuine, place), at(mutant, place), genuine
+    )  # fmt: skip
+
+
+def passing(kind: Kind, every: int) -> Iterator[tuple[str, str]]:
+    """What becomes of each mutant under verify and, where a gate judges the kind, under a gate."""
+    genuine = json.loads(kind.path.read_text())
+    gate = None if kind.policy is None else Gate(kind)
+    place = kind.path.with_name("mutant.report.json")
+    for name, where, mutant in mutants(genuine, every):
+        if weaker(where, genuine, mutant, name):
             yield "no better", name
-        elif number % every == 0:
-            mutant_place.write_text(json.dumps(mutant))
-            found = verified(mutant_place)
-            if found is None:
-                yield "unreadable", name
-            elif found.exit_code is ExitCode.OK:
-                yield "true" if true_all_the_same(found, place) else "passed", name
+            continue
+        left_out = name.endswith("left out")
+        excused = [harmless(where, genuine, gate=gated, left_out=left_out) for gated in (False, True)]
+        place.write_text(json.dumps(mutant))
+        if excused[0] is None:
+            found = verified(place)
+            if found is None or found.exit_code is not ExitCode.OK:
+                yield "refused by verify", name
             else:
-                yield found.exit_code.name, name
-    mutant_place.unlink(missing_ok=True)
+                yield "true" if true_all_the_same(found, where) else "passed verify", name
+                if true_all_the_same(found, where):
+                    continue
+        if gate is not None and excused[1] is None:
+            outcome = gate.judged(place).outcome
+            yield "passed the gate" if outcome is GateOutcome.PASS else "refused by the gate", name
+        elif excused[1] is not None:
+            yield "harmless", name
+    place.unlink(missing_ok=True)
 
 
-def check(path: Path, every: int) -> Counter[str]:
-    found = list(passing(path, every))
-    assert [name for what, name in found if what == "passed"] == []
+def check(kind: Kind, every: int) -> Counter[str]:
+    found = list(passing(kind, every))
+    assert [(name, what) for what, name in found if what.startswith("passed")] == []
     return Counter(what for what, _ in found)
 
 
-@pytest.mark.parametrize("kind", _QUICK_KINDS)
-def test_a_sample_of_changes_does_not_pass(kinds: Kinds, kind: str) -> None:
-    counts = check(kinds[kind], 1 if kind == "verify" else _QUICK // 4 if kind == "plan of signs" else _QUICK)
-    assert counts["REFUTED"] + counts["BAD_INPUT"] >= 3
+def test_genuine_reports_of_every_kind_pass(kinds: Kinds) -> None:
+    found = {name: verdicts(kind, kind.path) for name, kind in kinds.items()}
+    assert {name: code for name, (code, _) in found.items() if code is not ExitCode.OK} == {}
+    assert {outcome for _, outcome in found.values()} == {"pass", "no gate"}
+    assert len(found) == 25
+
+
+def test_a_sample_of_changes_of_every_kind_does_not_pass(kinds: Kinds) -> None:
+    whole: Counter[str] = Counter()
+    for name, kind in kinds.items():
+        if name not in _SLOW_KINDS:
+            whole += check(kind, 11 * _QUICK if name in ("audit", "planned", "dpquant") else 3 * _QUICK)
+    assert whole["refused by verify"] >= 40
+    assert whole["refused by the gate"] >= 20
 
 
 @pytest.mark.slow
-def test_no_change_for_the_better_passes(kinds: Kinds, tmp_path: Path) -> None:
+def test_no_change_for_the_better_passes(kinds: Kinds) -> None:
     whole: Counter[str] = Counter()
-    for kind, path in {**kinds, **{name: trained(tmp_path, name) for name in TRAININGS}}.items():
-        counts = check(path, 1)
-        print(kind, dict(counts))
+    for name, kind in kinds.items():
+        counts = check(kind, 1)
+        print(name, dict(counts))
         whole += counts
     print(dict(whole))
-    assert whole["REFUTED"] >= 1000
+    assert whole["refused by verify"] >= 8000
+    assert whole["refused by the gate"] >= 5000
+
+
+def test_every_reason_is_one() -> None:
+    reasons = [*HARMLESS.values(), *(reason for rows in HARMLESS_OF.values() for reason in rows.values())]
+    assert all(len(reason) > 4 for reason in reasons)
 
 
 def test_a_ledger_file_is_an_input(tmp_path: Path) -> None:
@@ -132,3 +133,42 @@ def test_a_ledger_file_is_an_input(tmp_path: Path) -> None:
     found = verify(report, read(report))
     assert found.exit_code is ExitCode.BAD_INPUT
     assert any("records no digest" in verdict.reason for verdict in found.verdicts)
+
+
+def spoilt(genuine: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """An audit with one number, attack, baseline, verdict or input changed or left out, each with a word for it."""
+
+    def mutant(name: str, index: int, **changed: Any) -> dict[str, Any]:
+        copy: dict[str, Any] = json.loads(json.dumps(genuine))
+        if changed:
+            copy[name][index].update(changed)
+        else:
+            del copy[name][index]
+        return copy
+
+    for index, item in enumerate(genuine["evidence"]):
+        exact = item["quantity"].startswith(("rate on", "training text found")) and item["details"].get("texts")
+        for key in ("estimate", "lower", "upper", "confidence"):
+            if (item["quantity"] == "AUC" or exact) and item[key]:
+                yield f"{item['method']} {item['quantity']} {key}", mutant("evidence", index, **{key: 0.9 * item[key]})
+        if item["quantity"] == "AUC":
+            yield f"{item['method']} interval", mutant("evidence", index, interval="another")
+        if item["quantity"] == "AUC" and item["method"].endswith("baseline"):
+            yield f"no {item['method']}", mutant("evidence", index)
+    for index in range(len(genuine["verdicts"])):
+        yield f"no verdict {index}", mutant("verdicts", index)
+
+
+def test_a_number_of_an_audit_that_is_changed_by_itself_is_noticed(kinds: Kinds) -> None:
+    """What an audit measured is not repeated; but its intervals, counts, baselines and verdicts hang together."""
+    kind = kinds["audit"]
+    gate, place = Gate(kind), kind.path.with_name("mutant.report.json")
+    tried, missed = 0, []
+    for name, changed in spoilt(json.loads(kind.path.read_text())):
+        place.write_text(json.dumps(changed))
+        tried += 1
+        if verdicts(kind, place)[0] is ExitCode.OK or gate.judged(place).outcome is GateOutcome.PASS:
+            missed.append(name)
+    place.unlink()
+    assert missed == []
+    assert tried >= 25

@@ -12,8 +12,8 @@ from privctl.domain.guarantee import Guarantee, Notion, Status
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from verify.checks import JudgedGuarantee
 from verify.recompute.sensitivity import least_nonconvex
-from verify.run import JudgedGuarantee
 from verify.simulate.bounds import SimulatedDelta, black_box, violation_rate, white_box
 from verify.simulate.losses import Draw, LossSamples, gaussian, of_ledger, sample
 from verify.simulate.training import trained

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from privctl.domain.evidence import Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.gate.case import JudgedModel
-from privctl.gate.checks.leakage import EXPOSURE, measured
+from privctl.gate.checks.leakage import EXPOSURE, measured, unplanted
 from privctl.gate.files import LoadedReport
 from privctl.gate.policy import Policy
 
@@ -54,6 +54,8 @@ def _judged(report: LoadedReport, item: Evidence, limit: float, alpha: float) ->
     # An exposure is a rank among whole numbers: of at least one canary, between 0 bits and the most there can be.
     if highest is None or ceiling is None or canaries < 1 or not 0 <= highest <= ceiling + 1e-6 or ceiling > 1000:
         return GateOutcome.INCONCLUSIVE, item.reason or "the report does not say how high it was", more
+    if highest <= limit and (doubt := unplanted(report)):
+        return GateOutcome.INCONCLUSIVE, doubt, "audit with the manifest of the data that were trained on"
     if highest > limit:
         told = f"a canary has an exposure of {highest:.4g} bits, above {limit:g}"
         fix = "retrain with a smaller epsilon (privctl retrain dp-sgd) and audit again; remove repetitions"

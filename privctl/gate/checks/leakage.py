@@ -28,6 +28,10 @@ _EXTRACTED, _FOUND = "rate on training text", "training text found in "
 _BIGGER = "audit again with more records, so that the interval is narrower"
 _PRIVATE = "retrain with a smaller epsilon (privctl retrain dp-sgd), or add noise (privctl noise), and audit again"
 
+#: Rule -> the role of what an audit took as training data for it.
+_TRAINED = {AUC: "members", TPR: "members", EXTRACTED: "train"}
+_PLANTED = "trained on the planted data"
+
 #: One measured thing: the report, its position there, itself.
 _Measured = tuple[LoadedReport, int, Evidence]
 
@@ -114,6 +118,7 @@ def lower_bound(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     passed: list[_Measured] = []
     for report, i, item in found:
         doubt = _doubt(item, policy) or ("" if item.lower is not None else "it has no lower bound")
+        doubt = doubt or unplanted(report)
         if doubt:
             yield _unsure(LOWER_BOUND, report, i, item, doubt, "mend what the audit names, and audit again")
         elif item.lower is not None and item.lower > limit:
@@ -139,7 +144,8 @@ def _below(
     passed: list[_Measured] = []
     for report, i, item in found:
         doubt = _doubt(item, policy) or ("" if item.upper is not None else "it has no upper bound")
-        doubt = doubt or (_confounded(report) if rule in (AUC, TPR) else "")
+        doubt = doubt or (_confounded(report) if rule in (AUC, TPR) else "") or _of_others(case, report, rule)
+        doubt = doubt or (unplanted(report) if rule == DISCLOSED else "")
         if item.lower is not None and item.lower > limit:
             yield Finding(
                 rule=rule,
@@ -204,6 +210,26 @@ def _confounded(report: LoadedReport) -> str:
         and not item.lower <= 0.5 <= item.upper
     ]
     return f"confounded: the records differ without the model ({' and '.join(apart)})" if apart else ""
+
+
+def _of_others(case: JudgedModel, report: LoadedReport, rule: str) -> str:
+    """Why an audit says nothing of the records that were trained on; empty where it took those."""
+    role = _TRAINED.get(rule)
+    trained = {a.digest for each in case.history for a in each.report.inputs if a.role == "data"}
+    taken = [a for a in report.report.inputs if a.role == role]
+    if role is None or not trained or all(artifact.digest in trained for artifact in taken):
+        return ""
+    return f"the file it took as training data, {taken[0].path}, is none that the model's reports say was trained on"
+
+
+def unplanted(report: LoadedReport) -> str:
+    """Why canaries say nothing of this model; empty where the audit saw that they were planted in its training."""
+    conditions = report.report.parameters.get("canary_conditions")
+    for each in conditions if isinstance(conditions, list) else ():
+        state = each.get("state") if isinstance(each, dict) else None
+        if state == "violated" or (each.get("name") == _PLANTED and state != "checked"):
+            return f"its canaries may not be this model's: {each.get('statement')}"
+    return ""
 
 
 def _fpr_of(quantity: str) -> float | None:

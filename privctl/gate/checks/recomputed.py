@@ -1,7 +1,7 @@
 """What is guaranteed, computed again: a report that says more than follows from its own mechanism does not pass.
 
-This is the part of ``privctl verify`` that needs no weights. It shows that a report agrees with itself and with the
-mathematics, not that the training it speaks of took place.
+This is all of ``privctl verify`` that needs no weights: both run the list in ``verify.checks``. It shows that a report
+agrees with itself and with the mathematics, not that the training it speaks of took place.
 """
 
 from __future__ import annotations
@@ -14,18 +14,25 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.gate.case import JudgedModel
 from privctl.gate.files import LoadedReport
 from privctl.gate.policy import Policy
+from verify import agreement
 
 RULE = "recomputed"
 
 
 def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Every guarantee that the policy could count, recomputed from its report."""
-    if not policy.recompute or (policy.max_epsilon is None and policy.max_posterior is None):
+    """Every guarantee that the policy could count, recomputed from its report; and audits against themselves."""
+    if not policy.recompute:
+        return
+    for report in case.audits:
+        for said in agreement.faults(report.report):
+            message = f"the audit contradicts itself: {said}"
+            yield _finding(report, message, GateOutcome.FAIL, _FIX, "evidence")
+    if policy.max_epsilon is None and policy.max_posterior is None:
         return
     reports = [each for each in (*case.makers, *case.inherited) if each.report.guarantees]
     try:
         # Not at the top: this needs numpy and scipy, which a gate over audits alone does without.
-        from verify.run import recompute
+        from verify.checks import recompute
     except ImportError as missing:
         if reports:
             yield _finding(
@@ -35,10 +42,9 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
                 "install privctl with everything it needs, or set recompute = false in the policy",
             )
         return
-    known = {each.digest: each.report for each in case.history}
     wrong: list[Finding] = []
     for report in reports:
-        parents = [known[parent.digest] for parent in report.report.parents if parent.digest in known]
+        parents = [each.report for each in case.history if each is not report]
         try:
             verdicts = recompute(report.path, report.report, parents)
         except PrivctlError as fault:
@@ -76,12 +82,12 @@ def _stopping(report: LoadedReport, verdict: Verdict) -> Finding:
     )
 
 
-def _finding(report: LoadedReport, message: str, outcome: GateOutcome, fix: str) -> Finding:
+def _finding(report: LoadedReport, message: str, outcome: GateOutcome, fix: str, where: str = "guarantees") -> Finding:
     return Finding(
         rule=RULE,
         outcome=outcome,
         subject=str(report.path),
         message=message,
         fix=fix,
-        place=report.place("guarantees"),
+        place=report.place(where),
     )

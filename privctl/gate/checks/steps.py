@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from privctl.domain.gate import Finding, GateOutcome
+from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.gate.case import JudgedModel
@@ -35,7 +37,7 @@ def required(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         done = [each for each in (*case.history, *case.looks) if each.report.step == step]
         if step == "verify":
             done = case.verifying(done)
-        shown = [each for each in done if not _hollow(each.report)]
+        shown = [each for each in done if not _hollow(each.report, case)]
         if shown:
             yield Finding(
                 rule=STEPS,
@@ -45,7 +47,9 @@ def required(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
                 place=shown[0].place("step"),
             )
             continue
-        missing = f"its report {_hollow(done[0].report)}" if done else "no report given of this model is of this step"
+        missing = (
+            f"its report {_hollow(done[0].report, case)}" if done else "no report given of this model is of this step"
+        )
         yield Finding(
             rule=STEPS,
             outcome=GateOutcome.INCONCLUSIVE,
@@ -57,13 +61,31 @@ def required(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         )
 
 
-def _hollow(report: PrivacyReport) -> str:
+def _hollow(report: PrivacyReport, case: JudgedModel) -> str:
     """Why a report of a step does not show that the step was done; empty where it does."""
     if report.step == "audit" and all(item.estimate is None for item in report.evidence):
         return "measured nothing"
     settled = (Outcome.PROVED, Outcome.CONSISTENT, Outcome.REFUTED)
     if report.step == "verify" and not any(verdict.outcome in settled for verdict in report.verdicts):
         return "settles nothing"
+    if report.step == "verify" and (skipped := _unjudged(report, case)):
+        return f"has no verdict on {skipped}"
+    return ""
+
+
+def _unjudged(report: PrivacyReport, case: JudgedModel) -> str:
+    """What a verification must have judged of the model's own report, and did not; empty where it is all there."""
+    looked = {parent.digest for parent in report.parents}
+    subjects = [verdict.subject for verdict in report.verdicts]
+    for maker in case.makers:
+        if maker.digest not in looked:
+            continue
+        names = [each.name for each in maker.report.guarantees]
+        if isinstance(maker.report.mechanism, WeightNoise):
+            names.append("noise")
+        for name, count in Counter(names).items():
+            if sum(subject == name or subject.startswith(f"{name}, ") for subject in subjects) < count:
+                return repr(name)
     return ""
 
 

@@ -211,7 +211,7 @@ def refusals(load: str, folders: list[Path]) -> list[str]:
 import resource, sys
 from pathlib import Path
 from privctl.domain.errors import InputFault
-from privctl.models import load_model, read_tokenizer
+from privctl.models.language import load_model, read_tokenizer
 from privctl.training.tasks.base import TaskName
 from privctl.training.tasks.loading import load_for_training
 from tests.memory import peak

@@ -1,0 +1,160 @@
+"""Every kind of report that privctl writes, with the policy of somebody who would accept it."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from privctl.cli import run
+from privctl.domain.errors import ExitCode, PrivctlError
+from privctl.domain.gate import GateJudgement
+from privctl.gate.checks import RULES
+from privctl.gate.judge import judge
+from privctl.gate.model import ModelAtHand, model_at
+from privctl.gate.policy import read_policy
+from tests.verify import reports
+from verify.recompute import ledger, risk, secret
+from verify.run import Verification, read, verify
+
+EVENTS = [
+    {"type": "sampled-gaussian", "noise_multiplier": 1.5, "sample_rate": 0.02, "steps": 200},
+    {"type": "laplace", "scale": 9, "steps": 3},
+    {"type": "randomized-response", "epsilon": 0.3, "bits": 2, "sample_rate": 0.1, "steps": 10},
+]
+_RESPONSES = ["--mechanism", "randomized-response", "--bit-epsilon", "0.5", "--bits", "2", "--sample-rate", "0.05",
+              "--steps", "40"]  # fmt: skip
+#: What any customer asks beside numbers.
+_USUAL = {"max_age_days": "90", "require_model": "true"}
+_LOSS = "convex-loss,strongly-convex-loss,smooth-loss,clipping-inactive,clipping-keeps-convexity,step-size"
+_NOISE = f"training-facts,training-rounding,integer-tensors,tied-tensors,{_LOSS}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A report; ``policy`` passes it together with the reports ``beside`` and the ``model``.
+
+    None where no gate judges such a report: it is about no model, or promises nothing of it.
+    """
+
+    path: Path
+    policy: dict[str, str] | None = None
+    beside: tuple[Path, ...] = ()
+    model: Path | None = None
+
+
+def quick(folder: Path, write_model: Callable[..., Path]) -> dict[str, Kind]:
+    """Kinds that are made in a second each, without a training."""
+    found = {}
+    for name, more, limit in (
+        ("noise", (), "max_epsilon"),
+        ("noise, calibrated", ("--calibration", "gaussian", "--regime", "convex"), "max_epsilon"),
+        ("noise, several candidates", ("--epsilon", "1", "--epsilon", "4"), "scope"),
+    ):
+        place = folder / name.replace(" ", "-")
+        place.mkdir()
+        path = reports.noise(place, write_model, *more)
+        policy = {"accepted_assumptions": _NOISE, "at_delta": "1e-3", "max_epsilon": "9000"}
+        policy |= {"scope": "all-candidates"} if limit == "scope" else {}
+        model = path.with_name(path.name.replace(".report.json", ".safetensors"))
+        found[name] = Kind(path=path, policy=_USUAL | policy, model=model)
+    found |= {name: Kind(path=reports.plan(folder, name)) for name in reports.PLANS}
+    (folder / "events.json").write_text(json.dumps(EVENTS))
+    for name, asked in (("ledger", ["--ledger", str(folder / "events.json")]), ("responses", _RESPONSES)):
+        place = folder / f"{name}.report.json"
+        assert run(["account", "--delta", "1e-5", *asked, "--json", "-q", "-o", str(place)]) == 0
+        found[name] = Kind(path=place)
+    verified, noise = folder / "verified.report.json", found["noise"]
+    assert run(["verify", str(noise.path), "-q", "-o", str(verified)]) == 0
+    policy = {"required_steps": "verify", **(noise.policy or {})}
+    found["verify"] = Kind(path=verified, policy=policy, beside=(noise.path,), model=noise.model)
+    return found
+
+
+def trained(folder: Path) -> dict[str, Kind]:
+    """Kinds that take a training: all methods, what follows a plan, what is noised after, and audits."""
+    torch.set_num_threads(1)
+    found = {}
+    for name in reports.TRAININGS:
+        path = reports.trained(folder, name)
+        nats = name == "ferret published"
+        policy = (
+            {"max_epsilon": "0.5", "notions": "mutual-information"}
+            if nats
+            else {"max_epsilon": "20" if "dither" in name else "3"}
+        )
+        model = folder / name.replace(" ", "-")
+        found[name] = Kind(path=path, policy=None if name == "clipped" else _USUAL | policy, model=model)
+    book, plan, model = reports.protected(folder)
+    policy = {"max_posterior": "0.2", "max_epsilon": "7"}
+    found |= {"book of secrets": Kind(path=book), "plan of secrets": Kind(path=plan)}
+    found["planned"] = Kind(path=model, policy=_USUAL | policy, model=folder / "planned")
+    policy = {"accepted_assumptions": _NOISE, "at_delta": "1e-3", "max_epsilon": "9000"}
+    found["noised"] = Kind(path=reports.noised(folder), policy=_USUAL | policy, model=folder / "noised")
+    policy = {"max_auc": "0.8", "max_extracted": "0.4", "required_steps": "audit", "min_power": "auc=0.75"}
+    made = {"beside": (found["dp-sgd"].path,), "model": folder / "dp-sgd"}
+    found["audit"] = Kind(path=reports.audited(folder), policy=_USUAL | policy, **made)
+    policy = {"max_disclosed": "0.5", "max_epsilon_lower_bound": "4", "min_power": "epsilon=3"}
+    path = reports.of_canaries(folder)
+    made = {"beside": (reports.report_of(folder / "with-canaries"),), "model": folder / "with-canaries"}
+    found["audit of canaries"] = Kind(path=path, policy=_USUAL | policy, **made)
+    return found
+
+
+def verified(place: Path) -> Verification | None:
+    """None where it is no report that can be read."""
+    try:
+        return verify(place, read(place))
+    except PrivctlError:
+        return None
+
+
+class Gate:
+    """The policy of a kind, read once, with its model digested once."""
+
+    def __init__(self, kind: Kind) -> None:
+        assert kind.policy is not None
+        self.kind = kind
+        self.policy = read_policy(None, kind.policy, {}, RULES)
+        self.model: ModelAtHand | None = None if kind.model is None else model_at(kind.model)
+
+    def judged(self, place: Path) -> GateJudgement:
+        """The report at ``place`` in the place of the kind's own."""
+        return judge([place, *self.kind.beside], self.policy, self.model, datetime.now(UTC))
+
+
+def verdicts(kind: Kind, place: Path) -> tuple[ExitCode, str]:
+    """How verify and a gate answer to the report at ``place``."""
+    found = verified(place)
+    code = ExitCode.BAD_INPUT if found is None else found.exit_code
+    return code, "no gate" if kind.policy is None else str(Gate(kind).judged(place).outcome)
+
+
+@contextmanager
+def remembered() -> Iterator[None]:
+    """Bounds of one ledger are computed once, however many mutants share it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, names in (
+            (ledger, ("epsilon_of", "pure_epsilon", "bounds")), (risk, ("advantage", "power")),
+            (secret, ("information", "of_records")),
+        ):  # fmt: skip
+            for name in names:
+                patch.setattr(module, name, _remembering(getattr(module, name)))
+        yield
+
+
+def _remembering(function: Callable[..., Any]) -> Callable[..., Any]:
+    cached = functools.lru_cache(maxsize=None)(function)
+
+    def call(*given: Any, **named: Any) -> Any:
+        return cached(*(tuple(each) if isinstance(each, list) else each for each in given), **named)
+
+    return call

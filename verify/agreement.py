@@ -1,0 +1,242 @@
+"""Whether an audit's report agrees with itself: intervals with their estimates and counts, verdicts with intervals.
+
+Measurements are not repeated here. What is seen is that a number was changed by itself, or that one which must be there
+is missing. Standard library alone, for a gate over audits needs no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from statistics import NormalDist
+from typing import Any
+
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome
+
+_DELONG, _PAIRS, _EXACT = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs", "Clopper-Pearson"
+_BLIND, _LENGTH, _CONTROL = "blind baseline", "length baseline", "reference control"
+_BASELINES = (_BLIND, _LENGTH, _CONTROL)
+_DIFFERENCE = "AUC over "
+_EXTRACTION, _COMPLETION, _EXPOSURE = "extraction", "canary completion", "canary exposure"
+_EXTRACTED, _BEYOND = "rate on training text", "rate beyond held-out text"
+#: What every audit of canaries says of its manifest.
+_PLANTED = frozenset({
+    "commitment", "independent coins", "number included", "distinct canaries", "trained on the planted data",
+})  # fmt: skip
+#: Subjects of the verdicts that each kind of attack ends with.
+_MEMBERSHIP = "members cannot be told from non-members"
+_MEMORIZED, _TRACELESS = "training text cannot be extracted", "planted canaries left no trace"
+_ROUNDING, _TAIL = 1e-6, 1e-4
+#: Fewer records than this on one side, and more than this many times as many on the other: no normal approximation.
+_FEW, _LOPSIDED = 10, 4
+_POWER = 0.8
+#: More are never counted; the work here grows with the root of it.
+_MOST = 100_000_000
+
+
+def faults(report: PrivacyReport) -> Iterator[str]:
+    """Each disagreement of an audit's report in one sentence; nothing for other steps."""
+    if report.step != "audit":
+        return
+    try:
+        yield from _faults(report)
+    except (ArithmeticError, ValueError) as error:
+        yield f"it holds a number that no audit has: {error}"
+
+
+def _faults(report: PrivacyReport) -> Iterator[str]:
+    for item in report.evidence:
+        for wrong in (_interval(item), _reach(item), _confidence(item, report.parameters)):
+            if wrong:
+                yield f"{item.method}, {item.quantity}: {wrong}"
+    attacks = {item.method for item in report.evidence}
+    omitted = " ".join(omission.what for omission in report.omissions)
+    asked = report.parameters.get("attack")
+    for name in asked if isinstance(asked, list) else ():
+        if str(name) not in attacks and str(name) not in omitted:
+            yield f"the attack {name!r} was asked for, and neither what it found nor why it was left out is stated"
+    yield from _membership(report)
+    yield from _others(report)
+
+
+def _interval(item: Evidence) -> str:
+    """What is wrong with an interval of a kind that is known here."""
+    limits = (item.lower, item.estimate, item.upper)
+    if None in limits:
+        return "" if limits == (None, None, None) or not _is_auc(item) else "its interval is not whole"
+    low, value, high = (float(each) for each in limits if each is not None)
+    if _is_auc(item) and item.interval not in (_DELONG, _PAIRS):
+        return f"an interval {item.interval!r} is none that privctl has"
+    if item.interval == _DELONG:
+        if not 0 < low < value < high < 1:
+            return "its interval is not around its estimate"
+        ends = _logit(low) + _logit(high)
+        return "" if math.isclose(ends, 2 * _logit(value), abs_tol=_ROUNDING) else "its interval is not its estimate's"
+    counts = _counts(item)
+    if item.interval != _EXACT or counts is None:
+        return ""
+    found, perhaps, total = counts
+    if total > _MOST:
+        return f"it counts {total}, which is more than anybody counts"
+    if not 0 <= found <= found + perhaps <= total or not math.isclose(value * total, found, abs_tol=_ROUNDING):
+        return f"its estimate is {value:.6g}, but it counts {found} of {total}"
+    tail = (1 - item.confidence) / 2
+    fits = _meets(low, found - 1, total, 1 - tail, at_end=found == 0, end=0.0)
+    fits = fits and _meets(high, found + perhaps, total, tail, at_end=found + perhaps == total, end=1.0)
+    return "" if fits else f"its interval is not that of {found} of {total} at {100 * item.confidence:.4g} %"
+
+
+def _is_auc(item: Evidence) -> bool:
+    return item.quantity == "AUC"
+
+
+def _counts(item: Evidence) -> tuple[int, int, int] | None:
+    """What was counted, what may have to be, and of how many; None where the evidence does not tell."""
+    details, samples = item.details, item.samples
+    found: float | None
+    total: float | None
+    if item.quantity.startswith("TPR at "):
+        found, total = details.get("true_positives"), samples.get("members")
+    elif item.method == _COMPLETION:
+        found, total = details.get("disclosed"), samples.get("canaries")
+    elif item.method == _EXTRACTION:
+        found, total = details.get("extracted"), details.get("texts")
+    else:
+        return None
+    if found is None or not total:
+        return None
+    return int(found), int(details.get("undecided", 0)), int(total)
+
+
+def _meets(chance: float, most: int, total: int, wanted: float, *, at_end: bool, end: float) -> bool:
+    """Whether at most ``most`` of ``total`` are seen with the ``wanted`` probability where each has this ``chance``."""
+    if at_end:
+        return chance == end
+    below = _at_most(most, total, chance)
+    small = min(wanted, 1 - wanted)
+    return abs(below - wanted) <= _TAIL * small + 1e-12
+
+
+def _at_most(most: int, total: int, chance: float) -> float:
+    """P(Binomial(total, chance) <= most), summed from the term next to ``most`` away from the mean."""
+    if not 0 < chance < 1:
+        return 1.0 if chance <= 0 or most >= total else 0.0
+    below = most < total * chance
+    found, odds = 0.0, math.log(chance) - math.log1p(-chance)
+    for k in range(most, -1, -1) if below else range(most + 1, total + 1):
+        log = math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1)
+        term = math.exp(log + k * odds + total * math.log1p(-chance))
+        found += term
+        if term < 1e-18 * found:
+            break
+    return found if below else 1 - found
+
+
+def _logit(value: float) -> float:
+    return math.log(value) - math.log1p(-value)
+
+
+def _confidence(item: Evidence, parameters: Mapping[str, Any]) -> str:
+    """All intervals hold together, so none holds with less than the audit's confidence."""
+    if not _is_auc(item) and _counts(item) is None:
+        return ""
+    whole = parameters.get("confidence")
+    if not isinstance(whole, float) or not 0.5 <= whole < 1:
+        return "the audit does not say with which confidence its intervals hold together"
+    return "" if whole <= item.confidence < 1 else f"it holds with {item.confidence:g}, the whole audit with {whole:g}"
+
+
+def _reach(item: Evidence) -> str:
+    """Whether the smallest AUC that would have been seen is that of so many records (Hanley and McNeil 1982)."""
+    told, members, others = (
+        item.details.get("detectable"), item.samples.get("members", 0), item.samples.get("nonmembers", 0)
+    )  # fmt: skip
+    if not _is_auc(item) or told is None or min(members, others) < 1:
+        return ""
+    few, many = sorted((members, others))
+    if few < _FEW and many > _LOPSIDED * few:
+        return ""
+    normal = NormalDist()
+    needed = -normal.inv_cdf((1 - item.confidence) / 2) * math.sqrt((members + others + 1) / (12 * members * others))
+    seen = told - 0.5 - needed - normal.inv_cdf(_POWER) * _hanley_mcneil(told, members, others)
+    if abs(seen) <= 1e-4:
+        return ""
+    return f"an AUC of {told:.4g} is not the smallest that {members} members and {others} others let one see"
+
+
+def _hanley_mcneil(area: float, members: int, others: int) -> float:
+    first, second = area / (2 - area), 2 * area**2 / (1 + area)
+    spread = area * (1 - area) + (members - 1) * (first - area**2) + (others - 1) * (second - area**2)
+    return math.sqrt(max(0.0, spread) / (members * others))
+
+
+def _membership(report: PrivacyReport) -> Iterator[str]:
+    """Baselines stand beside attacks, and the verdict is what the intervals amount to."""
+    attacks = [
+        item for item in report.evidence if "chance" in item.details and not item.quantity.startswith("AUC over")
+    ]
+    attacks = [item for item in attacks if item.samples.keys() == {"members", "nonmembers"}]
+    baselines = {item.method: item for item in attacks if item.method in _BASELINES}
+    attacks = [item for item in attacks if item.method not in _BASELINES]
+    if not any(_is_auc(item) for item in attacks):
+        return
+    for name in (_BLIND, _LENGTH):
+        if name not in baselines:
+            yield f"the {name} is missing, without which no attack says anything of the model"
+    outcome = _outcome(report, _MEMBERSHIP)
+    if outcome is None:
+        yield f"the verdict on {_MEMBERSHIP!r} is missing"
+        return
+    apart = any(_excludes(baselines[name], 0.5) for name in (_BLIND, _LENGTH) if name in baselines)
+    seen = [item for item in attacks if item.lower is not None and item.lower > item.details["chance"]]
+    if seen and not apart and outcome is not Outcome.REFUTED:
+        yield f"its verdict on {_MEMBERSHIP!r} is {outcome}, but {seen[0].method} tells them apart"
+    reach = min((item.details["detectable"] for item in attacks if "detectable" in item.details), default=1.0)
+    least = report.parameters.get("least_auc")
+    enough = isinstance(least, float) and reach <= least and not apart and not seen
+    if outcome in (Outcome.CONSISTENT, Outcome.PROVED) and not enough:
+        yield f"its verdict on {_MEMBERSHIP!r} is {outcome}, which its intervals do not bear out"
+
+
+def _others(report: PrivacyReport) -> Iterator[str]:
+    """Verdicts on extraction and canaries."""
+    extracted = {item.quantity: item for item in report.evidence if item.method == _EXTRACTION}
+    if _EXTRACTED in extracted:
+        beyond = extracted.get(_BEYOND)
+        refuted = beyond is not None and beyond.lower is not None and beyond.lower > 0
+        yield from _settled(report, _MEMORIZED, refuted)
+    tests = [item for item in report.evidence if item.method == _EXPOSURE and "detected" in item.details]
+    if tests:
+        found, control = (
+            any(item.details["detected"] for item in tests if word in item.quantity)
+            for word in ("included", "left out")
+        )
+        conditions = report.parameters.get("canary_conditions")
+        stated = [each for each in conditions if isinstance(each, dict)] if isinstance(conditions, list) else []
+        states = {str(each.get("name")): each.get("state") for each in stated}
+        yield from (
+            f"it does not say whether this holds of its canaries: {name}" for name in sorted(_PLANTED - states.keys())
+        )
+        yield from _settled(report, _TRACELESS, found and not control and "violated" not in states.values())
+        for item in tests:
+            detected = item.details.get("p_value", 0.0) <= item.details.get("level", 1.0)
+            if bool(item.details["detected"]) is not detected:
+                yield f"{item.quantity}: whether a trace was found is not what its p-value says"
+
+
+def _settled(report: PrivacyReport, subject: str, refuted: bool) -> Iterator[str]:
+    outcome = _outcome(report, subject)
+    if outcome is None:
+        yield f"the verdict on {subject!r} is missing"
+    elif refuted and outcome is not Outcome.REFUTED:
+        yield f"its verdict on {subject!r} is {outcome}, but its evidence refutes that"
+
+
+def _outcome(report: PrivacyReport, subject: str) -> Outcome | None:
+    return next((verdict.outcome for verdict in report.verdicts if verdict.subject == subject), None)
+
+
+def _excludes(item: Evidence, value: float) -> bool:
+    return item.lower is not None and item.upper is not None and not item.lower <= value <= item.upper

@@ -1,0 +1,216 @@
+"""What is checked of a report without its weights: ``privctl verify`` and ``privctl gate`` both run all of it.
+
+A check added to ``CHECKS`` is run by both. What needs weights or data belongs to verify alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from privctl.domain.errors import InputFault
+from privctl.domain.guarantee import Guarantee, Notion, Status
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.storage.digest import NamedFiles
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import SafetensorsFile
+from verify import agreement
+from verify.answers import Answer
+from verify.followed import of_plan_file
+from verify.guarantees import OF_ANOTHER, Verifier, beside, titles, verifier_of
+from verify.parameters import contradictions
+from verify.planned import Part, parts_of
+from verify.plans import of_file
+from verify.premises import faults
+from verify.recompute.book import check_book
+from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
+from verify.whole import STEPS, gaps
+from verify.wording import unknown
+
+MODEL = "model"
+#: No step states more than a dozen; each takes up to some seconds.
+_MOST_GUARANTEES = 100
+#: From what is known for certain to be wrong to what is certainly right.
+_WORST = (Outcome.REFUTED, Outcome.INCONCLUSIVE, Outcome.CONSISTENT, Outcome.PROVED)
+_MAKERS = ("retrain", "noise", "replay")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedGuarantee:
+    """One guarantee with its verdict, which holds the guarantee's status."""
+
+    guarantee: Guarantee
+    verdict: Verdict
+
+
+#: Told which guarantee comes next.
+Note = Callable[[str], None]
+#: One check: the report, where it lies, and the reports that it builds on, as far as they are at hand.
+Check = Callable[[Path, PrivacyReport, Sequence[PrivacyReport]], Iterator[Verdict]]
+
+
+def recompute(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> tuple[Verdict, ...]:
+    """All that needs no weights: every check of ``CHECKS``, and every guarantee of the report at ``path`` recomputed.
+
+    ``parents`` are the reports it builds on, as far as they are at hand. Of other files only plans of protection, their
+    books and ledger files are read, where they are at hand.
+    """
+    judged = guarantees(path, report, parents, lambda text: None)
+    return (*findings(path, report, parents), *(each.verdict for each in judged))
+
+
+def findings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """What every check of ``CHECKS`` finds."""
+    for check in CHECKS:
+        yield from check(path, report, parents)
+
+
+def _disagreements(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    for sentence in contradictions(report):
+        yield Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=sentence)
+
+
+def _gaps(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    for sentence in gaps(report):
+        yield Verdict(subject="report", outcome=Outcome.REFUTED, reason=sentence)
+
+
+def _evidence(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    for sentence in agreement.faults(report):
+        yield Verdict(subject="evidence", outcome=Outcome.REFUTED, reason=sentence)
+
+
+def _no_model(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    if report.step in _MAKERS and not any(artifact.role == MODEL for artifact in report.outputs):
+        reason = f"the report of a {report.step} step names no model that was written, so its bounds are of none"
+        yield Verdict(subject="model", outcome=Outcome.INCONCLUSIVE, reason=reason)
+
+
+def _unknown(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Texts that may mean anything: of whatever status, they are what a reader goes by."""
+    if report.step not in STEPS:
+        yield Verdict(
+            subject="report", outcome=Outcome.INCONCLUSIVE, reason=f"privctl has no step of the name {report.step!r}"
+        )
+    for guarantee, title in zip(report.guarantees, titles(report), strict=True):
+        for sentence in unknown(report, guarantee):
+            yield Verdict(subject=title, outcome=Outcome.INCONCLUSIVE, reason=sentence)
+        # What its assumptions say of the run they say whatever becomes of the number.
+        if guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
+            premises = faults(report, guarantee, parents) if guarantee.name != OF_ANOTHER else ()
+            wrong = ((Outcome.REFUTED, sentence) for sentence in premises)
+            for outcome, reason in (*wrong, *beside(report, guarantee)):
+                yield Verdict(subject=title, outcome=outcome, reason=reason)
+
+
+def _ledger_file(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    yield from of_file(path, report)
+
+
+def _plans(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Plans of protection that the step wrote or read."""
+    read: set[Path] = set()
+    for artifact, place in at_hand(path, (*report.outputs, *report.inputs)):
+        if artifact.role == MODEL or place.suffix != ".safetensors" or place in read:
+            continue
+        read.add(place)
+        try:
+            with SafetensorsFile(place) as file:
+                if KEY in file.metadata:
+                    yield from check_plan(file)
+                    yield from _book(path, report, file)
+                    yield from _followed(report, artifact, file)
+        except InputFault as fault:
+            yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=str(fault))
+
+
+def _followed(report: PrivacyReport, artifact: Artifact, file: SafetensorsFile) -> Iterator[Verdict]:
+    facts = parse_json(file.metadata[KEY], str(file.path))
+    if artifact.role != "plan" or report.step not in ("retrain", "secrets-plan") or not isinstance(facts, dict):
+        return
+    for sentence in of_plan_file(report, facts, arrays_of(file), artifact.digest):
+        yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=sentence)
+
+
+def _book(path: Path, report: PrivacyReport, file: SafetensorsFile) -> Iterator[Verdict]:
+    """The plan against its book of secrets, where the step read that and it is still there."""
+    facts = parse_json(file.metadata[KEY], str(file.path))
+    digest = facts.get("secrets") if isinstance(facts, dict) else None
+    for artifact, place in at_hand(path, report.inputs):
+        if artifact.role == "secrets" and artifact.digest == digest == NamedFiles().digest(place):
+            yield from check_book(names_of(file), arrays_of(file), report.parameters, place)
+
+
+#: Every check, in the order in which its findings are told.
+CHECKS: tuple[Check, ...] = (_disagreements, _gaps, _evidence, _no_model, _unknown, _ledger_file, _plans)
+
+
+def located(path: Path, artifact: Artifact) -> Path:
+    """Where the file that the report at ``path`` names should lie."""
+    return Path(os.path.normpath(path.parent.absolute() / artifact.path))
+
+
+def at_hand(path: Path, artifacts: Sequence[Artifact]) -> list[tuple[Artifact, Path]]:
+    """Those of ``artifacts`` that are files there."""
+    return [(a, place) for a in artifacts if os.path.isfile(place := located(path, a))]
+
+
+def guarantees(
+    path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport], note: Note
+) -> Iterator[JudgedGuarantee]:
+    """Every guarantee with what comes out when it is computed again; ``note`` is told its title before."""
+    files: list[tuple[Artifact, Path]] = []
+    if any(guarantee.notion is Notion.SECRET_PROTECTION for guarantee in report.guarantees):
+        files = list(at_hand(path, (*report.outputs, *report.inputs)))
+    for i, (guarantee, title) in enumerate(zip(report.guarantees, titles(report), strict=True)):
+        note(title)
+        outcome, reason = Outcome.INCONCLUSIVE, f"more than {_MOST_GUARANTEES} guarantees are not computed again"
+        if i < _MOST_GUARANTEES:
+            outcome, reason = _answer(report, guarantee, parents, files)
+        verdict = Verdict(subject=title, outcome=outcome, reason=reason, status=guarantee.status)
+        yield JudgedGuarantee(guarantee=guarantee, verdict=verdict)
+
+
+def _of_secrets(check: Verifier, parts: list[Part] | str) -> Answer:
+    """The worst answer of a guarantee of secrets' ``parts``; the first of them where all are alike."""
+    if isinstance(parts, str):
+        return Outcome.REFUTED, parts
+    found = [check(*part) for part in parts]
+    return min(found, key=lambda answer: _WORST.index(answer[0]))
+
+
+def _answer(
+    report: PrivacyReport,
+    guarantee: Guarantee,
+    parents: Sequence[PrivacyReport],
+    files: Sequence[tuple[Artifact, Path]],
+) -> Answer:
+    """``files`` are those of the report that are at hand, among which a guarantee of secrets finds its plan."""
+    wrong = list(faults(report, guarantee, parents))
+    if wrong:
+        return Outcome.REFUTED, "; ".join(wrong)
+    if guarantee.status is Status.VOID:
+        return Outcome.CONSISTENT, "it is void, as the report says, and promises nothing"
+    check = verifier_of(report, guarantee)
+    if check is None:
+        what = "no mechanism" if report.mechanism is None else type(report.mechanism).__name__
+        return Outcome.INCONCLUSIVE, f"no verifier for {guarantee.notion} of {what}"
+    try:
+        if guarantee.notion is Notion.SECRET_PROTECTION:
+            outcome, reason = _of_secrets(check, parts_of(report, guarantee, files))
+        else:
+            outcome, reason = check(report, guarantee)
+    except (ArithmeticError, ValueError) as error:  # numbers that pass as such and that no run has
+        return Outcome.INCONCLUSIVE, f"with numbers as large or small as these nothing is computed again here ({error})"
+    if guarantee.status is Status.CLAIMED and outcome is Outcome.REFUTED:
+        reason = f"only claimed, as the report says, and false: {reason}"
+    elif guarantee.status is Status.REFUTED and outcome is Outcome.REFUTED:
+        reason = f"refuted, as the report says: {reason}"
+    elif guarantee.status is Status.REFUTED and outcome is Outcome.PROVED:
+        outcome, reason = Outcome.CONSISTENT, f"the report calls it refuted, but it holds: {reason}"
+    elif outcome is Outcome.PROVED and guarantee.status is Status.CONDITIONAL:
+        reason = f"{reason}, given its assumptions"
+    return outcome, reason
