@@ -46,8 +46,9 @@ def _thumbnails(records: Sequence[Record]) -> NDArray[np.float64]:
 
 
 def ngrams(texts: Sequence[str]) -> sparse.csr_array:
-    """Character n-grams of lengths 1 to ``LONGEST``, hashed: [texts, ``BUCKETS``], 1 + log counts in unit rows."""
-    from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+    """Counts of character n-grams of up to ``LONGEST``, hashed: [texts, ``BUCKETS``], their logs in unit rows."""
+    from sklearn.feature_extraction.text import HashingVectorizer
+    from sklearn.preprocessing import normalize
 
     counter = HashingVectorizer(
         analyzer="char",
@@ -58,7 +59,9 @@ def ngrams(texts: Sequence[str]) -> sparse.csr_array:
         norm=None,
         dtype=np.float32,
     )
-    return sparse.csr_array(TfidfTransformer(use_idf=False, sublinear_tf=True).fit_transform(counter.transform(texts)))
+    counts = counter.transform(texts)
+    counts.data = np.log1p(counts.data)
+    return sparse.csr_array(normalize(counts))
 
 
 def numbers(texts: Sequence[str]) -> NDArray[np.float64]:

@@ -117,8 +117,7 @@ def test_ngrams_by_brute_force() -> None:
     assert np.sqrt(found.power(2).sum(axis=1)) == pytest.approx([1, 1, 0, 1])
     single = found[[1]].indices[0]
     # a, b and ab occur twice, eight others once
-    twice = 1 + math.log(2)
-    weight = twice / math.sqrt(3 * twice**2 + 8)
+    weight = math.log(3) / math.sqrt(3 * math.log(3) ** 2 + 8 * math.log(2) ** 2)
     assert found[0, single] == pytest.approx(weight, rel=1e-5)
 
 
