@@ -143,4 +143,4 @@ def _cost(at: NDArray[np.float64], x: NDArray[np.float64]) -> tuple[float, NDArr
 
 def _kolmogorov_smirnov(law: SkewNormal, values: NDArray[Any]) -> float:
     """The asymptotic p-value of the largest distance between the law and the values' own distribution."""
-    return float(kstest(values, lambda x: np.exp(law.log_cdf(x)), method="asymp").pvalue)
+    return float(kstest(np.exp(law.log_cdf(values)), "uniform", method="asymp").pvalue)

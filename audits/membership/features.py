@@ -42,7 +42,7 @@ def _thumbnails(records: Sequence[Record]) -> NDArray[np.float64]:
         rows, columns = (np.linspace(0, side - 1, min(side, 8)).round().astype(int) for side in record.pixels.shape[:2])
         small.append(record.pixels[np.ix_(rows, columns)].astype(np.float64).reshape(-1))
     table = np.stack(small)
-    return _standardised(table) / np.sqrt(table.shape[1])
+    return np.asarray(_standardised(table) / np.sqrt(table.shape[1]))
 
 
 def ngrams(texts: Sequence[str]) -> sparse.csr_array:
