@@ -2,7 +2,8 @@
 
 Carlini et al. 2019, section 4.3: the references' losses are close to skew normal (Azzalini 1985), with density
 2 / scale * phi(z) * Phi(shape * z), z = (x - location) / scale. Extrapolated exposure is -log2 F(canary's loss). A
-model of the tail, not a measurement of it.
+model of the tail, not a measurement of it. ``scipy.stats.skewnorm`` has no tail where one is needed: at shape 50, two
+standard deviations out, its logarithm is minus infinity, and the truth -5016.3.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import kolmogorov, log_ndtr, ndtr, owens_t
+from scipy.special import log_ndtr, ndtr, owens_t
+from scipy.stats import kstest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,7 +42,7 @@ class SkewNormal:
     scale: float
 
     def log_cdf(self, x: NDArray[Any]) -> NDArray[np.float64]:
-        """Ln F(x), accurate in the far left tail: -144.1481 (207.96152 bits) at 2 for shape 4, location 10, scale 2."""
+        """Ln F(x), accurate in the far left tail: -144.1479 (207.96152 bits) at 2 for shape 4, location 10, scale 2."""
         z = (np.asarray(x, dtype=np.float64) - self.location) / self.scale
         direct = ndtr(z) - 2 * owens_t(z, self.shape)
         found = np.log(np.clip(direct, _SMALL, 1.0))
@@ -141,8 +143,4 @@ def _cost(at: NDArray[np.float64], x: NDArray[np.float64]) -> tuple[float, NDArr
 
 def _kolmogorov_smirnov(law: SkewNormal, values: NDArray[Any]) -> float:
     """The asymptotic p-value of the largest distance between the law and the values' own distribution."""
-    count = len(values)
-    levels = np.exp(law.log_cdf(np.sort(values)))
-    steps = np.arange(count + 1) / count
-    distance = float(max((steps[1:] - levels).max(), (levels - steps[:-1]).max()))
-    return float(kolmogorov(math.sqrt(count) * distance))
+    return float(kstest(np.exp(law.log_cdf(values)), "uniform", method="asymp").pvalue)

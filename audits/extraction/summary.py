@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -181,11 +182,8 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
 def detectable(train: int, seen: int, heldout: int, alpha: float, power: float = POWER) -> float | None:
     """The least true rate on ``train`` texts that exceeds ``seen`` of ``heldout`` with ``power``; None if none does."""
     bar = clopper_pearson(seen, heldout, alpha / 2)[1]
-    low, high = 0, train + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if clopper_pearson(middle, train, alpha / 2)[0] > bar else (middle, high)
-    return float(betaincinv(high, train - high + 1, power)) if high <= train else None
+    fewest = 1 + bisect_left(range(1, train + 1), True, key=lambda k: clopper_pearson(k, train, alpha / 2)[0] > bar)
+    return float(betaincinv(fewest, train - fewest + 1, power)) if fewest <= train else None
 
 
 def _details(texts: Texts, confidence: float) -> dict[str, float]:

@@ -15,9 +15,12 @@ from privctl.data.records import Record
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Columns that n-grams are hashed to, their longest length, and the bytes of a text that are looked at.
-BUCKETS, LONGEST, BYTES = 1 << 16, 4, 2048
+#: Columns that n-grams are hashed to, their longest length, and the characters of a text that are looked at.
+BUCKETS, LONGEST, CHARACTERS = 1 << 16, 4, 2048
 
+#: White space as characters of private use: scikit-learn would take a run of it for one space, and two data sets may
+#: differ in just that.
+_SPACES = {code: 0xF0000 + code for code in range(0x3001) if chr(code).isspace()}
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 
 
@@ -39,40 +42,37 @@ def _thumbnails(records: Sequence[Record]) -> NDArray[np.float64]:
         rows, columns = (np.linspace(0, side - 1, min(side, 8)).round().astype(int) for side in record.pixels.shape[:2])
         small.append(record.pixels[np.ix_(rows, columns)].astype(np.float64).reshape(-1))
     table = np.stack(small)
-    spread = table.std(axis=0)
-    return np.asarray((table - table.mean(axis=0)) / np.where(spread > 0, spread, 1.0) / np.sqrt(table.shape[1]))
+    return np.asarray(_standardised(table) / np.sqrt(table.shape[1]))
 
 
 def ngrams(texts: Sequence[str]) -> sparse.csr_array:
-    """Byte n-grams of lengths 1 to ``LONGEST``, hashed and counted: [texts, ``BUCKETS``], log counts in unit rows."""
-    raw = [text.encode()[:BYTES] for text in texts]
-    lengths = np.array([len(part) for part in raw], dtype=np.int64)
-    stream = np.frombuffer(b"".join(raw), dtype=np.uint8).astype(np.uint64)
-    record = np.repeat(np.arange(len(raw), dtype=np.int32), lengths)
-    left = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(stream))  # bytes from here to the text's end
-    codes = np.zeros(len(stream), dtype=np.uint64)
-    rows, columns = [], []
-    for n in range(1, LONGEST + 1):
-        codes[: max(0, len(stream) - n + 1)] |= stream[n - 1 :] << np.uint64(8 * (n - 1))
-        whole = left >= n
-        # Fibonacci hashing: the product's high bits depend on all of the code's, and n tells equal codes apart.
-        mixed = (codes[whole] * np.uint64(8) + np.uint64(n)) * np.uint64(0x9E3779B97F4A7C15)
-        columns.append((mixed >> np.uint64(48)).astype(np.int32))
-        rows.append(record[whole])
-    counts = sparse.coo_array(
-        (np.ones(sum(map(len, rows)), dtype=np.float32), (np.concatenate(rows), np.concatenate(columns))),
-        shape=(len(raw), BUCKETS),
-    ).tocsr()
+    """Counts of character n-grams of up to ``LONGEST``, hashed: [texts, ``BUCKETS``], their logs in unit rows."""
+    from sklearn.feature_extraction.text import HashingVectorizer
+    from sklearn.preprocessing import normalize
+
+    counter = HashingVectorizer(
+        analyzer="char",
+        ngram_range=(1, LONGEST),
+        preprocessor=lambda text: text[:CHARACTERS].translate(_SPACES),
+        n_features=BUCKETS,
+        alternate_sign=False,
+        norm=None,
+        dtype=np.float32,
+    )
+    counts = counter.transform(texts)
     counts.data = np.log1p(counts.data)
-    norms = np.sqrt(np.maximum(counts.power(2).sum(axis=1), 1e-12))
-    return sparse.csr_array(sparse.diags_array((1 / norms).astype(np.float32)) @ counts)
+    return sparse.csr_array(normalize(counts))
 
 
 def numbers(texts: Sequence[str]) -> NDArray[np.float64]:
     """A few plain numbers of each text, standardised over all of them: [texts, features]."""
-    table = np.array([list(_numbers(text)) for text in texts], dtype=np.float64)
-    spread = table.std(axis=0)
-    return np.asarray((table - table.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
+    return _standardised(np.array([list(_numbers(text)) for text in texts], dtype=np.float64))
+
+
+def _standardised(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    from sklearn.preprocessing import StandardScaler
+
+    return np.asarray(StandardScaler().fit_transform(table))
 
 
 def _numbers(text: str) -> Iterator[Any]:

@@ -1,16 +1,16 @@
 """Quantile regression: is a record likelier than nearly all unseen records of its kind would be? (Bertran 2023).
 
 It needs no shadow models: from what a text looks like, two quantiles of the score are predicted that it would have if
-the model had not been trained on it. Only non-members are learnt from, and never the record that is judged.
+the model had not been trained on it, by trees boosted on the pinball loss. Only non-members are learnt from, and never
+the record that is judged.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import expit
 
 from audits.membership.attack import Candidates, ScoreAttack, Settings, of_texts
 from audits.membership.features import ngrams, numbers
@@ -23,8 +23,11 @@ LEAST = 50
 _MIDDLE, _HIGH = 0.5, 0.9
 #: Random directions that n-grams are projected to; too many would be learnt by heart from a small file.
 _DIRECTIONS = 48
-_RIDGE = 1e-2
 _FOLDS = 5
+#: Trees and their depth; more would learn a small file by heart.
+_TREES, _DEPTH = 30, 3
+#: The least distance between the two quantiles, in standard deviations of the scores learnt from.
+_NEAREST = 0.05
 
 
 def score(candidates: Candidates, settings: Settings) -> NDArray[Any]:
@@ -37,11 +40,10 @@ def score(candidates: Candidates, settings: Settings) -> NDArray[Any]:
     for each in range(_FOLDS):
         held = fold == each
         learnt = ~held & ~table.member
-        center, scale = target[learnt].mean(), target[learnt].std() or 1.0
-        scaled = (target - center) / scale
-        middle = features @ fit_quantile(features[learnt], scaled[learnt], _MIDDLE)
-        high = features @ fit_quantile(features[learnt], scaled[learnt], _HIGH)
-        found[held] = ((scaled - middle) / np.maximum(high - middle, 0.05))[held]
+        middle = fit_quantile(features[learnt], target[learnt], _MIDDLE)(features[held])
+        high = fit_quantile(features[learnt], target[learnt], _HIGH)(features[held])
+        nearest = _NEAREST * (target[learnt].std() or 1.0)
+        found[held] = (target[held] - middle) / np.maximum(high - middle, nearest)
     return found
 
 
@@ -54,27 +56,21 @@ def _folds(member: NDArray[np.bool_], seed: int) -> NDArray[np.int64]:
     return fold
 
 
-def fit_quantile(features: NDArray[Any], target: NDArray[Any], quantile: float) -> NDArray[np.float64]:
-    """Coefficients of a linear ``quantile`` of ``target`` [n], by the pinball loss smoothed over 0.05, with a ridge.
+def fit_quantile(
+    features: NDArray[Any], target: NDArray[Any], quantile: float
+) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """From features [n, d] to the ``quantile`` of the target, learnt from ``features`` and ``target`` [n]."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
 
-    ``target`` is about standardised; the first column of ``features`` [n, d] is constant and not shrunk.
-    """
-    width, shrunk = 0.05, np.full(features.shape[1], _RIDGE)
-    shrunk[0] = 0.0
-
-    def objective(weights: NDArray[Any]) -> tuple[float, NDArray[Any]]:
-        rest = (target - features @ weights) / width
-        loss = width * (np.logaddexp(0, rest) - (1 - quantile) * rest)
-        slope = features.T @ ((1 - quantile) - expit(rest))
-        return float(loss.mean() + shrunk @ weights**2 / 2), slope / len(target) + shrunk * weights
-
-    start = np.zeros(features.shape[1])
-    start[0] = np.quantile(target, quantile)
-    return np.asarray(minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 200}).x)
+    trees = HistGradientBoostingRegressor(
+        loss="quantile", quantile=quantile, max_iter=_TREES, max_depth=_DEPTH, early_stopping=False, random_state=0
+    )
+    predict: Callable[[NDArray[Any]], NDArray[Any]] = trees.fit(features, target).predict
+    return predict
 
 
 def _features(candidates: Candidates, seed: int) -> NDArray[np.float64]:
-    """A constant, the text's own numbers, its length in tokens, projected n-grams, and the reference if any."""
+    """The text's own numbers, its length in tokens, projected n-grams, and the reference if any."""
     table = candidates.table
     texts = candidates.texts
     grams = ngrams(texts)
@@ -82,10 +78,7 @@ def _features(candidates: Candidates, seed: int) -> NDArray[np.float64]:
     columns = [numbers(texts), np.log(np.diff(table.offsets))[:, None], np.asarray(grams @ directions)]
     if candidates.reference is not None:
         columns.append(candidates.reference[:, None])
-    told = np.concatenate(columns, axis=1)
-    spread = told.std(axis=0)
-    told = (told - told.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-    return np.concatenate([np.ones((len(told), 1)), told], axis=1)
+    return np.concatenate(columns, axis=1)
 
 
 def _missing(candidates: Candidates) -> str:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.stats import rankdata
 
 from audits.membership.attack import Candidates, ScoreAttack, Settings, Shadows
 from audits.membership.lira import without_both, without_out
-from audits.statistics.metrics import midranks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,7 +82,7 @@ def best_slope(shadows: Shadows) -> float:
         lp = _probability(shadows.lp[i][judged])
         for j, slope in enumerate(SLOPES):
             ratio = lp / evidence_offline(shadows.lp[rest][:, judged], out[:, judged], slope)
-            gains[j] += midranks(ratio)[member].mean() / len(member)
+            gains[j] += rankdata(ratio)[member].mean() / len(member)
     return SLOPES[int(gains.argmax())] if gains.any() else _SLOPE
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-_STEPS = 200
+from audits.statistics.search import smallest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +60,7 @@ def fano(information: float, prior: float) -> float:
     """
     if information >= -math.log(prior):
         return 1.0
-    low, high = prior, 1.0
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if _kl(middle, prior) <= information else (low, middle)
-    return high
+    return smallest(lambda p: _kl(p, prior) > information, prior, 1.0, 0.0)
 
 
 def _kl(p: float, r: float) -> float:

@@ -16,6 +16,8 @@ from collections.abc import Callable
 
 from scipy.special import log_ndtr, ndtr, ndtri
 
+from audits.statistics.search import largest
+
 #: Room left for rounding in the comparison that rejects; the recursion only adds and multiplies positive numbers.
 _SLOP = 1e-9
 _PRECISION = 1e-9
@@ -93,11 +95,4 @@ def _largest(holds: Callable[[float], bool], highest: float) -> float:
     """The top of the range from 0 on which ``holds``, from below."""
     if highest <= 0 or not holds(0.0):
         return 0.0
-    low, high = 0.0, highest
-    while high - low > _PRECISION:
-        middle = (low + high) / 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    return largest(holds, 0.0, highest, _PRECISION)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import betaincinv, ndtri
+from scipy.stats import rankdata
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,9 +96,9 @@ def auc(members: NDArray[Any], nonmembers: NDArray[Any], alpha: float = 0.05) ->
     """
     _require_scores(members, nonmembers)
     m, n = len(members), len(nonmembers)
-    pooled = midranks(np.concatenate([members, nonmembers]))
-    above = (pooled[:m] - midranks(members)) / n  # share of non-members below each member
-    below = 1 - (pooled[m:] - midranks(nonmembers)) / m  # share of members above each non-member
+    pooled = rankdata(np.concatenate([members, nonmembers]))
+    above = (pooled[:m] - rankdata(members)) / n  # share of non-members below each member
+    below = 1 - (pooled[m:] - rankdata(nonmembers)) / m  # share of members above each non-member
     value = float(above.mean())
     stderr = math.nan
     if min(m, n) > 1:
@@ -116,14 +117,6 @@ def lopsided(members: int, nonmembers: int) -> bool:
     """Whether a handful of records face many."""
     few, many = sorted((members, nonmembers))
     return few < _FEW and many > _LOPSIDED * few
-
-
-def midranks(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Ranks from 1; equal values share the mean of their ranks."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    shared: NDArray[np.float64] = (last - (counts - 1) / 2)[inverse.reshape(-1)]
-    return shared
 
 
 def roc(members: NDArray[Any], nonmembers: NDArray[Any], points: int = 512) -> NDArray[np.float64]:

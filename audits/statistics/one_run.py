@@ -13,12 +13,15 @@ two coins. With a canary in k copies the bound is about groups of k records.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import betaincc, expit
+
+from audits.statistics.search import largest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,14 +79,10 @@ def epsilon_bound(canaries: int, guesses: int, correct: int, delta: float, alpha
     _check_alpha(alpha)
     if p_value(canaries, guesses, correct, 0.0, delta) >= alpha:
         return 0.0
-    low, high = 0.0, _pure_ceiling(guesses, alpha) + 1
-    while high - low > _PRECISION:
-        middle = (low + high) / 2
-        if p_value(canaries, guesses, correct, middle, delta) < alpha:
-            low = middle
-        else:
-            high = middle
-    return low
+    highest = _pure_ceiling(guesses, alpha) + 1
+    return largest(
+        lambda epsilon: p_value(canaries, guesses, correct, epsilon, delta) < alpha, 0.0, highest, _PRECISION
+    )
 
 
 def ceiling(canaries: int, guesses: int, delta: float, alpha: float = 0.05) -> float:
@@ -180,14 +179,7 @@ def _steepest(correct: int, guesses: int, epsilon: float) -> float:
     def mean(i: int) -> float:
         return (_tail(correct - i, guesses, epsilon) - tail) / i
 
-    low, high = 1, correct
-    while low < high:
-        middle = (low + high) // 2
-        if mean(middle + 1) > mean(middle):
-            low = middle + 1
-        else:
-            high = middle
-    return mean(low)
+    return mean(1 + bisect_left(range(1, correct), True, key=lambda i: mean(i + 1) <= mean(i)))
 
 
 def _pure_ceiling(guesses: int, alpha: float) -> float:

@@ -8,14 +8,17 @@ every guess is made. A real attack on a real mechanism sees less, so these are t
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import bdtr, bdtrc, betaincinv, expit, ndtr, ndtri
 
 from audits.statistics import one_run, two_arm
 from audits.statistics.f_dp import epsilon_of_mu
 from audits.statistics.metrics import clopper_pearson, lopsided, rate_above, rate_below
+from audits.statistics.search import smallest
 
 POWER = 0.8
 _PRECISION = 1e-6
@@ -37,15 +40,11 @@ def one_run_detectable(
     """
     if one_run.p_value(canaries, guesses, guesses, claim, delta) >= alpha:
         return math.inf
-    low, high = 0, guesses  # the fewest right guesses that reject lies in (low, high]
-    while high - low > 1:
-        middle = (low + high) // 2
-        if one_run.p_value(canaries, guesses, middle, claim, delta) < alpha:
-            high = middle
-        else:
-            low = middle
+    fewest = 1 + bisect_left(
+        range(1, guesses), True, key=lambda right: one_run.p_value(canaries, guesses, right, claim, delta) < alpha
+    )
     # P[B >= v] is the incomplete beta function of q, so its inverse is the q sought.
-    rate = float(betaincinv(high, guesses - high + 1, power))
+    rate = float(betaincinv(fewest, guesses - fewest + 1, power))
     return math.log(rate) - math.log1p(-rate)
 
 
@@ -65,11 +64,9 @@ def one_run_detectable_gaussian(
     rate, share = float(expit(least)), guesses / 2 / canaries
 
     def right(mu: float) -> float:
-        low, high = -40.0, 40.0 + mu  # the cut above which ``share`` of all canaries lie
-        while high - low > _MU_PRECISION:
-            cut = (low + high) / 2
-            low, high = (cut, high) if ndtr(mu - cut) + ndtr(-cut) > 2 * share else (low, cut)
-        return float(ndtr(mu - low)) / (2 * share)
+        # The cut above which ``share`` of all canaries lie.
+        cut = brentq(lambda at: ndtr(mu - at) + ndtr(-at) - 2 * share, -40.0, 40.0 + mu)
+        return float(ndtr(mu - cut)) / (2 * share)
 
     mu = _smallest(lambda mu: right(mu) >= rate, 0.0, _LARGEST_MU, _MU_PRECISION)
     return mu if math.isinf(mu) else epsilon_of_mu(mu, delta)
@@ -129,16 +126,10 @@ def detectable_auc(members: int, nonmembers: int, alpha: float = 0.05, power: fl
         return math.nan if needed is None else float(betaincinv(needed, pairs - needed + 1, power))
     null = math.sqrt((members + nonmembers + 1) / (12 * members * nonmembers))
     reach = -float(ndtri(alpha / 2)) * null
-    low, high = 0.5, 1.0
     if 0.5 + reach >= 1:
         return math.nan
-    while high - low > _PRECISION / 10:
-        area = (low + high) / 2
-        if area - 0.5 >= reach + float(ndtri(power)) * _hanley_mcneil(area, members, nonmembers):
-            high = area
-        else:
-            low = area
-    return high
+    spread = float(ndtri(power))
+    return float(brentq(lambda area: area - 0.5 - reach - spread * _hanley_mcneil(area, members, nonmembers), 0.5, 1.0))
 
 
 def _hanley_mcneil(area: float, members: int, nonmembers: int) -> float:
@@ -177,12 +168,4 @@ def _exceeding(
 
 def _smallest(reached: Callable[[float], bool], low: float, high: float, precision: float) -> float:
     """The bottom of the range up to ``high`` on which ``reached`` holds, from above; inf if it does not at ``high``."""
-    if not reached(high):
-        return math.inf
-    while high - low > precision:
-        middle = (low + high) / 2
-        if reached(middle):
-            high = middle
-        else:
-            low = middle
-    return high
+    return smallest(reached, low, high, precision) if reached(high) else math.inf

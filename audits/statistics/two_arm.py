@@ -25,11 +25,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from audits.statistics.metrics import rate_above, rate_below
+from audits.statistics.search import smallest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -91,15 +93,13 @@ def claim_p_value(looks: Sequence[ThresholdCount], epsilon: float, delta: float)
     for look in looks:
         counts = (look.true_positives, look.with_count, look.false_positives, look.without_count)
         _check(*counts, delta)
-        low, high = math.log(_SMALLEST_P), 0.0
-        while high - low > 1e-9:
-            middle = (low + high) / 2
-            if float(_log_ratio(*counts, delta, math.exp(middle))) > epsilon:
-                high = middle
-            else:
-                low = middle
-        found = min(found, math.exp(high) / look.share)
+        log_p = smallest(partial(_exceeds, counts, epsilon, delta), math.log(_SMALLEST_P), 0.0, 1e-9)
+        found = min(found, math.exp(log_p) / look.share)
     return found
+
+
+def _exceeds(counts: tuple[int, int, int, int], epsilon: float, delta: float, log_alpha: float) -> bool:
+    return float(_log_ratio(*counts, delta, math.exp(log_alpha))) > epsilon
 
 
 def best_of(looks: Sequence[ThresholdCount], delta: float, alpha: float = 0.05) -> TwoArmBound:

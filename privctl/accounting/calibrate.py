@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 from privctl.accounting import gaussian
+from privctl.accounting.brackets import costly_root
 from privctl.accounting.ledger import COARSE, FINE, epsilon_bound, gaussian_shift, order_epsilons
 from privctl.accounting.published import clt_noise_multiplier
 from privctl.domain.checks import fraction, positive
@@ -35,7 +36,7 @@ def noise_multiplier_for(epsilon: float, delta: float, ledger_of: Callable[[floa
     exact = _without_sampling(epsilon, delta, ledger_of)
     if exact is not None:
         return _within(exact, epsilon, delta)
-    search = _LogBracket(epsilon, delta, ledger_of)
+    search = _Search(epsilon, delta, ledger_of)
     coarse = search.root(_guess(epsilon, delta, ledger_of(1.0)), COARSE, 20 * _TOLERANCE)
     found = search.root(coarse, FINE, _TOLERANCE)
     step = _TOLERANCE
@@ -56,8 +57,8 @@ def _without_sampling(epsilon: float, delta: float, ledger_of: Callable[[float],
     return noise
 
 
-class _LogBracket:
-    """Root finding for log epsilon(noise) - log target over log noise, falling, with a bracket that always holds."""
+class _Search:
+    """The root of log epsilon(noise) - log target over log noise."""
 
     def __init__(self, epsilon: float, delta: float, ledger_of: Callable[[float], Ledger]) -> None:
         self._target, self._delta, self._ledger_of = epsilon, delta, ledger_of
@@ -65,39 +66,15 @@ class _LogBracket:
 
     def root(self, start: float, precision: float, tolerance: float) -> float:
         """A multiplier that meets the target by this precision, at most ``tolerance`` above one that does not."""
-        x = math.log(start)
-        low, high = math.log(LEAST), math.log(MOST)  # assumed above and at most the target
-        seen: list[tuple[float, float]] = []
-        stride = 0.5 if precision > FINE else 10 * tolerance
-        for _ in range(200):
-            value = self._excess(math.exp(x), precision)
-            seen.append((x, value))
-            low, high = (x, high) if value > 0 else (low, x)
-            if high - low <= tolerance:
-                break
-            if abs(value) < 1e-15 and value <= 0:
-                break
-            x = self._next(seen, low, high, stride, tolerance)
-            stride *= 4 if len(seen) > 1 else 1
-        return math.exp(high)
-
-    def _next(self, seen: list[tuple[float, float]], low: float, high: float, stride: float, tolerance: float) -> float:
-        """The secant's point moved a little to the far side, so that the bracket closes from both ends."""
-        x, value = seen[-1]
-        guess = math.nan
-        if len(seen) > 1 and math.isfinite(value):
-            x0, value0 = seen[-2]
-            if math.isfinite(value0) and value0 != value:
-                guess = x - value * (x - x0) / (value - value0)
-                guess += math.copysign(0.3 * tolerance, value)
-        elif math.isfinite(value):
-            guess = x + max(-stride, min(stride, 0.5 * value)) + math.copysign(0.3 * tolerance, value)
-        bracketed = low > math.log(LEAST) and high < math.log(MOST)
-        if low < guess < high and (bracketed or abs(guess - x) < 4):
-            return guess
-        if bracketed:
-            return (low + high) / 2
-        return min(x + stride, (x + high) / 2) if value > 0 else max(x - stride, (x + low) / 2)
+        found = costly_root(
+            lambda x: self._excess(math.exp(x), precision),
+            math.log(start),
+            math.log(LEAST),
+            math.log(MOST),
+            tolerance=tolerance,
+            stride=0.5 if precision > FINE else 10 * tolerance,
+        )
+        return math.exp(found)
 
     def _excess(self, noise: float, precision: float) -> float:
         """Log epsilon - log target; infinite where epsilon is, -infinite where it is 0."""

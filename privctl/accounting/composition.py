@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable
 
 from privctl.accounting import gaussian, three_point
+from privctl.accounting.brackets import turning
 from privctl.domain.checks import at_least, fraction, positive, probability
 
 #: The noise multipliers among which calibration searches.
@@ -252,9 +253,7 @@ def _noise_by(
             return 0.0
         # Steps of epsilon / steps / 1e9 meet any slack that floats can hold.
         low, high = math.log(epsilon / steps) - math.log(1e9), math.log(epsilon)
-        while high - low > 1e-11:
-            middle = (low + high) / 2
-            low, high = (middle, high) if fits(math.exp(middle), delta * left) else (low, middle)
+        low, _ = turning(lambda x: not fits(math.exp(x), delta * left), low, high, within=1e-11)
         return _noise_for_step(math.exp(low), sample_rate, delta * share / steps)
 
     return found

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 
+from privctl.accounting.brackets import turning
 from privctl.accounting.mills import mills
 from privctl.domain.checks import at_least, fraction, positive
 from privctl.domain.guarantee import Adjacency, Assumption, Guarantee, Scope, Status
@@ -82,7 +82,7 @@ def epsilon_at(delta: float, mu: float) -> float:
         return 0.0
     # Privacy loss is N(mu^2/2, mu^2): at this many deviations its tail alone is below delta.
     high = (mu * mu / 2 + mu * (2 + math.sqrt(-2 * target))) * (1 + 2 * _QUOTIENT)
-    return _switch(lambda epsilon: log_delta_above(epsilon, mu) <= target, 0.0, high)[1]
+    return turning(lambda epsilon: log_delta_above(epsilon, mu) <= target, 0.0, high)[1]
 
 
 def epsilon_floor_at(delta: float, mu: float) -> float:
@@ -106,7 +106,7 @@ def shift_at(epsilon: float, delta: float) -> float:
     high = 1.0
     while log_delta_above(epsilon, high) <= target:
         high *= 2
-    return _switch(lambda mu: log_delta_above(epsilon, mu, 3) > target, 0.0, high)[0] * (1 - 4 * _QUOTIENT)
+    return turning(lambda mu: log_delta_above(epsilon, mu, 3) > target, 0.0, high)[0] * (1 - 4 * _QUOTIENT)
 
 
 def noise_multiplier_for(epsilon: float, delta: float) -> float:
@@ -127,13 +127,6 @@ def _log_delta_below(epsilon: float, mu: float) -> float:
     """As ``log_delta_above``, never above the truth: the error is as much on this side."""
     found = log_delta(epsilon, mu * (1 - _QUOTIENT))
     return found - 2 * abs(log_delta_above(epsilon, mu) - found)
-
-
-def _switch(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """The neighbouring floats between which ``holds`` turns true; it must not hold at ``low`` and must at ``high``."""
-    while (middle := low + (high - low) / 2) not in (low, high):
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return low, high
 
 
 def gaussian_guarantee(

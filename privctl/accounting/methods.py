@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from privctl.accounting import calibrate as calibration
 from privctl.accounting import composition, ledger, published, renyi
+from privctl.accounting.brackets import turning
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Adjacency
 
@@ -118,15 +119,8 @@ def least_noise(epsilon_of: Callable[[float], float], epsilon: float) -> float:
         raise ValueError(f"no noise multiplier up to {calibration.MOST:g} meets epsilon {epsilon}")
     if epsilon_of(math.exp(low)) <= epsilon:
         raise ValueError(f"epsilon {epsilon} is met with a noise multiplier below {calibration.LEAST}")
-    x, stride = 0.0, 0.5
-    while high - low > 1e-6:
-        above = epsilon_of(math.exp(x)) > epsilon
-        low, high = (x, high) if above else (low, x)
-        # Strides from noise 1 until both sides are known, then halves.
-        x, stride = x + (stride if above else -stride), 2 * stride
-        if not low < x < high or high - low < 2 * stride:
-            x = (low + high) / 2
-    return math.exp(high)
+    _, found = turning(lambda x: epsilon_of(math.exp(x)) <= epsilon, low, high, within=1e-6, start=0.0, stride=0.5)
+    return math.exp(found)
 
 
 _naive = _by_theorem(composition.naive_epsilon, composition.naive_noise_multiplier)

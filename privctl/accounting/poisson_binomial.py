@@ -7,6 +7,7 @@ log-concave (Newton's inequalities, since the generating polynomial has real zer
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -104,12 +105,9 @@ def poisson_binomial(probabilities: Sequence[float] | Floats) -> PoissonBinomial
 def _last_kept(mean: float, trials: int) -> int:
     """The first k whose Chernoff bound P(K >= k) <= exp(k - mean) (mean / k)^k is negligible; ``trials`` if none is."""
     target = math.log(TAIL) + 2 * min(0.0, math.log(mean))
-    low, high = math.floor(mean), trials
-    while high - low > 1:
-        middle = (low + high) // 2
-        negligible = middle - mean - middle * math.log(middle / mean) <= target
-        low, high = (low, middle) if negligible else (middle, high)
-    return high
+    candidates = range(math.floor(mean) + 1, trials)
+    first = bisect_left(candidates, True, key=lambda k: k - mean - k * math.log(k / mean) <= target)
+    return candidates[first] if first < len(candidates) else trials
 
 
 def _binomial(trials: int, p: float, last: int) -> Floats:

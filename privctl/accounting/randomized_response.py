@@ -12,6 +12,7 @@ orders alike costs.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 import numpy as np
 from scipy.special import gammaln
@@ -111,10 +112,7 @@ def most_steps(epsilon: float, delta: float, epsilon0: float, bits: int, sample_
         if high == MOST_STEPS:
             return high
         low, high = high, min(4 * high, MOST_STEPS)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if meets(middle) else (low, middle)
-    return low
+    return low + bisect_left(range(low + 1, high), True, key=lambda steps: not meets(steps))
 
 
 def _total_variation(epsilon0: float, bits: int) -> tuple[float, float]:

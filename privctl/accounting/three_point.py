@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from privctl.accounting.brackets import turning
 from privctl.domain.checks import at_least, fraction, probability
 
 Reals = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -87,10 +88,7 @@ def smallest(log_delta_of: Callable[[float], float], delta: float, most: float) 
     target = math.log(delta)
     if log_delta_of(0.0) <= target:
         return 0.0
-    low, high = 0.0, most
-    while high - low > 1e-12 * high and (middle := low + (high - low) / 2) not in (low, high):
-        low, high = (low, middle) if log_delta_of(middle) <= target else (middle, high)
-    return high
+    return turning(lambda epsilon: log_delta_of(epsilon) <= target, 0.0, most, relative=1e-12)[1]
 
 
 def _check(loss: float, weight: float, steps: int) -> None:

@@ -53,10 +53,10 @@ _SWEEP = "sweep"
     type=click.Choice(["auto", "interior", "first-order"]),
     default="auto",
     show_default=True,
-    help="Of the weights; auto goes by size.",
+    help="Of the weights: HiGHS' interior point, or PDLP, its first-order method; auto goes by size.",
 )
 @click.option(
-    "--gap", type=float, default=1e-4, show_default=True, help="Relative gap the first-order method stops at."
+    "--gap", type=float, default=1e-4, show_default=True, help="Relative gap at which the first-order method stops."
 )
 @click.option("--delta", type=float, help="Of the record-level guarantee.  [default: below 1 / records]")
 @click.option("-o", "--output", type=_FILE, help="The plan to write, .safetensors; its report lies beside it.")

@@ -1,6 +1,7 @@
 """Reports to JSON and back, driven by the domain's own types through a closed table of tags.
 
 Nothing is ever imported or constructed by a name found in the data: a tagged union's members are listed in ``TAGS``.
+Not by pydantic: the gate installs without it, and no value is coerced to the type that was expected.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Every worker takes the next piece, does everything to it while it is in the worker's cache, and waits only where order
 matters: the digests take the pieces one after the other. Memory is one buffer a worker and output, whatever the
 file's size.
+
+Not by the safetensors package, which writes only what is in memory as a whole, and hashes nothing.
 """
 
 from __future__ import annotations

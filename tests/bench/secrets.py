@@ -33,8 +33,8 @@ def main(options: argparse.Namespace) -> None:
         if secrets > options.most_secrets:
             continue
         ways: dict[str, Way] = {
-            "weights: first order, gap 1e-3": partial(_weights, "first-order", 1e-3),
-            "weights: first order, gap 1e-4": partial(_weights, "first-order", 1e-4),
+            "weights: HiGHS PDLP, gap 1e-3": partial(_weights, "first-order", 1e-3),
+            "weights: HiGHS PDLP, gap 1e-4": partial(_weights, "first-order", 1e-4),
             "whole plan, curve": _plan,
             "whole plan, Fano": _fano_plan,
         }

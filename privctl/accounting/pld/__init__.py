@@ -6,6 +6,9 @@ which never lowers a delta. Composing k steps is a k-th power under the Fourier 
 then rounding in the transform is relative to that delta, be it 1e-5 or 1e-300. What the transform may still have
 rounded away is bounded and added, as is all mass that lies outside the grid.
 
+Not dp-accounting's, which truncates a tail mass of 1e-15 and does not bound what its transform rounds away: smaller
+deltas are out of its reach.
+
 The same machinery gives lower bounds: losses are merged into groups whose joint loss is a grid value. Merging outputs
 is post-processing, so no delta rises, and the true value is enclosed from both sides.
 

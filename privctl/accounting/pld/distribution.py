@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -133,12 +134,10 @@ class LossDistribution:
                 return 0.0
         elif self.log_delta(0.0) <= target:
             return 0.0
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.log_delta(self.start + self.interval * middle) <= target:
-                high = middle
-            else:
-                low = middle
+        between = range(low + 1, high)
+        if between:
+            step = bisect_left(between, True, key=lambda i: self.log_delta(self.start + self.interval * i) <= target)
+            low, high = low + step, low + step + 1
         if high == len(self.masses):
             return self.simple.epsilon(target)
         if low < 0:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from privctl.accounting.brackets import falling_root
 from privctl.accounting.mixtures import kl, replace_kl
 from privctl.accounting.poisson_binomial import PoissonBinomial, poisson_binomial
 from privctl.accounting.secrets import one_curve as secret_curves
@@ -126,22 +127,11 @@ def _one_step(pairwise: bool) -> Callable[[PoissonBinomial, float], float]:
 def least_multiplier(excess: Callable[[float], float], start: float) -> float:
     """The least sigma with ``excess`` <= 0; it falls with sigma, about as -2 log sigma where sigma is large.
 
-    The search begins at ``start``. Regula falsi on logarithms (Illinois: the side that stays is halved); what it
-    returns has met the condition. Raises ValueError where that is outside 1e-150..1e150.
+    The search begins at ``start``; what it returns has met the condition. Raises ValueError where that is outside
+    1e-150..1e150.
     """
     low, high = _bracket(excess, start)
-    left, right = excess(low), excess(high)
-    while high - low > _CLOSE * high and right < 0:
-        share = left / (left - right) if math.isfinite(left - right) else 0.5
-        sigma = low * (high / low) ** share
-        if not low < sigma < high:
-            sigma = low + (high - low) / 2
-        value = excess(sigma)
-        if value > 0:
-            low, left, right = sigma, value, right / 2
-        else:
-            high, right, left = sigma, value, left / 2
-    return high
+    return falling_root(excess, low, excess(low), high, excess(high), close=_CLOSE)
 
 
 def _bracket(excess: Callable[[float], float], start: float) -> tuple[float, float]:

@@ -33,6 +33,7 @@ import math
 import numpy as np
 from scipy.special import ndtr, xlogy
 
+from privctl.accounting.brackets import turning
 from privctl.accounting.mixtures import kl, replace_kl
 from privctl.accounting.poisson_binomial import Floats
 from privctl.accounting.secrets.loss_laws import Integers, LawBlock
@@ -126,11 +127,12 @@ def _grid(block: LawBlock, sigma: float) -> tuple[float, float] | None:
     shifts = np.arange(len(block.weights)) / sigma
     # What the rest is compared with: KL >= (mean / sigma)^2 / 2, from the variational formula with a linear function.
     least = (block.means / sigma) ** 2 / 2
-    low, high = -_LEFT, float(shifts[-1]) + 40
-    while high - low > 0.25:
-        middle = (low + high) / 2
-        enough = bool((_beyond(middle, shifts) @ block.weights <= _END * least).all())
-        low, high = (low, middle) if enough else (middle, high)
+    _, high = turning(
+        lambda end: bool((_beyond(end, shifts) @ block.weights <= _END * least).all()),
+        -_LEFT,
+        float(shifts[-1]) + 40,
+        within=0.25,
+    )
     spacing = _width(high, sigma)
     nodes = (high - _LEFT) / spacing
     return (high, spacing) if nodes <= min(_MOST_NODES, _MOST_TERMS / len(shifts)) else None

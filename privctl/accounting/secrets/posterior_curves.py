@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
+from privctl.accounting.brackets import falling_root
 from privctl.accounting.poisson_binomial import Floats
 from privctl.accounting.secrets.batched import least_noise
 from privctl.accounting.secrets.fano import posterior
@@ -230,8 +231,7 @@ def _short(book: SecretMemberships, tails: Floats, prior: float, target: float) 
 def _least(excess: Callable[[float], float], low: float, high: float, start: float) -> float:
     """The least noise from ``low`` on with ``excess`` <= 0, which falls; ``high`` is known to meet it.
 
-    The search begins at ``start``. Regula falsi on logarithms (Illinois). What it returns has met the condition, or is
-    ``high``.
+    The search begins at ``start``. What it returns has met the condition, or is ``high``.
     """
     at = min(max(start, low), high)
     left = right = excess(at)
@@ -249,16 +249,7 @@ def _least(excess: Callable[[float], float], low: float, high: float, start: flo
             low, kept, at = at, left, min(at * _STRIDE, math.sqrt(at * high))
             left = excess(at)
         high, left, right = at, kept, left
-    while high - low > _CLOSE * high and right < 0:
-        sigma = low * (high / low) ** (left / (left - right))
-        # A little beyond the root, so that both ends close in on it.
-        sigma = min(max(sigma * (1 + _CLOSE / 2), low * (1 + _CLOSE / 4)), high * (1 - _CLOSE / 4))
-        value = excess(sigma)
-        if value > 0:
-            low, left, right = sigma, value, right / 2
-        else:
-            high, right, left = sigma, value, left / 2
-    return high
+    return falling_root(excess, low, left, high, right, close=_CLOSE, beyond=_CLOSE)
 
 
 def _laws(book: SecretMemberships, places: Integers) -> Iterator[tuple[int, Floats]]:

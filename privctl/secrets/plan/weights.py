@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privctl.domain.progress import Advance, silent
-from privctl.secrets.plan.first_order import FirstOrderSolution, first_order
+from privctl.secrets.plan.highs import interior_point, pdlp
 from privctl.secrets.plan.packing import Certified, Packing, certify, packing
 
 if TYPE_CHECKING:
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 #: Memberships up to which the interior-point method takes seconds.
 _INTERIOR = 300_000
 _MANY = 1_000_000
-_SECONDS = 600.0
 
 
 class Solver(StrEnum):
-    """How the program is solved. ``AUTO``: HiGHS' interior point for small programs, the first-order method above."""
+    """How the program is solved. ``AUTO``: HiGHS' interior point for small programs, its PDLP above."""
 
     AUTO = "auto"
     INTERIOR = "interior"
@@ -56,9 +55,9 @@ def weights_for(
 ) -> Weighted:
     """The most weight for ``examples`` records when secret j's records may have ``limits[j]`` (> 0) in all.
 
-    Secret j lies in ``records[starts[j]:starts[j + 1]]``. ``gap`` is the relative gap at which the first-order method
-    stops: where None, 1e-4, or 1e-3 for more than a million memberships, of which it is minutes less. The gap that is
-    returned was certified in whole numbers, whatever the method.
+    Secret j lies in ``records[starts[j]:starts[j + 1]]``. ``gap`` is the relative gap at which PDLP stops: where
+    None, 1e-4, or 1e-3 for more than a million memberships, which saves minutes. The gap that is returned was certified
+    in whole numbers, whatever the method.
     """
     problem = packing(starts, records, examples, limits)
     if not len(problem.open):
@@ -70,13 +69,13 @@ def weights_for(
     if solver is Solver.AUTO:
         solver = Solver.INTERIOR if problem.matrix.nnz <= _INTERIOR else Solver.FIRST_ORDER
     if solver is Solver.INTERIOR:
-        found = _interior(problem)
+        found = interior_point(problem)
         if found is not None:
             return _weighted(problem, certify(problem, found.weights, found.multipliers), scale, "HiGHS interior point")
     if gap is None:
         gap = 1e-3 if problem.matrix.nnz > _MANY else 1e-4
-    best = first_order(problem, gap, advance=advance)
-    found_by = f"first-order method, {best.iterations} iterations"
+    best = pdlp(problem, gap, advance=advance)
+    found_by = f"HiGHS PDLP, {best.iterations} iterations"
     return _weighted(problem, certify(problem, best.weights, best.multipliers), scale, found_by)
 
 
@@ -85,38 +84,3 @@ def _weighted(problem: Packing, found: Certified, scale: float, solver: str) -> 
     weights = problem.expand(found.weights[problem.open] / scale)
     total, bound = (problem.settled + (value - problem.settled) / scale for value in (found.total, found.bound))
     return Weighted(weights=weights, gap=replace(found, total=total, bound=bound).gap, solver=solver)
-
-
-def _interior(problem: Packing) -> FirstOrderSolution | None:
-    """HiGHS' interior point, whose solution shares weight out evenly; None where it fails.
-
-    Without crossover and presolve, either of which may give all weight to some of many records that are alike.
-    """
-    import highspy
-
-    program = highspy.HighsLp()
-    rows, columns = problem.matrix.shape
-    program.num_row_, program.num_col_ = rows, columns
-    program.col_cost_ = -np.ones(columns)
-    program.col_lower_, program.col_upper_ = np.zeros(columns), np.ones(columns)
-    program.row_lower_, program.row_upper_ = np.full(rows, -highspy.kHighsInf), problem.limits
-    program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    program.a_matrix_.start_ = problem.matrix.indptr
-    program.a_matrix_.index_ = problem.matrix.indices
-    program.a_matrix_.value_ = problem.matrix.data
-    highs = highspy.Highs()  # type: ignore[no-untyped-call]
-    highs.silent()
-    for name, value in (("solver", "ipm"), ("presolve", "off"), ("run_crossover", "off")):
-        highs.setOptionValue(name, value)
-    highs.setOptionValue("threads", 1)
-    highs.setOptionValue("time_limit", _SECONDS)
-    highs.passModel(program)
-    highs.run()
-    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        return None
-    solution = highs.getSolution()
-    return FirstOrderSolution(
-        weights=np.asarray(solution.col_value, np.float64),
-        multipliers=-np.asarray(solution.row_dual, np.float64),
-        iterations=int(highs.getInfo().ipm_iteration_count),
-    )

@@ -13,7 +13,7 @@ import pytest
 from audits import load_attack
 from audits.membership import quantile
 from audits.membership.attack import Candidates, Settings
-from audits.membership.blind import blind_scores
+from audits.membership.baseline import blind_scores
 from audits.membership.features import BUCKETS, ngrams
 from audits.membership.min_k import lowest_mean, normalised
 from audits.scores.table import ScoreTable
@@ -121,6 +121,12 @@ def test_ngrams_by_brute_force() -> None:
     assert found[0, single] == pytest.approx(weight, rel=1e-5)
 
 
+def test_white_space_tells_texts_apart() -> None:
+    one, two, tab = ngrams(["a b", "a  b", "a\tb"])
+    for left, right in ((one, two), (one, tab), (two, tab)):
+        assert (left - right).nnz
+
+
 def blind_area(texts: list[str], member: np.ndarray, seed: int = 0) -> tuple[float, float]:
     scores, judged = blind_scores(records_of(texts), member, seed)
     found = auc(scores[judged & member], scores[judged & ~member])
@@ -197,7 +203,7 @@ def test_quantile_is_that_quantile() -> None:
     y = 0.5 * x + source.normal(size=4000) * 0.5
     features = np.stack([np.ones(4000), x], axis=1)
     for level in (0.5, 0.9):
-        below = y < features @ quantile.fit_quantile(features, y, level)
+        below = y < quantile.fit_quantile(features, y, level)(features)
         assert below.mean() == pytest.approx(level, abs=0.02)
         assert below[x > 0].mean() == pytest.approx(level, abs=0.03)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from audits.statistics.metrics import DELONG, PAIRS, auc, clopper_pearson, midranks, roc, tpr_at_fpr
+from audits.statistics.metrics import DELONG, PAIRS, auc, clopper_pearson, roc, tpr_at_fpr
 
 POS = np.array([0.9, 0.8, 0.7, 0.6, 0.55])
 NEG = np.array([0.65, 0.5, 0.4, 0.3, 0.2])
@@ -44,10 +44,6 @@ def test_auc_counts_pairs_with_ties_as_half() -> None:
     pos, neg = source.integers(0, 8, 40), source.integers(0, 7, 30)
     pairs = (pos[:, None] > neg).mean() + (pos[:, None] == neg).mean() / 2
     assert auc(pos, neg).value == pytest.approx(pairs)
-
-
-def test_midranks_share_ties() -> None:
-    assert midranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist() == [3.5, 1.0, 3.5, 2.0]
 
 
 @pytest.mark.parametrize("swap", [False, True])

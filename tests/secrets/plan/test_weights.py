@@ -1,6 +1,8 @@
 """The linear program: optima by another solver, certificates that hold exactly, both methods, odd programs."""
 
 import math
+import signal
+import time
 from fractions import Fraction
 from itertools import pairwise
 
@@ -10,7 +12,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import linprog
 
-from privctl.secrets.plan.first_order import first_order
+from privctl.secrets.plan import highs
+from privctl.secrets.plan.highs import pdlp
 from privctl.secrets.plan.packing import Packing, certify, packing
 from privctl.secrets.plan.weights import Solver, weights_for
 
@@ -134,18 +137,62 @@ def test_a_secret_in_every_record(solver: Solver) -> None:
     assert found.total == pytest.approx(0.7, rel=1e-4)
 
 
-def test_the_first_order_method_tells_of_its_way() -> None:
+def test_pdlp_tells_of_its_way() -> None:
     starts, records = instance(80, 300, 5)
     told: list[float] = []
-    solution = first_order(packing(starts, records, 300, np.full(80, 1.2)), 1e-4, advance=told.append)
+    solution = pdlp(packing(starts, records, 300, np.full(80, 1.2)), 1e-4, advance=told.append)
     assert solution.iterations > 40
     assert all(step >= 0 for step in told)
     assert sum(told) <= 1
 
 
-def test_the_first_order_method_stops_where_iterations_are_spent() -> None:
+def test_pdlp_stops_where_iterations_are_spent() -> None:
     starts, records = instance(80, 300, 5)
     problem = packing(starts, records, 300, np.full(80, 1.2))
-    solution = first_order(problem, 1e-12, most_iterations=50)
+    solution = pdlp(problem, 1e-12, most_iterations=50)
     assert solution.iterations == 50
     assert certify(problem, solution.weights, solution.multipliers).gap < 0.5
+
+
+def test_each_round_of_pdlp_continues_the_last() -> None:
+    """A HiGHS that began anew would give the same point twice."""
+    starts, records = instance(80, 300, 5)
+    problem = packing(starts, records, 300, np.full(80, 1.2))
+    solver = highs._loaded(problem, "pdlp")
+    solver.setOptionValue("pdlp_iteration_limit", 50)
+    gaps = []
+    for _ in range(3):
+        solver.run()
+        gaps.append(certify(problem, **highs._point(solver)).gap)
+    assert gaps[0] > 2 * gaps[1] > 4 * gaps[2] > 0
+
+
+def test_pdlp_goes_on_where_its_own_criteria_are_met_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(highs, "_SHARE", 1e3)
+    starts, records = instance(80, 300, 5)
+    problem = packing(starts, records, 300, np.full(80, 1.2))
+    solution = pdlp(problem, 1e-5)
+    assert certify(problem, solution.weights, solution.multipliers).gap <= 1.01e-5
+
+
+def test_pdlp_can_be_interrupted() -> None:
+    """Between two rounds, not only at the end: this gap is out of reach, and the rounds would go on for minutes."""
+
+    class Stopped(Exception):
+        pass
+
+    def stop(number: int, frame: object) -> None:
+        raise Stopped
+
+    starts, records = instance(600, 900, 7, most=40)
+    problem = packing(starts, records, 900, np.random.default_rng(0).uniform(0.3, 4, 600))
+    before = signal.signal(signal.SIGALRM, stop)
+    began = time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(Stopped):
+            pdlp(problem, 1e-15, most_iterations=10_000_000)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - began < 20

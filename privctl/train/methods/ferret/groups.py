@@ -5,6 +5,7 @@ Order is that in which the network names its parameters; a tied weight counts on
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -44,12 +45,10 @@ def cut(sizes: Mapping[str, int], asked: str) -> Groups:
             f"--groups is {asked!r}; it must be max, eighth, or a number of groups from 1 to {len(names)}, the number "
             "of tensors that are trained"
         )
-    low, high, count = max(sizes.values()), sum(sizes.values()), int(asked)
-    while low < high:
-        middle = (low + high) // 2
-        fits = len(tuple(_filled(sizes, middle, count))) <= count
-        low, high = (low, middle) if fits else (middle + 1, high)
-    return tuple(_filled(sizes, low, count))
+    least, count = max(sizes.values()), int(asked)
+    capacities = range(least, sum(sizes.values()))
+    larger = bisect_left(capacities, True, key=lambda capacity: len(tuple(_filled(sizes, capacity, count))) <= count)
+    return tuple(_filled(sizes, least + larger, count))
 
 
 def _filled(sizes: Mapping[str, int], capacity: int, count: int) -> Iterator[tuple[str, ...]]:

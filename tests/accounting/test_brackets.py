@@ -1,0 +1,70 @@
+"""The root finder by known roots: which side of the root is returned, how near, and in how many calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from privctl.accounting.brackets import costly_root, falling_root, turning
+
+Finder = Callable[[Callable[[float], float]], float]
+FALLING: dict[str, Callable[[float], float]] = {
+    "straight": lambda x: 3.7 - x,
+    "power": lambda x: 3.7**-2 * x**-2 - 3.7**-4,
+    "steep": lambda x: math.exp(min(700.0, 40 * (3.7 - x))) - 1,
+    "step": lambda x: 1.0 if x < 3.7 else -1.0,
+    "infinite": lambda x: math.inf if x < 1 else 3.7 - x,
+}
+FINDERS: dict[str, tuple[Finder, float]] = {
+    "falling": (lambda f: falling_root(f, 0.5, f(0.5), 50, f(50), close=1e-9), 1e-8),
+    "beyond": (lambda f: falling_root(f, 0.5, f(0.5), 50, f(50), close=1e-6, beyond=1e-6), 1e-5),
+    "costly": (lambda f: costly_root(f, 20, 0.01, 1e3, tolerance=1e-5, stride=0.5), 1e-5),
+}
+
+
+@pytest.mark.parametrize("name", FALLING)
+@pytest.mark.parametrize("finder", FINDERS)
+def test_a_falling_root_is_met_and_near(finder: str, name: str) -> None:
+    find, near = FINDERS[finder]
+    value = FALLING[name]
+    found = find(value)
+    assert value(found) <= 0, "the end that is returned has met the condition"
+    assert found == pytest.approx(3.7, abs=near)
+
+
+def test_a_costly_root_takes_few_calls() -> None:
+    asked: list[float] = []
+
+    def value(x: float) -> float:
+        asked.append(x)
+        return 3.7**-2 * x**-2 - 3.7**-4
+
+    costly_root(value, 3.0, 0.01, 1e3, tolerance=1e-5, stride=0.5)
+    assert len(asked) <= 10
+
+
+def test_halving_ends_between_neighbouring_floats() -> None:
+    low, high = turning(lambda x: x * x >= 2, 1.0, 2.0)
+    assert math.nextafter(low, math.inf) == high
+    assert low < math.sqrt(2) <= high
+
+
+@pytest.mark.parametrize("root", [-7.3, -0.2, 0.0, 0.01, 12.9])
+def test_strides_reach_a_root_on_either_side(root: float) -> None:
+    asked: list[float] = []
+
+    def holds(x: float) -> bool:
+        asked.append(x)
+        return x >= root
+
+    low, high = turning(holds, -1000.0, 1000.0, within=1e-6, start=0.0, stride=0.5)
+    assert low < root <= high
+    assert high - low <= 1e-6
+    assert asked[0] == 0.0
+    assert max(map(abs, asked)) <= 2 * abs(root) + 1, "the far ends are not asked"
+
+
+def test_ends_that_touch_already_are_returned_as_they_are() -> None:
+    assert turning(lambda _: pytest.fail("asked"), 1.0, 1.0 + 1e-9, within=1e-6) == (1.0, 1.0 + 1e-9)
