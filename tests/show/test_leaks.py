@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from privctl.render import leaks as judged
 
 import audits.canaries.verdict
 import audits.extraction.verdict
@@ -19,6 +18,7 @@ from audits.statistics.metrics import clopper_pearson
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.show import leaks as judged
 from privctl.show.dossier import JudgedSubject, PageData, ReportSource
 from privctl.show.html.write import page
 from privctl.show.leaks import closing, leaks

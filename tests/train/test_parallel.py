@@ -21,13 +21,13 @@ from pathlib import Path
 from torch import nn
 from privctl.domain.errors import Interrupted
 from privctl.randomness import NoiseSource
-from privctl.training.batches import Passes, PoissonBatches
-from privctl.training.loop import Trainer
-from privctl.training.noise import KeyedNoise
+from privctl.train.sampling import Passes, PoissonBatches
+from privctl.train.loop import Trainer
+from privctl.train.gradient_noise import KeyedNoise
 from privctl.parallel import start_workers
-from privctl.training.perexample.clipping import Clipping
-from privctl.training.recipe import Method, Recipe
-from privctl.training.state import RunFolder
+from privctl.train.clipping.norms_and_weights import Clipping
+from privctl.train.settings import TrainingSettings
+from privctl.train.run_folder import RunFolder
 from privctl.domain.mechanism import Optimizer
 sys.path.insert(0, sys.argv[1])
 from test_loop import Points
@@ -35,8 +35,8 @@ from test_loop import Points
 torch.set_num_threads(1)
 private, steps, stop = sys.argv[2] == "private", int(sys.argv[3]), int(sys.argv[4])
 rows = torch.randn(15, 3, generator=torch.Generator().manual_seed(0)) * 3
-recipe = Recipe(method=Method.DP_SGD if private else Method.CLIPPED, steps=steps, batch_size=8.0, sample_rate=0.5,
-                learning_rate=0.1, optimizer=Optimizer.SGD, noise_multiplier=2.0 if private else 0.0)
+recipe = TrainingSettings(method="dp-sgd" if private else "clipped", steps=steps, batch_size=8.0, sample_rate=0.5,
+    learning_rate=0.1, optimizer=Optimizer.SGD, noise_multiplier=2.0 if private else 0.0)
 device = torch.device("cpu")
 with start_workers(device) as workers:
     network = nn.Linear(3, 1, bias=False)

@@ -158,7 +158,7 @@ SCRIPT = """
 import json, sys, numpy as np, torch
 from privctl.parallel import start_workers
 from privctl.train.session import shared_source
-from privctl.training.batches import WeightedBatches
+from privctl.train.sampling import WeightedBatches
 with start_workers(torch.device("cpu")) as workers:
     source = WeightedBatches(np.linspace(0, 1, 200), shared_source(workers))
     found = [source.batch(step) for step in range(5)]

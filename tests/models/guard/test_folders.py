@@ -212,8 +212,8 @@ import resource, sys
 from pathlib import Path
 from privctl.domain.errors import InputFault
 from privctl.models.language import load_model, read_tokenizer
-from privctl.training.tasks.base import TaskName
-from privctl.training.tasks.loading import load_for_training
+from privctl.models.choices import TaskName
+from privctl.models.loading import load_for_training
 from tests.memory import peak
 resource.setrlimit(resource.RLIMIT_AS, ({_LIMIT}, {_LIMIT}))
 before = peak()

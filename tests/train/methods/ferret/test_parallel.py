@@ -20,7 +20,8 @@ SCRIPT = """
 import json, os, sys, torch
 from privctl.parallel import start_workers
 from privctl.randomness import NoiseSource
-from privctl.training.ferret.publish import NoisySums, Publish
+from privctl.train.methods.ferret.publish import NoisySums
+from privctl.train.methods.ferret.settings import Publish
 from tests.train.methods.ferret.support import BATCH, trainer, weights
 
 torch.set_num_threads(1)
