@@ -23,7 +23,13 @@ from typing import Any
 
 _STATUS = struct.Struct("<i")
 _ENGINES = (
-    *("torch", "torch.distributed.checkpoint", "transformers.generation", "transformers.models.gpt2.modeling_gpt2"),
+    *(
+        "torch",
+        "torch._dynamo",
+        "torch.distributed.checkpoint",
+        "transformers.generation",
+        "transformers.models.gpt2.modeling_gpt2",
+    ),
     *("transformers.models.llama.modeling_llama", "privctl.train.run", "privctl.noise.weight_noise"),
     *("privctl.accounting.ledger", "privctl.show.text", "audits.run", "audits.membership.quantile"),
 )
