@@ -46,18 +46,8 @@ def data(tmp_path: Path) -> Path:
 
 def retrain(method: str, model: Path, data: Path, output: Path, *more: str) -> int:
     call = [
-        "retrain",
-        method,
-        str(model),
-        "--data",
-        str(data),
-        "-o",
-        str(output),
-        "--batch-size",
-        "12",
-        "--epochs",
-        "2",
-    ]
+        "retrain", method, str(model), "--data", str(data), "-o", str(output), "--batch-size", "12", "--epochs", "2",
+    ]  # fmt: skip
     return run([*call, "--device", "cpu", "-q", *more])
 
 
@@ -266,12 +256,9 @@ def test_an_interrupted_run_loses_nothing(
     arguments = [["retrain", method, str(start), "--data", str(data), "-o", str(o), *more] for o in (cut, whole)]
     state = tmp_path / "cut.run"
     begun: subprocess.Popen[str] | Command
-    if method == "plain":  # one from its very start; of one thread, whose sums are the same bits each time
-        whole_call, environment = (
-            [sys.executable, "-m", "privctl", *arguments[0]],
-            {**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        begun = subprocess.Popen(whole_call, stderr=subprocess.PIPE, text=True, env=environment)
+    if method == "plain":  # one from its very start
+        call = [sys.executable, "-m", "privctl", *arguments[0]]
+        begun = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
     else:
         begun = forked.start(arguments[0], errors=True)
     code, said = ended(begun, state / "begun", number)
