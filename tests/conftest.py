@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+# A worker for each core is enough: threads beside them spend most of their time waiting for each other, and an audit of
+# a tiny model takes three to seven times as much processor time. Read when numpy and torch are imported, so set before.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
+
+from tests.forked import Forked
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -83,6 +92,14 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no real data beside the checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[Forked]:
+    """Starts privctl in processes of their own; see ``tests/forked.py``."""
+    server = Forked(ROOT)
+    yield server
+    server.close()
 
 
 @pytest.fixture

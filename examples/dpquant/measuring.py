@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from settings import DELTA, EPSILON, FORMAT, TRAININGS, Cell
-
+from examples.dpquant.records import Task
+from examples.dpquant.settings import DELTA, EPSILON, FORMAT, TRAININGS, Cell
+from examples.harness.commands import remove_model
+from examples.harness.results import Row
 from privctl.domain.guarantee import Status
 from privctl.domain.report import PrivacyReport
 from privctl.models.choices import Long, TaskName
@@ -23,21 +23,15 @@ from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, Retr
 from privctl.train.run import run_training
 from privctl.train.session import Session
 
-if TYPE_CHECKING:
-    from records import Task
-
-Row = dict[str, Any]
-
 
 def measured(task: Task, cell: Cell, folder: Path) -> Row:
     """One row of the results. The model is removed afterwards; its report stays."""
     output = folder / cell.key
-    for left in (output, output.with_name(output.name + ".run")):  # by a run that was stopped
-        shutil.rmtree(left, ignore_errors=True)
+    remove_model(output)  # which a stopped run left
     began = time.process_time()
     report = run_dpquant(prepare(_request(task, cell, output)), Session(progress=partial(progress, quiet=True)))
     assert report is not None
-    shutil.rmtree(output)
+    remove_model(output)
     found: Row = {
         "key": cell.key,
         "task": cell.task,
@@ -61,7 +55,7 @@ def pretrained(task: Task, folder: Path) -> Task:
         return task
     output, settings = folder / f"{task.name}-public", TRAININGS[task.name]
     if not output.exists():
-        shutil.rmtree(output.with_name(output.name + ".run"), ignore_errors=True)
+        remove_model(output)  # of which a stopped run left its state alone
         request = RetrainRequest(
             method="plain",
             model=_model(task),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import random
 import tarfile
 from collections import Counter
@@ -14,6 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 from transformers import BertConfig, ResNetConfig
+
+from examples.harness.results import write_jsonl, write_lines
 
 #: Beside the folder of data that ``--data-dir`` names.
 SIGNS, SENTENCES = Path("vision/gtsrb-train-subset.tar.gz"), Path("text/sst2")
@@ -91,11 +92,10 @@ def sentences(source: Path, folder: Path, most: int | None = None) -> Task:
     random.Random(0).shuffle(rows["train"])  # noqa: S311 - an order, not a secret
     rows["public"], rows["train"] = rows["train"][:PUBLIC], rows["train"][PUBLIC:][:most]
     for name, file in (("public", "public"), ("train", "train"), ("test", "held-out")):
-        lines = (json.dumps({"text": text, "label": label}) + "\n" for text, label in rows[name])
-        (folder / f"{file}.jsonl").write_text("".join(lines), encoding="utf-8")
+        write_jsonl(folder / f"{file}.jsonl", ({"text": text, "label": label} for text, label in rows[name]))
     counts = Counter(word for text, _ in rows["dev"] for word in text.split() if word.isalpha())
     words = [word for word, _ in counts.most_common(WORDS)]
-    (folder / "words.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    write_lines(folder / "words.txt", words)
     BertConfig(
         vocab_size=WORDS + 16, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
         max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.1,

@@ -15,139 +15,93 @@ given again.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # sums of one thread are the same bits each time
+if not __package__:  # run as a script
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import measuring
-import records
-import settings
-import showing
+from examples.dpquant import settings, showing
+from examples.harness.results import ResultsFile, Row, machine, versions
+from examples.harness.running import Cells, Example, fill_defaults, measure_missing, parser, run_example, start
 
-from privctl.domain.errors import PrivctlError
-from privctl.storage.atomic import write_bytes
-
-Results = dict[str, Any]
+if TYPE_CHECKING:
+    from examples.dpquant.records import Task
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options; ``--quick`` sets those that make the grid large, where they are not given."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, default=Path("../shared/data"), help="default: %(default)s")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="folder to make or to go on in")
-    parser.add_argument("--quick", action="store_true", help="one seed, one fraction, few examples: about two minutes")
-    parser.add_argument("--tasks", nargs="+", choices=list(settings.TRAININGS), default=list(settings.TRAININGS))
-    parser.add_argument("--fractions", type=float, nargs="+", help="of the layers; default: 0.5 0.75 0.9")
-    parser.add_argument("--seeds", type=int, help="how often each cell is run (default: 3, with --quick 1)")
-    parser.add_argument("--statics", type=int, help="how many static choices are drawn (default: 4, with --quick 1)")
-    parser.add_argument("--examples", type=int, help="of each task at most (default: all, with --quick 300)")
-    parser.add_argument("--show-only", action="store_true", help="make table and plot anew from results.json")
-    options = parser.parse_args(arguments)
-    usual: dict[str, tuple[Any, Any]] = {
-        "fractions": (list(settings.FRACTIONS), [0.75]),
-        "seeds": (3, 1),
-        "statics": (4, 1),
-        "examples": (None, 300),
-    }
-    for name, (full, quick) in usual.items():
-        if getattr(options, name) is None:
-            setattr(options, name, quick if options.quick else full)
+    known = parser(__doc__, quick="one seed, one fraction, few examples: about two minutes")
+    known.add_argument("--tasks", nargs="+", choices=list(settings.TRAININGS), default=list(settings.TRAININGS))
+    known.add_argument("--fractions", type=float, nargs="+", help="of the layers; default: 0.5 0.75 0.9")
+    known.add_argument("--seeds", type=int, help="how often each cell is run (default: 3, with --quick 1)")
+    known.add_argument("--statics", type=int, help="how many static choices are drawn (default: 4, with --quick 1)")
+    known.add_argument("--examples", type=int, help="of each task at most (default: all, with --quick 300)")
+    options = known.parse_args(arguments)
+    fill_defaults(
+        options,
+        {"fractions": (list(settings.FRACTIONS), [0.75]), "seeds": (3, 1), "statics": (4, 1), "examples": (None, 300)},
+    )
     return options
 
 
-def begun(options: argparse.Namespace, place: Path) -> Results:
-    """The results so far; SystemExit where they are of other settings."""
-    asked = {
+def asked(options: argparse.Namespace) -> Row:
+    """What results are of."""
+    return {
         "format": settings.FORMAT,
         "epsilon": settings.EPSILON,
         "delta": settings.DELTA,
         "examples": options.examples,
-        "trainings": {
-            name: {key: getattr(found, key) for key in found.__slots__} for name, found in settings.TRAININGS.items()
-        },
-    }
-    if place.is_file():
-        found: Results = json.loads(place.read_text(encoding="utf-8"))
-        if found["settings"] != asked:
-            raise SystemExit(f"{place} has results of other settings; give their settings or another --output")
-        return found
-    return {"settings": asked, "measured_with": machine(), "examples": {}, "runs": []}
-
-
-def machine() -> Results:
-    """What times depend on."""
-    return {
-        "processors": len(os.sched_getaffinity(0)),
-        "threads": int(os.environ["OMP_NUM_THREADS"]),
-        "python": platform.python_version(),
-        "torch": version("torch"),
-        "privctl": version("privctl"),
+        "trainings": {name: asdict(training) for name, training in settings.TRAININGS.items()},
     }
 
 
-def tell(text: str) -> None:
-    """One line of progress on standard error."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+def made_task(options: argparse.Namespace, name: str) -> Task:
+    """A task's data, and its model trained on what of it is public."""
+    from examples.dpquant import measuring, records
 
-
-def measure(options: argparse.Namespace, results: Results, place: Path) -> None:
-    """Run every cell of the grid that ``results`` lacks."""
+    make, source = {
+        "signs": (records.signs, records.SIGNS),
+        "sentences": (records.sentences, records.SENTENCES),
+    }[name]
     runs = options.output / "runs"
-    made = {
-        "signs": lambda: records.signs(options.data_dir / records.SIGNS, runs / "signs", options.examples),
-        "sentences": lambda: records.sentences(
-            options.data_dir / records.SENTENCES, runs / "sentences", options.examples
-        ),
-    }
-    tasks = {name: measuring.pretrained(made[name](), runs) for name in options.tasks}
-    results["examples"] |= {name: task.examples for name, task in tasks.items()}
-    cells = settings.grid(list(tasks.values()), options.fractions, options.seeds, options.statics)
-    known = {row["key"] for row in results["runs"]}
-    for i, cell in enumerate(cells, start=1):
-        if cell.key not in known:
-            row = measuring.measured(tasks[cell.task], cell, runs)
-            results["runs"].append(row)
-            save(results, place)
-            tell(f"{i} of {len(cells)}: {cell.key}: accuracy {row['accuracy']:.3f}, {row['seconds']:.1f} s")
+    return measuring.pretrained(make(options.data_dir / source, runs / name, options.examples), runs)
 
 
-def save(results: Results, place: Path) -> None:
-    """Write results, whole or not at all."""
-    write_bytes(place, (json.dumps(results, indent=1) + "\n").encode())
+def measure(options: argparse.Namespace, file: ResultsFile) -> None:
+    """Run every cell of the grid that the results lack."""
+    from examples.dpquant import measuring
+
+    tasks = {name: made_task(options, name) for name in options.tasks}
+    file.results["examples"] |= {name: task.examples for name, task in tasks.items()}
+    cells = Cells(
+        cells=settings.grid(options.tasks, options.fractions, options.seeds, options.statics),
+        key=lambda cell: cell.key,
+        row_key=lambda row: row["key"],
+        measure=lambda cell: measuring.measured(tasks[cell.task], cell, options.output / "runs"),
+        summary=lambda row: f"{row['key']}: accuracy {row['accuracy']:.3f}, {row['seconds']:.1f} s",
+    )
+    measure_missing(file, file.results["runs"], cells)
 
 
-def show(results: Results, folder: Path) -> None:
-    """Write table and plot."""
-    write_bytes(folder / "table.md", showing.table(results).encode())
-    write_bytes(folder / "plot.svg", showing.plot(results))
-    tell(f"wrote {folder / 'table.md'} and {folder / 'plot.svg'}")
+EXAMPLE = Example(
+    settings=asked,
+    start=lambda _: {"measured_with": {**machine(), **versions("torch", "privctl")}, "examples": {}, "runs": []},
+    measure=measure,
+    table=showing.table,
+    plot=showing.plot,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, show."""
-    options = parsed(arguments)
-    place = options.output / "results.json"
-    if options.show_only:
-        show(json.loads(place.read_text(encoding="utf-8")), options.output)
-        return
-    options.output.mkdir(parents=True, exist_ok=True)
-    results = begun(options, place)
-    measure(options, results, place)
-    show(results, options.output)
+    run_example(EXAMPLE, parsed(arguments))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (PrivctlError, ValueError, OSError) as fault:
-        raise SystemExit(f"run.py: {fault}") from None
-    except KeyboardInterrupt:
-        raise SystemExit("run.py: stopped; the same command goes on from here") from None
+    start(main)

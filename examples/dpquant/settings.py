@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from records import Task
+from examples.harness.running import shuffled
 
 FRACTIONS = (0.5, 0.75, 0.9)
 #: Ways that take a fraction of the layers, and those that leave no choice.
@@ -57,15 +54,12 @@ class Cell:
         return f"{self.task}-{'private' if self.private else 'plain'}-{self.layers}{amount}-seed{self.seed}"
 
 
-def grid(tasks: Sequence[Task], fractions: Sequence[float], seeds: int, statics: int) -> list[Cell]:
-    """Every cell; static choices are drawn ``statics`` times, each its own draw.
+def grid(tasks: Sequence[str], fractions: Sequence[float], seeds: int, statics: int) -> list[Cell]:
+    """Every cell, shuffled within a seed; static choices are drawn ``statics`` times, each its own draw."""
 
-    The order is shuffled within a seed, so that a run that is stopped early has some of everything.
-    """
-    cells: list[Cell] = []
-    for seed in range(max(seeds, statics)):
-        block = []
-        for task in (task.name for task in tasks):
+    def of_seed(seed: int) -> list[Cell]:
+        block: list[Cell] = []
+        for task in tasks:
             if seed < seeds:
                 block += [
                     Cell(task=task, private=private, layers=layers, fraction=None, seed=seed)
@@ -78,6 +72,6 @@ def grid(tasks: Sequence[Task], fractions: Sequence[float], seeds: int, statics:
                 for fraction in fractions
                 if seed < (statics if layers == "static" else seeds)
             ]
-        random.Random(seed).shuffle(block)  # noqa: S311 - an order, not a secret
-        cells += block
-    return cells
+        return block
+
+    return shuffled(max(seeds, statics), of_seed)

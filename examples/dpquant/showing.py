@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean, median, stdev
 from typing import TYPE_CHECKING, Any
 
-from scipy.stats import t as student
+from examples.harness.drawing import BLUE, GREEN, INK, ORANGE, RED, grid, svg
+from examples.harness.tables import grouped as grouped_by
+from examples.harness.tables import table_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
 #: (task, private, layers, fraction)
@@ -26,26 +28,24 @@ NAMES = {
     "none": "none", "all": "all", "dpquant": "DPQuant", "random": "at random each epoch", "static": "drawn once",
 }  # fmt: skip
 
-#: Okabe and Ito's colours, which most eyes can tell apart.
-_LOOKS = {"dpquant": ("#0072B2", "o"), "random": ("#009E73", "^"), "static": ("#E69F00", "s")}
-_PRIVATE, _PLAIN = "#222222", "#D55E00"
+_LOOKS = {"dpquant": (BLUE, "o"), "random": (GREEN, "^"), "static": (ORANGE, "s")}
 
 
 def grouped(results: Row) -> dict[Cell, list[Row]]:
     """Runs that differ in the seed alone, in the table's order."""
     ways = list(NAMES)
-    found: dict[Cell, list[Row]] = {}
-    for row in sorted(
+    rows = sorted(
         results["runs"],
         key=lambda r: (r["task"], not r["private"], r["fraction"] or 0.0 if r["layers"] != "all" else 1.0,
                        ways.index(r["layers"]), r["seed"]),
-    ):  # fmt: skip
-        found.setdefault((row["task"], row["private"], row["layers"], row["fraction"]), []).append(row)
-    return found
+    )  # fmt: skip
+    return grouped_by(rows, lambda r: (r["task"], r["private"], r["layers"], r["fraction"]))
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Student's 95 % interval for the mean; None of fewer than two values."""
+    from scipy.stats import t as student
+
     if len(values) < 2:
         return None
     half = float(student.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
@@ -54,13 +54,8 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 def table(results: Row) -> str:
     """A row for each cell, and what has to be known of it."""
-    lines = [_line(HEADINGS), _line(["---"] * len(HEADINGS))]
-    lines += [_line(_cells(cell, rows)) for cell, rows in grouped(results).items()]
+    lines = table_lines(HEADINGS, [_cells(cell, rows) for cell, rows in grouped(results).items()])
     return "\n".join([*lines, "", *_notes(results)]) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _cells(cell: Cell, rows: Sequence[Row]) -> list[str]:
@@ -116,31 +111,23 @@ def _loss_of_bits(results: Row, task: str) -> str:
 
 def plot(results: Row) -> bytes:
     """Accuracy against the part of the layers that is quantized, a panel a task."""
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
     tasks = sorted({row["task"] for row in results["runs"]})
-    file = io.BytesIO()
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update({"svg.hashsalt": "privctl", "font.size": 9.5, "axes.edgecolor": "#999999"})
-        figure = Figure(figsize=(5.6 * len(tasks), 4.9))
-        panels = figure.subplots(1, len(tasks), squeeze=False)[0]
-        figure.subplots_adjust(left=0.09, right=0.985, top=0.86, bottom=0.27, wspace=0.2)
-        for axes, task in zip(panels, tasks, strict=True):
-            _draw(axes, results, task)
-        figure.text(0.012, 0.97, "Layers in LUQ-FP4, by how they are chosen", size=13, weight="bold", va="top")
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(
-            handles, labels, loc="lower left", bbox_to_anchor=(0.05, 0.0), ncols=3, frameon=False, columnspacing=2.0
-        )
-        canvas: Any = FigureCanvasSVG(figure)  # its methods for writing carry no types
-        canvas.print_svg(file, metadata={"Date": None, "Creator": "privctl"})
-    return file.getvalue()
+    return svg(lambda figure: _draw(figure, results, tasks), (5.6 * len(tasks), 4.9))
 
 
-def _draw(axes: Axes, results: Row, task: str) -> None:
+def _draw(figure: Figure, results: Row, tasks: Sequence[str]) -> None:
+    panels = figure.subplots(1, len(tasks), squeeze=False)[0]
+    figure.subplots_adjust(left=0.09, right=0.985, top=0.86, bottom=0.27, wspace=0.2)
+    for axes, task in zip(panels, tasks, strict=True):
+        _draw_task(axes, results, task)
+    figure.text(0.012, 0.97, "Layers in LUQ-FP4, by how they are chosen", size=13, weight="bold", va="top")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="lower left", bbox_to_anchor=(0.05, 0.0), ncols=3, frameon=False, columnspacing=2.0
+    )
+
+
+def _draw_task(axes: Axes, results: Row, task: str) -> None:
     cells = {cell[1:]: rows for cell, rows in grouped(results).items() if cell[0] == task}
     for i, (layers, (colour, marker)) in enumerate(_LOOKS.items()):
         shown = {f: rows for (private, way, f), rows in cells.items() if private and way == layers and f is not None}
@@ -153,7 +140,7 @@ def _draw(axes: Axes, results: Row, task: str) -> None:
         axes.plot(places, [centre(v) for v in values], color=colour, marker=marker, linewidth=1.3, label=label)
         for place, each in zip(places, values, strict=True):
             axes.plot([place] * len(each), each, color=colour, marker=marker, linestyle="", markersize=3, alpha=0.6)
-    for private, colour, name in ((True, _PRIVATE, "private"), (False, _PLAIN, "not private")):
+    for private, colour, name in ((True, INK, "private"), (False, RED, "not private")):
         ends = {x: cells.get((private, layers, None)) for x, layers in ((0.0, "none"), (1.0, "all"))}
         found = {x: [row["accuracy"] for row in rows] for x, rows in ends.items() if rows}
         if found:
@@ -166,5 +153,4 @@ def _draw(axes: Axes, results: Row, task: str) -> None:
     axes.set_title(task, loc="left")
     axes.set_xlabel("part of the layers in 4 bits")
     axes.set_ylabel("held-out accuracy")
-    axes.grid(axis="y", color="#E4E4E4", linewidth=0.7)
-    axes.set_axisbelow(True)
+    grid(axes, axis="y")

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import math
-import shutil
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
-from settings import METHODS, Cell
-
+from examples.ferret.settings import METHODS, Cell
+from examples.harness import commands
+from examples.harness.commands import Stopwatch, remove_model
+from examples.harness.results import Row
 from privctl.accounting.sign_bits import worst_case_delta
-from privctl.cli import run
 from privctl.domain.events import Batches, SignBits
 from privctl.domain.guarantee import Guarantee, Notion, RiskMeasure
-from privctl.domain.progress import Advance
 from privctl.domain.report import PrivacyReport
 from privctl.reports.files import read_report
 
 #: Methods of an audit that never see the model.
 _BASELINES = {"blind baseline", "length baseline"}
-
-Row = dict[str, Any]
-
-
-class CommandFailed(Exception):
-    """A privctl command ended with an error, which it has told on standard error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,38 +35,9 @@ class Work:
     max_length: int
 
 
-@dataclass(slots=True)
-class Stopwatch:
-    """Stands where the commands show progress, and so learns when the first step begins and when the last one ends.
-
-    Loading, accounting, saving and writing the report lie outside. ``seconds`` are the processor's, which on a busy
-    machine vary less than those of the clock on the wall, ``wall_seconds``.
-    """
-
-    seconds: float = 0.0
-    wall_seconds: float = 0.0
-
-    @contextlib.contextmanager
-    def progress(self, label: str, total: float, unit: str = "bytes", *, quiet: bool = False) -> Iterator[Advance]:
-        """As ``privctl.show.progress.progress``, silently; times are those to the last advance."""
-        began, wall_began = time.process_time(), time.perf_counter()
-
-        def advance(amount: float) -> None:
-            self.seconds, self.wall_seconds = time.process_time() - began, time.perf_counter() - wall_began
-
-        yield advance
-
-
 def command(*arguments: str) -> Stopwatch:
-    """Run a privctl command in this process, so that start-up counts for nobody; returns the time of its progress."""
-    watch = Stopwatch()
-    with patch("privctl.show.progress.progress", watch.progress), contextlib.redirect_stdout(io.StringIO()):
-        code = run([*arguments, "--quiet", "--device", "cpu", "--force"])
-    if code == 130:
-        raise KeyboardInterrupt
-    if code not in (0, 1):  # 1: the audit refuted a claim, which is a result
-        raise CommandFailed(f"privctl {' '.join(arguments)} ended with {code}")
-    return watch
+    """Run a privctl command on the processor; returns the time of its progress."""
+    return commands.command(*arguments, "--device", "cpu", "--force").watch
 
 
 def train(work: Work, cell: Cell, rate: float, *more: str) -> tuple[PrivacyReport, Stopwatch]:
@@ -92,8 +51,7 @@ def train(work: Work, cell: Cell, rate: float, *more: str) -> tuple[PrivacyRepor
 def _options(work: Work, cell: Cell, rate: float) -> list[str]:
     """Of ``privctl retrain``, but for length and budget."""
     method, output = METHODS[cell.method], work.folder / cell.key
-    for left in (output, output.with_name(output.name + ".run")):  # by a run that was stopped
-        shutil.rmtree(left, ignore_errors=True)
+    remove_model(output)  # which a stopped run left
     options = [
         *(method.options[0], str(work.model), *method.options[1:]),
         *("--data", str(work.files["members"]), "--learning-rate", f"{rate:g}", "--optimizer", "adamw"),
@@ -116,13 +74,13 @@ def warm_up(work: Work, methods: Sequence[str]) -> None:
         noise = () if method.nats or not method.private else ("--noise-multiplier", "1")
         fire = ("--fire-probability", "1") if method.options[0] == "ferret" else ()
         command("retrain", *_options(shorter, cell, 1e-4), "--epochs", "1", *noise, *fire)
-        _tidy(work.folder, cell.key)
+        remove_model(work.folder / cell.key)
 
 
 def tuned(work: Work, cell: Cell, rate: float) -> float:
     """Perplexity, on records kept for tuning, of one cell trained at ``rate``."""
     report, _ = train(work, cell, rate, "--held-out", str(work.files["tuning"]))
-    _tidy(work.folder, cell.key)
+    remove_model(work.folder / cell.key)
     found = next(e.estimate for e in report.evidence if e.quantity == "held-out perplexity")
     return math.inf if found is None else found
 
@@ -208,11 +166,5 @@ def measured(work: Work, cell: Cell, rate: float) -> Row:
         **done(report),
         **judge(work, work.folder / cell.key, cell.key),
     }
-    _tidy(work.folder, cell.key)
+    remove_model(work.folder / cell.key)
     return row
-
-
-def _tidy(folder: Path, name: str) -> None:
-    """Weights and scores are large, and what is wanted of them has been read; reports and streams stay."""
-    shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / f"{name}.audit.scores.safetensors").unlink(missing_ok=True)

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from examples.harness.results import write_jsonl
+
 #: Beside the folder of data that ``--data-dir`` names.
 PAIRS, MODEL = Path("text/tldr_pairs.jsonl.gz"), Path("stories260k")
 
@@ -26,9 +28,7 @@ class Split:
         folder.mkdir(parents=True, exist_ok=True)
         paths = {}
         for name in ("members", "nonmembers", "tuning"):
-            paths[name] = folder / f"{name}.jsonl"
-            lines = (json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in getattr(self, name))
-            paths[name].write_text("".join(lines), encoding="utf-8")
+            paths[name] = write_jsonl(folder / f"{name}.jsonl", ({"text": text} for text in getattr(self, name)))
         return paths
 
 

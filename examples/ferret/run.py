@@ -14,60 +14,49 @@ private where the records are. A stopped run goes on where it was when the same 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # times of one thread vary less
+if not __package__:  # run as a script
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import measuring
-import records
-import settings
-import showing
-
-from privctl.storage.atomic import write_bytes
-
-Results = dict[str, Any]
+from examples.ferret import measuring, records, settings, showing
+from examples.harness.results import ResultsFile, Row, machine, versions
+from examples.harness.running import Cells, Example, fill_defaults, measure_missing, parser, run_example, start
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options; ``--quick`` sets those that make the grid large, where they are not given."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, default=Path("../shared/data"), help="default: %(default)s")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="folder to make or to go on in")
-    parser.add_argument("--quick", action="store_true", help="one epsilon, one epoch, few records: some minutes")
-    parser.add_argument("--members", type=int, help="records to train on, and as many others (default: 2000)")
-    parser.add_argument("--tuning", type=int, default=1000, help="records to choose learning rates on; default: 1000")
-    parser.add_argument("--batch-size", type=int, default=10, help="records a step (default: %(default)s)")
-    parser.add_argument("--max-length", type=int, default=48, help="tokens kept of a record (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, nargs="+", help="default: 1 3 5")
-    parser.add_argument("--epsilons", type=float, nargs="+", help="default: 0.1 0.5 1 2")
-    parser.add_argument("--methods", nargs="+", choices=list(settings.METHODS), default=list(settings.METHODS))
-    parser.add_argument("--seeds", type=int, help="how often each cell is run (default: 2, with --quick 1)")
-    parser.add_argument("--no-tuning", action="store_true", help="take learning rates as settings.py has them")
-    parser.add_argument("--show-only", action="store_true", help="make table and plot anew from results.json")
-    options = parser.parse_args(arguments)
-    usual: dict[str, tuple[Any, Any]] = {
-        "members": (2000, 300),
-        "epochs": ([1, 3, 5], [1]),
-        "epsilons": ([0.1, 0.5, 1.0, 2.0], [1.0]),
-        "seeds": (2, 1),
-    }
-    for name, (full, quick) in usual.items():
-        if getattr(options, name) is None:
-            setattr(options, name, quick if options.quick else full)
+    known = parser(__doc__, quick="one epsilon, one epoch, few records: some minutes")
+    known.add_argument("--members", type=int, help="records to train on, and as many others (default: 2000)")
+    known.add_argument("--tuning", type=int, default=1000, help="records to choose learning rates on; default: 1000")
+    known.add_argument("--batch-size", type=int, default=10, help="records a step (default: %(default)s)")
+    known.add_argument("--max-length", type=int, default=48, help="tokens kept of a record (default: %(default)s)")
+    known.add_argument("--epochs", type=int, nargs="+", help="default: 1 3 5")
+    known.add_argument("--epsilons", type=float, nargs="+", help="default: 0.1 0.5 1 2")
+    known.add_argument("--methods", nargs="+", choices=list(settings.METHODS), default=list(settings.METHODS))
+    known.add_argument("--seeds", type=int, help="how often each cell is run (default: 2, with --quick 1)")
+    known.add_argument("--no-tuning", action="store_true", help="take learning rates as settings.py has them")
+    options = known.parse_args(arguments)
+    fill_defaults(
+        options,
+        {
+            "members": (2000, 300),
+            "epochs": ([1, 3, 5], [1]),
+            "epsilons": ([0.1, 0.5, 1.0, 2.0], [1.0]),
+            "seeds": (2, 1),
+        },
+    )
     options.no_tuning = options.no_tuning or options.quick
     return options
 
 
-def begun(options: argparse.Namespace, place: Path) -> Results:
-    """The results so far; SystemExit where they are of other settings."""
-    asked = {
+def asked(options: argparse.Namespace) -> Row:
+    """What results are of."""
+    return {
         "model": records.MODEL.name,
         "data": records.PAIRS.name,
         "members": options.members,
@@ -78,26 +67,9 @@ def begun(options: argparse.Namespace, place: Path) -> Results:
         "tuned": not options.no_tuning,
         "tuned_at": {"epsilon": settings.TUNED_EPSILON, "epochs": settings.TUNED_EPOCHS},
     }
-    if place.is_file():
-        found: Results = json.loads(place.read_text(encoding="utf-8"))
-        if found["settings"] != asked:
-            raise SystemExit(f"{place} has results of other settings; give their settings or another --output")
-        return found
-    return {"settings": asked, "measured_with": machine(), "tuning": [], "base": None, "runs": [], "left_out": []}
 
 
-def machine() -> Results:
-    """What times depend on."""
-    return {
-        "processors": len(os.sched_getaffinity(0)),
-        "threads": int(os.environ["OMP_NUM_THREADS"]),
-        "python": platform.python_version(),
-        "torch": version("torch"),
-        "privctl": version("privctl"),
-    }
-
-
-def best_rate(results: Results, method: str) -> float:
+def best_rate(results: Row, method: str) -> float:
     """The tuned learning rate of a method, or its default where nothing was tuned."""
     rows = [row for row in results["tuning"] if row["method"] == method]
     if not rows:
@@ -105,66 +77,47 @@ def best_rate(results: Results, method: str) -> float:
     return float(min(rows, key=lambda row: row["perplexity"])["learning_rate"])
 
 
-def tell(text: str) -> None:
-    """One line of progress on standard error."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+def tune(options: argparse.Namespace, work: measuring.Work, file: ResultsFile) -> None:
+    """Try every learning rate that the results lack."""
+
+    def tried(cell: tuple[settings.Cell, float]) -> Row:
+        method, rate = cell[0].method, cell[1]
+        return {"method": method, "learning_rate": rate, "perplexity": measuring.tuned(work, *cell)}
+
+    cells = Cells(
+        cells=settings.tuning(options.methods),
+        key=lambda cell: (cell[0].method, cell[1]),
+        row_key=lambda row: (row["method"], row["learning_rate"]),
+        measure=tried,
+        summary=lambda row: "tuning {method}: {learning_rate:g} gives perplexity {perplexity:.4g}".format(**row),
+    )
+    measure_missing(file, file.results["tuning"], cells)
 
 
-def tune(options: argparse.Namespace, work: measuring.Work, results: Results, place: Path) -> None:
-    """Try every learning rate that ``results`` lacks."""
-    tried = {(row["method"], row["learning_rate"]) for row in results["tuning"]}
-    for cell, rate in settings.tuning(options.methods):
-        if (cell.method, rate) not in tried:
-            found = measuring.tuned(work, cell, rate)
-            results["tuning"].append({"method": cell.method, "learning_rate": rate, "perplexity": found})
-            save(results, place)
-            tell(f"tuning {cell.method}: learning rate {rate:g} gives perplexity {found:.4g}")
-
-
-def measure(options: argparse.Namespace, work: measuring.Work, results: Results, place: Path) -> None:
-    """Run every cell of the grid that ``results`` lacks, after the model that nothing was done to."""
+def compare(options: argparse.Namespace, work: measuring.Work, file: ResultsFile) -> None:
+    """Run every cell of the grid that the results lack, after the model that nothing was done to."""
+    results = file.results
     measuring.warm_up(work, options.methods)
     if results["base"] is None:
         results["base"] = measuring.judge(work, work.model, "base")
-        save(results, place)
-    asked = settings.grid(options.methods, options.epochs, options.epsilons, options.seeds)
-    reasons = [reason for cell in asked if (reason := settings.left_out(cell))]
+        file.save()
+    grid = settings.grid(options.methods, options.epochs, options.epsilons, options.seeds)
+    reasons = {reason for cell in grid if (reason := settings.left_out(cell))}
     results["left_out"] = sorted({*results["left_out"], *reasons})
-    cells = [cell for cell in asked if not settings.left_out(cell)]
-    made = {row["key"] for row in results["runs"]}
-    for i, cell in enumerate(cells, start=1):
-        if cell.key not in made:
-            row = measuring.measured(work, cell, best_rate(results, cell.method))
-            results["runs"].append(row)
-            save(results, place)
-            tell(
-                f"{i} of {len(cells)}: {cell.key}: perplexity {row['perplexity']:.4g}, "
-                f"AUC {row['auc_best'][0]:.3f}, {row['seconds']:.1f} s"
-            )
+    cells = Cells(
+        cells=[cell for cell in grid if not settings.left_out(cell)],
+        key=lambda cell: cell.key,
+        row_key=lambda row: row["key"],
+        measure=lambda cell: measuring.measured(work, cell, best_rate(results, cell.method)),
+        summary=lambda row: (
+            f"{row['key']}: perplexity {row['perplexity']:.4g}, AUC {row['auc_best'][0]:.3f}, {row['seconds']:.1f} s"
+        ),
+    )
+    measure_missing(file, results["runs"], cells)
 
 
-def save(results: Results, place: Path) -> None:
-    """Write results, whole or not at all."""
-    write_bytes(place, (json.dumps(results, indent=1) + "\n").encode())
-
-
-def show(results: Results, folder: Path) -> None:
-    """Write table and plot."""
-    write_bytes(folder / "table.md", showing.table(results).encode())
-    write_bytes(folder / "plot.svg", showing.plot(results))
-    tell(f"wrote {folder / 'table.md'} and {folder / 'plot.svg'}")
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Tune, measure, show."""
-    options = parsed(arguments)
-    place = options.output / "results.json"
-    if options.show_only:
-        show(json.loads(place.read_text(encoding="utf-8")), options.output)
-        return
-    options.output.mkdir(parents=True, exist_ok=True)
-    results = begun(options, place)
+def measure(options: argparse.Namespace, file: ResultsFile) -> None:
+    """Choose learning rates, then compare."""
     runs = options.output / "runs"
     texts = records.split(records.pairs(options.data_dir / records.PAIRS), options.members, options.tuning)
     work = measuring.Work(
@@ -175,15 +128,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         max_length=options.max_length,
     )
     if not options.no_tuning:
-        tune(options, work, results, place)
-    measure(options, work, results, place)
-    show(results, options.output)
+        tune(options, work, file)
+    compare(options, work, file)
+
+
+EXAMPLE = Example(
+    settings=asked,
+    start=lambda _: {
+        "measured_with": {**machine(), **versions("torch", "privctl")},
+        "tuning": [],
+        "base": None,
+        "runs": [],
+        "left_out": [],
+    },
+    measure=measure,
+    table=showing.table,
+    plot=showing.plot,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Tune, measure, show."""
+    run_example(EXAMPLE, parsed(arguments))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (measuring.CommandFailed, ValueError, OSError) as fault:
-        raise SystemExit(f"run.py: {fault}") from None
-    except KeyboardInterrupt:
-        raise SystemExit("run.py: stopped; the same command goes on from here") from None
+    start(main)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from examples.harness.running import shuffled
 
 #: Where learning rates are tuned: one epsilon and one number of epochs stand for the grid.
 TUNED_EPSILON, TUNED_EPOCHS, TUNED_SEED = 1.0, 3, 1000
@@ -74,22 +75,16 @@ class Cell:
 
 
 def grid(methods: Sequence[str], epochs: Sequence[int], epsilons: Sequence[float], seeds: int) -> list[Cell]:
-    """Every cell, one seed after the other.
-
-    Within a seed the order is shuffled, so that drift of the machine's speed falls on all methods alike. What cannot
-    be is among them; see ``left_out``.
-    """
-    cells: list[Cell] = []
-    for seed in range(seeds):
-        block = [
+    """Every cell, shuffled within a seed. What cannot be is among them; see ``left_out``."""
+    return shuffled(
+        seeds,
+        lambda seed: [
             Cell(method=method, epochs=passes, epsilon=epsilon, seed=seed)
             for method in methods
             for passes in epochs
             for epsilon in (epsilons if METHODS[method].private else (None,))
-        ]
-        random.Random(seed).shuffle(block)  # noqa: S311 - an order, not a secret
-        cells += block
-    return cells
+        ],
+    )
 
 
 def left_out(cell: Cell) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from settings import METHODS
+from examples.ferret.settings import METHODS
+from examples.harness.drawing import BLUE, FAINT, GREEN, INK, ORANGE, PINK, RED, SKY, grid, svg
+from examples.harness.tables import ends, interval, mean_and_range, table_lines
+from examples.harness.tables import grouped as grouped_by
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,16 +33,14 @@ HEADINGS = (
     "runs",
 )
 
-#: Okabe and Ito's colours, which most eyes can tell apart.
 _LOOKS: Mapping[str, tuple[str, str]] = {
-    "dp-sgd": ("#D55E00", "s"),
-    "dp-sgd-large": ("#E69F00", "D"),
-    "ferret-max": ("#0072B2", "o"),
-    "ferret-eighth": ("#56B4E9", "^"),
-    "ferret-2": ("#CC79A7", "v"),
-    "ferret-gaussian": ("#009E73", "P"),
+    "dp-sgd": (RED, "s"),
+    "dp-sgd-large": (ORANGE, "D"),
+    "ferret-max": (BLUE, "o"),
+    "ferret-eighth": (SKY, "^"),
+    "ferret-2": (PINK, "v"),
+    "ferret-gaussian": (GREEN, "P"),
 }
-_INK, _FAINT, _GRID = "#222222", "#666666", "#E4E4E4"
 #: FERRET's time by plain training's, as its paper has it.
 _PAPERS_TIME = 0.34
 
@@ -48,10 +48,8 @@ _PAPERS_TIME = 0.34
 def grouped(results: Row) -> dict[tuple[int, str, float | None], list[Row]]:
     """Rows of one cell, whatever the seed, in the table's order: epochs, method, epsilon."""
     order = list(METHODS)
-    found: dict[tuple[int, str, float | None], list[Row]] = {}
-    for row in sorted(results["runs"], key=lambda r: (r["epochs"], order.index(r["method"]), r["epsilon"] or 0.0)):
-        found.setdefault((row["epochs"], row["method"], row["epsilon"]), []).append(row)
-    return found
+    rows = sorted(results["runs"], key=lambda r: (r["epochs"], order.index(r["method"]), r["epsilon"] or 0.0))
+    return grouped_by(rows, lambda r: (r["epochs"], r["method"], r["epsilon"]))
 
 
 def plain_seconds(results: Row) -> dict[int, float]:
@@ -71,15 +69,10 @@ def ratios(results: Row, rows: Sequence[Row]) -> float | None:
 
 def table(results: Row) -> str:
     """A row for the model before training, and one for each cell; means over seeds, ends of intervals the widest."""
-    lines = [_line(HEADINGS), _line(["---"] * len(HEADINGS))]
+    rows = [_cells(results, *key, rows) for key, rows in grouped(results).items()]
     if results["base"] is not None:
-        lines.append(_line(["0", "base model, not trained", *["–"] * 2, *_attacked([results["base"]]), *["–"] * 6]))
-    lines += [_line(_cells(results, *key, rows)) for key, rows in grouped(results).items()]
-    return "\n".join([*lines, "", *_notes(results)]) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        rows.insert(0, ["0", "base model, not trained", *["–"] * 2, *_attacked([results["base"]]), *["–"] * 6])
+    return "\n".join([*table_lines(HEADINGS, rows), "", *_notes(results)]) + "\n"
 
 
 def _cells(results: Row, epochs: int, method: str, epsilon: float | None, rows: Sequence[Row]) -> list[str]:
@@ -102,21 +95,9 @@ def _cells(results: Row, epochs: int, method: str, epsilon: float | None, rows: 
 
 
 def _attacked(rows: Sequence[Row]) -> list[str]:
-    each = [row["perplexity"] for row in rows]
-    spread = f" ({min(each):.4g} to {max(each):.4g})" if len(each) > 1 else ""
+    perplexity = mean_and_range([row["perplexity"] for row in rows])
     best = ", ".join(sorted({row["best_attack"] for row in rows}))
-    return [f"{mean(each):.4g}{spread}", interval(rows, "auc_loss"), f"{interval(rows, 'auc_best')}, {best}"]
-
-
-def interval(rows: Sequence[Row], name: str) -> str:
-    """Mean estimate, and the lowest and highest end of the intervals."""
-    low, middle, high = ends(rows, name)
-    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
-
-
-def ends(rows: Sequence[Row], name: str) -> tuple[float, float, float]:
-    """Lowest lower end, mean estimate, highest upper end."""
-    return min(r[name][1] for r in rows), mean(r[name][0] for r in rows), max(r[name][2] for r in rows)
+    return [perplexity, interval(rows, "auc_loss"), f"{interval(rows, 'auc_best')}, {best}"]
 
 
 def guarantee(found: Row | None) -> str:
@@ -175,19 +156,7 @@ def _tried(results: Row, method: str) -> str:
 
 def plot(results: Row) -> bytes:
     """Perplexity, AUC of the best attack and time by plain's, against epsilon, a column for each number of epochs."""
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    file = io.BytesIO()
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update({"svg.hashsalt": "privctl", "font.size": 9.5, "axes.edgecolor": "#999999"})
-        figure = Figure(figsize=(11.5, 11))
-        _draw(figure, results)
-        canvas: Any = FigureCanvasSVG(figure)  # its methods for writing carry no types
-        canvas.print_svg(file, metadata={"Date": None, "Creator": "privctl"})
-    return file.getvalue()
+    return svg(lambda figure: _draw(figure, results), (11.5, 11))
 
 
 def _draw(figure: Figure, results: Row) -> None:
@@ -214,13 +183,12 @@ def _draw(figure: Figure, results: Row) -> None:
                 pace.plot(places, times, **look)
         _reference(quality, results, cells, passes, lambda row: row["perplexity"])
         _reference(attack, results, cells, passes, lambda row: row["auc_best"][0])
-        pace.axhline(1, color=_INK, linewidth=1.2)
-        pace.axhline(_PAPERS_TIME, color=_FAINT, linewidth=1.0, linestyle=(0, (1, 2)))
+        pace.axhline(1, color=INK, linewidth=1.2)
+        pace.axhline(_PAPERS_TIME, color=FAINT, linewidth=1.0, linestyle=(0, (1, 2)))
         pace.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
         pace.set_xlabel("ε, or nats where hollow")
         for axes in (quality, attack, pace):
-            axes.grid(axis="y", color=_GRID, linewidth=0.7)
-            axes.set_axisbelow(True)
+            grid(axes, axis="y")
     _axes(panels[0][0], "Held-out perplexity", logarithmic=True)
     _axes(panels[1][0], "AUC of the best attack", logarithmic=False)
     _axes(panels[2][0], "Training time / plain's", logarithmic=True)
@@ -233,9 +201,9 @@ def _reference(
 ) -> None:
     """Lines for plain training and for the model before any."""
     if plain := cells.get((epochs, "plain", None)):
-        axes.axhline(mean(value(row) for row in plain), color=_INK, linewidth=1.2)
+        axes.axhline(mean(value(row) for row in plain), color=INK, linewidth=1.2)
     if results["base"] is not None:
-        axes.axhline(value(results["base"]), color=_INK, linewidth=1.0, linestyle=(0, (6, 2, 1, 2)))
+        axes.axhline(value(results["base"]), color=INK, linewidth=1.0, linestyle=(0, (6, 2, 1, 2)))
 
 
 def _axes(axes: Axes, label: str, *, logarithmic: bool) -> None:
@@ -254,9 +222,9 @@ def _legend(figure: Figure, methods: Sequence[str]) -> None:
 
     handles = [
         *(Line2D([], [], label=_name(name), **_look(name)) for name in methods),
-        Line2D([], [], color=_INK, linewidth=1.2, label="plain training"),
-        Line2D([], [], color=_INK, linewidth=1.0, linestyle=(0, (6, 2, 1, 2)), label="base model, not trained"),
-        Line2D([], [], color=_FAINT, linewidth=1.0, linestyle=(0, (1, 2)), label="FERRET's time in its paper"),
+        Line2D([], [], color=INK, linewidth=1.2, label="plain training"),
+        Line2D([], [], color=INK, linewidth=1.0, linestyle=(0, (6, 2, 1, 2)), label="base model, not trained"),
+        Line2D([], [], color=FAINT, linewidth=1.0, linestyle=(0, (1, 2)), label="FERRET's time in its paper"),
     ]  # fmt: skip
     figure.legend(
         handles=handles, loc="lower left", bbox_to_anchor=(0.07, 0.015), ncols=2, frameon=False, handlelength=3.6,

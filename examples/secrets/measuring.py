@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from records import write_lines, write_records
-from settings import PLAIN, UNIFORM, Extraction, Weights
-
-from privctl.cli import run
+from examples.harness import commands
+from examples.harness.commands import remove_model
+from examples.harness.results import Row, write_jsonl, write_lines
+from examples.secrets.settings import PLAIN, UNIFORM, Extraction, Weights
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Guarantee, Notion
 from privctl.domain.report import PrivacyReport
 from privctl.reports.files import read_report
 
-Row = dict[str, Any]
 #: For which the least noise of the second experiment is told.
 POSTERIOR = 0.1
 
 
-class CommandFailed(Exception):
-    """A privctl command ended with an error, which it has told on standard error."""
-
-
 def command(*arguments: str) -> dict[str, Any]:
-    """Run a privctl command in this process; what it reports as JSON."""
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told):
-        code = run([*arguments, "--quiet", "--json"])
-    if code == 130:
-        raise KeyboardInterrupt
-    if code not in (0, 1):  # 1: the audit refuted a claim, which is a result
-        raise CommandFailed(f"privctl {' '.join(arguments)} ended with {code}")
-    found: dict[str, Any] = json.loads(told.getvalue())
-    return found
+    """Run a privctl command; what it reports as JSON."""
+    return commands.command(*arguments).answer
 
 
 # The first experiment
@@ -46,8 +30,8 @@ def command(*arguments: str) -> dict[str, Any]:
 
 def prepare_weights(settings: Weights, folder: Path, private: Sequence[str], test: Sequence[str]) -> Row:
     """Write the records and the architecture, find the secrets, and sweep the caps; what was found."""
-    write_records(folder / "private.jsonl", private)
-    write_records(folder / "test.jsonl", test)
+    write_jsonl(folder / "private.jsonl", ({"text": text} for text in private))
+    write_jsonl(folder / "test.jsonl", ({"text": text} for text in test))
     (folder / "model").mkdir(exist_ok=True)
     write_lines(folder / "model" / "config.json", [json.dumps(_bert(settings))])
     command(
@@ -96,7 +80,7 @@ def weighed(settings: Weights, folder: Path, caps: Sequence[Row], key: str, seed
         *("--long", "truncate", "--max-length", str(settings.max_length), "--device", "cpu", "--force"),
     ]
     output, name = folder / f"{key}-{seed}", str(folder / "model")
-    _tidy(output)
+    remove_model(output)
     size = ("--steps", str(settings.steps), "--batch-size", str(settings.batch_size))
     plain, noisy = (f"{rate:g}" for rate in settings.rates)
     if key == PLAIN:
@@ -111,7 +95,7 @@ def weighed(settings: Weights, folder: Path, caps: Sequence[Row], key: str, seed
         call = ["dp-sgd", name, "--learning-rate", noisy, "--secrets", str(plan)]
     command("retrain", *call, *private, "--output", str(output))
     report = read_report(output.with_name(output.name + ".report.json"))
-    _tidy(output)
+    remove_model(output)
     return {"key": key, "seed": seed, **_trained(report)}
 
 
@@ -138,7 +122,7 @@ def _trained(report: PrivacyReport) -> Row:
 def prepare_extraction(settings: Extraction, folder: Path, texts: Sequence[str]) -> Row:
     """Plant numbers by the operating system's coins, once, and find them again as secrets."""
     plain, planted = folder / "beginnings.jsonl", folder / "planted.jsonl"
-    write_records(plain, texts)
+    write_jsonl(plain, ({"text": text} for text in texts))
     done = command(
         *("canary", "plant", str(plain), "-o", str(planted), "--count", str(settings.canaries), "--force"),
         *("--copies", str(settings.copies), "--template", f"{{digits:{settings.digits}}}"),
@@ -156,7 +140,7 @@ def extracted(settings: Extraction, folder: Path, base: Path, prepared: Row, noi
     """One training of the second experiment, and what can be had of the planted numbers from the model."""
     key = f"noise-{noise:g}-{seed}"
     output = folder / key
-    _tidy(output)
+    remove_model(output)
     rate = f"{settings.rates[noise > 0]:g}"
     method = ["dp-sgd", str(base), "--noise-multiplier", f"{noise:g}"] if noise else ["plain", str(base)]
     command(
@@ -172,8 +156,7 @@ def extracted(settings: Extraction, folder: Path, base: Path, prepared: Row, noi
         *("--base", str(base), "--output", str(place)),
     )
     report = read_report(place)
-    _tidy(output)
-    (folder / f"{key}.audit.scores.safetensors").unlink(missing_ok=True)
+    remove_model(output)
     return {
         "noise_multiplier": noise,
         "seed": seed,
@@ -227,9 +210,3 @@ def _evidence(report: PrivacyReport, quantity: str) -> Evidence:
 
 def _posterior(guarantee: Guarantee) -> float:
     return guarantee.risks[0].bound
-
-
-def _tidy(output: Path) -> None:
-    """Weights are large, and what is wanted of them has been read; the report stays."""
-    for left in (output, output.with_name(output.name + ".run")):
-        shutil.rmtree(left, ignore_errors=True)

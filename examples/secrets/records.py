@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import json
 import lzma
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,14 +52,3 @@ def vocabulary(texts: Iterable[str], limit: int) -> list[str]:
     counts = Counter(word for text in texts for word in _WORD.findall(text.lower()))
     frequent = sorted((word for word, count in counts.items() if count > 1), key=lambda word: (-counts[word], word))
     return [*_MARKS, *frequent[:limit]]
-
-
-def write_lines(path: Path, lines: Sequence[str]) -> Path:
-    """A text file of ``lines``."""
-    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    return path
-
-
-def write_records(path: Path, texts: Sequence[str]) -> Path:
-    """JSON lines with each of ``texts``."""
-    return write_lines(path, [json.dumps({"text": text}, ensure_ascii=False) for text in texts])

@@ -14,141 +14,114 @@ is private where the records are. A stopped run goes on where it was when the sa
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if not __package__:  # run as a script
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import measuring
-import records
-import settings
-import showing
-
-from privctl.storage.atomic import write_bytes
-
-Results = dict[str, Any]
+from examples.harness.results import ResultsFile, Row, versions, write_lines
+from examples.harness.running import Cells, Example, measure_missing, parser, run_example, start
+from examples.secrets import measuring, records, settings, showing
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, default=Path("../shared/data"), help="default: %(default)s")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="folder to make or to go on in")
-    parser.add_argument("--quick", action="store_true", help="few records, steps, caps and noises: some minutes")
-    parser.add_argument("--only", choices=["weights", "extraction"], help="only this experiment")
-    parser.add_argument("--seeds", type=int, default=1, help="trainings of each kind (default: %(default)s)")
-    parser.add_argument("--show-only", action="store_true", help="make table and plot anew from results.json")
-    options = parser.parse_args(arguments)
+    known = parser(__doc__, quick="few records, steps, caps and noises: some minutes")
+    known.add_argument("--only", choices=["weights", "extraction"], help="only this experiment")
+    known.add_argument("--seeds", type=int, default=1, help="trainings of each kind (default: %(default)s)")
+    options = known.parse_args(arguments)
     if options.seeds < 1:
-        parser.error("--seeds must be at least 1")
+        known.error("--seeds must be at least 1")
     return options
 
 
-def begun(quick: bool, place: Path) -> Results:
-    """The results so far; SystemExit where they are of other settings."""
-    asked = {
-        "weights": settings.plain(settings.QUICK_WEIGHTS if quick else settings.Weights()),
-        "extraction": settings.plain(settings.QUICK_EXTRACTION if quick else settings.Extraction()),
-    }
-    if place.is_file():
-        found: Results = json.loads(place.read_text(encoding="utf-8"))
-        if found["settings"] != asked:
-            raise SystemExit(f"{place} has results of other settings; give their settings or another --output")
-        return found
-    made = {"python": platform.python_version(), **{name: version(name) for name in ("torch", "transformers")}}
-    return {"settings": asked, "measured_with": made, "weights": None, "extraction": None}
+def chosen(options: argparse.Namespace) -> tuple[settings.Weights, settings.Extraction]:
+    """Settings of both experiments."""
+    if options.quick:
+        return settings.QUICK_WEIGHTS, settings.QUICK_EXTRACTION
+    return settings.Weights(), settings.Extraction()
 
 
-def weights(options: argparse.Namespace, results: Results, place: Path, split: records.Split) -> None:
-    """Every training of the first experiment that ``results`` lacks."""
-    chosen = settings.QUICK_WEIGHTS if options.quick else settings.Weights()
-    folder = place.parent / "runs" / "weights"
+def asked(options: argparse.Namespace) -> Row:
+    """What results are of."""
+    weighing, extracting = chosen(options)
+    return {"weights": settings.plain(weighing), "extraction": settings.plain(extracting)}
+
+
+def weights(options: argparse.Namespace, file: ResultsFile, split: records.Split) -> None:
+    """Every training of the first experiment that the results lack."""
+    weighing, _ = chosen(options)
+    folder = options.output / "runs" / "weights"
     folder.mkdir(parents=True, exist_ok=True)
-    if results["weights"] is None:
-        words = records.vocabulary(split.public, chosen.vocabulary)
-        records.write_lines(folder / "words.txt", words)
-        found = measuring.prepare_weights(chosen, folder, split.private, split.test)
-        results["weights"] = {**found, "public": len(split.public), "vocabulary": len(words), "runs": []}
-        save(results, place)
-    state = results["weights"]
-    caps = ["none" if row["cap"] is None else repr(row["cap"]) for row in state["caps"][: chosen.caps]]
-    made = {(row["key"], row["seed"]) for row in state["runs"]}
-    for key, seed in settings.shuffled([settings.PLAIN, settings.UNIFORM, *caps], options.seeds):
-        if (key, seed) not in made:
-            row = measuring.weighed(chosen, folder, state["caps"], key, seed)
-            state["runs"].append(row)
-            save(results, place)
-            tell(f"{key}, seed {seed}: test loss {row['test_loss']:.4f}, noise {row['noise_multiplier']}")
+    if file.results["weights"] is None:
+        words = records.vocabulary(split.public, weighing.vocabulary)
+        write_lines(folder / "words.txt", words)
+        found = measuring.prepare_weights(weighing, folder, split.private, split.test)
+        file.results["weights"] = {**found, "public": len(split.public), "vocabulary": len(words), "runs": []}
+        file.save()
+    state = file.results["weights"]
+    caps = ["none" if row["cap"] is None else repr(row["cap"]) for row in state["caps"][: weighing.caps]]
+    cells = Cells(
+        cells=settings.grid([settings.PLAIN, settings.UNIFORM, *caps], options.seeds),
+        key=lambda cell: cell,
+        row_key=lambda row: (row["key"], row["seed"]),
+        measure=lambda cell: measuring.weighed(weighing, folder, state["caps"], *cell),
+        summary="{key}, seed {seed}: test loss {test_loss:.4f}, noise {noise_multiplier}".format_map,
+    )
+    measure_missing(file, state["runs"], cells)
 
 
-def extraction(options: argparse.Namespace, results: Results, place: Path, split: records.Split) -> None:
-    """Every training of the second experiment that ``results`` lacks; its texts are the private ones' beginnings."""
-    chosen = settings.QUICK_EXTRACTION if options.quick else settings.Extraction()
-    folder = place.parent / "runs" / "extraction"
+def extraction(options: argparse.Namespace, file: ResultsFile, split: records.Split) -> None:
+    """Every training of the second experiment that the results lack; its texts are the private ones' beginnings."""
+    _, extracting = chosen(options)
+    folder = options.output / "runs" / "extraction"
     folder.mkdir(parents=True, exist_ok=True)
-    if results["extraction"] is None:
-        texts = [" ".join(text.split()[: chosen.words]) for text in split.private[: chosen.records]]
-        results["extraction"] = {**measuring.prepare_extraction(chosen, folder, texts), "runs": []}
-        save(results, place)
-    state = results["extraction"]
-    made = {(row["noise_multiplier"], row["seed"]) for row in state["runs"]}
-    for key, seed in settings.shuffled([repr(noise) for noise in chosen.noises], options.seeds):
-        noise = float(key)
-        if (noise, seed) not in made:
-            base = options.data_dir / records.STORIES
-            row = measuring.extracted(chosen, folder, base, state, noise, seed)
-            state["runs"].append(row)
-            save(results, place)
-            tell(f"noise {noise:g}, seed {seed}: told first {row['told'][0]:.3f}, written {row['greedy'][0]:.3f}")
+    if file.results["extraction"] is None:
+        texts = [" ".join(text.split()[: extracting.words]) for text in split.private[: extracting.records]]
+        file.results["extraction"] = {**measuring.prepare_extraction(extracting, folder, texts), "runs": []}
+        file.save()
+    state, base = file.results["extraction"], options.data_dir / records.STORIES
+    cells = Cells(
+        cells=settings.grid([repr(noise) for noise in extracting.noises], options.seeds),
+        key=lambda cell: (float(cell[0]), cell[1]),
+        row_key=lambda row: (row["noise_multiplier"], row["seed"]),
+        measure=lambda cell: measuring.extracted(extracting, folder, base, state, float(cell[0]), cell[1]),
+        summary=lambda row: (
+            f"noise {row['noise_multiplier']:g}, seed {row['seed']}: "
+            f"told first {row['told'][0]:.3f}, written {row['greedy'][0]:.3f}"
+        ),
+    )
+    measure_missing(file, state["runs"], cells)
 
 
-def save(results: Results, place: Path) -> None:
-    """Write results, whole or not at all."""
-    write_bytes(place, (json.dumps(results, indent=1) + "\n").encode())
+def measure(options: argparse.Namespace, file: ResultsFile) -> None:
+    """Both experiments, or the one that ``--only`` names."""
+    weighing, _ = chosen(options)
+    texts = records.abstracts(options.data_dir / records.ABSTRACTS)
+    split = records.split(texts, weighing.private, weighing.test, weighing.words)
+    if options.only != "extraction":
+        weights(options, file, split)
+    if options.only != "weights":
+        extraction(options, file, split)
 
 
-def show(results: Results, folder: Path) -> None:
-    """Write table and plot."""
-    write_bytes(folder / "table.md", showing.table(results).encode())
-    write_bytes(folder / "plot.svg", showing.plot(results))
-    tell(f"wrote {folder / 'table.md'} and {folder / 'plot.svg'}")
-
-
-def tell(text: str) -> None:
-    """One line of progress on standard error."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+EXAMPLE = Example(
+    settings=asked,
+    start=lambda _: {"measured_with": versions("torch", "transformers"), "weights": None, "extraction": None},
+    measure=measure,
+    table=showing.table,
+    plot=showing.plot,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, show."""
-    options = parsed(arguments)
-    place = options.output / "results.json"
-    if options.show_only:
-        show(json.loads(place.read_text(encoding="utf-8")), options.output)
-        return
-    options.output.mkdir(parents=True, exist_ok=True)
-    results = begun(options.quick, place)
-    chosen = settings.QUICK_WEIGHTS if options.quick else settings.Weights()
-    texts = records.abstracts(options.data_dir / records.ABSTRACTS)
-    split = records.split(texts, chosen.private, chosen.test, chosen.words)
-    if options.only != "extraction":
-        weights(options, results, place, split)
-    if options.only != "weights":
-        extraction(options, results, place, split)
-    show(results, options.output)
+    run_example(EXAMPLE, parsed(arguments))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (measuring.CommandFailed, ValueError, OSError) as fault:
-        raise SystemExit(f"run.py: {fault}") from None
-    except KeyboardInterrupt:
-        raise SystemExit("run.py: stopped; the same command goes on from here") from None
+    start(main)

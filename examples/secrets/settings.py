@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from examples.harness.running import shuffled
 
 #: Trained on without noise, and with ordinary Poisson batches; any other key of a training is a cap.
 PLAIN, UNIFORM = "plain", "uniform"
@@ -66,11 +67,6 @@ def plain(settings: Weights | Extraction) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()}
 
 
-def shuffled(keys: Sequence[str], seeds: int) -> list[tuple[str, int]]:
-    """Each of ``keys`` with each seed, one seed after the other, in an order of its own."""
-    found = []
-    for seed in range(seeds):
-        block = [(key, seed) for key in keys]
-        random.Random(seed).shuffle(block)  # noqa: S311 - an order, not a secret
-        found += block
-    return found
+def grid(keys: Sequence[str], seeds: int) -> list[tuple[str, int]]:
+    """Each of ``keys`` with each seed, shuffled within a seed."""
+    return shuffled(seeds, lambda seed: [(key, seed) for key in keys])

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from settings import PLAIN, UNIFORM
+from examples.harness.drawing import BLUE, GREEN, INK, RED, grid, svg
+from examples.harness.tables import grouped, interval, mean_and_range, table_lines
+from examples.secrets.settings import PLAIN, UNIFORM
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
-
-_INK, _BLUE, _ORANGE, _GREEN, _GRID = "#222222", "#0072B2", "#D55E00", "#009E73", "#E4E4E4"
-
-
-def grouped(runs: Sequence[Row], name: str) -> dict[Any, list[Row]]:
-    """Runs by ``name``, in the order of first occurrence."""
-    found: dict[Any, list[Row]] = {}
-    for row in runs:
-        found.setdefault(row[name], []).append(row)
-    return found
 
 
 def trained(results: Row) -> list[tuple[str, list[Row]]]:
@@ -32,7 +24,7 @@ def trained(results: Row) -> list[tuple[str, list[Row]]]:
         place = {PLAIN: 0, UNIFORM: 1, "none": 2}.get(key, 3)
         return (place, 0.0) if place < 3 else (place, -float(key))
 
-    found = grouped(results["weights"]["runs"], "key")
+    found = grouped(results["weights"]["runs"], lambda row: row["key"])
     return [(key, found[key]) for key in sorted(found, key=order)]
 
 
@@ -44,10 +36,6 @@ def table(results: Row) -> str:
     if results["extraction"]:
         parts += list(_extraction(results))
     return "\n".join(parts).rstrip("\n") + "\n"
-
-
-def _lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows)]
 
 
 def _caps(found: Row) -> Iterator[str]:
@@ -66,7 +54,7 @@ def _caps(found: Row) -> Iterator[str]:
         ]
         for row in found["caps"]
     ]
-    yield from _lines(["cap", "kept", "noise multiplier", "largest sampling probability", "certified gap"], rows)
+    yield from table_lines(["cap", "kept", "noise multiplier", "largest sampling probability", "certified gap"], rows)
 
 
 def _models(results: Row) -> Iterator[str]:
@@ -85,14 +73,14 @@ def _models(results: Row) -> Iterator[str]:
                 _name(key),
                 f"{100 * first['kept']:.3g} %",
                 "–" if key == PLAIN else f"{first['noise_multiplier']:.4g}",
-                _spread(losses),
-                _spread(hits),
+                mean_and_range(losses),
+                mean_and_range(hits),
                 "–" if first["epsilon"] is None else f"{first['epsilon']:.3g}",
                 str(len(runs)),
             ]
         )
     heads = ["training", "kept", "noise multiplier", "test loss, nats", "test accuracy", "ε of any one record", "runs"]
-    yield from _lines(heads, rows)
+    yield from table_lines(heads, rows)
     deltas = {runs[0]["delta"] for _, runs in trained(results)} - {None}
     yield from ["", f"ε at δ = {', '.join(f'{delta:g}' for delta in sorted(deltas))}."] if deltas else []
 
@@ -100,11 +88,6 @@ def _models(results: Row) -> Iterator[str]:
 def _name(key: str) -> str:
     names = {PLAIN: "plain", UNIFORM: "DP-SGD at the noise of no cap", "none": "plan without a cap"}
     return names[key] if key in names else f"plan of cap {float(key):.4g}"
-
-
-def _spread(values: Sequence[float]) -> str:
-    more = f" ({min(values):.4g} to {max(values):.4g})" if len(values) > 1 else ""
-    return f"{mean(values):.4g}{more}"
 
 
 def _extraction(results: Row) -> Iterator[str]:
@@ -117,13 +100,13 @@ def _extraction(results: Row) -> Iterator[str]:
     )
     yield ""
     rows = []
-    for noise, runs in sorted(grouped(found["runs"], "noise_multiplier").items()):
+    for noise, runs in sorted(grouped(found["runs"], _noise).items()):
         first = runs[0]
         rows.append(
             [
                 "0 (plain)" if not noise else f"{noise:g}",
-                _interval(runs, "told"),
-                _interval(runs, "greedy"),
+                interval(runs, "told"),
+                interval(runs, "greedy"),
                 _bound(first["curve"]),
                 _bound(first["fano"]),
                 "–" if first["epsilon"] is None else f"{first['epsilon']:.3g}",
@@ -131,7 +114,7 @@ def _extraction(results: Row) -> Iterator[str]:
             ]
         )
     heads = ["noise multiplier", "told first", "written greedily", "bound, trade-off curve", "bound, Fano", "ε of any one record", "runs"]  # fmt: skip # noqa: E501
-    yield from _lines(heads, rows)
+    yield from table_lines(heads, rows)
     yield ""
     before = mean(row["told_before"][0] for row in found["runs"]) if found["runs"] else 0.0
     yield (
@@ -140,42 +123,32 @@ def _extraction(results: Row) -> Iterator[str]:
     )
 
 
+def _noise(row: Row) -> float:
+    return float(row["noise_multiplier"])
+
+
 def _bound(value: float) -> str:
     return f"{value:.3g}" if value < 0.9995 else "1 (says nothing)"
 
 
-def _interval(runs: Sequence[Row], name: str) -> str:
-    low, high = min(row[name][1] for row in runs), max(row[name][2] for row in runs)
-    return f"{mean(row[name][0] for row in runs):.3f} ({low:.3f} to {high:.3f})"
-
-
 def plot(results: Row) -> bytes:
     """Noise and test loss against what a cap keeps, and extraction against noise."""
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
+    return svg(lambda figure: _draw(figure, results), (13, 4.6), layout="constrained")
 
-    file = io.BytesIO()
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update({"svg.hashsalt": "privctl", "font.size": 9.5, "axes.edgecolor": "#999999"})
-        figure = Figure(figsize=(13, 4.6), layout="constrained")
-        noise, loss, told = figure.subplots(1, 3)
-        if results["weights"]:
-            _draw_noise(noise, results["weights"]["caps"])
-            _draw_loss(loss, results)
-        if results["extraction"] and results["extraction"]["runs"]:
-            _draw_told(told, results["extraction"]["runs"])
-        for axes in (noise, loss, told):
-            axes.grid(color=_GRID, linewidth=0.7)
-            axes.set_axisbelow(True)
-        canvas: Any = FigureCanvasSVG(figure)  # its methods for writing carry no types
-        canvas.print_svg(file, metadata={"Date": None, "Creator": "privctl"})
-    return file.getvalue()
+
+def _draw(figure: Figure, results: Row) -> None:
+    noise, loss, told = figure.subplots(1, 3)
+    if results["weights"]:
+        _draw_noise(noise, results["weights"]["caps"])
+        _draw_loss(loss, results)
+    if results["extraction"] and results["extraction"]["runs"]:
+        _draw_told(told, results["extraction"]["runs"])
+    for axes in (noise, loss, told):
+        grid(axes)
 
 
 def _draw_noise(axes: Axes, caps: Sequence[Row]) -> None:
-    axes.plot([100 * row["kept"] for row in caps], [row["noise_multiplier"] for row in caps], "o-", color=_BLUE)
+    axes.plot([100 * row["kept"] for row in caps], [row["noise_multiplier"] for row in caps], "o-", color=BLUE)
     axes.set(xscale="log", ylim=(0, None), xlabel="weight kept, %", ylabel="noise multiplier that every secret needs")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_title("What holding records back saves", loc="left", weight="bold")
@@ -186,11 +159,11 @@ def _draw_loss(axes: Axes, results: Row) -> None:
         losses = [row["test_loss"] for row in runs]
         kept = [100 * row["kept"] for row in runs]
         if key == PLAIN:
-            axes.axhline(mean(losses), color=_INK, linewidth=1.2, label="plain training")
+            axes.axhline(mean(losses), color=INK, linewidth=1.2, label="plain training")
         elif key == UNIFORM:
-            axes.plot(kept, losses, "s", color=_ORANGE, label="DP-SGD at the noise of no cap", markerfacecolor="white")
+            axes.plot(kept, losses, "s", color=RED, label="DP-SGD at the noise of no cap", markerfacecolor="white")
         else:
-            axes.plot(kept, losses, "o", color=_BLUE, label="by a plan" if key == "none" else None)
+            axes.plot(kept, losses, "o", color=BLUE, label="by a plan" if key == "none" else None)
     axes.set(xlabel="weight kept, %", ylabel="test loss, nats a hidden token")
     axes.set_title("What it does to the model", loc="left", weight="bold")
     axes.legend(frameon=False)
@@ -201,17 +174,17 @@ def _draw_told(axes: Axes, runs: Sequence[Row]) -> None:
     noises = sorted({row["noise_multiplier"] for row in rows})
     at = {noise: i for i, noise in enumerate(noises)}
     for name, label, colour, marker, shift in (
-        ("told", "told first", _BLUE, "o", -0.06),
-        ("greedy", "written greedily", _GREEN, "^", 0.06),
+        ("told", "told first", BLUE, "o", -0.06),
+        ("greedy", "written greedily", GREEN, "^", 0.06),
     ):
         middle = [row[name][0] for row in rows]
         ends = [[row[name][0] - row[name][1] for row in rows], [row[name][2] - row[name][0] for row in rows]]
         places = [at[row["noise_multiplier"]] + shift for row in rows]
         axes.errorbar(places, middle, yerr=ends, fmt=marker, color=colour, label=label, elinewidth=0.9)
-    by_noise = grouped(rows, "noise_multiplier")
+    by_noise = grouped(rows, _noise)
     for name, label, line in (("curve", "bound, trade-off curve", "-"), ("fano", "bound, Fano", "--")):
         bound = [by_noise[noise][0][name] for noise in noises]
-        axes.plot(range(len(noises)), bound, line, color=_INK, linewidth=1.2, label=label)
+        axes.plot(range(len(noises)), bound, line, color=INK, linewidth=1.2, label=label)
     axes.set_xticks(range(len(noises)), [f"{noise:g}" for noise in noises])
     axes.set(xlabel="noise multiplier; 0: plain training", ylabel="share of planted numbers")
     axes.set_title("What noise leaves of secrets", loc="left", weight="bold")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from privctl.reports.files import file_artifact
 from privctl.storage.digest import file_digest
 from tests.audits.canaries.small import new_model, texts
 from tests.audits.tiny import write_jsonl
+from tests.forked import Forked
 
 
 @pytest.fixture(scope="module")
@@ -211,13 +211,12 @@ def test_the_lineage_is_followed_up_to_the_training(place: Path, tmp_path: Path)
         trained.write_text(text)
 
 
-def test_the_example_plants_trains_and_audits(place: Path, tmp_path: Path, root: Path) -> None:
+def test_the_example_plants_trains_and_audits(place: Path, tmp_path: Path, root: Path, forked: Forked) -> None:
     command = ["bash", str(root / "examples" / "audit-canaries.sh"), str(place / "start"), str(place / "data.jsonl")]
     more = [str(place / "other.jsonl"), str(tmp_path / "out"), "--epochs", "1", "--batch-size", "40", "--device", "cpu"]
     environment = {
         **os.environ,
-        "PRIVCTL": f"{sys.executable} -m privctl",
-        "PYTHONPATH": str(root),
+        "PRIVCTL": forked.shell(),
         "CANARIES": "12",
         "AUDIT": f"--device cpu --cache {tmp_path / 'cache'} --prefix-tokens 2 --suffix-tokens 2 --references 20",
     }

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -23,6 +20,7 @@ from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.guarantee import AssumptionState, Status
 from privctl.domain.report import PrivacyReport
 from privctl.reports.files import read_report
+from tests.forked import Forked
 from tests.models.tasks.small import architecture
 from tests.train.logs import begun as logged
 from tests.train.logs import pretend
@@ -172,13 +170,13 @@ def test_checkpointing_and_units(start: Path, data: Path, tmp_path: Path) -> Non
     assert report_of(tmp_path / "b").parameters["examples"] == 20
 
 
-def test_a_killed_run_goes_on_with_its_layers_and_its_ledger(start: Path, data: Path, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_with_its_layers_and_its_ledger(
+    start: Path, data: Path, tmp_path: Path, forked: Forked
+) -> None:
     output = tmp_path / "private"
     more = ("--epochs", "60", "--noise-multiplier", "4", "--measure-every", "1", "--measure-repetitions", "1")
     arguments = call(start, data, output, *more)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "privctl", *arguments], env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    process = forked.start(arguments)
     state, deadline = tmp_path / "private.run", time.monotonic() + 120
     while not logged(state / "begun") > 12:
         assert process.poll() is None

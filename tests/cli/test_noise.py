@@ -55,7 +55,8 @@ def test_one_candidate(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     added = (noisy["embed"] - WEIGHTS["embed"]).ravel()
     assert abs(added.std() / 0.00976052988 - 1) < 5 / np.sqrt(2 * added.size)
     assert abs(added.mean()) < 5 * 0.00976 / np.sqrt(added.size)
-    assert noisy["bias"].all()
+    # Noise lies on a grid, so that a weight has none at all one time in a hundred.
+    assert np.count_nonzero(noisy["bias"]) >= 4
     with safe_open(model.with_name("m.private.safetensors"), "np") as file:
         assert file.metadata() == {"format": "pt", "privctl.report": "m.private.report.json"}
 

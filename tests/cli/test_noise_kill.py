@@ -1,9 +1,8 @@
 """kill -9 at random moments of ``privctl noise`` leaves the old state or complete files, never a partial one."""
 
+import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +11,16 @@ import numpy as np
 import pytest
 
 from privctl.cli import run
+from tests.forked import Command, Forked
 
 FACTS = ["--epochs", "2", "--learning-rate", "0.1", "--clip-norm", "1", "--dataset-size", "100", "--batch-size", "5"]
 NAMES = [f"m.private-eps{e}" for e in ("1", "2")]
 
 
-def _noise(model: Path) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "privctl", "noise", str(model), "-q", "--epsilon", "1", "--epsilon", "2", *FACTS]
-    return subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL)
+def _noise(model: Path, forked: Forked) -> Command:
+    with open(os.devnull, "wb") as nowhere:
+        call = ["noise", str(model), "-q", "--epsilon", "1", "--epsilon", "2", *FACTS]
+        return forked.start(call, stdout=nowhere.fileno())
 
 
 def _clear(folder: Path) -> None:
@@ -27,10 +28,10 @@ def _clear(folder: Path) -> None:
         path.unlink()
 
 
-def _timed(model: Path, folder: Path) -> float:
+def _timed(model: Path, folder: Path, forked: Forked) -> float:
     _clear(folder)
     started = time.monotonic()
-    assert _noise(model).wait() == 0
+    assert _noise(model, forked).wait() == 0
     return time.monotonic() - started
 
 
@@ -44,19 +45,19 @@ def _check(folder: Path) -> list[str]:
 
 
 def test_kill_at_random_moments(
-    tmp_path: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str], forked: Forked
 ) -> None:
     weights = np.random.default_rng(0).standard_normal(6_000_000).astype(np.float32)
     model = write_model(tmp_path / "m.safetensors", {"w": weights})
     before = model.read_bytes()
-    whole = min(_timed(model, tmp_path) for _ in range(3))  # the first run may be slow for reasons of its own
+    whole = min(_timed(model, tmp_path, forked) for _ in range(3))  # the first run may be slow for reasons of its own
     assert _check(tmp_path) == NAMES
 
     moments = random.Random(0)
     interrupted = 0
     for trial in range(12):
         _clear(tmp_path)
-        process = _noise(model)
+        process = _noise(model, forked)
         # Half the trials aim at the streaming and the renames that end the run.
         time.sleep(whole * (moments.uniform(0.1, 1) if trial % 2 else moments.uniform(0.7, 1.05)))
         process.kill()
@@ -67,6 +68,6 @@ def test_kill_at_random_moments(
     assert model.read_bytes() == before
 
     _clear(tmp_path)
-    assert _noise(model).wait() == 0
+    assert _noise(model, forked).wait() == 0
     assert _check(tmp_path) == NAMES
     assert not list(tmp_path.glob(".*.partial"))  # what the killed runs left was swept

@@ -27,6 +27,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.models.tasks.language import CausalLanguage
 from privctl.reports.files import read_report
 from privctl.storage.reader import open_checkpoint
+from tests.forked import Command, Forked
 from tests.models.tasks.small import architecture
 from tests.train.logs import begun as logged
 from tests.train.logs import pretend
@@ -45,18 +46,8 @@ def data(tmp_path: Path) -> Path:
 
 def retrain(method: str, model: Path, data: Path, output: Path, *more: str) -> int:
     call = [
-        "retrain",
-        method,
-        str(model),
-        "--data",
-        str(data),
-        "-o",
-        str(output),
-        "--batch-size",
-        "12",
-        "--epochs",
-        "2",
-    ]
+        "retrain", method, str(model), "--data", str(data), "-o", str(output), "--batch-size", "12", "--epochs", "2",
+    ]  # fmt: skip
     return run([*call, "--device", "cpu", "-q", *more])
 
 
@@ -243,11 +234,8 @@ def test_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["normalisation statistics"] is found["starting weights"] is AssumptionState.ASSERTED
 
 
-def ended(call: list[str], begun: Path, number: int) -> tuple[int, str]:
-    """Run ``call``, send it a signal after some steps, and give its exit code and what it said."""
-    # Sums of several threads are not the same bits each time.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(call, stderr=subprocess.PIPE, text=True, env=environment)
+def ended(process: subprocess.Popen[str] | Command, begun: Path, number: int) -> tuple[int, str]:
+    """Send a started command a signal after some steps; its exit code and what it said."""
     deadline = time.monotonic() + 120
     while not logged(begun) > 12:
         assert process.poll() is None, process.stderr
@@ -260,12 +248,20 @@ def ended(call: list[str], begun: Path, number: int) -> tuple[int, str]:
 
 @pytest.mark.parametrize(("method", "number"), [("plain", signal.SIGINT), ("clipped", signal.SIGTERM)])
 @pytest.mark.usefixtures("one_thread")
-def test_an_interrupted_run_loses_nothing(method: str, number: int, start: Path, data: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_loses_nothing(
+    method: str, number: int, start: Path, data: Path, tmp_path: Path, forked: Forked
+) -> None:
     cut, whole = tmp_path / "cut", tmp_path / "whole"
     more = ["--epochs", "4", "--batch-size", "2", "--device", "cpu", "-q"]
     arguments = [["retrain", method, str(start), "--data", str(data), "-o", str(o), *more] for o in (cut, whole)]
     state = tmp_path / "cut.run"
-    code, said = ended([sys.executable, "-m", "privctl", *arguments[0]], state / "begun", number)
+    begun: subprocess.Popen[str] | Command
+    if method == "plain":  # one from its very start
+        call = [sys.executable, "-m", "privctl", *arguments[0]]
+        begun = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
+    else:
+        begun = forked.start(arguments[0], errors=True)
+    code, said = ended(begun, state / "begun", number)
     assert code == 130
     assert said.count("\n") == 1
     reached = json.loads((state / "state.json").read_text())
@@ -281,20 +277,22 @@ def test_an_interrupted_run_loses_nothing(method: str, number: int, start: Path,
     assert (resumed["updates"], resumed["steps_begun"]) == (120, 120)
 
 
-def test_a_killed_run_goes_on_and_its_ledger_has_everything(start: Path, data: Path, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_and_its_ledger_has_everything(
+    start: Path, data: Path, tmp_path: Path, forked: Forked
+) -> None:
     output = tmp_path / "private"
     call = [
-        sys.executable, "-m", "privctl", "retrain", "dp-sgd", str(start), "--data", str(data), "-o", str(output),
+        "retrain", "dp-sgd", str(start), "--data", str(data), "-o", str(output),
         "--batch-size", "12", "--epochs", "400", "--noise-multiplier", "4", "--device", "cpu", "-q",
     ]  # fmt: skip
     begun = output.with_name("private.run") / "begun"
-    ended(call, begun, signal.SIGKILL)
+    assert ended(forked.start(call, errors=True), begun, signal.SIGKILL) == (-signal.SIGKILL, "")
     assert not output.exists()
     spent = logged(begun)
     # Without --resume nothing is touched; with other settings neither.
-    assert run([*call[3:], "--steps", "20"]) == 2
-    assert run([*call[3:], "--resume", "--unit", "who"]) == 2
-    short = [a if a != "400" else "4" for a in call[3:]]
+    assert run([*call, "--steps", "20"]) == 2
+    assert run([*call, "--resume", "--unit", "who"]) == 2
+    short = [a if a != "400" else "4" for a in call]
     assert run(short) == 2
     assert run([*short, "--resume"]) == 2
     assert logged(begun) == spent
@@ -302,7 +300,7 @@ def test_a_killed_run_goes_on_and_its_ledger_has_everything(start: Path, data: P
     assert state["spent"] <= spent
     # The rest of 2,000 steps would take long: pretend that most were begun.
     pretend(begun, 1990)
-    assert run([*call[3:], "--resume"]) == 0
+    assert run([*call, "--resume"]) == 0
     report = report_of(output)
     assert isinstance(report.mechanism, Ledger)
     (event,) = report.mechanism.events
@@ -384,13 +382,13 @@ def test_an_empty_data_set(start: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "no records" in capsys.readouterr().err
 
 
-def test_the_example_compares_budgets(start: Path, data: Path, tmp_path: Path, root: Path) -> None:
+def test_the_example_compares_budgets(start: Path, data: Path, tmp_path: Path, root: Path, forked: Forked) -> None:
     assert retrain("plain", start, data, tmp_path / "model") == 0
     held_out = tmp_path / "held-out.jsonl"
     held_out.write_text("".join(json.dumps({"text": f"the {a} sat on {b}"}) + "\n" for a in WORDS[:6] for b in WORDS))
     command = ["bash", str(root / "examples" / "compare-budgets.sh"), str(tmp_path / "model"), str(data)]
     more = [str(held_out), str(tmp_path / "out"), "--epochs", "1", "--batch-size", "20", "--device", "cpu"]
-    environment = {**os.environ, "PRIVCTL": f"{sys.executable} -m privctl", "PYTHONPATH": str(root), "BUDGETS": "2"}
+    environment = {**os.environ, "PRIVCTL": forked.shell(), "BUDGETS": "2"}
     done = subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from privctl.demo.story import ANY_LOSS_EPSILON, EPSILONS, DemoModel, follows, t
 from privctl.domain.guarantee import AssumptionState, Status
 from privctl.domain.mechanism import Regime
 from privctl.reports.files import read_report
+from tests.forked import Forked
 
 
 @contextmanager
@@ -86,10 +86,10 @@ def test_members_and_nonmembers_do_not_overlap_by_name(told: tuple[DemoModel, ..
     assert not sets[0] & sets[1]
 
 
-def test_the_example_goes_on_from_here(told: tuple[DemoModel, ...], root: Path) -> None:
+def test_the_example_goes_on_from_here(told: tuple[DemoModel, ...], root: Path, forked: Forked) -> None:
     folder = told[0].model.parent
     command = ["bash", str(root / "examples" / "choose-a-candidate.sh"), str(folder)]
-    environment = {**os.environ, "PRIVCTL": f"{sys.executable} -m privctl", "PYTHONPATH": str(root)}
+    environment = {**os.environ, "PRIVCTL": forked.shell()}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "nonconvex" in done.stdout

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import random
-import subprocess
-import sys
 import tarfile
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -21,23 +18,16 @@ import pytest
 import torch
 from PIL import Image
 
-MODULES = ("settings", "records", "measuring", "showing", "run")
+from tests.examples.parts import modules
 
 
 @pytest.fixture(scope="module")
-def example(root: Path) -> Iterator[SimpleNamespace]:
-    """The example's modules, under names that nobody else sees afterwards."""
-    folder, threads = str(root / "examples" / "dpquant"), torch.get_num_threads()
-    assert not set(MODULES) & sys.modules.keys()
-    sys.path.insert(0, folder)
+def example() -> Iterator[SimpleNamespace]:
+    """The example's modules; sums of one thread are the same bits each time."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    try:
-        yield SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
-    finally:
-        torch.set_num_threads(threads)
-        sys.path.remove(folder)
-        for name in MODULES:
-            sys.modules.pop(name, None)
+    yield modules("dpquant")
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -64,18 +54,6 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def test_help_has_an_example(root: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(root / "examples" / "dpquant" / "run.py"), "--help"],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(root)},
-        check=True,
-    )
-    assert "python examples/dpquant/run.py --data-dir" in done.stdout
-    assert "--quick" in done.stdout
-
-
 def test_no_track_is_on_both_sides(example: SimpleNamespace, data: Path, tmp_path: Path) -> None:
     task = example.records.signs(data / example.records.SIGNS, tmp_path / "signs")
     train, held_out = (np.load(path) for path in (task.train, task.held_out))
@@ -95,8 +73,7 @@ def test_public_and_private_sentences_are_apart(
 
 
 def test_the_grid_has_every_cell_once(example: SimpleNamespace) -> None:
-    tasks = [SimpleNamespace(name=name) for name in ("signs", "sentences")]
-    cells = example.settings.grid(tasks, (0.5, 0.75, 0.9), 3, 4)
+    cells = example.settings.grid(["signs", "sentences"], (0.5, 0.75, 0.9), 3, 4)
     assert len({cell.key for cell in cells}) == len(cells) == 2 * (3 * (4 + 6) + 4 * 3)
     assert sum(cell.layers == "static" for cell in cells) == 2 * 4 * 3
     assert all(cell.private for cell in cells if cell.fraction is not None)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import json
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,22 +16,13 @@ from audits.scores.perplexity import perplexity
 from privctl.data.records import read_records
 from privctl.models.language import load_model
 from tests.audits import tiny
-
-MODULES = ("settings", "records", "measuring", "showing", "run")
+from tests.examples.parts import modules
 
 
 @pytest.fixture(scope="module")
-def example(root: Path) -> Iterator[SimpleNamespace]:
-    """The example's modules, under names that nobody else sees afterwards."""
-    folder = str(root / "examples" / "ferret")
-    assert not set(MODULES) & sys.modules.keys()
-    sys.path.insert(0, folder)
-    try:
-        yield SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
-    finally:
-        sys.path.remove(folder)
-        for name in MODULES:
-            sys.modules.pop(name, None)
+def example() -> SimpleNamespace:
+    """The example's modules."""
+    return modules("ferret")
 
 
 def rows(pages: int, each: int = 3) -> list[dict[str, str]]:
@@ -55,18 +42,6 @@ def data(tmp_path: Path) -> Path:
     with gzip.open(folder / "text" / "tldr_pairs.jsonl.gz", "wt") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows(70))
     return folder
-
-
-def test_help_has_an_example(root: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(root / "examples" / "ferret" / "run.py"), "--help"],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(root)},
-        check=True,
-    )
-    assert "python examples/ferret/run.py --data-dir" in done.stdout
-    assert "--quick" in done.stdout
 
 
 def test_split_takes_one_record_of_each_page(example: SimpleNamespace) -> None:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import json
 import lzma
 import random
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,22 +15,13 @@ from typing import Any
 import pytest
 
 from tests.audits.canaries.small import WORDS, new_model
-
-MODULES = ("settings", "records", "measuring", "showing", "run")
+from tests.examples.parts import modules
 
 
 @pytest.fixture(scope="module")
-def example(root: Path) -> Iterator[SimpleNamespace]:
-    """The example's modules, under names that nobody else sees afterwards."""
-    folder = str(root / "examples" / "secrets")
-    assert not set(MODULES) & sys.modules.keys()
-    sys.path.insert(0, folder)
-    try:
-        yield SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
-    finally:
-        sys.path.remove(folder)
-        for name in MODULES:
-            sys.modules.pop(name, None)
+def example() -> SimpleNamespace:
+    """The example's modules."""
+    return modules("secrets")
 
 
 @pytest.fixture
@@ -52,18 +39,6 @@ def data(tmp_path: Path) -> Path:
     with lzma.open(folder / "text" / "20200101-cs.CR.tsv.xz", "wt", encoding="utf-8", newline="") as file:
         file.write(table.getvalue())
     return folder
-
-
-def test_help_has_an_example(root: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(root / "examples" / "secrets" / "run.py"), "--help"],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(root)},
-        check=True,
-    )
-    assert "python examples/secrets/run.py --data-dir" in done.stdout
-    assert "--quick" in done.stdout
 
 
 def test_the_parts_of_a_split_have_nothing_in_common(example: SimpleNamespace, data: Path) -> None:
@@ -88,7 +63,7 @@ def test_the_vocabulary_has_what_occurs_twice(example: SimpleNamespace) -> None:
 
 def test_every_training_once_and_shuffled_within_a_seed(example: SimpleNamespace) -> None:
     keys = [str(i) for i in range(8)]
-    found = example.settings.shuffled(keys, 2)
+    found = example.settings.grid(keys, 2)
     assert sorted(found) == sorted((key, seed) for key in keys for seed in (0, 1))
     assert [seed for _, seed in found] == [0] * 8 + [1] * 8
     assert [key for key, _ in found[:8]] != [key for key, _ in found[8:]]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +14,20 @@ from privctl.domain.guarantee import Status
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
 from tests.audits import tiny
+from tests.forked import Forked
 
 BRANCHES = ("private", "noised")
 
 
 @pytest.fixture(scope="module")
-def story(root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def story(root: Path, tmp_path_factory: pytest.TempPathFactory, forked: Forked) -> tuple[Path, str]:
     """The folder that the script made, and what it printed."""
     here = tmp_path_factory.mktemp("story")
     model = tiny.save_model(here / "model")
     train = tiny.write_jsonl(here / "train.jsonl", tiny.sentences(120, seed=1))
     held_out = tiny.write_jsonl(here / "held-out.jsonl", tiny.sentences(120, seed=2))
     settings = {
-        "PRIVCTL": f"{shlex.quote(sys.executable)} -m privctl",
-        "PYTHONPATH": str(root),
-        "OMP_NUM_THREADS": "1",
+        "PRIVCTL": forked.shell(),
         "CANARIES": "30",
         "AUDIT": "--attack loss --no-cache",
     }

@@ -1,0 +1,1 @@
+"""Scripts that show privctl at work; the Python ones share ``harness``."""

@@ -1,0 +1,121 @@
+"""From options to results, a table and a plot, for any example."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from examples.harness.commands import CommandFailed
+from examples.harness.results import ResultsFile, Row, open_results
+from privctl.domain.errors import PrivctlError
+from privctl.storage.atomic import write_bytes
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One example's own parts.
+
+    ``settings`` of two runs must be equal for the second to go on from the first's results; ``start`` holds the other
+    entries of results in which nothing has been measured. ``measure`` adds what is missing and saves after each cell.
+    """
+
+    settings: Callable[[argparse.Namespace], Row]
+    start: Callable[[argparse.Namespace], Row]
+    measure: Callable[[argparse.Namespace, ResultsFile], None]
+    table: Callable[[Mapping[str, Any]], str]
+    plot: Callable[[Mapping[str, Any]], bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells(Generic[C]):
+    """What to measure, in order; ``key`` of a cell and ``row_key`` of its row say the same."""
+
+    cells: Sequence[C]
+    key: Callable[[C], Hashable]
+    row_key: Callable[[Row], Hashable]
+    measure: Callable[[C], Row]
+    summary: Callable[[Row], str]
+
+
+def parser(description: str | None, *, quick: str) -> argparse.ArgumentParser:
+    """The options that every example has; ``quick`` says what ``--quick`` does."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--data-dir", type=Path, default=Path("../shared/data"), help="default: %(default)s")
+    made.add_argument("-o", "--output", type=Path, required=True, help="folder to make or to go on in")
+    made.add_argument("--quick", action="store_true", help=quick)
+    made.add_argument("--show-only", action="store_true", help="make table and plot anew from results.json")
+    return made
+
+
+def fill_defaults(options: argparse.Namespace, defaults: Mapping[str, tuple[Any, Any]]) -> None:
+    """Set each option that was not given to its default: the first of the pair, with ``--quick`` the second."""
+    for name, (full, quick) in defaults.items():
+        if getattr(options, name) is None:
+            setattr(options, name, quick if options.quick else full)
+
+
+def shuffled(seeds: int, block: Callable[[int], list[C]]) -> list[C]:
+    """The cells of every seed, one seed after the other, in random order within a seed.
+
+    So drift of the machine's speed falls on all kinds of cells alike, and a run that is stopped early has some of
+    each kind. The order is the same each time.
+    """
+    cells: list[C] = []
+    for seed in range(seeds):
+        drawn = block(seed)
+        random.Random(seed).shuffle(drawn)  # noqa: S311 - an order, not a secret
+        cells += drawn
+    return cells
+
+
+def measure_missing(file: ResultsFile, rows: list[Row], asked: Cells[C]) -> None:
+    """Measure every cell that ``rows``, a list inside ``file``, lacks; save after each."""
+    known = {asked.row_key(row) for row in rows}
+    for i, cell in enumerate(asked.cells, start=1):
+        if (key := asked.key(cell)) not in known:
+            row = asked.measure(cell)
+            rows.append(row)
+            known.add(key)
+            file.save()
+            tell(f"{i} of {len(asked.cells)}: {asked.summary(row)}")
+
+
+def tell(text: str) -> None:
+    """One line of progress on standard error."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def run_example(example: Example, options: argparse.Namespace) -> None:
+    """Measure what is missing from the results in ``--output``, then write the table and the plot.
+
+    Raises SystemExit where the results there are of other settings.
+    """
+    folder: Path = options.output
+    place = folder / "results.json"
+    if options.show_only:
+        file = ResultsFile.read(place)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open_results(place, example.settings(options), example.start(options))
+        example.measure(options, file)
+    write_bytes(folder / "table.md", example.table(file.results).encode())
+    write_bytes(folder / "plot.svg", example.plot(file.results))
+    tell(f"wrote {folder / 'table.md'} and {folder / 'plot.svg'}")
+
+
+def start(main: Callable[[], None]) -> None:
+    """Call ``main``; end with one sentence where it fails or is stopped."""
+    try:
+        main()
+    except (CommandFailed, PrivctlError, ValueError, OSError) as fault:
+        raise SystemExit(f"run.py: {fault}") from None
+    except KeyboardInterrupt:
+        raise SystemExit("run.py: stopped; the same command goes on from here") from None

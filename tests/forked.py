@@ -1,0 +1,205 @@
+"""privctl as a process of its own, without paying for the import of torch each time.
+
+One process imports the engines, computes nothing, and forks for every command it is asked for: the command has its own
+process id, and can be killed. ``Forked.start`` is for tests, ``Forked.shell`` for scripts that call ``$PRIVCTL``. What
+is said of start-up itself needs ``python -m privctl``.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_STATUS = struct.Struct("<i")
+_ENGINES = (
+    *(
+        "torch",
+        "torch._dynamo",
+        "torch.distributed.checkpoint",
+        "transformers.generation",
+        "transformers.models.gpt2.modeling_gpt2",
+    ),
+    *("transformers.models.llama.modeling_llama", "privctl.train.run", "privctl.noise.weight_noise"),
+    *("privctl.accounting.ledger", "privctl.show.text", "audits.run", "audits.membership.quantile"),
+)
+
+
+class Command:
+    """A command that was started, with as much of ``subprocess.Popen`` as the tests use."""
+
+    def __init__(self, connection: socket.socket, errors: int | None) -> None:
+        self._connection, self._errors = connection, errors
+        (self.pid,) = _STATUS.unpack(_received(connection))
+        self.returncode: int | None = None
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self._connection.setblocking(False)
+            try:
+                ended = bool(self._connection.recv(1, socket.MSG_PEEK))
+            except BlockingIOError:
+                ended = False
+            finally:
+                self._connection.setblocking(True)
+            if ended:
+                self.wait()
+        return self.returncode
+
+    def wait(self) -> int:
+        """The exit code; of a command that a signal ended, the signal's number, negative."""
+        if self.returncode is None:
+            (self.returncode,) = _STATUS.unpack(_received(self._connection))
+            self._connection.close()
+        return self.returncode
+
+    def communicate(self) -> tuple[None, str]:
+        """Wait; what it wrote to standard error, where that was asked for."""
+        assert self._errors is not None
+        with os.fdopen(self._errors, encoding="utf-8") as file:
+            said = file.read()
+        self.wait()
+        return None, said
+
+
+class Forked:
+    """The process that forks. It ends with whoever made it."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="forked-")  # a socket's path must be short
+        self._socket = os.path.join(self._folder.name, "s")
+        self._server = subprocess.Popen(
+            [sys.executable, __file__, "--serve", self._socket],
+            env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._server.stdout is not None
+        assert self._server.stdout.readline() == b"ready\n"
+
+    def start(self, arguments: Sequence[str], *, errors: bool = False, stdout: int = 1) -> Command:
+        """``privctl`` with ``arguments``; with ``errors`` its standard error is kept for ``communicate``."""
+        read, write = os.pipe() if errors else (None, 2)
+        connection = _asked(self._socket, arguments, (0, stdout, write))
+        if errors:
+            os.close(write)
+        return Command(connection, read)
+
+    def shell(self) -> str:
+        """A command line that does what ``privctl`` does."""
+        return f"{sys.executable} -I -S {__file__} {self._socket}"
+
+    def close(self) -> None:
+        self._server.kill()
+        self._server.communicate()
+        self._folder.cleanup()
+
+
+def _received(connection: socket.socket) -> bytes:
+    data = connection.recv(_STATUS.size, socket.MSG_WAITALL)
+    assert len(data) == _STATUS.size, "the process that forks is gone"
+    return data
+
+
+def _asked(place: str, arguments: Sequence[str], descriptors: Sequence[int]) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(place)
+    asked = json.dumps({"arguments": list(arguments), "folder": os.getcwd(), "environment": dict(os.environ)}).encode()
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+    connection.sendmsg([struct.pack("<q", len(asked))], rights)
+    connection.sendall(asked)
+    return connection
+
+
+def _serve(place: str) -> None:
+    import importlib
+    import threading
+
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(place)
+    listening.listen()
+    for name in _ENGINES:
+        importlib.import_module(name)
+    with contextlib.suppress(ImportError, AttributeError):  # of some versions; it compiles a thousand expressions
+        importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("gpt2")
+    assert threading.active_count() == 1, "a process with threads must not fork"
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
+    os.write(1, b"ready\n")
+    maker = os.getppid()
+    listening.settimeout(1.0)
+    while os.getppid() == maker:
+        try:
+            connection, _ = listening.accept()
+        except TimeoutError:
+            continue
+        connection.setblocking(True)
+        if not os.fork():
+            listening.close()
+            _keep(connection)
+        connection.close()
+
+
+def _keep(connection: socket.socket) -> None:
+    """Run the command in a child, tell its process id and how it ended, and exit."""
+    head, descriptors, _, _ = socket.recv_fds(connection, 8, 3)
+    (length,) = struct.unpack("<q", head)
+    asked = json.loads(connection.recv(length, socket.MSG_WAITALL))
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    child = os.fork()
+    if not child:
+        connection.close()
+        _command(asked, descriptors)
+    for descriptor in (*descriptors, 0, 1, 2):  # the command alone holds them, so that its readers see their end
+        os.close(descriptor)
+    with contextlib.suppress(OSError):  # nobody listens any more
+        connection.sendall(_STATUS.pack(child))
+        connection.sendall(_STATUS.pack(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+    os._exit(0)
+
+
+def _command(asked: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+    code = 70
+    try:
+        for i, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, i)
+            os.close(descriptor)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.chdir(asked["folder"])
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        sys.argv = ["privctl", *asked["arguments"]]
+        from privctl.cli import main
+
+        main()
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--serve":
+        _serve(sys.argv[2])
+    else:
+        raise SystemExit(Command(_asked(sys.argv[1], sys.argv[2:], (0, 1, 2)), None).wait())
