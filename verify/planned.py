@@ -20,6 +20,7 @@ from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 from verify.recompute import secret
+from verify.recompute.enclosure import BoundPair
 from verify.recompute.ledger import NoBound
 from verify.recompute.posteriors import largest_success
 from verify.recompute.protection import KEY, MOST, Arrays, arrays_of
@@ -90,22 +91,26 @@ def _secret_of(
     fano = {j: secret.posterior(nats[j], float(arrays["priors"][j])) for j in nats}
     if not curve:
         shares = {j: nats[j] / max(float(arrays["budgets"][j]), 1e-300) if first else fano[j] for j in nats}
+        least = shares
     else:
         stated = np.fmin(arrays["curve_bounds"], arrays["posterior_bounds"])
         closest = sorted(nats, key=lambda j: -min(fano[j], float(stated[j])) / allowed[j])[:_CLOSEST]
-        shares = {j: _success(run, j, fano[j]) / allowed[j] for j in closest}
-    most = max(shares.values())
-    tied = [j for j in shares if shares[j] >= most * (1 - _TIED)]
+        successes = {j: _success(run, j, fano[j]) for j in closest}
+        shares = {j: each.upper / allowed[j] for j, each in successes.items()}
+        least = {j: each.lower / allowed[j] for j, each in successes.items()}
+    # Each share lies between two bounds: any that may be the largest may be the one that was meant.
+    tied = [j for j in shares if shares[j] >= max(least.values()) * (1 - _TIED)]
     found = min(tied, key=lambda j: abs(nats[j] - (told or 0.0))) if first else max(shares, key=lambda j: shares[j])
     return found, nats[found]
 
 
-def _success(run: _PlannedRun, j: int, fano: float) -> float:
+def _success(run: _PlannedRun, j: int, fano: float) -> BoundPair:
     prior = float(run.arrays["priors"][j])
     try:
-        return min(fano, largest_success(run.chances(j), run.noise, run.steps, prior, 1.0).upper)
+        best = largest_success(run.chances(j), run.noise, run.steps, prior, 1.0)
     except NoBound:
-        return fano
+        return BoundPair(min(prior, fano), fano)
+    return BoundPair(min(best.lower, fano), min(best.upper, fano))
 
 
 def _run_of(report: PrivacyReport, files: Sequence[tuple[Artifact, Path]]) -> _PlannedRun | None:

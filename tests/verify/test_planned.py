@@ -17,6 +17,8 @@ from privctl.domain.verdict import Outcome
 from privctl.reports.codec import decode, encode
 from privctl.reports.files import file_artifact
 from privctl.secrets.protection import Protection, read_protection, staged_protection
+from verify import planned as planning
+from verify.recompute.enclosure import BoundPair
 from verify.run import verify
 
 BOOK = [
@@ -106,3 +108,21 @@ def test_a_plan_that_leaves_its_book_is_refuted(
     told = decode((planned / "curve.report.json").read_text(), "report")
     report.write_text(encode(replace(told, outputs=(file_artifact("plan", path, report),))))
     assert judged(tmp_path, "curve")["secrets.jsonl"] is Outcome.REFUTED
+
+
+def test_bounds_that_overlap_do_not_name_another_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wide bound on one secret's posterior once made a genuine report say the nats of the wrong secret."""
+    arrays = {
+        "starts": np.array([0, 3, 5]), "records": np.arange(5), "probabilities": np.full(5, 0.0667774),
+        "priors": np.full(2, 0.001), "posteriors": np.full(2, 0.5), "budgets": np.full(2, 2.7612),
+        "curve_bounds": np.array([0.27341, 0.27632]), "posterior_bounds": np.full(2, 0.49),
+    }  # fmt: skip
+    bounds = {3: BoundPair(0.27340, 0.27772), 2: BoundPair(0.27630, 0.27634)}
+    monkeypatch.setattr(planning, "largest_success", lambda chances, *_: bounds[len(chances)])
+    run = planning._PlannedRun(arrays, 0.2485517844299729, 2)
+    among = np.array([0, 1])
+    _, nats = planning._secret_of(run, among, 1.5755, first=True, curve=True)
+    assert nats == pytest.approx(1.5755141, abs=1e-6)
+    assert planning._secret_of(run, among, 2.7106, first=True, curve=True)[0] == 0  # either may be the nearest
+    bounds[3] = BoundPair(0.27340, 0.27342)
+    assert planning._secret_of(run, among, 2.7106, first=True, curve=True)[0] == 1  # now it cannot be
