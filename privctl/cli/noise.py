@@ -170,8 +170,8 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
         parameters={
             "include": list(options["include"]),
             "exclude": list(options["exclude"]),
-            "collected_from_data": [assumption.name for assumption in collected],
         },
+        collected=tuple(assumption.name for assumption in collected),
         seed=options["seed"],
         beside=companions(checkpoint),
     )

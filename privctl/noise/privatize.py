@@ -57,6 +57,8 @@ class NoiseRelease:
     found: FoundReport | None = None
     inputs: Mapping[str, Path] = field(default_factory=dict)
     parameters: Mapping[str, object] = field(default_factory=dict)
+    #: Names that the training collected from the private data and that are released: vocabulary, labels.
+    collected: tuple[str, ...] = ()
     seed: int | None = None
 
 
@@ -242,6 +244,7 @@ def _report(
         outputs=tuple(_outputs(release, candidate, written)),
         parameters={
             **release.parameters,
+            "collected_from_data": list(release.collected),
             "epsilon": target.epsilon,
             "delta": target.delta,
             "calibration": target.calibration.value,

@@ -103,7 +103,8 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {
         str(name): path.read_bytes()
         for name, path in found
-        if not any(part[0] == "." or part.endswith(".run") for part in name.parts)
+        # The log of audits only grows, and is meant to show an audit that was killed.
+        if not any(part[0] == "." or part.endswith((".run", ".audits.jsonl")) for part in name.parts)
     }
 
 

@@ -25,8 +25,9 @@ from privctl.models import loading
 from privctl.noise import placement
 from privctl.noise.privatize import perplexity_of
 from privctl.reports.files import read_report
+from privctl.train import gradient_training as training
 from privctl.train import released_model as release
-from privctl.train import run as running
+from privctl.train import session
 from privctl.train.methods.ferret import run as ferret
 from tests.models.tasks.small import architecture, config, words
 
@@ -191,7 +192,7 @@ def other_tokens(network: Any, companion: Any) -> Iterator[tuple[str, bytes]]:
 
 GENUINE = release._companions
 FAULTS: dict[str, tuple[object, str, Any, str]] = {
-    "a layer": (running, "merged", nudged, "its answers differ by"),
+    "a layer": (training, "merged", nudged, "its answers differ by"),
     "an activation": (release, "_companions", edited(hidden_act="relu"), "config.json has hidden_act 'relu'"),
     "an epsilon": (release, "_companions", edited(layer_norm_eps=1e-3), "config.json has layer_norm_eps 0.001"),
     "the classes' order": (
@@ -227,7 +228,7 @@ def test_a_planted_difference_is_refused_and_nothing_is_lost(
     before = sorted(tmp_path.iterdir())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, name, planted)
-        patch.setattr(running, "rehearse", lambda *_: None)
+        patch.setattr(session, "rehearse", lambda *_: None)
         assert retrain(DP, bert, texts, output, *TEXT) == 3
     said = capsys.readouterr().err
     assert reason in said

@@ -155,8 +155,8 @@ def test_text_beyond_what_is_written_of_held_out_text(lower: float, leak: bool) 
     [(None, True), ("told first, trained, before training", False), ("told first, never drawn (control)", False)],
 )
 def test_secrets_told_first(control: str | None, leak: bool) -> None:
-    told = share("secret reconstruction", "told first, trained", 45, 50, 0.01, notify=45)
-    others = [] if control is None else [share("secret reconstruction", control, 44, 50, 0.01, notify=44)]
+    told = share("secret reconstruction", "told first, trained", 45, 50, 0.01, told=45)
+    others = [] if control is None else [share("secret reconstruction", control, 44, 50, 0.01, told=44)]
     found = leaks(report(told, *others, subject=judged.SECRETS))
     assert bool(found) is leak
     if leak:

@@ -14,7 +14,7 @@ import pytest
 from audits.membership.attack import Settings, area, curve
 from audits.membership.baseline import BLIND, DIFFERENCE
 from audits.membership.verdict import SUBJECT
-from audits.scores.kept import write_kept
+from audits.scores.kept import staged_kept
 from audits.scores.table import FIELDS, ScoreTable
 from audits.statistics.paired import auc_difference
 from privctl.cli import run
@@ -67,7 +67,8 @@ def audited(folder: Path, kind: str) -> Path:
     )  # fmt: skip
     place, kept = folder / f"{kind}.report.json", folder / f"{kind}.scores.safetensors"
     arrays = {"member": table.member, "score.loss": scores, "score.blind": np.where(judged, looks, np.nan)}
-    write_kept(kept, arrays, {})
+    with staged_kept(kept, arrays, {}) as pending:
+        pending.commit()
     report = PrivacyReport(
         step="audit", created="2026-01-01T00:00:00Z", versions={}, outputs=(file_artifact("scores", kept, place),),
         parameters={"confidence": 0.95}, evidence=evidence,
