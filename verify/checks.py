@@ -80,7 +80,7 @@ def _gaps(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -
 
 def _evidence(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
     for sentence in agreement.faults(report):
-        yield Verdict(subject="evidence", outcome=Outcome.REFUTED, reason=sentence)
+        yield Verdict(subject="audit", outcome=Outcome.REFUTED, reason=sentence)
 
 
 def _no_model(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
