@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from privctl.show.html.markup import Node, coordinate, el
+from privctl.show.svg.shapes import Node, coordinate, el
 from privctl.show.text.style import raised
 
 WIDTH = 420.0
