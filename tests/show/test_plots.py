@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -120,8 +121,15 @@ def test_the_law_of_a_loss_is_drawn_with_its_claim() -> None:
 
 
 def test_a_claim_beyond_all_losses_is_drawn_without_an_area() -> None:
-    from dataclasses import replace
-
     beyond = replace(law(0.5), epsilon=50.0, delta=0.0, deltas=np.zeros(50))
     fills = [e.get("fill") for e in ElementTree.fromstring(draw(beyond, "svg")).iter()]
     assert fills.count("#D55E00") == 2  # the samples alone
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_a_loss_of_one_value_and_an_endless_curve_are_drawn(kind: str) -> None:
+    one, endless = np.full(1, 0.7), np.full(3, np.inf)
+    picture = replace(law(0.5), losses=one, density=one, epsilons=endless, deltas=np.full(3, 0.1))
+    drawn = draw(picture, kind)  # type: ignore[arg-type]
+    assert b"nan" not in drawn or kind == "png"
+    assert b'"inf' not in drawn

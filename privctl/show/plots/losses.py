@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,7 +43,7 @@ def draw(picture: LossPicture, format: Literal["svg", "png"]) -> bytes:  # noqa:
 
 def _density(picture: LossPicture) -> Iterator[Node]:
     losses, density = picture.losses, picture.density
-    x = Scale(float(losses.min()), float(losses.max()), *_LEFT)
+    x = _spanned(losses.tolist(), *_LEFT)
     y = Scale(0.0, 1.05 * float(density.max()) or 1.0, _FOOT, _TOP)
     above = losses >= picture.epsilon
     # Delta weighs each loss above epsilon by 1 - e^(epsilon - loss).
@@ -68,8 +68,7 @@ def _density(picture: LossPicture) -> Iterator[Node]:
 def _deltas(picture: LossPicture) -> Iterator[Node]:
     seen = picture.deltas > 0
     curve = _points(picture.epsilons[seen], picture.deltas[seen])
-    ends = [picture.epsilon, *(epsilon for epsilon, _ in curve)]
-    x = Scale(min(ends), max(*ends, min(ends) + 1e-9), *_RIGHT)
+    x = _spanned([picture.epsilon, *(epsilon for epsilon, _ in curve)], *_RIGHT)
     y = logarithmic([delta for _, delta in [*curve, (0.0, picture.delta)]], _FOOT, _TOP)
     yield from frame(x, y, "Epsilon", "Delta", y_label=lambda value: f"{value:g}")
     if curve:
@@ -85,5 +84,12 @@ def _deltas(picture: LossPicture) -> Iterator[Node]:
     ])  # fmt: skip
 
 
+def _spanned(values: Sequence[float], start: float, end: float) -> Scale:
+    """From the least value to the largest, with room where they are one."""
+    low, high = min(values), max(values)
+    return Scale(low, high if high > low else low + (abs(low) or 1.0), start, end)
+
+
 def _points(xs: Array, ys: Array) -> list[tuple[float, float]]:
-    return [(float(x), float(y)) for x, y in zip(xs, ys, strict=True)]
+    """The points of a curve that have a place."""
+    return [(float(x), float(y)) for x, y in zip(xs, ys, strict=True) if np.isfinite(x) and np.isfinite(y)]
