@@ -16,7 +16,7 @@ from privctl import __version__
 from privctl.cli import COMMANDS
 
 HEAVY = {"torch", "numpy", "scipy", "rich", "transformers", "cryptography", "blake3", "safetensors", "tokenizers"}
-HEAVY |= {"z3", "flint", "highspy", "matplotlib", "sklearn"}
+HEAVY |= {"z3", "flint", "highspy", "jinja2", "markupsafe", "matplotlib", "sklearn"}
 #: Commands of commands.
 NESTED = [
     *(["retrain", name] for name in ("dp-sgd", "dpquant", "ferret", "clipped", "plain")),

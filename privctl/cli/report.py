@@ -75,7 +75,7 @@ def report(
 
 def _written(kind: str, dossier: PageData, reports: tuple[Path, ...], place: Path | None) -> bytes:
     if kind == "html":
-        from privctl.show.html.write import page
+        from privctl.show.html.page import page
 
         return page(dossier).encode()
     if kind == "markdown":

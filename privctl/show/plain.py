@@ -7,8 +7,13 @@ TeamCity's obey ``##vso[`` and ``##teamcity[``. GitLab's and terminals obey cont
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _LONGEST = 500
+#: Letters of one text that a page shows.
+_PAGE = 600
+#: Characters that change how the text around them is read, or that XML does not allow.
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _RUNNER = re.compile(r"##(?=(?:vso|teamcity)?\[)")
 #: At the start of any word, since a line may be folded there.
 _WORD = re.compile(r"(?:(?<=\s)|^)::+")
@@ -26,6 +31,20 @@ def seen(text: str) -> str:
     if not text.isprintable():
         text = "".join(_escaped(c) for c in text)
     return no_command(text)
+
+
+def clean(text: str, limit: int = _PAGE) -> str:
+    """``text`` for a page, its line breaks kept: what is invisible or turns the reading direction is made visible.
+
+    Cut where it is absurdly long.
+    """
+    cut = text if len(text) <= limit else f"{text[: limit - 1]}…"
+    if not (cut.isascii() and cut.isprintable()):
+        cut = "".join(
+            letter if letter == "\n" or unicodedata.category(letter) not in _HIDDEN else f"\\u{ord(letter):04x}"
+            for letter in cut
+        )
+    return no_command(cut)
 
 
 def no_command(text: str) -> str:

@@ -271,7 +271,7 @@ def test_a_gate_needs_no_engine(here: Path, recompute: bool) -> None:
         [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True
     )
     assert done.stderr.startswith("0 "), done.stderr
-    heavy = ["torch", "rich", "transformers", "cryptography", "safetensors", "z3", "highspy", "matplotlib"]
+    heavy = ["torch", "rich", "transformers", "cryptography", "safetensors", "z3", "highspy", "matplotlib", "jinja2"]
     heavy += [] if recompute else ["numpy", "scipy", "flint"]
     assert not [name for name in heavy if f"'{name}'" in done.stderr]
     assert "'blake3'" in done.stderr

@@ -20,7 +20,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show import leaks as judged
 from privctl.show.dossier import JudgedSubject, PageData, ReportSource
-from privctl.show.html.write import page
+from privctl.show.html.page import page
 from privctl.show.leaks import closing, leaks
 from privctl.show.markdown.report import markdown
 from privctl.show.text.audit import render

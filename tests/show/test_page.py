@@ -6,21 +6,32 @@ import base64
 import hashlib
 import re
 import time
+import tomllib
 from collections import Counter
 from dataclasses import replace
+from fnmatch import fnmatch
 from html.parser import HTMLParser
+from importlib import resources
+from importlib.resources.abc import Traversable
 from itertools import pairwise, product
+from pathlib import Path
 from xml.etree import ElementTree
 
+import jinja2
 import pytest
 
 from privctl.domain.evidence import Evidence
+from privctl.domain.guarantee import AssumptionState, Status
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.dossier import JudgedSubject, PageData, ReportSource
-from privctl.show.html.markup import clean, el
-from privctl.show.html.style import COLOURS, TEXT
-from privctl.show.html.write import page
+from privctl.show.html.page import page
+from privctl.show.html.render import TEMPLATES, source, templates
+from privctl.show.html.values import colour
+from privctl.show.plain import clean
+from privctl.show.svg.shapes import el
 from tests.show.made import DIGEST, HOSTILE, dossier, trained
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def tree(text: str) -> ElementTree.Element:
@@ -135,10 +146,56 @@ def test_text_is_cut_where_it_is_absurdly_long() -> None:
     assert len(clean("x" * 10**6)) == 600
     assert clean("naïve – ε ≤ 1") == "naïve – ε ≤ 1"
     assert clean("a\u200bb") == "a\\u200bb"
-    assert (
-        str(el("p", "<b>", class_='a"b', hidden=True, title=None))
-        == '<p class="a&quot;b" hidden="hidden">&lt;b&gt;</p>\n'
-    )
+
+
+def test_a_shape_s_text_and_attributes_are_escaped_where_it_is_made() -> None:
+    shape = el("text", "<b>\u202e", el("tspan", "&"), class_='a"b', data_tip=HOSTILE, x=1.25, y=2.0, title=None)
+    read = ElementTree.fromstring(str(shape))
+    assert shape.__html__() == str(shape)
+    assert read.attrib == {"class": 'a"b', "data-tip": clean(HOSTILE), "x": "1.2", "y": "2"}
+    assert ["".join(read.itertext()), len(read)] == ["<b>\\u202e&", 1]
+
+
+TEMPLATE_FILES = [file for file in TEMPLATES.iterdir() if file.name.endswith(".html")]
+
+
+@pytest.mark.parametrize("file", TEMPLATE_FILES, ids=lambda file: file.name)
+def test_no_template_turns_escaping_off(file: Traversable) -> None:
+    text = file.read_text(encoding="utf-8")
+    for expression in re.findall(r"{[{%](.*?)[%}]}", text, re.DOTALL):
+        assert not re.search(r"\b(safe|autoescape|Markup|xmlattr|tojson|urlize)\b", expression), expression
+    # A value within a tag stands between double quotes, where escaping holds it.
+    for tag in re.findall(r"<[a-z][^>]*>", re.sub(r"{%.*?%}|{#.*?#}", "", text, flags=re.DOTALL)):
+        assert "{{" not in re.sub(r'"[^"]*"', "", re.sub(r"{{.*?}}", "{{}}", tag)), tag
+
+
+def test_nothing_but_shapes_claims_to_be_markup() -> None:
+    claims = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "privctl").rglob("*.py")
+        if re.search(r"def __html__|markupsafe|Markup\(", path.read_text(encoding="utf-8"))
+    }
+    assert claims == {"privctl/show/svg/shapes.py"}
+
+
+def test_a_value_in_a_template_is_cleaned_then_escaped_and_an_unknown_name_is_an_error() -> None:
+    environment = templates()
+    assert environment.from_string("{{ a }}").render(a="<i>\u202e\"'") == "&lt;i&gt;\\u202e&#34;&#39;"
+    assert environment.from_string("{{ a }}").render(a=el("g", "<i>")) == "<g>&lt;i&gt;</g>"
+    assert len(environment.from_string("{{ a }}").render(a="x" * 10**6)) == 600
+    with pytest.raises(jinja2.UndefinedError):
+        environment.from_string("{{ b }}").render()
+
+
+def test_every_file_of_the_page_is_package_data() -> None:
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["privctl"]
+    shown = sorted(file.name for file in TEMPLATES.iterdir())
+    assert {"page.html", "page.css", "page.js", "macros.html", "chain.html"} <= set(shown)
+    for name in shown:
+        assert resources.files("privctl.show.html").joinpath("templates", name).is_file()
+        assert any(fnmatch(f"show/html/templates/{name}", pattern) for pattern in data)
+    sections = set(re.findall(r'^  \("([a-z]+)", "', source("page.html"), re.MULTILINE))
+    assert {f"{name}.html" for name in sections} | {"page.html", "macros.html", "page.css", "page.js"} == set(shown)
 
 
 def luminance(colour: str) -> float:
@@ -158,12 +215,41 @@ def test_contrast_is_computed_as_wcag_does() -> None:
     assert contrast("#777777", "#ffffff") == pytest.approx(4.478, abs=1e-3)  # WebAIM's checker says 4.48
 
 
-@pytest.mark.parametrize(("name", "theme", "ground"), [*product(COLOURS, (0, 1), ("page", "card"))])
-def test_text_and_lines_stand_out_from_their_ground(name: str, theme: int, ground: str) -> None:
+STYLE = source("page.css")
+#: What text may be written in.
+TEXT = ("ink", "muted", "good", "fair", "weak", "bad", "void", "none", "lead", "second", "third", "fourth")
+
+
+def colours(beginning: str) -> dict[str, str]:
+    """The colours by name that the style's rule of this selector sets."""
+    (body,) = re.findall(re.escape(beginning) + r" \{([^}]*)\}", STYLE)
+    return dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6});", body))
+
+
+LIGHT = colours("\n:root")
+DARK = colours(':root[data-theme="dark"]')
+
+
+def test_both_themes_have_the_same_names_and_dark_is_the_same_by_either_way() -> None:
+    assert LIGHT.keys() == DARK.keys()
+    assert set(TEXT) < LIGHT.keys()
+    assert colours(':root:not([data-theme="light"])') == DARK
+    assert set(re.findall(r"var\(--([a-z]+)", STYLE)) - {"state"} <= LIGHT.keys()
+
+
+@pytest.mark.parametrize(("name", "theme", "ground"), [*product(LIGHT, (LIGHT, DARK), ("page", "card"))])
+def test_text_and_lines_stand_out_from_their_ground(name: str, theme: dict[str, str], ground: str) -> None:
     if name in ("page", "card", "line"):
         pytest.skip("a ground, or a line that tells nothing")
     least = 4.5 if name in TEXT else 3.0
-    assert contrast(COLOURS[name][theme], COLOURS[ground][theme]) >= least
+    assert contrast(theme[name], theme[ground]) >= least
+
+
+def test_every_state_has_its_colour() -> None:
+    states = {colour(state) for kind in (Status, Outcome, AssumptionState) for state in kind}
+    assert states | {"lead", "second", "third", "fourth", "attack", "other"} == set(
+        re.findall(r"\.([a-z]+) \{ --state: var\(--\1\); \}", STYLE)
+    )
 
 
 def sections(text: str) -> set[str]:
@@ -183,8 +269,8 @@ def test_sections_without_data_are_left_out_and_what_nobody_checked_is_said(made
         "verification",
     }
     assert everything <= sections(made)
-    source = ReportSource(key="r1", name="m", digest=DIGEST, report=replace(trained(), parameters={}, guarantees=()))
-    bare = page(PageData(title="t", version="0", sources=(source,), subjects=(JudgedSubject(source=source),)))
+    given = ReportSource(key="r1", name="m", digest=DIGEST, report=replace(trained(), parameters={}, guarantees=()))
+    bare = page(PageData(title="t", version="0", sources=(given,), subjects=(JudgedSubject(source=given),)))
     assert sections(bare) == {"verdict", "chain", "limits", "appendix"}
     for said in ("No guarantee", "No audit", "No verification"):
         assert said in bare
@@ -210,10 +296,10 @@ def test_a_report_of_absurd_size_makes_a_page_of_a_usual_one() -> None:
         warnings=("w" * 10**6, *(f"w{i}" for i in range(50_000))),
         parameters={f"p{i}": i for i in range(50_000)} | {"history": [{str(i): 1.0 for i in range(50_000)}] * 3},
     )
-    source = ReportSource(key="r1", name="m", digest=DIGEST, report=many)
+    given = ReportSource(key="r1", name="m", digest=DIGEST, report=many)
     began = time.perf_counter()
     text = page(
-        PageData(title="t", version="0", sources=(source,), subjects=(JudgedSubject(source=source, audits=(source,)),))
+        PageData(title="t", version="0", sources=(given,), subjects=(JudgedSubject(source=given, audits=(given,)),))
     )
     assert time.perf_counter() - began < 15  # linear takes one; anything worse takes minutes
     assert len(text) < 2_000_000

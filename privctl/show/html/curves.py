@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from privctl.domain.evidence import Evidence
 from privctl.show.dossier import BoundCurve, JudgedSubject, ReportSource, RocCurve
-from privctl.show.html.axes import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Scale, frame, polyline, stairs
-from privctl.show.html.figure import colour, evidence_table, figure, interval, table
-from privctl.show.html.markup import Node, clean, el
+from privctl.show.html.values import Figure, Table, colour, evidence_table, figure, interval, table
+from privctl.show.plain import clean
+from privctl.show.svg.axes import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Scale, frame, polyline, stairs
+from privctl.show.svg.shapes import Node, el
 from privctl.show.text.style import number
 
 HEIGHT = 330.0
@@ -36,7 +37,7 @@ def best_of(source: ReportSource) -> Evidence | None:
     return max(found, key=lambda item: item.lower or 0.0, default=None)
 
 
-def roc_figure(source: ReportSource) -> Node | None:
+def roc_figure(source: ReportSource) -> Figure | None:
     """Every attack's ROC of one audit, the best one with its interval; None where there is none."""
     evidence = membership_of(source)
     points = _operating(evidence)
@@ -163,7 +164,7 @@ def _operating(evidence: Sequence[Evidence]) -> list[tuple[float, Evidence]]:
     return found
 
 
-def _operating_table(source: ReportSource, curve: RocCurve) -> Node:
+def _operating_table(source: ReportSource, curve: RocCurve) -> Table:
     rows = []
     for rate in _AT:
         reached = [p for p in curve.points if p[0] <= rate]
@@ -174,7 +175,7 @@ def _operating_table(source: ReportSource, curve: RocCurve) -> Node:
     return table(f"ROC of {curve.name}, {source.name}", headings, rows)
 
 
-def trade_off_figure(subject: JudgedSubject) -> Node | None:
+def trade_off_figure(subject: JudgedSubject) -> Figure | None:
     """What guarantees of one model leave room for, with what attacks on it reached; None without a bound."""
     source = subject.source
     if not source.bounds:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from privctl.show.dossier import ExposureGroup, ReportSource
-from privctl.show.html.axes import RIGHT, WIDTH, Scale, tick_label
-from privctl.show.html.dots import DotRow, ReferenceLine, dots
-from privctl.show.html.dots import height as dots_height
-from privctl.show.html.figure import evidence_table, figure, table
-from privctl.show.html.markup import Node, clean, el
+from privctl.show.html.values import Figure, evidence_table, figure, table
+from privctl.show.plain import clean
+from privctl.show.svg.axes import RIGHT, WIDTH, Scale, tick_label
+from privctl.show.svg.dots import DotRow, ReferenceLine, dots
+from privctl.show.svg.dots import height as dots_height
+from privctl.show.svg.shapes import Node, el
 from privctl.show.text.style import number
 
 _LEFT, _ROW, _TOP, _BELOW = 34.0, 92.0, 8.0, 44.0
@@ -22,7 +23,7 @@ _WORDS = (
 )
 
 
-def exposure_figure(source: ReportSource) -> Node | None:
+def exposure_figure(source: ReportSource) -> Figure | None:
     """The histogram where the scores are at hand, else medians and maxima; None without canaries."""
     evidence = [item for item in source.report.evidence if item.method.startswith("canary")]
     if not evidence:

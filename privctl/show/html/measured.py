@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Notion, Scope
 from privctl.show.dossier import JudgedSubject, ReportSource
-from privctl.show.html.dots import MOST, DotRow, ReferenceLine, dots, height
-from privctl.show.html.figure import colour, evidence_table, figure, interval, table
-from privctl.show.html.markup import Node
+from privctl.show.html.values import Figure, Table, colour, evidence_table, figure, interval, table
 from privctl.show.summary import amount
+from privctl.show.svg.dots import MOST, DotRow, ReferenceLine, dots, height
 from privctl.show.text.style import bound, number, raised
 
 #: Tensors of one picture.
@@ -29,7 +28,7 @@ _RATES = (
 )
 
 
-def rate_figures(source: ReportSource) -> Iterator[Node]:
+def rate_figures(source: ReportSource) -> Iterator[Figure]:
     """One picture a family of rates of one audit, with intervals."""
     for beginning, title, words in _RATES:
         found = [item for item in source.report.evidence if item.method.startswith(beginning)]
@@ -63,7 +62,7 @@ def _rate(item: Evidence) -> DotRow:
     )
 
 
-def epsilon_figure(subject: JudgedSubject) -> Node | None:
+def epsilon_figure(subject: JudgedSubject) -> Figure | None:
     """Every epsilon of one model on one axis: what is stated, by what it rests on, and what audits certify from below.
 
     None where there are fewer than two numbers to compare.
@@ -114,7 +113,7 @@ def _certified(audits: Sequence[ReportSource]) -> Iterator[DotRow]:
                 )
 
 
-def account_figure(source: ReportSource) -> Node | None:
+def account_figure(source: ReportSource) -> Figure | Table | None:
     """What every method says of a plan, and what really follows."""
     guarantees = [g for g in source.report.guarantees if g.notion is Notion.APPROXIMATE_DP]
     drawn = [g for g in guarantees if g.epsilon and g.follows]
@@ -145,7 +144,7 @@ def account_figure(source: ReportSource) -> Node | None:
     )  # fmt: skip
 
 
-def tests_table(source: ReportSource) -> Node | None:
+def tests_table(source: ReportSource) -> Table | None:
     """Tests of an audit by their p-values; None where there are none."""
     found = [item for item in source.report.evidence if all(name in item.details for name in _TESTS)]
     rows = [
@@ -159,7 +158,7 @@ def tests_table(source: ReportSource) -> Node | None:
     )
 
 
-def noise_figure(source: ReportSource, stddev: float) -> Node | None:
+def noise_figure(source: ReportSource, stddev: float) -> Figure | None:
     """Noise against the weights of each released tensor; None where these are not at hand."""
     if not source.tensors:
         return None

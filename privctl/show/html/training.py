@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from privctl.show.dossier import ReportSource
-from privctl.show.html.axes import BOTTOM, LEFT, TOP, WIDTH, Scale, frame, linear, polyline
-from privctl.show.html.dots import DotRow, dots
-from privctl.show.html.dots import height as dots_height
-from privctl.show.html.figure import figure, table
-from privctl.show.html.markup import Node, el
+from privctl.show.html.values import Figure, figure, table
+from privctl.show.svg.axes import BOTTOM, LEFT, TOP, WIDTH, Scale, frame, linear, polyline
+from privctl.show.svg.dots import DotRow, dots
+from privctl.show.svg.dots import height as dots_height
+from privctl.show.svg.shapes import Node, el
 from privctl.show.text.style import number
 
 _HEIGHT = 250.0
@@ -36,7 +36,7 @@ _MOST = 2000
 _MOST_COLUMNS = 16
 
 
-def training_figures(source: ReportSource) -> Iterator[Node]:
+def training_figures(source: ReportSource) -> Iterator[Figure]:
     """A picture for each kind of measure that an epoch's history holds."""
     history = _entries(source.report.parameters.get("history"))
     for index, (title, axis, measures) in enumerate(_PANELS):
@@ -95,7 +95,7 @@ def _curves(series: Sequence[tuple[str, list[tuple[float, float]]]], axis: str) 
         yield el("text", f"{name} {number(points[-1][1], 3)}", class_=f"label {kind}", x=x.end + 8, y=end + 4)
 
 
-def plan_figures(source: ReportSource) -> Iterator[Node]:
+def plan_figures(source: ReportSource) -> Iterator[Figure]:
     """What is kept of the data against the noise, over caps; and how near secrets come to their budgets."""
     caps = list(_tried(source.report.parameters.get("caps")))
     if caps:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from privctl.show.dossier import PageData, ReportSource
-from privctl.show.html.markup import clean
+from privctl.show.plain import clean
 from privctl.show.summary import MEANING, Summary, amount, protects, standing_of, verdicts_of, word_of
 from privctl.show.text.style import bound, short
 

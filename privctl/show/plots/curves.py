@@ -1,210 +1,149 @@
-"""An account as a picture: epsilon over the steps, and what an attacker can make of the trained model.
-
-Drawn without a display and without any state of the process: the same curves give the same bytes.
-"""
+"""An account as a picture: epsilon over the steps, and what an attacker can make of the trained model."""
 
 from __future__ import annotations
 
-import io
 import math
 import textwrap
-import warnings
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privctl.domain.shown import upward
 from privctl.plan.curves import ENDLESS, AccountCurves, RateCurve, StepCurve
+from privctl.show.plots.picture import COLOURS, ROW, legend, marker, sample, written
+from privctl.show.svg.axes import Scale, frame, logarithmic, polyline
+from privctl.show.svg.shapes import Node, el
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
-#: Okabe and Ito's palette less its yellow, which white swallows; told apart by the colour-blind.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-#: Told apart without any colour.
-_MARKERS = ("o", "s", "^", "D", "v", "P")
-_INK, _FAINT, _GRID = "#222222", "#6B6B6B", "#E3E3E3"
-_STYLE: Mapping[Any, Any] = {
-    "font.family": ["DejaVu Sans", "sans-serif"],
-    "font.size": 9.5,
-    "text.parse_math": False,
-    "text.color": _INK,
-    "axes.edgecolor": _FAINT,
-    "axes.labelcolor": _INK,
-    "axes.labelsize": 9.5,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": _FAINT,
-    "ytick.color": _FAINT,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "lines.linewidth": 1.8,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "privctl",
-    "savefig.facecolor": "white",
-    "path.simplify": True,
-}
-#: All in inches: the page, the margins left of each panel, and the height of its parts from the top down.
-_WIDTH, _PANEL, _LEFT, _RIGHT = 11.5, 4.65, 0.85, 6.6
-_ABOVE, _HEIGHT, _BELOW, _ROW = 1.15, 3.7, 0.72, 0.2
-_DPI = 160
+#: All in points: the picture, its panels' left edges, and the height of its parts from the top down.
+_WIDTH, _PANEL, _LEFT, _RIGHT = 828.0, 334.8, 61.2, 475.2
+_ABOVE, _LINE_HEIGHT, _HEIGHT, _BELOW = 82.8, 18.0, 266.4, 60.0
 _LEAST_RATE = 1e-4
 _LINE = 66
 #: The largest epsilon over the smallest, at the curves' ends, from which the axis is logarithmic.
 _FAR_APART = 20.0
+#: How an estimate, a claim, a target and blind guessing are drawn; a bound has no gaps.
+_ESTIMATE, _CLAIM, _TARGET, _GUESSING = "9 4", "1.8 2.9", "9 2.2 1.7 2.2", "3.3 2.2"
+_MARKS = 6
 
 Array = NDArray[np.float64]
+Points = list[tuple[float, float]]
 
 
 def draw(curves: AccountCurves, format: Literal["svg", "png"]) -> bytes:  # noqa: A002 - the name readers expect
-    """The figure as the bytes of a file of that format; the same for the same curves and matplotlib.
+    """The picture as the bytes of a file of that format; the same for the same curves.
 
     Raises ValueError for another format.
     """
-    if format not in ("svg", "png"):
-        raise ValueError(f"format is {format!r}; it is svg or png")
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    file = io.BytesIO()
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a letter that the font lacks is drawn as a box, which is enough
-        matplotlib.rcdefaults()  # whatever the reader's own configuration says
-        matplotlib.rcParams.update(_STYLE)
-        figure = _figure(curves)
-        canvas: Any  # their methods for writing carry no types
-        if format == "svg":
-            canvas = FigureCanvasSVG(figure)
-            canvas.print_svg(file, metadata={"Date": None, "Creator": "privctl"})
-        else:
-            canvas = FigureCanvasAgg(figure)
-            canvas.print_png(file, metadata={"Software": None})
-    return file.getvalue()
-
-
-def _figure(curves: AccountCurves) -> Figure:
-    from matplotlib.figure import Figure
-
+    title, subtitle = (_wrapped(text, width) for text, width in ((curves.title, 84), (curves.subtitle, 130)))
+    top = _ABOVE + _LINE_HEIGHT * (title.count("\n") + subtitle.count("\n"))
+    foot = top + _HEIGHT
     rows = max(
         sum(_step_label(curve).count("\n") + 1 for curve in curves.epsilon_over_steps) + (curves.target is not None),
         sum(_rate_label(curve).count("\n") + 1 for curve in curves.trade_off) + 1,
     )
-    title, subtitle = (_wrapped(text, width) for text, width in ((curves.title, 84), (curves.subtitle, 130)))
-    lines = title.count("\n") + subtitle.count("\n")
-    height = _ABOVE + 0.25 * lines + _HEIGHT + _BELOW + _ROW * rows + 0.2
-    figure = Figure(figsize=(_WIDTH, height), dpi=_DPI)
-    figure.text(0.25 / _WIDTH, 1 - 0.2 / height, title, size=14, weight="bold", va="top")
-    below = 0.52 + 0.25 * title.count("\n")
-    figure.text(0.25 / _WIDTH, 1 - below / height, subtitle, size=9.5, color=_FAINT, va="top", linespacing=1.35)
-    bottom = (_BELOW + _ROW * rows + 0.2) / height
-    left, right = (figure.add_axes((x / _WIDTH, bottom, _PANEL / _WIDTH, _HEIGHT / height)) for x in (_LEFT, _RIGHT))
-    _draw_steps(left, curves)
-    _draw_trade_off(right, curves.trade_off)
-    return figure
+    shapes = [
+        *_text(title, "title", 27.0),
+        *_text(subtitle, "faint", 47.0 + _LINE_HEIGHT * title.count("\n")),
+        *_steps(curves, Scale(0.0, 1.0, _LEFT, _LEFT + _PANEL), foot, top),
+        *_trade_off(curves.trade_off, foot, top),
+    ]
+    return written(shapes, _WIDTH, foot + _BELOW + ROW * rows + 6, format)
 
 
-def _draw_steps(axes: Axes, curves: AccountCurves) -> None:
-    from matplotlib.ticker import FuncFormatter
+def _text(text: str, kind: str, top: float) -> Iterator[Node]:
+    for index, line in enumerate(text.split("\n")):
+        yield el("text", line, class_=kind, x=18.0, y=top + _LINE_HEIGHT * index)
 
-    axes.set_title("Privacy spent while training", loc="left", size=10.5, weight="bold", pad=9)
-    axes.set_xlabel("Training steps")
-    axes.set_ylabel("Epsilon (lower is more private)")
-    ends = [finite[-1] for curve in curves.epsilon_over_steps if (finite := _finite(curve)[1]).size and finite[-1] > 0]
-    seen = [float(_finite(curve)[1].max()) for curve in curves.epsilon_over_steps if _finite(curve)[1].size]
-    if curves.target is not None:
-        ends, seen = [*ends, curves.target], [*seen, curves.target]
-    logarithmic = bool(ends) and min(ends) > 0 and max(ends) / min(ends) > _FAR_APART
-    lines, labels = [], []
-    for i, curve in enumerate(curves.epsilon_over_steps):
-        steps, epsilons = _finite(curve)
-        if logarithmic:
-            steps, epsilons = steps[epsilons > 0], epsilons[epsilons > 0]
-        style = "solid" if curve.sound else (0, (1, 1.6)) if curve.claimed else (0, (5, 2.2))
-        lines += axes.plot(steps, epsilons, linestyle=style, **_look(i, len(steps)))
-        labels.append(_step_label(curve))
-    if curves.target is not None:
-        lines.append(axes.axhline(curves.target, color=_INK, linewidth=1.1, linestyle=(0, (8, 2, 1.5, 2)), zorder=1.5))
-        labels.append(f"Target: ε = {curves.target:.4g}")
+
+def _steps(curves: AccountCurves, panel: Scale, foot: float, top: float) -> Iterator[Node]:
+    seen = [(curve, *_finite(curve)) for curve in curves.epsilon_over_steps]
+    target = [] if curves.target is None else [curves.target]
+    ends = [*(float(epsilons[-1]) for _, _, epsilons in seen if epsilons.size and epsilons[-1] > 0), *target]
+    most = max([*(float(epsilons.max()) for _, _, epsilons in seen if epsilons.size), *target], default=1.0)
     last = max((curve.steps[-1] for curve in curves.epsilon_over_steps if curve.steps), default=1.0)
-    axes.set_xlim(0, 1.02 * max(last, 1e-9))
-    if logarithmic:
-        axes.set_yscale("log")
-    else:
-        axes.set_ylim(0, 1.08 * max(seen, default=1.0) or 1.0)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _grouped(value)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _grouped(value)))
-    _finish(axes, lines, labels)
-    if not curves.epsilon_over_steps:
-        _say(axes, "No curve over the steps")
+    x = Scale(0.0, 1.02 * max(last, 1e-9), panel.start, panel.end)
+    y = Scale(0.0, 1.08 * most or 1.0, foot, top)
+    log = bool(ends) and max(ends) / min(ends) > _FAR_APART
+    if log:
+        y = logarithmic([*(float(e) for _, _, epsilons in seen for e in epsilons), *target], foot, top)
+    yield el("text", "Privacy spent while training", class_="heading", x=x.start, y=top - 9)
+    yield from frame(x, y, "Training steps", "Epsilon (lower is more private)", x_label=_grouped, y_label=_grouped)
+    for value in target:
+        yield el("line", class_="rule", x1=x.start, x2=x.end, y1=y.at(value), y2=y.at(value), stroke_dasharray=_TARGET)
+    entries = [(i, _dashes(curve), _step_label(curve)) for i, (curve, _, _) in enumerate(seen)]
+    for i, (curve, steps, epsilons) in reversed(list(enumerate(seen))):  # the first on top
+        points = [(float(a), float(b)) for a, b in zip(steps, epsilons, strict=True) if b > 0 or not log]
+        yield from _curve(i, x, y, points, _dashes(curve))
+    if not seen:
+        yield _said("No curve over the steps", x, y)
+    rules = [(_TARGET, f"Target: ε = {value:.4g}") for value in target]
+    yield from _legend(x, foot, entries, rules)
 
 
-def _draw_trade_off(axes: Axes, curves: Sequence[RateCurve]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axes.set_title("What an attacker can find out", loc="left", size=10.5, weight="bold", pad=9)
-    axes.set_xlabel("False alarms: others taken for members (false positive rate)")
-    axes.set_ylabel("Members found (1 − false negative rate)")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(_LEAST_RATE, 1)
-    axes.set_ylim(_LEAST_RATE, 1)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(numticks=9))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
-        axis.set_minor_formatter(NullFormatter())
-    axes.fill_between([_LEAST_RATE, 1], [_LEAST_RATE, 1], _LEAST_RATE, color="#F3F3F3", linewidth=0, zorder=0.5)
-    axes.text(
-        0.95, 0.06, "worse than guessing", size=8.5, color=_FAINT, ha="right", va="bottom", transform=axes.transAxes
-    )
-    lines, labels = [], []
-    for i, curve in enumerate(curves):
+def _trade_off(curves: Sequence[RateCurve], foot: float, top: float) -> Iterator[Node]:
+    x = Scale(_LEAST_RATE, 1.0, _RIGHT, _RIGHT + _PANEL, log=True)
+    y = Scale(_LEAST_RATE, 1.0, foot, top, log=True)
+    yield el("text", "What an attacker can find out", class_="heading", x=x.start, y=top - 9)
+    yield el("path", class_="shade", d=f"M{x.start:.1f} {foot:.1f}L{x.end:.1f} {top:.1f}L{x.end:.1f} {foot:.1f}Z")
+    yield from frame(
+        x, y, "False alarms: others taken for members (false positive rate)", "Members found (1 − false negative rate)",
+        x_label=_percent, y_label=_percent,
+    )  # fmt: skip
+    yield el("text", "worse than guessing", class_="faint end", x=x.end - 16, y=foot - 16)
+    yield el("line", class_="rule", x1=x.start, y1=foot, x2=x.end, y2=top, stroke_dasharray=_GUESSING)
+    for i, curve in reversed(list(enumerate(curves))):  # the first on top
         alarms, found = _seen_rates(curve)
-        lines += axes.plot(alarms, found, clip_on=False, **_look(i, len(alarms)))
-        labels.append(_rate_label(curve))
-    lines += axes.plot([_LEAST_RATE, 1], [_LEAST_RATE, 1], color=_INK, linewidth=1.1, linestyle=(0, (3, 2)))
-    labels.append("Blind guessing: as many members found as false alarms")
-    _finish(axes, lines, labels)
+        yield from _curve(i, x, y, [(float(a), float(b)) for a, b in zip(alarms, found, strict=True)], None)
     if not curves:
-        _say(axes, "No trade-off curve")
+        yield _said("No trade-off curve", x, y)
+    entries = [(i, None, _rate_label(curve)) for i, curve in enumerate(curves)]
+    yield from _legend(x, foot, entries, [(_GUESSING, "Blind guessing: as many members found as false alarms")])
 
 
-def _finish(axes: Axes, lines: Sequence[Line2D], labels: Sequence[str]) -> None:
-    """Grid behind the data, and the legend under the panel."""
-    axes.grid(color=_GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=3, width=0.8, pad=4)
-    axes.tick_params(which="minor", length=2, width=0.5)
-    if lines:
-        below = -(_BELOW - 0.12) / _HEIGHT
-        legend = axes.legend(
-            lines, labels, loc="upper left", bbox_to_anchor=(0, below), frameon=False,
-            borderpad=0, borderaxespad=0, handlelength=3.2, handletextpad=1.1, labelspacing=0.42, fontsize=9,
-        )  # fmt: skip
-        legend.set_in_layout(False)
+def _dashes(curve: StepCurve) -> str | None:
+    return None if curve.sound else _CLAIM if curve.claimed else _ESTIMATE
 
 
-def _say(axes: Axes, text: str) -> None:
-    axes.text(0.5, 0.5, text, color=_FAINT, ha="center", va="center", transform=axes.transAxes)
+def _curve(i: int, x: Scale, y: Scale, points: Points, dashes: str | None) -> Iterator[Node]:
+    """The i-th curve with a few markers, none on another curve's."""
+    colour = COLOURS[i % len(COLOURS)]
+    if len(points) > 1:
+        yield el("path", class_="curve", d=polyline(x, y, points), stroke=colour, stroke_dasharray=dashes)
+    every = max(1, math.ceil(len(points) / _MARKS))
+    for a, b in points[(i * every // 3) % every :: every]:
+        yield marker(i, x.at(a), y.at(b), colour)
 
 
-def _look(i: int, points: int) -> dict[str, Any]:
-    """Colour and marker of the i-th curve; few markers, none on another curve's."""
-    every = max(1, math.ceil(points / 6))
-    return {
-        "color": _COLOURS[i % len(_COLOURS)],
-        "marker": _MARKERS[i % len(_MARKERS)],
-        "markersize": 5.5,
-        "markeredgecolor": "white",
-        "markeredgewidth": 0.8,
-        "markevery": ((i * every // 3) % every, every),
-        "zorder": 3 - 0.05 * (i % 10),
-    }
+def _legend(
+    x: Scale, foot: float, curves: Sequence[tuple[int, str | None, str]], rules: Sequence[tuple[str, str]]
+) -> Iterator[Node]:
+    """What the curves and then the straight lines are."""
+    top = foot + _BELOW
+    entries: list[tuple[list[Node], str]] = []
+    for i, dashes, label in curves:
+        left, right, height = sample(x, top)
+        colour = COLOURS[i % len(COLOURS)]
+        line = el(
+            "line", class_="curve", x1=left, x2=right, y1=height, y2=height, stroke=colour, stroke_dasharray=dashes
+        )
+        entries.append(([line, marker(i, (left + right) / 2, height, colour)], label))
+        top += ROW * (label.count("\n") + 1)
+    for dashes, label in rules:
+        left, right, height = sample(x, top)
+        rule = el("line", class_="rule", x1=left, x2=right, y1=height, y2=height, stroke_dasharray=dashes)
+        entries.append(([rule], label))
+        top += ROW
+    yield from legend(x, foot + _BELOW, entries)
+
+
+def _said(text: str, x: Scale, y: Scale) -> Node:
+    return el("text", text, class_="faint mid", x=(x.start + x.end) / 2, y=(y.start + y.end) / 2)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:g} %"
 
 
 def _step_label(curve: StepCurve) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privctl.domain.shown import upward
+from privctl.show.plots.picture import BLUE, RED, ROW, legend, sample, written
+from privctl.show.svg.axes import Scale, frame, logarithmic, polyline
+from privctl.show.svg.shapes import Node, el
 
-_BLUE, _RED, _GREY = "#0072B2", "#D55E00", "#6B6B6B"
+_WIDTH, _TOP, _FOOT, _BELOW = 756.0, 44.0, 250.0, 58.0
+_LEFT, _RIGHT = (64.0, 366.0), (438.0, 740.0)
+_DASHED, _DOTTED = "6 3", "1.5 3"
 
 Array = NDArray[np.float64]
 
@@ -30,53 +35,61 @@ class LossPicture:
 
 
 def draw(picture: LossPicture, format: Literal["svg", "png"]) -> bytes:  # noqa: A002 - the name readers expect
-    """The figure as the bytes of a file of that format; the same for the same picture and matplotlib."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    file = io.BytesIO()
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update({"svg.hashsalt": "privctl", "svg.fonttype": "none", "text.parse_math": False})
-        figure = Figure(figsize=(10.5, 4.2), dpi=150, layout="constrained")
-        figure.suptitle(f"{picture.name}: epsilon {upward(picture.epsilon, 4)}, delta {upward(picture.delta, 3)}")
-        left, right = figure.subplots(1, 2)
-        _density(left, picture)
-        _deltas(right, picture)
-        canvas: Any  # their methods for writing carry no types
-        if format == "svg":
-            canvas = FigureCanvasSVG(figure)
-            canvas.print_svg(file, metadata={"Date": None, "Creator": "privctl"})
-        else:
-            canvas = FigureCanvasAgg(figure)
-            canvas.print_png(file, metadata={"Software": None})
-    return file.getvalue()
+    """The picture as the bytes of a file of that format; the same for the same picture."""
+    claim = f"epsilon {upward(picture.epsilon, 4)}, delta {upward(picture.delta, 3)}"
+    title = el("text", f"{picture.name}: {claim}", class_="title mid", x=_WIDTH / 2, y=26.0)
+    return written([title, *_density(picture), *_deltas(picture)], _WIDTH, _FOOT + _BELOW + 3 * ROW, format)
 
 
-def _density(axes: Any, picture: LossPicture) -> None:
-    axes.plot(picture.losses, picture.density, color=_BLUE)
-    above = picture.losses >= picture.epsilon
+def _density(picture: LossPicture) -> Iterator[Node]:
+    losses, density = picture.losses, picture.density
+    x = _spanned(losses.tolist(), *_LEFT)
+    y = Scale(0.0, 1.05 * float(density.max()) or 1.0, _FOOT, _TOP)
+    above = losses >= picture.epsilon
     # Delta weighs each loss above epsilon by 1 - e^(epsilon - loss).
-    share = -np.expm1(np.minimum(picture.epsilon - picture.losses, 0.0))
-    axes.fill_between(picture.losses[above], (picture.density * share)[above], color=_RED, alpha=0.6, label="delta")
-    axes.axvline(picture.epsilon, color=_RED, linestyle="dashed", label="epsilon")
-    axes.set_xlabel("Privacy loss, with the record against without it")
-    axes.set_ylabel("Density")
-    axes.set_ylim(bottom=0)
-    axes.legend()
+    share = -np.expm1(np.minimum(picture.epsilon - losses, 0.0))
+    weighed = _points(losses[above], (density * share)[above])
+    if weighed:
+        base = [(weighed[-1][0], 0.0), (weighed[0][0], 0.0)]
+        yield el("path", d=polyline(x, y, [*weighed, *base]) + "Z", fill=RED, opacity="0.6")
+    yield from frame(x, y, "Privacy loss, with the record against without it", "Density")
+    yield el("path", class_="curve", d=polyline(x, y, _points(losses, density)), stroke=BLUE)
+    place = x.at(picture.epsilon)
+    yield el("line", class_="curve", x1=place, x2=place, y1=_FOOT, y2=_TOP, stroke=RED, stroke_dasharray=_DASHED)
+    left, right, height = sample(x, _FOOT + _BELOW)
+    box = f"M{left:.1f} {height - 4:.1f}H{right:.1f}V{height + 4:.1f}H{left:.1f}Z"
+    yield from legend(x, _FOOT + _BELOW, [
+        ([el("path", d=box, fill=RED, opacity="0.6")], "delta"),
+        ([el("line", class_="curve", x1=left, x2=right, y1=height + ROW, y2=height + ROW, stroke=RED,
+             stroke_dasharray=_DASHED)], "epsilon"),
+    ])  # fmt: skip
 
 
-def _deltas(axes: Any, picture: LossPicture) -> None:
-    from matplotlib.ticker import FuncFormatter
-
+def _deltas(picture: LossPicture) -> Iterator[Node]:
     seen = picture.deltas > 0
-    axes.plot(picture.epsilons[seen], picture.deltas[seen], color=_BLUE, label="what follows, at most")
-    axes.plot([picture.epsilon], [picture.delta], "o", color=_RED, label="claimed")
-    axes.axhline(picture.delta, color=_GREY, linewidth=0.8, linestyle="dotted")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlabel("Epsilon")
-    axes.set_ylabel("Delta")
-    axes.legend()
+    curve = _points(picture.epsilons[seen], picture.deltas[seen])
+    x = _spanned([picture.epsilon, *(epsilon for epsilon, _ in curve)], *_RIGHT)
+    y = logarithmic([delta for _, delta in [*curve, (0.0, picture.delta)]], _FOOT, _TOP)
+    yield from frame(x, y, "Epsilon", "Delta", y_label=lambda value: f"{value:g}")
+    if curve:
+        yield el("path", class_="curve", d=polyline(x, y, curve), stroke=BLUE)
+    if picture.delta > 0:
+        height = y.at(picture.delta)
+        yield el("line", class_="rule", x1=x.start, x2=x.end, y1=height, y2=height, stroke_dasharray=_DOTTED)
+        yield el("circle", cx=x.at(picture.epsilon), cy=height, r=3.5, fill=RED)
+    left, right, height = sample(x, _FOOT + _BELOW)
+    yield from legend(x, _FOOT + _BELOW, [
+        ([el("line", class_="curve", x1=left, x2=right, y1=height, y2=height, stroke=BLUE)], "what follows, at most"),
+        ([el("circle", cx=(left + right) / 2, cy=height + ROW, r=3.5, fill=RED)], "claimed"),
+    ])  # fmt: skip
+
+
+def _spanned(values: Sequence[float], start: float, end: float) -> Scale:
+    """From the least value to the largest, with room where they are one."""
+    low, high = min(values), max(values)
+    return Scale(low, high if high > low else low + (abs(low) or 1.0), start, end)
+
+
+def _points(xs: Array, ys: Array) -> list[tuple[float, float]]:
+    """The points of a curve that have a place."""
+    return [(float(x), float(y)) for x, y in zip(xs, ys, strict=True) if np.isfinite(x) and np.isfinite(y)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from privctl.show.html.axes import RIGHT, WIDTH, Scale, linear, logarithmic, tick_label
-from privctl.show.html.markup import Node, clean, el
+from privctl.show.plain import clean
+from privctl.show.svg.axes import RIGHT, WIDTH, Scale, linear, logarithmic, tick_label
+from privctl.show.svg.shapes import Node, el
 
 _LEFT, _ROW, _TOP, _BELOW = 10.0, 34.0, 8.0, 42.0
 #: Room above for the marks' names.

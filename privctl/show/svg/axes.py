@@ -1,15 +1,15 @@
-"""Axes of the page's pictures: scales, ticks and frames in the units of the picture's own grid.
+"""Axes of pictures: scales, ticks and frames in the units of the picture's own grid.
 
-Every picture is WIDTH units wide, so that its letters stay readable on a phone.
+Every picture of the page is WIDTH units wide, so that its letters stay readable on a phone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from privctl.show.html.markup import Node, coordinate, el
+from privctl.show.svg.shapes import Node, coordinate, el
 from privctl.show.text.style import raised
 
 WIDTH = 420.0
@@ -67,20 +67,23 @@ def tick_label(value: float) -> str:
     return f"{value:.6g}" if value == 0 or 1e-3 <= abs(value) < 1e5 else raised(value, 3)
 
 
-def frame(x: Scale, y: Scale, x_name: str, y_name: str) -> Iterator[Node]:
+def frame(
+    x: Scale, y: Scale, x_name: str, y_name: str, *,
+    x_label: Callable[[float], str] = tick_label, y_label: Callable[[float], str] = tick_label,
+) -> Iterator[Node]:  # fmt: skip
     """Grid lines, numbers and names of both axes."""
     for value in y.ticks():
         place = y.at(value)
         yield el("line", class_="grid", x1=x.start, x2=x.end, y1=place, y2=place)
-        yield el("text", tick_label(value), class_="tick end", x=x.start - 7, y=place + 4)
+        yield el("text", y_label(value), class_="tick end", x=x.start - 7, y=place + 4)
     for value in x.ticks():
         place = x.at(value)
         yield el("line", class_="grid", x1=place, x2=place, y1=y.start, y2=y.end)
-        yield el("text", tick_label(value), class_="tick mid", x=place, y=y.start + 17)
+        yield el("text", x_label(value), class_="tick mid", x=place, y=y.start + 17)
     yield el("line", class_="axis", x1=x.start, x2=x.end, y1=y.start, y2=y.start)
     yield el("text", x_name, class_="name mid", x=(x.start + x.end) / 2, y=y.start + 36)
-    middle = (y.start + y.end) / 2
-    yield el("text", y_name, class_="name mid", transform=f"translate(12 {coordinate(middle)}) rotate(-90)")
+    aside, middle = coordinate(x.start - 48), coordinate((y.start + y.end) / 2)
+    yield el("text", y_name, class_="name mid", transform=f"translate({aside} {middle}) rotate(-90)")
 
 
 def polyline(x: Scale, y: Scale, points: Sequence[tuple[float, float]]) -> str:
@@ -110,4 +113,4 @@ def _rounds(low: float, high: float) -> list[float]:
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough - 1e-12)
     first = math.ceil(low / step - 1e-9)
     count = math.floor(high / step + 1e-9) - first + 1
-    return [round((first + i) * step, 12) for i in range(min(count, 2 * _MOST_TICKS))]
+    return [float(f"{(first + i) * step:.12g}") for i in range(min(count, 2 * _MOST_TICKS))]

@@ -1,0 +1,99 @@
+"""The chain of steps: every report with what is drawn beside it, a rail that joins it with its parents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.show.dossier import ReportSource
+from privctl.show.html.values import State
+from privctl.show.summary import relied_on, worst_of
+from privctl.show.svg.shapes import Node, el
+
+#: Width of one lane of the chain's rail, and the lanes that are drawn.
+_LANE, _LANES = 18, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rail:
+    """What joins a step with its parents (``lines``, as high as the row) and its own dot (``knot``)."""
+
+    lanes: int
+    lines: Node
+    knot: Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainStep:
+    """One report of the chain: the ``states`` of its guarantees and verdicts, the files that were ``broken``."""
+
+    source: ReportSource
+    rail: Rail
+    states: tuple[State, ...]
+    broken: tuple[Verdict, ...]
+
+
+def chain(sources: Sequence[ReportSource]) -> list[ChainStep]:
+    """Every report, oldest first."""
+    return [
+        ChainStep(
+            source=source,
+            rail=rail,
+            states=(
+                *dict.fromkeys(guarantee.status for guarantee in source.report.guarantees),
+                *sorted({verdict.outcome for verdict in relied_on(source.report.verdicts)}),
+            ),
+            broken=tuple(verdict for verdict in source.digests if verdict.outcome is Outcome.REFUTED),
+        )
+        for source, rail in zip(sources, _rails(sources), strict=True)
+    ]
+
+
+def _rails(sources: Sequence[ReportSource]) -> Iterator[Rail]:
+    """A picture a row: lines of reports still waiting for their children, a dot in this one's lane."""
+    waiting = _waiting(sources)
+    lanes: list[str | None] = []
+    for source in sources:
+        before = list(lanes)
+        ending = [i for i, key in enumerate(lanes) if key in source.parents and waiting[key or ""] == source.key]
+        for i in ending:
+            lanes[i] = None
+        near = [*ending, *(i for i, key in enumerate(lanes) if key is None)]
+        free = near[0] if near else len(lanes)
+        if free == len(lanes):
+            lanes.append(None)
+        lanes[free] = source.key if source.key in waiting else None
+        joined = [i for i, key in enumerate(before) if key in source.parents]
+        yield _rail(before, lanes, free, joined, bad=worst_of(relied_on(source.report.verdicts)) is Outcome.REFUTED)
+
+
+def _waiting(sources: Sequence[ReportSource]) -> dict[str, str]:
+    """For every report that has children, the last of them."""
+    return {parent: source.key for source in sources for parent in source.parents}
+
+
+def _rail(
+    before: Sequence[str | None], after: Sequence[str | None], lane: int, joined: Sequence[int], *, bad: bool
+) -> Rail:
+    count = min(_LANES, max(len(before), len(after), 1))
+    width = _LANE * count
+    here = _place(lane)
+    upper, lower = [], []
+    for i in range(count):
+        was, will = (lanes[i] if i < len(lanes) else None for lanes in (before, after))
+        if i in joined:
+            upper.append(el("path", d=f"M{_place(i)} 0L{here} 22"))
+        if was is not None and was == will and i != lane:
+            upper.append(el("path", d=f"M{_place(i)} 0V22"))
+        if will is not None:
+            lower.append(el("path", d=f"M{_place(i)} 0V100"))
+    upper.append(el("circle", cx=here, cy=22, r=5.5, class_="bad" if bad else None))
+    lines = el("svg", lower, class_="lines", viewBox=f"0 0 {width} 100", preserveAspectRatio="none", aria_hidden="true")
+    knot = el("svg", upper, class_="knot", viewBox=f"0 0 {width} 44", aria_hidden="true")
+    return Rail(lanes=count, lines=lines, knot=knot)
+
+
+def _place(lane: int) -> float:
+    """The middle of a lane; those beyond the last that is drawn share it."""
+    return _LANE * (min(lane, _LANES - 1) + 0.5)

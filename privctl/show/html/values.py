@@ -1,0 +1,125 @@
+"""What the templates lay out: figures, tables and coloured words, and the few formats that are the page's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.guarantee import AssumptionState, Status
+from privctl.domain.verdict import Outcome
+from privctl.show.summary import WORDS
+from privctl.show.svg.shapes import Node
+from privctl.show.text.style import number
+
+#: Rows of one table.
+MOST_ROWS = 200
+
+State = Status | Outcome | AssumptionState
+
+_COLOURS: dict[State, str] = {
+    Status.PROVED: "good",
+    Status.CONDITIONAL: "fair",
+    Status.CLAIMED: "weak",
+    Status.REFUTED: "bad",
+    Status.VOID: "void",
+    Outcome.PROVED: "good",
+    Outcome.CONSISTENT: "good",
+    Outcome.REFUTED: "bad",
+    Outcome.INCONCLUSIVE: "none",
+    AssumptionState.ENFORCED: "good",
+    AssumptionState.CHECKED: "good",
+    AssumptionState.ASSERTED: "fair",
+    AssumptionState.VIOLATED: "bad",
+}
+
+
+def colour(state: State | None) -> str:
+    """The class that colours what is in this state; that of None is neutral."""
+    return "none" if state is None else _COLOURS[state]
+
+
+def state_word(state: State) -> str:
+    """What a state is called on the page."""
+    return WORDS[state] if isinstance(state, Outcome) else str(state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pill:
+    """A state as a small coloured word."""
+
+    state: State
+    word: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The ``rows`` that are shown, and how many more are ``hidden``; the first cell of a row is its heading."""
+
+    caption: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Pill | str]]
+    hidden: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A titled picture ``height`` units high; ``words`` say what it shows to whoever cannot see it.
+
+    ``key`` is its id on the page, ``notes`` stand below it, ``tables`` hold the numbers it is drawn from.
+    """
+
+    key: str
+    title: str
+    words: str
+    height: float
+    shapes: Sequence[Node]
+    notes: Sequence[str]
+    tables: Sequence[Table]
+
+
+def figure(
+    key: str, title: str, words: str, height: float, shapes: Iterable[Node], *, notes: Sequence[str] = (),
+    behind: Sequence[Table] = (),
+) -> Figure:  # fmt: skip
+    """A figure, drawn."""
+    return Figure(
+        key=key, title=title, words=words, height=height, shapes=tuple(shapes), notes=notes, tables=tuple(behind)
+    )
+
+
+def table(
+    caption: str, headings: Sequence[str], rows: Sequence[Sequence[Pill | str]], total: int | None = None
+) -> Table:
+    """A table, cut where it is long; ``total`` is the number of rows where ``rows`` are cut already."""
+    shown = rows[:MOST_ROWS]
+    hidden = (len(rows) if total is None else total) - len(shown)
+    return Table(caption=caption, headings=headings, rows=shown, hidden=hidden)
+
+
+def interval(item: Evidence) -> str:
+    """An evidence's interval in words."""
+    if item.lower is None:
+        return "–"
+    if item.bound is Bound.LOWER or item.upper is None:
+        return f"at least {number(item.lower, 3)}"
+    return f"{number(item.lower, 3)} to {number(item.upper, 3)}"
+
+
+def evidence_table(caption: str, evidence: Sequence[Evidence]) -> Table:
+    """Measured quantities with all that is known of each."""
+    rows = [
+        (
+            item.method,
+            item.quantity,
+            number(item.estimate, 4),
+            interval(item),
+            f"{100 * item.confidence:.4g} %" if item.lower is not None else "–",
+            number(item.details.get("chance"), 3),
+            ", ".join(f"{count:,} {name}" for name, count in item.samples.items()),
+            item.reason or "–",
+        )
+        for item in evidence[:MOST_ROWS]
+    ]
+    headings = ("method", "quantity", "estimate", "interval", "confidence", "chance", "samples", "remark")
+    return table(caption, headings, rows, len(evidence))

@@ -1,0 +1,179 @@
+"""A picture as a file of its own: the shapes that the page uses too, written as SVG or painted as PNG.
+
+Units are points. SVG needs nothing but this package; matplotlib is imported only to paint a PNG. Nothing of the process
+is changed: the same shapes give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from privctl.show.svg.axes import Scale
+from privctl.show.svg.shapes import Node, el
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_INK, _FAINT, _GRID = "#222222", "#6B6B6B", "#E3E3E3"
+#: Okabe and Ito's palette less its yellow, which white swallows; told apart by the colour-blind.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+BLUE, RED = COLOURS[:2]
+#: What a shape's class stands for; the page has its own, in its style sheet.
+_STYLE: Mapping[str, Mapping[str, str]] = {
+    "grid": {"stroke": _GRID, "stroke-width": "0.7"},
+    "axis": {"stroke": _FAINT, "stroke-width": "0.8"},
+    "curve": {"fill": "none", "stroke-width": "1.8"},
+    "rule": {"fill": "none", "stroke": _INK, "stroke-width": "1.1"},
+    "tick": {"fill": _INK, "font-size": "9.5"},
+    "name": {"fill": _INK, "font-size": "9.5"},
+    "label": {"fill": _INK, "font-size": "9"},
+    "heading": {"fill": _INK, "font-size": "10.5", "font-weight": "bold"},
+    "title": {"fill": _INK, "font-size": "14", "font-weight": "bold"},
+    "faint": {"fill": _FAINT, "font-size": "9.5"},
+    "shade": {"fill": "#F3F3F3"},
+    "mid": {"text-anchor": "middle"},
+    "end": {"text-anchor": "end"},
+}
+_FONTS = ("DejaVu Sans", "sans-serif")
+_DPI = 160
+_POINTS = 72
+#: Height of a row of the legend, from its first line down, and the length of the line in it.
+ROW, _SAMPLE = 14.4, 29.0
+_COMMAND = re.compile(r"([MLHVZ])([^MLHVZ]*)")
+_TURNED = re.compile(r"translate\((\S+) (\S+)\) rotate\(-90\)")
+
+
+def written(shapes: Sequence[Node], width: float, height: float, format: Literal["svg", "png"]) -> bytes:  # noqa: A002
+    """The picture as the bytes of a file of that format; raises ValueError for another format."""
+    if format not in ("svg", "png"):
+        raise ValueError(f"format is {format!r}; it is svg or png")
+    styled = [_styled(shape) for shape in shapes]
+    return _svg(styled, width, height) if format == "svg" else _png(styled, width, height)
+
+
+def marker(i: int, x: float, y: float, colour: str) -> Node:
+    """The mark of the i-th curve, told apart without any colour."""
+    edge: dict[str, str | float | None] = {"fill": colour, "stroke": "#FFFFFF", "stroke_width": 0.8}
+    corners = _MARKERS[i % len(_MARKERS)]
+    if not corners:
+        return el("circle", cx=x, cy=y, r=2.8, **edge)
+    return el("path", d="M" + "L".join(f"{x + a:.1f} {y + b:.1f}" for a, b in corners) + "Z", **edge)
+
+
+#: Corners of a circle, which has none, a square, a triangle, a diamond, the triangle upside down, and a cross.
+_MARKERS: tuple[tuple[tuple[float, float], ...], ...] = (
+    (),
+    ((-2.7, -2.7), (2.7, -2.7), (2.7, 2.7), (-2.7, 2.7)),
+    ((0, -3), (3, 2.6), (-3, 2.6)),
+    ((0, -3.7), (3.7, 0), (0, 3.7), (-3.7, 0)),
+    ((0, 3), (3, -2.6), (-3, -2.6)),
+    ((-1, -3), (1, -3), (1, -1), (3, -1), (3, 1), (1, 1), (1, 3), (-1, 3), (-1, 1), (-3, 1), (-3, -1), (-1, -1)),
+)
+
+
+def legend(x: Scale, top: float, entries: Sequence[tuple[Sequence[Node], str]]) -> Iterator[Node]:
+    """A row for each of ``entries`` from ``top`` down: the shapes of its sample, and its label, line by line."""
+    for shapes, label in entries:
+        yield from shapes
+        for line in label.split("\n"):
+            yield el("text", line, class_="label", x=x.start + _SAMPLE + 10, y=top)
+            top += ROW
+
+
+def sample(x: Scale, top: float) -> tuple[float, float, float]:
+    """Where the line in a legend's row begins and ends, and how high it lies."""
+    return x.start, x.start + _SAMPLE, top - 3
+
+
+def _styled(node: Node) -> Node:
+    """The node with what its classes stand for, less what it says itself, instead of the classes."""
+    own = dict(node.attributes)
+    style: dict[str, str] = {}
+    for name in own.pop("class", "").split():
+        style |= _STYLE[name]
+    return Node(node.tag, tuple((style | own).items()), node.children)
+
+
+def _svg(shapes: Sequence[Node], width: float, height: float) -> bytes:
+    whole = el(
+        "svg", el("rect", width=width, height=height, fill="#FFFFFF"), shapes, xmlns="http://www.w3.org/2000/svg",
+        width=f"{width:.0f}pt", height=f"{height:.0f}pt", viewBox=f"0 0 {width:.0f} {height:.0f}",
+        font_family=", ".join(_FONTS),
+    )  # fmt: skip
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{whole}\n'.encode()
+
+
+def _png(shapes: Sequence[Node], width: float, height: float) -> bytes:
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    file = io.BytesIO()
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a letter that the font lacks is drawn as a box, which is enough
+        matplotlib.rcdefaults()  # whatever the reader's own configuration says
+        matplotlib.rcParams.update({"font.family": list(_FONTS), "text.parse_math": False, "lines.scale_dashes": False})
+        figure = Figure(figsize=(width / _POINTS, height / _POINTS), dpi=_DPI, facecolor="white")
+        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+        axes.set_axis_off()
+        for order, shape in enumerate(shapes):
+            _painted(axes, shape, order)
+        canvas: Any = FigureCanvasAgg(figure)  # its methods for writing carry no types
+        canvas.print_png(file, metadata={"Software": None})
+    return file.getvalue()
+
+
+def _painted(axes: Axes, shape: Node, order: int) -> None:
+    from matplotlib.patches import Circle, PathPatch
+    from matplotlib.path import Path
+
+    given = dict(shape.attributes)
+    if shape.tag == "text":
+        turned = _TURNED.match(given.get("transform", ""))
+        x, y = turned.groups() if turned else (given["x"], given["y"])
+        axes.text(
+            float(x), float(y), "".join(map(str, shape.children)), size=float(given["font-size"]), color=given["fill"],
+            weight=given.get("font-weight", "normal"), ha=_ANCHORS[given.get("text-anchor", "start")], va="baseline",
+            rotation=90 if turned else 0, rotation_mode="anchor", zorder=order,
+        )  # fmt: skip
+        return
+    dashes = [float(length) for length in given.get("stroke-dasharray", "").split()]
+    look: dict[str, Any] = {
+        "facecolor": given.get("fill", "none"),
+        "edgecolor": given.get("stroke", "none"),
+        "linewidth": float(given.get("stroke-width", 1)),
+        "linestyle": (0, dashes) if dashes else "solid",
+        "alpha": float(given.get("opacity", 1)),
+        "zorder": order,
+    }
+    if shape.tag == "circle":
+        axes.add_patch(Circle((float(given["cx"]), float(given["cy"])), float(given["r"]), **look))
+    elif shape.tag == "line":
+        ends = [(float(given["x1"]), float(given["y1"])), (float(given["x2"]), float(given["y2"]))]
+        axes.add_patch(PathPatch(Path(ends), **look))
+    else:
+        places, codes = _followed(given["d"])
+        axes.add_patch(PathPatch(Path(places, codes), **look))
+
+
+_ANCHORS: Mapping[str, Literal["left", "center", "right"]] = {"start": "left", "middle": "center", "end": "right"}
+
+
+def _followed(d: str) -> tuple[list[tuple[float, float]], list[int]]:
+    """The places that a path of straight lines goes through, with matplotlib's code of each step."""
+    places: list[tuple[float, float]] = []
+    codes = []
+    for command, text in _COMMAND.findall(d):
+        numbers = [float(number) for number in text.split()]
+        if command == "Z":
+            places.append(places[0])
+        elif command in "HV":
+            places.append((numbers[0], places[-1][1]) if command == "H" else (places[-1][0], numbers[0]))
+        else:
+            places.append((numbers[0], numbers[1]))
+        codes.append({"M": 1, "Z": 79}.get(command, 2))
+    return places, codes

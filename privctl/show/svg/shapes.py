@@ -1,0 +1,79 @@
+"""Shapes of a drawing: elements are nodes, and every string between them is text.
+
+The only way to put a shape on a page is to build it here; a string from a report is always escaped, whatever it holds.
+The output is well-formed as XML as well as HTML. A template takes a node as markup, by its ``__html__``.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from privctl.show.plain import clean
+
+#: Letters of one attribute, but for the coordinates in those that hold nothing else.
+_LONGEST = 4000
+_COORDINATES = frozenset({"d", "points"})
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One element."""
+
+    tag: str
+    attributes: tuple[tuple[str, str], ...]
+    children: tuple[Node | str, ...]
+
+    def __str__(self) -> str:
+        """The element as markup."""
+        return "".join(_written(self))
+
+    def __html__(self) -> str:
+        """The element as markup, for templates: it is escaped already."""
+        return str(self)
+
+
+def el(tag: str, *children: Node | str | Iterable[Node | str], **attributes: str | float | None) -> Node:
+    """An element; ``class_`` and ``aria_label`` stand for the names that Python does not have.
+
+    Attributes that are None are left out.
+    """
+    return Node(tag, tuple(_attributes(attributes)), tuple(_flat(children)))
+
+
+def coordinate(value: float) -> str:
+    """A length as a picture needs it: to a tenth, without needless zeros."""
+    return f"{value:.1f}".rstrip("0").rstrip(".") if value % 1 else f"{value:.0f}"
+
+
+def _flat(children: Iterable[Node | str | Iterable[Node | str]]) -> Iterator[Node | str]:
+    for child in children:
+        if isinstance(child, (Node, str)):
+            yield child
+        else:
+            yield from child
+
+
+def _attributes(given: dict[str, str | float | None]) -> Iterator[tuple[str, str]]:
+    for name, value in given.items():
+        if value is None:
+            continue
+        plain = name.rstrip("_").replace("_", "-")
+        if isinstance(value, str):
+            yield plain, value if plain in _COORDINATES else clean(value, _LONGEST)
+        else:
+            yield plain, coordinate(value)
+
+
+def _written(node: Node) -> Iterator[str]:
+    yield f"<{node.tag}"
+    for name, value in node.attributes:
+        yield f' {name}="{html.escape(value)}"'
+    yield ">"
+    for child in node.children:
+        if isinstance(child, Node):
+            yield from _written(child)
+        else:
+            yield html.escape(clean(child), quote=False)
+    yield f"</{node.tag}>"
