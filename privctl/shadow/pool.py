@@ -125,7 +125,7 @@ def _check(request: ShadowRequest) -> None:
     }
     for flag, given in unused.items():
         if given:
-            raise UsageFault(f"{flag} says nothing to the task {training.task}; leave it out")
+            raise UsageFault(f"{flag} does not apply to the task {training.task}; remove it")
 
 
 def _start(request: ShadowRequest, labels: Sequence[str], vocabulary: Vocabulary | None, index: int) -> TrainingModel:

@@ -147,7 +147,7 @@ def _planned_noise(request: RetrainRequest, steps: int, delta: float, plan: Prot
         if budget.noise_multiplier < least:
             raise UsageFault(
                 f"--noise-multiplier is {budget.noise_multiplier:g}, and the plan's secrets need at least {least!r}; "
-                "leave --noise-multiplier out, or plan again for less protection"
+                "remove --noise-multiplier, or plan again for less protection"
             )
         return budget.noise_multiplier
     if budget.epsilon is None:
@@ -164,7 +164,7 @@ def _planned_size(request: RetrainRequest, plan: Protection) -> float:
     if asked is not None and asked != plan.facts.batch_size:
         raise UsageFault(
             f"--batch-size is {asked}, but the plan of --secrets is for {plan.facts.batch_size:g} expected examples a "
-            "step; leave --batch-size out, or plan again"
+            "step; remove --batch-size, or plan again"
         )
     return plan.facts.batch_size
 
@@ -212,7 +212,7 @@ def _check(request: RetrainRequest, examples: int) -> None:
         raise UsageFault(f"--delta is {delta:g}; it must be above 0 and below 1")
     require_positive({"--epsilon": request.budget.epsilon, "--noise-multiplier": request.budget.noise_multiplier})
     if (request.momentum > 0) != (request.optimizer is Optimizer.MOMENTUM):
-        raise UsageFault("--momentum goes with --optimizer momentum, and only with it")
+        raise UsageFault("--momentum is needed with --optimizer momentum and applies to no other; give both or neither")
     request.way.check(request)
 
 

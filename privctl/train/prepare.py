@@ -118,7 +118,7 @@ def _check_task(request: RetrainRequest) -> None:
     }
     for flag, given in unused.items():
         if given:
-            raise UsageFault(f"{flag} says nothing to the task {request.task}; leave it out")
+            raise UsageFault(f"{flag} does not apply to the task {request.task}; remove it")
 
 
 def _channels(path: Path) -> int:

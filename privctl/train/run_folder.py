@@ -75,7 +75,7 @@ class RunFolder:
         Raises UsageFault where there is no folder or the run had other settings, InputFault for a damaged state.
         """
         if not path.is_dir():
-            raise UsageFault(f"{path} is not there, so there is no run to resume; leave --resume out")
+            raise UsageFault(f"{path} does not exist, so there is no run to resume; remove --resume")
         found = cls(path, fingerprint)
         found._compare(parse_json(read_text(path / _SETTINGS), str(path / _SETTINGS)))
         if not (path / _STATE).is_file():

@@ -49,7 +49,7 @@ def plan_of(request: RetrainRequest) -> SecretPlan | None:
     path, data = request.secrets.plan, request.data.train
     protection = read_protection(path)
     if not protection.ids:
-        raise InputFault(f"{path} protects no secret; leave --secrets out, or {_AGAIN}")
+        raise InputFault(f"{path} protects no secret; remove --secrets, or {_AGAIN}")
     drawn, size = math.fsum(protection.probabilities), protection.facts.batch_size
     if not math.isclose(drawn, size, rel_tol=_CLOSE):
         raise InputFault(
@@ -69,8 +69,8 @@ def plan_of(request: RetrainRequest) -> SecretPlan | None:
 
 def _check_settings(request: RetrainRequest) -> None:
     if not request.way.noised:
-        raise UsageFault(f"--secrets goes with dp-sgd and dpquant, not with {request.method}; leave it out")
+        raise UsageFault(f"--secrets applies to dp-sgd and dpquant, not to {request.method}; remove it")
     if request.task is TaskName.IMAGE_CLASSIFICATION:
-        raise UsageFault("--secrets is for texts in one file, as privctl secrets plan reads them; leave it out")
+        raise UsageFault("--secrets needs texts in one file, as privctl secrets plan reads them; remove it")
     if request.data.unit is not None:
-        raise UsageFault("--unit does not go with --secrets, whose plan draws records one by one; leave either out")
+        raise UsageFault("--unit cannot be combined with --secrets, whose plan draws records one by one; remove one")

@@ -178,7 +178,7 @@ def test_a_replay_refuses_another_model_and_private_flags(
     assert replay(tmp_path / "b", tmp_path / "b", tmp_path / "d") == 3
     assert "is not the model that" in capsys.readouterr().err
     assert replay(tmp_path / "a", tmp_path / "b", tmp_path / "d", "--learning-rate", "1") == 2
-    assert "--learning-rate says nothing to --replay" in capsys.readouterr().err
+    assert "--learning-rate does not apply to --replay" in capsys.readouterr().err
     assert replay(tmp_path / "a", tmp_path / "b", tmp_path / "c") == 2
     assert "exists" in capsys.readouterr().err
     assert not (tmp_path / "d").exists()
@@ -252,7 +252,7 @@ def test_a_fresh_seed_survives_the_interruption(start: Path, data: Path, tmp_pat
         (("--epsilon", "0.5", "--epochs", "0.5"), 2, "--epochs is 0.5"),
         (("--epsilon", "0.5", "--steps", "7"), 2, "multiple"),
         (("--epsilon", "0.5", "--public-seed", "xyz"), 2, "hexadecimal"),
-        (("--epsilon", "1", "--release", "gaussian", "--dither", "1"), 2, "--dither says nothing"),
+        (("--epsilon", "1", "--release", "gaussian", "--dither", "1"), 2, "--dither does not apply"),
         (("--epsilon", "1", "--release", "gaussian", "--clip-norm", "0"), 2, "clip_norm is 0"),
         (("--epsilon", "0.5", "--resume"), 2, "no run to resume"),
         (("--epsilon", "0.5", "--public-seed", ""), 2, "hexadecimal"),

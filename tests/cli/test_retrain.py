@@ -352,8 +352,8 @@ def test_examples_without_a_gradient_count_as_zero_and_are_reported(
         (("--epsilon", "1", "--task", "text-classification"), 3, "label"),
         (("--epsilon", "1", "--device", "tpu"), 2, "tpu"),
         (("--epsilon", "1", "--resume"), 2, "no run to resume"),
-        (("--epsilon", "1", "--labels", "a,b"), 2, "--labels says nothing"),
-        (("--epsilon", "1", "--resize", "4", "4"), 2, "--resize says nothing"),
+        (("--epsilon", "1", "--labels", "a,b"), 2, "--labels does not apply"),
+        (("--epsilon", "1", "--resize", "4", "4"), 2, "--resize does not apply"),
     ],
 )
 def test_mistakes_get_one_sentence_and_leave_nothing(

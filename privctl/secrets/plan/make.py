@@ -154,8 +154,8 @@ def _check(request: PlanRequest) -> None:
         raise UsageFault(f"--gap is {request.gap:g}; it must be above 0 and below 1")
     if request.chosen_by is ProtectionCalibration.CURVE and request.form is not Form.REFERENCE:
         raise UsageFault(
-            f"--calibration curve does not go with --form {request.form}: the trade-off curve bounds a secret against "
-            "its absence; leave either out"
+            f"--calibration curve cannot be combined with --form {request.form}: the trade-off curve bounds a secret "
+            "against its absence; remove one"
         )
 
 

@@ -34,7 +34,7 @@ class ScanRequest:
         if not self.output.name.endswith(_BOOKS) or self.output.name in _BOOKS:
             raise UsageFault(f"--output {self.output} ends neither in .jsonl nor .jsonl.gz; name the book so")
         if self.rare_words is None and self.rare_least != 1:
-            raise UsageFault("--rare-least goes with --rare-words N, the most records a rare word is in; give both")
+            raise UsageFault("--rare-least needs --rare-words N, the most records that a rare word is in; give both")
         if self.rare_words is not None and not 1 <= self.rare_least <= self.rare_words:
             raise UsageFault(
                 f"--rare-words {self.rare_words} and --rare-least {self.rare_least} leave no number of records; give "

@@ -33,7 +33,7 @@ class Derivatives:
     ) -> None:
         """Raises InputFault for a method that there is not, and a step that is not between 0 and 1."""
         if method not in tuple(DerivativeMethod):
-            raise InputFault(f"the method {method!r} is not one of {', '.join(DerivativeMethod)}; give one of those")
+            raise InputFault(f"the method {method!r} is not one of {', '.join(DerivativeMethod)}; choose one of these")
         if not 0 < step < 1:
             raise InputFault(f"the step of differences is {step}; give one between 0 and 1, such as {STEP}")
         self.network, self.method, self.step = network, DerivativeMethod(method), step

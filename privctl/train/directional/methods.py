@@ -76,7 +76,7 @@ def _parameter(network: nn.Module, known: Mapping[str, nn.Parameter], group: Fir
         raise InputFault(f"group {group.index} names {name!r}, which is tied to {first!r}; give that name")
     if not parameter.is_floating_point():
         raise InputFault(
-            f"group {group.index} names {name!r}, which is {parameter.dtype} and has no derivative; leave it out, or "
+            f"group {group.index} names {name!r}, which is {parameter.dtype} and has no derivative; remove it, or "
             "load the model as float32"
         )
     return parameter

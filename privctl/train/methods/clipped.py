@@ -21,13 +21,11 @@ def check(request: RetrainRequest) -> None:
     if request.steps is not None:
         raise UsageFault("clipped records the facts of whole epochs; give --epochs instead of --steps")
     if request.schedule is not Schedule.CONSTANT or request.warmup_steps:
-        raise UsageFault(
-            "clipped records the facts of a constant learning rate; leave --schedule and --warmup-steps out"
-        )
+        raise UsageFault("clipped records the facts of a constant learning rate; remove --schedule and --warmup-steps")
     if request.clipping is not ClippingStyle.FLAT:
         raise UsageFault(
             f"clipped records the facts of flat clipping, and --clipping {request.clipping} bends losses in other ways "
-            "than the bounds of privctl noise allow for; leave --clipping out"
+            "than the bounds of privctl noise allow for; remove --clipping"
         )
     if request.model.lora_rank is not None:
         raise UsageFault(

@@ -242,7 +242,7 @@ def _by_example(layer: _Layer, values: Tensor, count: int) -> Tensor:
         return values.reshape(count, -1, values.shape[-1]).contiguous()
     fault = (
         f"layer {layer.name!r} has rows of shape {tuple(values.shape)} for {count} examples, so that theirs cannot be "
-        "told apart; leave it out of the layers to be quantized"
+        "told apart; remove it from the layers to be quantized"
     )
     # Whatever runs modules again, as a trial, may call them with rows of its own making, and hears of it so.
     raise RuntimeError(fault) if _in_backward() else InputFault(fault)
@@ -255,7 +255,7 @@ def _call(layer: _Layer) -> int:
     elif layer.calls > 1:
         raise InputFault(
             f"layer {layer.name!r} is called {layer.calls} times and computed again for the backward pass, which "
-            "cannot tell the calls apart; switch gradient checkpointing off, or leave it out of the quantized layers"
+            "cannot tell the calls apart; switch gradient checkpointing off, or remove it from the quantized layers"
         )
     return _current(layer)
 

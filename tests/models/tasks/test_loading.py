@@ -148,7 +148,7 @@ def test_what_is_not_supported_says_so(tmp_path: Path) -> None:
         load_for_training(llama, TaskName.MASKED_LM)
     with pytest.raises(InputFault, match="is a llama model, which is not an image classifier"):
         load_for_training(llama, IMAGES, from_scratch=True)
-    with pytest.raises(UsageFault, match="--labels says nothing to the task causal-lm"):
+    with pytest.raises(UsageFault, match="--labels does not apply to the task causal-lm"):
         load_for_training(llama, TaskName.CAUSAL_LM, labels=["a", "b"])
     with pytest.raises(UsageFault, match="--norm batch is not known"):
         load_for_training(llama, TaskName.CAUSAL_LM, norm="batch")

@@ -142,7 +142,7 @@ def test_listed_texts_that_are_nowhere_are_told(tmp_path: Path) -> None:
         ({"output": "data.jsonl"}, "is read here, and would be overwritten"),
         ({"kinds": ("none",)}, "leaves nothing to look for"),
         ({"kinds": ("none", "email")}, "--kinds none is not one of"),
-        ({"rare_least": 2}, "--rare-least goes with --rare-words"),
+        ({"rare_least": 2}, "--rare-least needs --rare-words"),
         ({"rare_words": 0}, "leave no number of records"),
         ({"rare_words": 3, "rare_least": 4}, "leave no number of records"),
         ({"most_secrets": 0}, "--most-secrets is 0"),

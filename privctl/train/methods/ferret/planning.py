@@ -214,7 +214,7 @@ def check(request: RetrainRequest) -> None:
             "--derivatives difference needs losses in float32, of which --bf16 leaves mostly rounding; leave one out"
         )
     if request.compiled:
-        raise UsageFault("--compile says nothing to ferret, whose derivatives a compiled network does not have")
+        raise UsageFault("--compile does not apply to ferret, whose derivatives a compiled network lacks; remove it")
 
 
 def _check_budget(request: RetrainRequest) -> None:
@@ -235,13 +235,13 @@ def _check_budget(request: RetrainRequest) -> None:
     require_one(f"ferret with --release {release}", {flag: given[flag] for flag in ("--epsilon", other)})
     for flag in amount.values():
         if given[flag] is not None and flag != other:
-            raise UsageFault(f"{flag} says nothing to ferret with the release {release}; leave it out")
+            raise UsageFault(f"{flag} does not apply to ferret with the release {release}; remove it")
     require_positive({**given, "--dither": asked.dither})
     if asked.fire_probability is not None and asked.fire_probability > 1:
         raise UsageFault(f"--fire-probability is {asked.fire_probability:g}; it must be at most 1")
     if budget.delta is not None and release is ReleaseKind.PUBLISHED:
         raise UsageFault(
-            "--delta asks for an (epsilon, delta) guarantee, which signs as published do not have; leave it out, or "
+            "--delta asks for an (epsilon, delta) guarantee, which signs as published do not have; remove it, or "
             "choose --release gaussian"
         )
 
