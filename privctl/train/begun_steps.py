@@ -1,8 +1,8 @@
-"""A log on disk of what was begun, written before each time: an entry is added, none is ever changed.
+"""An append-only log on disk of releases, each entry written before its release begins.
 
 Each line holds a count and a digest of all lines before it, which starts from the run's settings. A line that is
-changed, left out or taken from another run breaks the chain. Lines cut off the end are noticed as far as the saved
-state knows of them; beyond that nobody can tell, so the log is evidence against accidents, not against its owner.
+changed, missing or taken from another run breaks the chain. Truncation is detected only up to the last digest in the
+saved state, so the log protects against accidents, not against its owner.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LINE = 20 + 1 + 32 + 1
 
 
 class ReleaseCounter:
-    """The counts in the file ``path``, kept to one process from its first ``mark`` on.
+    """The counts in the file ``path``, locked by this process from its first ``mark`` on.
 
-    ``root`` is what the chain starts from. The file is made empty together with the run, so a missing one is a fault.
+    ``root`` is the start of the chain. The file is created empty together with the run, so a missing file is an error.
     """
 
     def __init__(self, path: Path, root: bytes) -> None:
@@ -37,7 +37,7 @@ class ReleaseCounter:
         self.head = self._root
 
     def mark(self, begun: int) -> None:
-        """Note that so many were begun, before anything of the last one is computed."""
+        """Record that ``begun`` releases have begun, before the last of them is computed."""
         with writing(self._path.parent):
             if self._fd < 0:
                 self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -79,30 +79,30 @@ class ReleaseCounter:
         return count
 
     def close(self) -> None:
-        """Let other processes go on."""
+        """Release the lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _mend(self, size: int) -> None:
-        """Take off the half of a line, where this process writes the log."""
+        """Remove an incomplete last line, if this process holds the log."""
         if self._fd >= 0:
             os.ftruncate(self._fd, size)
 
     def _fault(self, what: str) -> InputFault:
         return InputFault(
-            f"{self._path} {what}, so no ledger of this run can be right; begin anew with another --output, and count "
-            "what this run may have released"
+            f"{self._path} {what}, so the ledger of this run would be wrong; start again with another --output, and "
+            "account for what this run may have released"
         )
 
     def _lock(self) -> None:
-        """Two processes that went on with one run would each know the half of what was begun."""
+        """Lock the log: of two processes that continue one run, each would count only its own releases."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
             raise UsageFault(
-                f"another process goes on with the run in {self._path.parent}; wait for it, or stop it"
+                f"another process is continuing the run in {self._path.parent}; wait for it, or stop it"
             ) from None
 
 

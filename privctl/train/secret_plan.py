@@ -1,4 +1,4 @@
-"""The plan of protection that a private training follows: read, and held against the data it is to be used on."""
+"""Reads the plan of protection of a private training, and checks it against the data."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ class SecretPlan:
         """Raises InputFault where the data has another number of examples than the plan."""
         planned = self.protection.facts.examples
         if examples != planned:
-            raise InputFault(
-                f"{self.path} is a plan for {planned} records, and the data was read as {examples}; {_AGAIN}"
-            )
+            raise InputFault(f"{self.path} is a plan for {planned} records, but the data has {examples}; {_AGAIN}")
 
 
 def plan_of(request: RetrainRequest) -> SecretPlan | None:
@@ -53,14 +51,14 @@ def plan_of(request: RetrainRequest) -> SecretPlan | None:
     drawn, size = math.fsum(protection.probabilities), protection.facts.batch_size
     if not math.isclose(drawn, size, rel_tol=_CLOSE):
         raise InputFault(
-            f"{path} contradicts itself: it is for {size:g} records a batch, and its probabilities make {drawn:.6g}; "
-            f"{_AGAIN}"
+            f"{path} contradicts itself: it states {size:g} records per batch, but its probabilities sum to "
+            f"{drawn:.6g}; {_AGAIN}"
         )
-    found = file_digest(data)
-    if found != protection.facts.data:
+    digest = file_digest(data)
+    if digest != protection.facts.data:
         raise InputFault(
-            f"{path} was made for {protection.facts.data_name} as it was ({protection.facts.data}), and {data} is "
-            f"another file or has changed ({found}); train on that file, or {_AGAIN}"
+            f"{path} was made for {protection.facts.data_name} ({protection.facts.data}), but {data} is another file "
+            f"or has changed ({digest}); train on the original file, or {_AGAIN}"
         )
     with open_checkpoint(path) as file:
         report = report_of(file)

@@ -269,7 +269,7 @@ def test_an_interrupted_run_loses_nothing(method: str, number: int, start: Path,
     assert code == 130
     assert said.count("\n") == 1
     reached = json.loads((state / "state.json").read_text())
-    assert f"interrupted after step {reached['step']} of 120, whose state was saved in {state}" in said
+    assert f"interrupted after step {reached['step']} of 120; the state was saved in {state}" in said
     assert "--resume" in said
     assert reached["step"] == reached["spent"] == logged(state / "begun") < 120
     assert [run([*arguments[0], "--resume"]), run(arguments[1])] == [0, 0]

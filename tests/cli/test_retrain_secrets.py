@@ -232,10 +232,10 @@ def test_plans_that_do_not_fit_get_one_sentence(
     before = sorted(p.name for p in tmp_path.iterdir())
     cases = [
         (other, plan, ["was made for train.jsonl", "other.jsonl is another file or has changed"]),
-        (data, fewer, ["is a plan for 39 records, and the data was read as 40"]),
+        (data, fewer, ["is a plan for 39 records, but the data has 40"]),
         (data, none, ["protects no secret"]),
         (data, lying, ["it says that its run gives away 1e-06 nats"]),
-        (data, fuller, ["it is for 1 records a batch, and its probabilities make 5.5;"]),
+        (data, fuller, ["it states 1 records per batch, but its probabilities sum to 5.5;"]),
         (data, start / "tokenizer.json", ["tokenizer.json"]),
         (data, start, ["start"]),
     ]

@@ -85,8 +85,8 @@ def test_mistakes_are_one_sentence(tmp_path: Path, noisy: Path, capsys: pytest.C
     calls = {
         ("nothing.json",): (3, "is not a file"),
         (str(noisy), "--plot", "loss.pdf"): (2, "neither in .svg nor in .png"),
-        (str(noisy), "-o", str(noisy), "-f"): (2, "no command edits a report"),
-        (str(noisy), "-o", str(tmp_path / "gone" / "x.json")): (2, "a folder that does not exist"),
+        (str(noisy), "-o", str(noisy), "-f"): (2, "no command edits"),
+        (str(noisy), "-o", str(tmp_path / "gone" / "x.json")): (2, "in a folder that does not exist"),
         (str(signs), "--plot", str(tmp_path / "x.svg")): (2, "no guarantee of this report has a privacy loss"),
     }
     for call, (code, says) in calls.items():

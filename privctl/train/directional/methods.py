@@ -43,7 +43,7 @@ def questions(
     if len(fired) != len(directions):
         raise ValueError(f"{len(fired)} groups and {len(directions)} directions; give one direction a group")
     known = dict(network.named_parameters())
-    found = []
+    queries = []
     for group, chosen in zip(fired, directions, strict=True):
         parameters = {name: _parameter(network, known, group, name) for name in group.parameters}
         if chosen.keys() != parameters.keys():
@@ -54,8 +54,8 @@ def questions(
                     f"{name!r} is {tuple(parameter.shape)} and its direction {tuple(chosen[name].shape)}; give it one "
                     "of its own shape"
                 )
-        found.append(DirectionalQuery(parameters=parameters, direction=chosen))
-    return found
+        queries.append(DirectionalQuery(parameters=parameters, direction=chosen))
+    return queries
 
 
 def union(asked: Sequence[DirectionalQuery]) -> dict[str, nn.Parameter]:

@@ -1,4 +1,4 @@
-"""From what was asked to the layers, their costs and the schedule, once the network is there."""
+"""Derives the quantized layers, their costs and the schedule from the settings and the network."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def asked_of(request: RetrainRequest) -> DpquantSettings:
 
 
 def check(request: RetrainRequest) -> None:
-    """Raises UsageFault for settings that do not go together or say nothing."""
+    """Raises UsageFault for settings that contradict each other or have no effect."""
     asked = request.settings_as(DpquantSettings)
     if request.compiled:
         raise UsageFault("--compile cannot be combined with dpquant, whose layers change every epoch; remove it")
