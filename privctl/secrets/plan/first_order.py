@@ -56,7 +56,7 @@ def first_order(
 ) -> FirstOrderSolution:
     """The best weights and multipliers found when their relative gap is at most ``gap``, or the iterations are spent.
 
-    ``advance`` hears of the share of the way to ``gap``, on a logarithmic scale, that was covered since the last call.
+    ``advance`` receives the progress towards ``gap`` since the last call, as a share on a logarithmic scale.
     """
     degrees = np.diff(problem.transposed.indptr).astype(np.float64)
     sizes = np.diff(problem.matrix.indptr).astype(np.float64)

@@ -150,7 +150,7 @@ def test_what_is_not_supported_says_so(tmp_path: Path) -> None:
         load_for_training(llama, IMAGES, from_scratch=True)
     with pytest.raises(UsageFault, match="--labels does not apply to the task causal-lm"):
         load_for_training(llama, TaskName.CAUSAL_LM, labels=["a", "b"])
-    with pytest.raises(UsageFault, match="--norm batch is not known"):
+    with pytest.raises(UsageFault, match="--norm batch is unknown"):
         load_for_training(llama, TaskName.CAUSAL_LM, norm="batch")
     bert = architecture(tmp_path / "bert", "bert")
     with pytest.raises(InputFault, match="has no tokenizer beside its weights"):
