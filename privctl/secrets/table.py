@@ -149,7 +149,7 @@ def _text(value: Any, key: str, where: str) -> str:
 def _name(value: Any, key: str, where: str) -> str:
     name = _text(value, key, where)
     if not name.isprintable():
-        raise InputFault(f"{where} has characters in {key!r} that cannot be shown; use letters, digits and signs")
+        raise InputFault(f"{where} has unprintable characters in {key!r}; use letters, digits and punctuation")
     return name
 
 

@@ -79,14 +79,14 @@ def run_shadows(request: ShadowRequest, progress: Progress) -> PrivacyReport:
 def _finished(folder: Path, settings: dict[str, Any]) -> set[int]:
     """The models that are there already. Raises UsageFault where they were made with other settings."""
     recover(folder)
-    found = set()
+    indices = set()
     for path in sorted(folder.glob("shadow-*.scores.safetensors")):
         scores = read_shadow(path)
         other = difference(scores.settings, settings)
         if other:
             raise UsageFault(f"{path} was made with {other}; go on with the same settings, or choose another --output")
-        found.add(scores.index)
-    return found
+        indices.add(scores.index)
+    return indices
 
 
 def _at_once(pool: ShadowPool, network: nn.Module, device: torch.device, left: int) -> int:

@@ -80,7 +80,7 @@ def test_nothing_found_is_no_fault(data: Path, capsys: pytest.CaptureFixture[str
         (["--kinds", "mail"], 2, "--kinds mail is not one of"),
         (["--kinds", "email,"], 2, "has an empty name"),
         (["--pattern", "x"], 2, "is not NAME=REGEX"),
-        (["--pattern", "p=("], 2, "--pattern p is no regular expression"),
+        (["--pattern", "p=("], 2, "--pattern p is not a valid regular expression"),
         (["--pattern", "p=x*"], 2, "--pattern p matches the empty text"),
         (["--most-secrets", "1"], 3, "brings more than 1 secrets"),
         (["--literals", "absent.txt"], 3, "absent.txt"),

@@ -55,7 +55,7 @@ def test_tables_keep_the_order(tmp_path: Path) -> None:
         ("{", "not valid JSON"),
         ('{"id": "a", "kind": "k"}', "lacks 'records'"),
         ('{"id": "", "kind": "k", "records": [1]}', "empty 'id'"),
-        ('{"id": "a\\u0007", "kind": "k", "records": [1]}', "cannot be shown"),
+        ('{"id": "a\\u0007", "kind": "k", "records": [1]}', "unprintable characters"),
         ('{"id": 3, "kind": "k", "records": [1]}', "a number as 'id'"),
         ('{"id": "a", "kind": "k", "records": "1"}', "a string as 'records'"),
         ('{"id": "a", "kind": "k", "records": [-1]}', "-1 among its 'records'"),

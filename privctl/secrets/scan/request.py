@@ -45,10 +45,10 @@ class ScanRequest:
         if not (self.pattern_seconds > 0 and math.isfinite(self.pattern_seconds)):
             raise UsageFault(f"--pattern-seconds is {self.pattern_seconds:g}; it must be a finite number above 0")
         if self.by is not None and not (self.by and self.by.isprintable()):
-            raise UsageFault(f"--by {self.by!r} is no name of a field; give the name of one that every record has")
+            raise UsageFault(f"--by {self.by!r} is not a field name; name a field that every record has")
         for path in (self.data, self.literals):
             if path is not None and path.resolve() in (self.output.resolve(), self.report.resolve()):
-                raise UsageFault(f"{path} is read here, and would be overwritten; choose another --output")
+                raise UsageFault(f"{path} is an input and would be overwritten; choose another --output")
 
     @property
     def report(self) -> Path:

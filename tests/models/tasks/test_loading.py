@@ -220,7 +220,7 @@ def test_batch_normalisation_is_refused_or_frozen(tmp_path: Path) -> None:
         assert torch.equal(model.network(pixels).logits, start(pixels).logits)
     again = load_for_training(saved(model, tmp_path / "out"), IMAGES, norm="frozen")
     assert torch.equal(again.network(pixels).logits, model.network(pixels).logits)
-    with pytest.raises(UsageFault, match="is for batch normalisation"):
+    with pytest.raises(UsageFault, match="applies to batch normalisation"):
         load_for_training(architecture(tmp_path / "vit", "vit"), IMAGES, labels=["a", "b"], norm="frozen")
 
 
