@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # What does a model remember? Canaries are planted 1, 10 and 100 times, a model is trained on the data plainly and with
 # differential privacy, and both are attacked: exposure of the canaries, extraction, membership, and a certified lower
-# bound on epsilon. An AUC near one half does not hide canaries that the model tells anyone who asks.
+# bound on epsilon. A model with an AUC near one half may still complete canaries for anyone who asks.
 #
 #   examples/audit-canaries.sh MODEL TRAIN.jsonl HELD-OUT.jsonl FOLDER [options of privctl retrain]
 #
-# FOLDER is made. CANARIES (300) are planted, EPSILON (8) is the budget, AUDIT holds more options of privctl audit.
+# Creates FOLDER. CANARIES (300) sets how many are planted, EPSILON (8) the budget, AUDIT further options of privctl audit.
 set -euo pipefail
 
 model=${1:?give a model} train=${2:?give records to train on} held_out=${3:?give held-out records}

@@ -4,7 +4,7 @@
 #   privctl demo -o /tmp/privctl-demo
 #   examples/choose-a-candidate.sh /tmp/privctl-demo
 #
-# The demo's model was trained by privctl, so its report holds the training facts and no flag has to repeat them.
+# privctl trained the demo's model, so its report holds the training facts and no flags are needed for them.
 set -euo pipefail
 
 demo=${1:?give the folder that privctl demo made}

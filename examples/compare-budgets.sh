@@ -4,7 +4,7 @@
 #
 #   examples/compare-budgets.sh MODEL TRAIN.jsonl HELD-OUT.jsonl FOLDER [options of privctl retrain]
 #
-# FOLDER is made. Budgets are taken from BUDGETS, "1 8" where it is not set.
+# Creates FOLDER. BUDGETS sets the epsilons, "1 8" by default.
 set -euo pipefail
 
 model=${1:?give a model} train=${2:?give records to train on} held_out=${3:?give held-out records}

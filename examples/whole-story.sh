@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # From a model to a release, every step: canaries are planted, the model is retrained with differential privacy, and on
 # a second branch with clipped gradients and then noise; both are attacked, verified, held against a policy that this
-# script writes, and reported. What a step finds is shown by its exit code: 0 passes, 1 a claim or the policy failed,
-# 3 nobody can tell (an audit of few records is too small to be sure). Any other code stops the script.
+# script writes, and reported. Each step's result is its exit code: 0 pass, 1 a claim was refuted or the policy failed,
+# 3 undecided (an audit of few records is too small). Any other code stops the script.
 #
 #   examples/whole-story.sh MODEL TRAIN.jsonl HELD-OUT.jsonl FOLDER [options of privctl retrain]
 #
-# FOLDER is made: its policy, a page of both models, and a section in each model's README.md. CANARIES (300) are
-# planted, EPSILON (8) is the budget, NOISE (8) the epsilon asked of the noise, AUDIT holds more options of privctl
-# audit. Without a policy that asks for it, nothing here says that a model may go out.
+# Creates FOLDER with a policy, a page of both models, and a section in each model's README.md. CANARIES (300) sets how
+# many are planted, EPSILON (8) the budget, NOISE (8) the target epsilon of the noise, AUDIT further options of privctl
+# audit. Only your own policy can decide whether a model may be released.
 set -euo pipefail
 
 model=${1:?give a model} train=${2:?give records to train on} held_out=${3:?give held-out records}
@@ -18,7 +18,7 @@ privctl=${PRIVCTL:-privctl}
 epsilon=${EPSILON:-8}
 mkdir "$folder"
 
-found() { # FILE COMMAND...: runs it, its words into FILE, and says how it ended
+outcome() { # FILE COMMAND...: run COMMAND with its output in FILE, and print how it ended
     local file=$1 code=0
     shift
     "$@" >"$file" || code=$?
@@ -60,13 +60,13 @@ EOF
 for name in private noised; do
     reports=("$folder/$name.report.json" "$folder/$name.audit.report.json" "$folder/$name.verify.report.json")
     # shellcheck disable=SC2086
-    found "$folder/$name.audit.txt" $privctl audit "$folder/$name" --members "$train" --nonmembers "$held_out" \
+    outcome "$folder/$name.audit.txt" $privctl audit "$folder/$name" --members "$train" --nonmembers "$held_out" \
         --canaries "$folder/planted.canaries.json" --canary-data "$folder/planted.jsonl" --commitment "$commitment" \
         ${AUDIT:-}
-    found "$folder/$name.verify.txt" $privctl verify "${reports[0]}" -o "${reports[2]}"
-    found "$folder/$name.gate.txt" $privctl gate "${reports[@]}" --model "$folder/$name" \
+    outcome "$folder/$name.verify.txt" $privctl verify "${reports[0]}" -o "${reports[2]}"
+    outcome "$folder/$name.gate.txt" $privctl gate "${reports[@]}" --model "$folder/$name" \
         --policy "$folder/privctl-policy.toml"
-    found "$folder/$name.strict-gate.txt" $privctl gate "${reports[@]}" --model "$folder/$name" \
+    outcome "$folder/$name.strict-gate.txt" $privctl gate "${reports[@]}" --model "$folder/$name" \
         --policy "$folder/strict-policy.toml"
     $privctl report "${reports[@]}" --format model-card -o "$folder/$name/README.md"
 done

@@ -23,8 +23,8 @@ from privctl.show.plain import plain, seen
 #: Command name -> (where its click command is, one line for ``privctl --help``).
 COMMANDS: dict[str, tuple[str, str]] = {
     "noise": ("privctl.cli.noise:noise", "Add calibrated Gaussian noise to finished weights (DP-Weights)."),
-    "retrain": ("privctl.cli.retrain:retrain", "Train a model privately, with clipped gradients, or plainly."),
-    "secrets": ("privctl.cli.secrets:secrets", "Find secrets in training data, and plan what protects each of them."),
+    "retrain": ("privctl.cli.retrain:retrain", "Train a model privately, with clipped gradients only, or plainly."),
+    "secrets": ("privctl.cli.secrets:secrets", "Find secrets in training data, and plan how to protect each of them."),
     "account": ("privctl.cli.account:account", "Plan a privacy budget: every accountant and theorem side by side."),
     "audit": (
         "privctl.cli.audit:audit",
@@ -32,20 +32,23 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "canary": (
         "privctl.cli.canary:canary",
-        "Plant random secrets in training data, to audit what a model keeps of it.",
+        "Plant random secrets in training data, to audit what a model remembers of them.",
     ),
     "shadow": (
         "privctl.cli.shadow:shadow",
-        "Train shadow models, which the strongest attacks compare with.",
+        "Train the shadow models that the strongest membership attacks need.",
     ),
-    "claims": ("privctl.cli.claims:claims", "Judge published claims of privacy, by proofs that can be checked again."),
-    "report": ("privctl.cli.report:report", "One page of everything known of a model; also Markdown and model cards."),
-    "gate": ("privctl.cli.gate:gate", "Hold reports against a policy: pass, fail or inconclusive, for CI."),
+    "claims": ("privctl.cli.claims:claims", "Judge published privacy claims by proofs that anyone can check."),
+    "report": (
+        "privctl.cli.report:report",
+        "Make one page of all that is known about a model; also Markdown, model cards.",
+    ),
+    "gate": ("privctl.cli.gate:gate", "Check reports against a policy, for CI: pass, fail or inconclusive."),
     "sign": ("privctl.cli.sign:sign", "Sign reports with a key of your own, or check who signed them."),
-    "verify": ("privctl.cli.verify:verify", "Compute again what a report promises; check its files and its noise."),
+    "verify": ("privctl.cli.verify:verify", "Recompute what a report promises; check its files and its noise."),
     "inspect": ("privctl.cli.inspect:inspect", "Show what a checkpoint holds and the chain of reports behind it."),
-    "completion": ("privctl.cli.completion:completion", "Print what makes a shell complete privctl's commands."),
-    "demo": ("privctl.cli.demo:demo", "The whole story on a small model made on the spot, in about a minute."),
+    "completion": ("privctl.cli.completion:completion", "Print a completion script for a shell."),
+    "demo": ("privctl.cli.demo:demo", "Run every step on a small model trained on the spot, in about a minute."),
 }
 
 
@@ -77,8 +80,8 @@ def root(ctx: click.Context) -> None:
     """Make trained models safe to hand out, and prove how safe they are.
 
     Every step reads and writes safetensors plus a JSON privacy report. Results go to standard output, progress and
-    messages to standard error. Exit codes: 0 pass, 1 a claim refuted or a gate failed, 2 usage, 3 bad input or
-    inconclusive, 4 I/O or internal, 130 interrupted.
+    messages to standard error. Exit codes: 0 success, 1 a claim was refuted or a policy failed, 2 usage error, 3 bad
+    input or inconclusive, 4 I/O or internal error, 130 interrupted.
 
     \b
     Example:
@@ -92,7 +95,7 @@ def root(ctx: click.Context) -> None:
 def main() -> NoReturn:
     """Run the command line and exit with the code that says what happened."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wishes
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup sets this, and means it
             signal.signal(number, _interrupt)
     sys.exit(run(sys.argv[1:]))
 
@@ -121,7 +124,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _show(error: click.ClickException) -> None:
-    """What click says of a call that makes no sense, whatever the call holds."""
+    """Print click's message on a malformed call, with control characters from the call made harmless."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is not None:
         click.echo(context.get_usage(), err=True)
@@ -131,18 +134,18 @@ def _show(error: click.ClickException) -> None:
 
 
 def _unexpected(error: Exception) -> tuple[str, int]:
-    """The sentence and exit code of what no command foresaw."""
+    """The sentence and exit code for an error that no command expects."""
     if isinstance(error, UnicodeEncodeError) and _NOT_UTF8.search(str(error.object)):
         return _unnameable(str(error.object)), ExitCode.BAD_INPUT
     if isinstance(error, OSError):
-        said = f"the system refused: {error.strerror or error}; what was written before stays"
+        message = f"the operating system refused: {error.strerror or error}; files written earlier are intact"
     elif isinstance(error, ImportError):
-        said = f"{error}; install privctl and what it needs as its README says"
+        message = f"{error}; install privctl and its dependencies as the README says"
     elif isinstance(error, MemoryError):
-        said = "out of memory; close other programs or use a machine with more"
+        message = "out of memory; close other programs, or use a machine with more memory"
     else:
-        said = f"internal error, please report it: {type(error).__name__}: {error} (--debug shows where)"
-    return said, ExitCode.FAILURE
+        message = f"internal error, please report it: {type(error).__name__}: {error} (--debug shows the traceback)"
+    return message, ExitCode.FAILURE
 
 
 #: Bytes of a name that are not UTF-8, as Python holds them.
@@ -152,7 +155,7 @@ _WITHOUT_REPORT = ("gate", "inspect", "report", "verify", "completion")
 
 
 def _check_names(arguments: list[str]) -> None:
-    """Raise UsageFault for a name that is not UTF-8, before anything is read: a report is JSON and cannot hold it."""
+    """Raise UsageFault for a name that is not UTF-8, before anything is read: a JSON report cannot hold it."""
     if arguments and arguments[0] not in _WITHOUT_REPORT:
         for argument in arguments:
             if _NOT_UTF8.search(argument):
@@ -165,7 +168,7 @@ def _unnameable(name: str) -> str:
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
-    """A polite kill ends like Ctrl-C: temporary files are removed on the way out."""
+    """SIGTERM and SIGHUP end like Ctrl-C: temporary files are removed before exit."""
     raise KeyboardInterrupt
 
 

@@ -1,4 +1,4 @@
-"""``privctl account``: what noise a private run needs, and what noise gives."""
+"""``privctl account``: the noise that a privacy budget needs, and the epsilon that given noise yields."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ _MECHANISMS = ("gaussian", "laplace", "randomized-response", "ferret", "secret")
 
 
 @click.command()
-@click.option("--epsilon", type=float, help="Target epsilon: find the noise. Nats for ferret.")
-@click.option("--noise-multiplier", type=float, help="Noise standard deviation / clip norm: find epsilon.")
+@click.option("--epsilon", type=float, help="Target epsilon, to find the noise. In nats for ferret.")
+@click.option("--noise-multiplier", type=float, help="Noise standard deviation / clip norm, to find epsilon.")
 @click.option("--delta", type=float, help="Delta of the guarantee, such as 1e-5.")
 @click.option("--sample-rate", type=float, help="Chance that a step uses an example.  [default: 1]")
 @click.option("--steps", type=int, help="Number of steps.  [default: 1]")
 @click.option("--dataset-size", type=int, help="With --batch-size and --epochs, instead of rate and steps.")
-@click.option("--batch-size", type=int, help="Expected examples a batch.")
+@click.option("--batch-size", type=int, help="Expected examples per batch.")
 @click.option("--epochs", type=float, help="Passes over the data.")
 @click.option(
     "--batches",
     type=click.Choice([str(b) for b in Batches]),
     default=str(Batches.POISSON),
     show_default=True,
-    help="How batches are drawn; most numbers are proved for poisson only.",
+    help="How batches are drawn; most bounds are proved for poisson only.",
 )
 @click.option(
     "--mechanism", type=click.Choice(_MECHANISMS), default="gaussian", show_default=True, help="What touches the data."
 )
 @click.option("--scale", type=float, help="laplace: noise scale / sensitivity.")
 @click.option("--bit-epsilon", type=float, help="randomized-response: log-odds that a bit is true.")
-@click.option("--bits", type=int, help="randomized-response: bits a step.  [default: 1]")
+@click.option("--bits", type=int, help="randomized-response: bits per step.  [default: 1]")
 @click.option("--groups", type=int, help="ferret: groups of tensors.")
 @click.option("--fire-probability", type=float, help="ferret: chance that a group publishes in a step.")
-@click.option("--record", "records", multiple=True, help="secret: its records' sampling probability, P or PxCOUNT.")
+@click.option("--record", "records", multiple=True, help="secret: sampling probability of a record, P or PxCOUNT.")
 @click.option("--posterior", type=float, help="secret: largest chance of a right guess; needs one --prior.")
 @click.option("--prior", "priors", type=float, multiple=True, help="Chance of guessing a secret blindly (repeatable).")
-@click.option("--ledger", type=click.Path(), help="JSON list of events of any kind, all composed; see below.")
+@click.option("--ledger", type=click.Path(), help="JSON list of events of any kind, to be composed; see below.")
 @click.option(
     "--method",
     "methods",
     multiple=True,
-    help="Only these rows beside the main one (repeatable): naive, advanced, optimal, rdp, gdp-clt, ...",
+    help="Methods to show beside the main one (repeatable): naive, advanced, optimal, rdp, gdp-clt, ...",
 )
 @click.option("--no-peers", is_flag=True, help="Skip other packages' accountants (importing Opacus takes seconds).")
 @click.option("--plot", type=click.Path(), help="Draw epsilon over steps and the trade-off curve: FILE.svg or .png.")
@@ -62,8 +62,8 @@ _MECHANISMS = ("gaussian", "laplace", "randomized-response", "ferret", "secret")
 def account(**options: Any) -> None:
     """Plan a privacy budget: every composition theorem and accountant side by side.
 
-    Give --epsilon to find the noise, or the noise to find epsilon. Beside each method's number stands the epsilon that
-    really follows from the same noise, and whether the method is a bound at all.
+    Give --epsilon to find the noise, or the noise to find epsilon. Beside each method's number is the epsilon that
+    really follows from the same noise, and whether the method gives a bound at all.
 
     A ledger is a list such as [{"type": "sampled-gaussian", "noise_multiplier": 1, "sample_rate": 0.01, "steps": 500},
     {"type": "laplace", "scale": 3}].
@@ -95,11 +95,11 @@ def account(**options: Any) -> None:
         drawn = _drawn(plan, plot) if plot is not None else b""
     except ValueError as error:
         raise UsageFault(_flagged(str(error))) from None
-    said = {k: list(v) if isinstance(v, tuple) else v for k, v in options.items() if k in given - _NOT_REPORTED}
+    parameters = {k: list(v) if isinstance(v, tuple) else v for k, v in options.items() if k in given - _NOT_REPORTED}
     inputs = []
     if options["ledger"]:
         inputs.append(file_artifact("ledger", Path(options["ledger"]), output or Path("plan.report.json")))
-    text = encode(report_of(plan, said, inputs))
+    text = encode(report_of(plan, parameters, inputs))
     show(text if options["as_json"] else _rendered(plan), as_json=options["as_json"])
     written = {path: content for path, content in ((plot, drawn), (output, text.encode())) if path is not None}
     write_together(written, replace=options["force"])
@@ -109,7 +109,7 @@ def account(**options: Any) -> None:
 
 _NOT_REPORTED = {"as_json", "quiet", "force", "plot", "output"}
 _RATE = {"sample_rate", "steps", "dataset_size", "batch_size", "epochs"}
-#: What each mechanism makes something of, beside delta and the options about output.
+#: Options that each mechanism uses, beside delta and the options about output.
 _ACCEPTED = {
     "gaussian": {"epsilon", "noise_multiplier", "batches", "methods", "no_peers", "priors"} | _RATE,
     "laplace": {"epsilon", "scale", "priors"} | _RATE,
@@ -128,13 +128,13 @@ def _given(options: dict[str, Any]) -> set[str]:
 
 
 def _check_accepted(options: dict[str, Any], given: set[str]) -> None:
-    """Nothing that was said is ignored."""
+    """Raise UsageFault for an option that the mechanism would ignore."""
     what = "ledger" if options["ledger"] else options["mechanism"]
-    where = "--ledger, whose events say everything" if options["ledger"] else f"--mechanism {what}"
+    where = "--ledger, whose events state everything" if options["ledger"] else f"--mechanism {what}"
     extra = given - _ACCEPTED[what] - _ALWAYS | (given & {"mechanism"} if options["ledger"] else set())
     if extra:
         flags = {p.name: p.opts[-1 if p.name == "output" else 0] for p in click.get_current_context().command.params}
-        raise UsageFault(f"{flags[min(extra)]} does not go with {where}")
+        raise UsageFault(f"{flags[min(extra)]} does not apply to {where}; remove it")
     for prior in options["priors"]:
         if not 0 < prior < 1:
             raise UsageFault(f"--prior is {prior:g}; it must be above 0 and below 1")
@@ -142,12 +142,12 @@ def _check_accepted(options: dict[str, Any], given: set[str]) -> None:
 
 def _check_files(plot: Path | None, output: Path | None) -> None:
     if plot is not None and plot.suffix.lower() not in (".svg", ".png"):
-        raise UsageFault(f"--plot {plot} has neither the ending .svg nor .png; name it so")
+        raise UsageFault(f"--plot {plot} ends neither in .svg nor in .png; choose one of these endings")
     if plot is not None and plot == output:
-        raise UsageFault(f"--plot and --output both name {plot}; name two files")
+        raise UsageFault(f"--plot and --output both name {plot}; name two different files")
     for flag, path in (("--plot", plot), ("--output", output)):
         if path is not None and not path.parent.is_dir():
-            raise UsageFault(f"{flag} {path} lies in a folder that is not there; make it first")
+            raise UsageFault(f"{flag} {path} is in a folder that does not exist; create the folder first")
 
 
 def _plan(options: dict[str, Any]) -> BudgetPlan:
@@ -183,7 +183,8 @@ def _plan_of_gaussian(options: dict[str, Any]) -> BudgetPlan:
     quiet = options["quiet"]
     if event.batches is Batches.SHUFFLED and (length := steps_of_pass(rate)) is not None:
         note(
-            f"batches of rate {rate:g} do not divide the data; a pass is counted as {length} steps, the rest dropped",
+            f"batches of rate {rate:g} do not divide the data; a pass is taken to be {length} steps, and the remainder "
+            "to be dropped",
             quiet=quiet,
         )
     return plan_gaussian(
@@ -277,13 +278,13 @@ def _plan_of_ledger(options: dict[str, Any]) -> BudgetPlan:
 
 
 def _records(text: str) -> list[float]:
-    """The probabilities that ``P`` or ``PxCOUNT`` stands for."""
+    """The probabilities that ``P`` or ``PxCOUNT`` denotes."""
     chance, _, count = text.partition("x")
     try:
-        found, times = float(chance), int(count) if count else 1
-        if not (0 <= found <= 1 and 1 <= times <= _MOST_RECORDS):
+        probability, times = float(chance), int(count) if count else 1
+        if not (0 <= probability <= 1 and 1 <= times <= _MOST_RECORDS):
             raise ValueError
-        return [found] * times
+        return [probability] * times
     except ValueError:
         raise UsageFault(
             f"--record {text} is neither a probability nor PROBABILITYxCOUNT, such as 0.001x50, of at most 100,000"
@@ -294,14 +295,14 @@ def _one_of(options: dict[str, Any], wanted: str, given: str) -> tuple[float | N
     """The target and the given value, exactly one of which was stated."""
     target, value = options[wanted], options[given]
     if (target is None) == (value is None):
-        names = f"--{wanted} to find the noise or --{given.replace('_', '-')} to find what it gives"
+        names = f"--{wanted} to find the noise or --{given.replace('_', '-')} to find what it yields"
         raise UsageFault(f"give {'one of' if target is not None else 'either'} {names}")
     return target, value
 
 
 def _delta(options: dict[str, Any]) -> float:
     if options["delta"] is None:
-        raise UsageFault("--delta is missing; give one well below 1 / number of examples, such as 1e-5")
+        raise UsageFault("--delta is missing; give a value well below 1 / number of examples, such as 1e-5")
     if not 0 < options["delta"] < 1:
         raise UsageFault(f"--delta is {options['delta']:g}; it must be above 0 and below 1")
     return float(options["delta"])
@@ -332,18 +333,18 @@ def _rate_and_steps(options: dict[str, Any]) -> tuple[float, int]:
         raise UsageFault(f"--batch-size {facts['batch_size']} exceeds --dataset-size {facts['dataset_size']}")
     if options["delta"] is not None and options["delta"] >= 1 / facts["dataset_size"]:
         note(
-            f"delta {options['delta']:g} is no less than 1 / dataset-size: a record of somebody may be published whole",
+            f"delta {options['delta']:g} is at least 1 / dataset-size, which permits publishing a record as it is",
             quiet=options["quiet"],
         )
     if options["batches"] == Batches.SHUFFLED:
-        a_pass = math.ceil(facts["dataset_size"] / facts["batch_size"])
-        return 1 / a_pass, _counted(facts["epochs"] * a_pass)
+        steps_per_pass = math.ceil(facts["dataset_size"] / facts["batch_size"])
+        return 1 / steps_per_pass, _whole_steps(facts["epochs"] * steps_per_pass)
     rate = facts["batch_size"] / facts["dataset_size"]
-    return rate, _counted(facts["epochs"] / rate)
+    return rate, _whole_steps(facts["epochs"] / rate)
 
 
-def _counted(steps: float) -> int:
-    """``steps`` rounded up, but for what division adds."""
+def _whole_steps(steps: float) -> int:
+    """``steps`` rounded up, ignoring the rounding error of the division."""
     return math.ceil(round(min(steps, 1e300), 6))
 
 
@@ -387,6 +388,6 @@ def _short(value: object) -> str:
 
 
 def _flagged(message: str) -> str:
-    """The message with its first word as a flag, where it names an option's value."""
+    """The message with its first word written as a flag, where that word is an option's name."""
     first, _, rest = message.partition(" ")
     return f"--{first.replace('_', '-')} {rest}" if rest.startswith(("is ", "was ")) and "_" in first else message

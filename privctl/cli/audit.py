@@ -1,4 +1,4 @@
-"""``privctl audit``: attack a model and show what was found, and what that does not show."""
+"""``privctl audit``: attack a model; show what the attacks found, and what that does not prove."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _TASKS = ("causal-lm", "masked-lm", "text-classification", "image-classification
 _FILE = click.Path(path_type=Path)
 _HELP = "Attack to run, repeatable; all by default: " + "; ".join(f"{n}: {line}" for n, (_, line) in ATTACKS.items())
 
-#: Options that speak of a model, and mean nothing to an audit of scores alone.
+#: Options about a model, which do not apply to an audit of scores.
 _OF_A_MODEL = (
     *("members", "nonmembers", "attacks", "max_length", "reference", "canaries", "commitment", "canary_data"),
     *("references", "exact", "shadow", "task", "resize", "train", "heldout", "least_prefix", "top_k", "top_p"),
     *("greedy_only", "records", "secrets", "data", "plan", "base", "candidates", "most_secrets"),
     *("keep_scores", "cache", "no_cache", "device", "log"),
 )
-#: Options that say more of another one.
+#: Option -> the option that it refines, without which it does not apply.
 _BELONGS = {
     **dict.fromkeys(("commitment", "canary_data", "references", "exact", "claim", "delta"), "canaries"),
     **dict.fromkeys(("attacks", "reference", "shadow"), "members"),
@@ -45,82 +45,98 @@ _BELONGS = {
 @click.argument("model", type=MODEL, required=False)
 @click.option("--members", type=_FILE, help="JSONL of records the model was trained on.")
 @click.option("--nonmembers", type=_FILE, help="JSONL of records it was not trained on.")
-@click.option("-o", "--output", type=_FILE, help="The report; NAME.audit.report.json beside the model by default.")
-@click.option("--log", type=_FILE, help="The log of audits; NAME.audits.jsonl beside the model by default.")
+@click.option("-o", "--output", type=_FILE, help="Report to write; NAME.audit.report.json beside the model by default.")
+@click.option("--log", type=_FILE, help="Log of audits; NAME.audits.jsonl beside the model by default.")
 @click.option("--attack", "attacks", multiple=True, type=click.Choice(list(ATTACKS)), help=_HELP + ".")
-@click.option("--reference", type=MODEL, help="A model that saw neither file, to compare with.")
+@click.option("--reference", type=MODEL, help="A model trained on neither file, to compare with.")
 @click.option(
     "--task",
     type=click.Choice(_TASKS),
-    help="What MODEL is for; by its config.json by default.",
+    help="What MODEL does; read from its config.json by default.",
 )
 @click.option("--shadow", type=_FILE, help="Folder of shadow models, as privctl shadow writes it.")
-@click.option("--resize", type=int, nargs=2, help="Height and width that images are brought to.")
+@click.option("--resize", type=int, nargs=2, help="Height and width to resize images to.")
 @click.option(
-    "--max-length", type=click.IntRange(min=2), help="Tokens kept of a record; the model's context up to 2048."
+    "--max-length",
+    type=click.IntRange(min=2),
+    help="Tokens kept of a record; the model's context, at most 2048, by default.",
 )
 @click.option(
     "--least-auc",
     type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
     default=0.55,
     show_default=True,
-    help="An AUC the audit must be able to see for its silence to count.",
+    help="AUC that the audit must be able to detect before a negative result counts.",
 )
 @click.option("--canaries", type=_FILE, help="Manifest of canaries, as privctl canary plant writes it.")
-@click.option("--commitment", help="The hash of the manifest that was published before training.")
+@click.option("--commitment", help="Hash of the manifest, as published before training.")
 @click.option("--canary-data", type=_FILE, help="The planted data, to check the manifest against.")
-@click.option("--references", type=int, help="Fresh secrets that each canary is compared with; about 20,000 in all.")
-@click.option("--exact/--no-exact", default=None, help="Rank canaries among all secrets there are; where it is cheap.")
-@click.option("--train", type=_FILE, help="Training records; are they what the model writes, given their beginnings?")
-@click.option("--heldout", type=_FILE, help="Records of the same kind it never saw, to compare extraction with.")
-@click.option("--prefix-tokens", type=int, default=50, show_default=True, help="Tokens of a record that are given.")
-@click.option("--suffix-tokens", type=int, default=50, show_default=True, help="Tokens after those that must come.")
-@click.option("--least-prefix", type=int, help="Shortest prefix that short records may have; as long as all others.")
-@click.option("--temperature", type=float, default=1.0, show_default=True, help="Of sampling.")
-@click.option("--top-k", type=int, help="Sample among this many likeliest tokens.")
-@click.option("--top-p", type=float, help="Sample among the likeliest tokens of this probability together.")
-@click.option("--queries", type=int, default=100, show_default=True, help="How often the model may be asked.")
 @click.option(
-    "--query-probability", type=float, default=0.5, show_default=True, help="With which one query must succeed."
+    "--references", type=int, help="Fresh secrets to compare each canary with; about 20,000 in all by default."
 )
-@click.option("--greedy-only", is_flag=True, help="Only the likeliest continuation, no sampling; quicker.")
+@click.option(
+    "--exact/--no-exact",
+    default=None,
+    help="Rank each canary among all possible secrets; by default where that is cheap.",
+)
+@click.option(
+    "--train", type=_FILE, help="Training records; tests whether the model completes them from their prefixes."
+)
+@click.option("--heldout", type=_FILE, help="Similar records that were not trained on, to compare extraction with.")
+@click.option("--prefix-tokens", type=int, default=50, show_default=True, help="Tokens of a record given to the model.")
+@click.option("--suffix-tokens", type=int, default=50, show_default=True, help="Tokens that the model must reproduce.")
+@click.option(
+    "--least-prefix", type=int, help="Shortest prefix to accept of short records; --prefix-tokens by default."
+)
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="Sampling temperature.")
+@click.option("--top-k", type=int, help="Sample from the K likeliest tokens.")
+@click.option("--top-p", type=float, help="Sample from the likeliest tokens whose probabilities sum to P.")
+@click.option("--queries", type=int, default=100, show_default=True, help="How often an attacker may query the model.")
+@click.option(
+    "--query-probability",
+    type=float,
+    default=0.5,
+    show_default=True,
+    help="Probability with which at least one query must succeed.",
+)
+@click.option("--greedy-only", is_flag=True, help="Only the likeliest continuation, no sampling; faster.")
 @click.option("--records", type=int, help="Records drawn from each file for extraction; all by default.")
 @click.option("--secrets", type=_FILE, help="Book of secrets in the training data, as privctl secrets scan writes it.")
-@click.option("--data", type=_FILE, help="The training data that the book of secrets was made of.")
-@click.option("--plan", type=_FILE, help="What MODEL was trained by, as privctl secrets plan wrote it.")
-@click.option("--base", type=MODEL, help="MODEL before training, to tell what it knew of the secrets anyway.")
-@click.option("--candidates", type=int, help="Values that each secret is told from, itself counted; 100 by default.")
-@click.option("--most-secrets", type=int, help="Secrets drawn, of those trained on and of the others; 1000 by default.")
+@click.option("--data", type=_FILE, help="Training data that the book of secrets was made from.")
+@click.option("--plan", type=_FILE, help="Plan that MODEL was trained with, as privctl secrets plan writes it.")
+@click.option("--base", type=MODEL, help="MODEL before training, to measure what it knew of the secrets already.")
+@click.option("--candidates", type=int, help="Values to rank each secret among, itself included; 100 by default.")
+@click.option("--most-secrets", type=int, help="Secrets to draw, of those trained on and of controls; 1000 by default.")
 @click.option("--from-scores", type=_FILE, help="Scores of many models instead of a MODEL: safetensors, JSON or CSV.")
-@click.option("--claim", metavar="EPS,DELTA", help="An (epsilon, delta) that somebody claims, to be tested.")
-@click.option("--delta", type=float, help="Delta of the bound on epsilon; the claim's or the manifest's.")
+@click.option("--claim", metavar="EPS,DELTA", help="A claimed (epsilon, delta) to test.")
+@click.option("--delta", type=float, help="Delta of the bound on epsilon; that of the claim or manifest by default.")
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of splits; not private."
 )
 @click.option(
     "--keep-scores",
     is_flag=True,
-    help="Keep every token's score for later audits, in a private folder; texts can be rebuilt from them.",
+    help="Keep every token's score for later audits, in a private folder; the texts can be rebuilt from these scores.",
 )
-@click.option("--cache", type=_FILE, help="The folder that --keep-scores keeps them in; this option implies it.")
+@click.option("--cache", type=_FILE, help="Folder for the scores of --keep-scores, which this option implies.")
 @click.option("--no-cache", is_flag=True, hidden=True)  # the default now; scripts may still give it
-@click.option("--device", help="Where to run, such as cpu or cuda:0; a GPU if there is one by default.")
+@click.option("--device", help="Where to run, such as cpu or cuda:0; by default a GPU if there is one.")
 @force
 @common
 def audit(model: str | None, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Attack MODEL: what can be told of its training data by looking at it.
+    """Attack MODEL: measure what it reveals about its training data.
 
     MODEL is a Hugging Face directory, or a .safetensors file with config.json and tokenizer beside it. Records are
     JSON objects with "text", or with "prompt" and "response".
 
-    --members and --nonmembers ask whether the two can be told apart; they should come from one source and have been
-    split at random, as a difference otherwise says little about the model. --canaries asks what the model remembers
-    of secrets that were planted before training, which is the only way to a certified lower bound on epsilon.
-    --train asks which training records the model writes by itself when given their beginnings. --secrets asks whether
-    the values of secrets can be told from others they could have had, and with --plan whether the protection planned
-    for them held, which only values drawn at random can contradict: plant them, and give --canaries too. The exit code
-    is 1 where a claim was refuted, the model's own, --claim or --plan; it is 0 for other findings, which are for a gate
-    to judge. Where they amount to a leak, the last line says so.
+    --members and --nonmembers test whether the model distinguishes the two files. They should be a random split of one
+    source; otherwise the difference may have nothing to do with the model. --canaries tests what the model remembers of
+    secrets planted before training, the only way to a certified lower bound on epsilon. --train tests which training
+    records the model completes from their prefixes. --secrets tests whether the true value of a secret ranks above
+    other values it could have had, and with --plan whether the planned protection held. Only values drawn at random can
+    refute a plan, so plant canaries and give --canaries too. The exit code is 1 if a claim was refuted (the model's
+    own, --claim or --plan) and 0 for other findings, which are for a gate to judge; if they amount to a leak, the last
+    line says so.
 
     --from-scores takes one score for each of many models: a CSV file with the columns score,member (1 or 0), JSON
     {"with": [...], "without": [...]}, or safetensors with these two tensors.
@@ -146,24 +162,24 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     from privctl.show.progress import note
     from privctl.show.text.audit import render
 
-    found: PrivacyReport | None
+    report: PrivacyReport | None
     written: tuple[Path, ...]
     if options["from_scores"] is not None:
-        found, written = _of_scores(model, output, force, options)
+        report, written = _of_scores(model, output, force, options)
     else:
         if model is not None:
             options["log"] = log_path(output_paths(Path(model), None)[0], options["log"])
-        found, written = _of_model(model, output, force, quiet, options)
-    if found is None:  # another process speaks
+        report, written = _of_model(model, output, force, quiet, options)
+    if report is None:  # only the main process prints
         return
-    line = enter(found, options["log"])
+    line = enter(report, options["log"])
     note(f"wrote {' and '.join(map(str, written))}", quiet=quiet)
     if line is not None:
         note(f"entered into {options['log']}, whose head is now line {line.number}, {line.digest}", quiet=quiet)
-    show(encode(found) if as_json else render(found, verbose=verbose()), as_json=as_json)
-    if as_json and (last := closing(found)):
+    show(encode(report) if as_json else render(report, verbose=verbose()), as_json=as_json)
+    if as_json and (last := closing(report)):
         note(last, quiet=quiet)
-    if refuted(found.verdicts):
+    if refuted(report.verdicts):
         raise click.exceptions.Exit(ExitCode.REFUTED)
 
 
@@ -178,12 +194,12 @@ def _of_model(
     from privctl.storage.atomic import require_absent
 
     if model is None:
-        raise UsageFault("nothing says what to audit; give MODEL, or --from-scores FILE")
+        raise UsageFault("there is nothing to audit; give MODEL, or --from-scores FILE")
     for name, owner in _BELONGS.items():
         if options[name] not in (None, (), False) and options[owner] is None:
-            raise UsageFault(f"{_flag(name)} needs {_flag(owner)}; give that too")
+            raise UsageFault(f"{_flag(name)} needs {_flag(owner)}; give both")
     if options["no_cache"] and (options["keep_scores"] or options["cache"] is not None):
-        raise UsageFault("--no-cache keeps no scores, and --keep-scores and --cache do; give one of them")
+        raise UsageFault("--no-cache contradicts --keep-scores and --cache; remove one")
     if options["greedy_only"] and (options["top_k"] is not None or options["top_p"] is not None):
         raise UsageFault("--greedy-only does not sample; remove --top-k and --top-p")
     written = output_paths(Path(model), output)
@@ -230,7 +246,7 @@ def _membership(options: dict[str, Any]) -> MembershipRequest | None:
     if members is None and nonmembers is None:
         return None
     if members is None or nonmembers is None:
-        raise UsageFault("membership is told by comparing two files; give both --members and --nonmembers")
+        raise UsageFault("a membership audit compares two files; give both --members and --nonmembers")
     return MembershipRequest(
         members=members,
         nonmembers=nonmembers,
@@ -287,7 +303,7 @@ def _secrets(options: dict[str, Any]) -> SecretRequest | None:
     if options["secrets"] is None:
         return None
     if options["data"] is None:
-        raise UsageFault("--secrets needs the records that the secrets lie in; give --data too")
+        raise UsageFault("--secrets needs the records that hold the secrets; give --data too")
     sizes = {"candidates": options["candidates"], "most": options["most_secrets"]}
     return SecretRequest(
         secrets=options["secrets"],
@@ -313,11 +329,11 @@ def _of_scores(
         what = "MODEL" if model is not None else _flag(given[0])
         raise UsageFault(f"--from-scores audits no model; remove {what}")
     source: Path = options["from_scores"]
-    report = output or source.with_name(f"{source.stem}.audit.report.json")
-    require_absent(report, force)
-    found = run_scores(source, report, claim=_claim(options["claim"]), delta=options["delta"], seed=options["seed"])
-    write_bytes(report, encode(found).encode(), replace=force)
-    return found, (report,)
+    path = output or source.with_name(f"{source.stem}.audit.report.json")
+    require_absent(path, force)
+    report = run_scores(source, path, claim=_claim(options["claim"]), delta=options["delta"], seed=options["seed"])
+    write_bytes(path, encode(report).encode(), replace=force)
+    return report, (path,)
 
 
 def _flag(name: str) -> str:
@@ -334,5 +350,7 @@ def _claim(text: str | None) -> EpsilonClaim | None:
     except ValueError:
         raise UsageFault(f"--claim {text} is not an epsilon and a delta; give both, such as --claim 1,1e-5") from None
     if not (0 <= epsilon < float("inf") and 0 <= delta < 1):
-        raise UsageFault(f"--claim {text} is no claim: epsilon must be at least 0 and finite, delta below 1")
+        raise UsageFault(
+            f"--claim {text} is out of range; epsilon must be finite and at least 0, delta from 0 to below 1"
+        )
     return EpsilonClaim(epsilon=epsilon, delta=delta)

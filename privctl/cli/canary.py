@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from privctl.domain.guarantee import Assumption
 
 _FILE = click.Path(path_type=Path)
-#: The allowed failure probability of an audit that looks at nothing but canaries.
+#: The allowed failure probability of an audit of canaries alone.
 _ALPHA = 0.05
-#: Included canaries that an audit wants before it says that they left no trace.
+#: Included canaries that an audit needs before it may conclude that they left no trace.
 _WANTED = 100
 
 
 @click.group()
 def canary() -> None:
-    """Plant canaries in training data, so that an audit can say what the model gives away of it.
+    """Plant canaries in training data, so that an audit can certify what a model reveals.
 
     \b
     Example:
@@ -36,13 +36,13 @@ def canary() -> None:
 
 @canary.command("plant")
 @click.argument("data", type=_FILE)
-@click.option("-o", "--output", type=_FILE, required=True, help="The planted data to write; .gz packs it.")
-@click.option("--manifest", type=_FILE, help="What was planted; NAME.canaries.json beside the output by default.")
-@click.option("--count", type=int, default=250, show_default=True, help="Canaries; about half are included.")
+@click.option("-o", "--output", type=_FILE, required=True, help="Planted data to write; .gz compresses it.")
+@click.option("--manifest", type=_FILE, help="Manifest to write; NAME.canaries.json beside the output by default.")
+@click.option("--count", type=int, default=250, show_default=True, help="Number of canaries; about half are included.")
 @click.option(
     "--kind",
     type=click.Choice(["digits", "tokens", "template"]),
-    help="What a secret is: random digits, random words of one token each, or a template's slot.  [default: digits]",
+    help="Form of the secrets: random digits, random words of one token each, or a template's slot.  [default: digits]",
 )
 @click.option("--length", type=int, help="Digits (6 by default) or tokens (8 by default) of a secret.")
 @click.option(
@@ -52,12 +52,17 @@ def canary() -> None:
     help="Text with one slot: {digits:9}, {letters:8} or {hex:16}; repeatable.",
 )
 @click.option(
-    "--copies", multiple=True, type=int, help="Copies of an included canary; several numbers are shared out.  [1]"
+    "--copies",
+    multiple=True,
+    type=int,
+    help="Copies of each included canary; repeat it to divide the canaries among several numbers.  [default: 1]",
 )
-@click.option("--prefix-from", type=_FILE, help="Records whose beginnings stand before the secrets.")
+@click.option("--prefix-from", type=_FILE, help="Records whose beginnings are put before the secrets.")
 @click.option("--tokenizer", type=_FILE, help="Model whose tokens --kind tokens draws from.")
-@click.option("--delta", type=float, default=1e-5, show_default=True, help="Delta of the bounds to come.")
-@click.option("--seed", type=int, help="For tests: repeatable coins, which void every bound.")
+@click.option(
+    "--delta", type=float, default=1e-5, show_default=True, help="Delta of the bounds that the audit will give."
+)
+@click.option("--seed", type=int, help="For tests only: repeatable coins, which void every bound.")
 @force
 @common
 def plant_command(
@@ -79,10 +84,11 @@ def plant_command(
 ) -> None:
     """Write DATA with canaries among its records, and a manifest of them.
 
-    Each canary is included, with all its copies, by a fair coin of its own from the operating system. The hash that is
-    printed commits to coins, secrets and numbers of guesses: publish it before training, and keep the manifest away
-    from whoever trains. DATA is JSON lines with "text", or with "prompt" and "response"; canaries have these fields
-    and no others. With --prefix-from each has a beginning of its own, which the model can be asked to complete.
+    A fair coin from the operating system decides for each canary whether it is included, with all its copies. The
+    printed hash commits to the coins, the secrets and the numbers of guesses: publish it before training, and keep the
+    manifest away from whoever trains. DATA is JSON lines with "text", or with "prompt" and "response"; canaries have
+    these fields and no others. With --prefix-from each canary has a prefix of its own, which the model can be asked to
+    complete.
 
     \b
     Example:
@@ -112,49 +118,50 @@ def plant_command(
         delta=delta,
         seed=seed,
     )
-    done = plant(request, force=force)
-    powers = [power(group, delta, bound_alpha(_ALPHA, done.guesses)) for group in done.guesses if seed is None]
+    planted = plant(request, force=force)
+    powers = [power(group, delta, bound_alpha(_ALPHA, planted.guesses)) for group in planted.guesses if seed is None]
     if as_json:
-        show(json.dumps(_summary(done.commitment, done.planted.digest, powers), indent=2) + "\n", as_json=True)
+        show(json.dumps(_summary(planted.commitment, planted.planted.digest, powers), indent=2) + "\n", as_json=True)
     else:
-        told = _power_text(powers, delta) if powers else "The coins come from --seed, so no bound follows from them.\n"
-        click.echo(f"commitment: {done.commitment}\n\n{told}", nl=False)
+        outlook = _power_text(powers, delta) if powers else "The coins come from --seed, so they give no bound.\n"
+        click.echo(f"commitment: {planted.commitment}\n\n{outlook}", nl=False)
     note(f"wrote {output} and {request.manifest}", quiet=quiet)
     note("publish the commitment before training, and keep the manifest away from whoever trains", quiet=quiet)
-    for doubt in _doubts(done, prefixed=prefix_from is not None):
-        note(doubt, quiet=quiet)
+    for limitation in _limitations(planted, prefixed=prefix_from is not None):
+        note(limitation, quiet=quiet)
 
 
-def _doubts(done: Manifest, *, prefixed: bool) -> list[str]:
-    """What this planting will not be able to show."""
-    found = []
-    included = sum(each.included for each in done.canaries)
+def _limitations(manifest: Manifest, *, prefixed: bool) -> list[str]:
+    """What an audit of these canaries will not be able to show."""
+    limitations = []
+    included = sum(canary.included for canary in manifest.canaries)
     if included < _WANTED:
-        found.append(
-            f"{included} canaries are included; an audit wants {_WANTED} before it says that they left no trace, so "
-            "plant more with --count"
+        limitations.append(
+            f"{included} canaries are included; an audit needs {_WANTED} to conclude that they left no trace, so plant "
+            "more with --count"
         )
-    if min(each.copies for each in done.canaries) > 1:
-        found.append(
-            "no canary has one copy, so no claim of an epsilon for single records can be tested; add --copies 1"
+    if min(canary.copies for canary in manifest.canaries) > 1:
+        limitations.append(
+            "no canary has a single copy, so no claimed epsilon for single records can be tested; add --copies 1"
         )
-    prefixes = len({each.prefix for each in done.canaries})
-    if prefixed and prefixes < len(done.canaries):
-        found.append(
-            f"{len(done.canaries)} canaries share {prefixes} beginnings, and one beginning completes to one secret"
+    prefixes = len({canary.prefix for canary in manifest.canaries})
+    if prefixed and prefixes < len(manifest.canaries):
+        limitations.append(
+            f"{len(manifest.canaries)} canaries share {prefixes} prefixes, and a prefix can complete to one secret "
+            "only; give more records with --prefix-from"
         )
-    return found
+    return limitations
 
 
 @canary.command("check")
 @click.argument("manifest", type=_FILE)
-@click.option("--data", type=_FILE, help="The planted data; by default the file that MANIFEST names, beside it.")
-@click.option("--commitment", help="The hash that was published before training.")
+@click.option("--data", type=_FILE, help="Planted data; by default the file beside MANIFEST that it names.")
+@click.option("--commitment", help="Hash of the manifest, as published before training.")
 @common
 def check_command(manifest: Path, data: Path | None, commitment: str | None, as_json: bool, quiet: bool) -> None:
-    """Check that the planted data are what MANIFEST says, and MANIFEST what was committed to.
+    """Check that the planted data match MANIFEST, and that MANIFEST matches the commitment.
 
-    Exit code 1 says that a condition does not hold.
+    The exit code is 1 if a condition does not hold.
 
     \b
     Example:
@@ -168,13 +175,13 @@ def check_command(manifest: Path, data: Path | None, commitment: str | None, as_
     from privctl.reports.codec import encode_value
     from privctl.show.text.style import table
 
-    found = read_manifest(manifest)
-    path = data or manifest.parent / found.planted.name
-    results = [*conditions(found, commitment=commitment), *data_conditions(found, path)]
+    planted = read_manifest(manifest)
+    path = data or manifest.parent / planted.planted.name
+    results = [*conditions(planted, commitment=commitment), *data_conditions(planted, path)]
     if as_json:
-        show(json.dumps([encode_value(each) for each in results], indent=2) + "\n", as_json=True)
+        show(json.dumps([encode_value(condition) for condition in results], indent=2) + "\n", as_json=True)
     else:
-        rows = [(each.name, str(each.state), each.statement) for each in _worst_first(results)]
+        rows = [(condition.name, str(condition.state), condition.statement) for condition in _worst_first(results)]
         click.echo(table(("condition", "state", "finding"), rows), nl=False)
     if violated(results):
         click.get_current_context().exit(ExitCode.REFUTED)
@@ -188,22 +195,22 @@ def _beside(output: Path) -> Path:
 def _summary(commitment: str, planted: str, powers: Sequence[CanaryPower]) -> dict[str, object]:
     from privctl.reports.codec import encode_value
 
-    return {"commitment": commitment, "planted": planted, "power": [encode_value(each) for each in powers]}
+    return {"commitment": commitment, "planted": planted, "power": [encode_value(power) for power in powers]}
 
 
 def _power_text(powers: Sequence[CanaryPower], delta: float) -> str:
-    """What so many canaries could show at best."""
+    """The best that these canaries could show."""
     from privctl.show.text.style import number, table
 
     rows = [
         (
-            "one record" if each.copies == 1 else f"{each.copies} records",
-            str(each.canaries),
-            str(each.guesses),
-            number(each.ceiling, 4),
-            number(each.detectable, 4),
+            "one record" if power.copies == 1 else f"{power.copies} records",
+            str(power.canaries),
+            str(power.guesses),
+            number(power.ceiling, 4),
+            number(power.detectable, 4),
         )
-        for each in powers
+        for power in powers
     ]
     headings = ("bound for groups of", "canaries", "guesses", "largest epsilon certifiable", "least detectable")
     return (
@@ -214,4 +221,4 @@ def _power_text(powers: Sequence[CanaryPower], delta: float) -> str:
 
 def _worst_first(results: Sequence[Assumption]) -> list[Assumption]:
     order = ("violated", "asserted", "checked", "enforced")
-    return sorted(results, key=lambda each: order.index(each.state))
+    return sorted(results, key=lambda condition: order.index(condition.state))

@@ -1,4 +1,4 @@
-"""``privctl claims``: the book of published claims, and a claim given by flags."""
+"""``privctl claims``: the collected claims of papers, and a claim given by flags."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _EXIT = {
     Outcome.REFUTED: ExitCode.REFUTED,
     Outcome.INCONCLUSIVE: ExitCode.BAD_INPUT,
 }
-#: More digits than these are no claim.
+#: Longest number that is accepted, in characters.
 _LONGEST = 60
 
 
 class _Exact(click.ParamType[Fraction]):
-    """A decimal or a fraction, kept exactly: 1e-6 means that, not the nearest double."""
+    """A decimal or a fraction, kept exactly: 1e-6 is 1/10^6, not the nearest double."""
 
     name = "number"
 
@@ -53,7 +53,7 @@ _NUMBER = _Exact()
 
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--export``, ``--timeout``, ``--output`` and what all commands have."""
+    """``--export``, ``--timeout``, ``--output`` and the options of all commands."""
     command = force(common(command))
     for option in (
         click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the JSON report here."),
@@ -66,7 +66,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def claims() -> None:
-    """Judge published claims of privacy, by proofs that anyone can check again.
+    """Judge published privacy claims by proofs that anyone can check.
 
     \b
     Example:
@@ -76,14 +76,14 @@ def claims() -> None:
 
 
 @claims.command("papers")
-@click.option("--paper", "papers", multiple=True, metavar="NAME", help="Only this paper (repeatable); see below.")
+@click.option("--paper", "papers", multiple=True, metavar="NAME", help="Only the claims of this paper (repeatable).")
 @_shared
 def papers_command(papers: tuple[str, ...], **options: Any) -> None:
-    """Run the book of claims: what five papers say of privacy, each sentence judged anew.
+    """Judge the privacy claims of five papers, one by one.
 
     PROVED and REFUTED rest on exact numbers and a solver's proof; a refutation names what to check by hand. CONSISTENT
-    is an example, not a proof. NAME is dp-weights, ferret, hush, dpquant or poster. Exit code 0 says that every
-    verdict is the one in the book, 1 that one is not, 3 that one could not be reached.
+    rests on an example and proves nothing. NAME is dp-weights, ferret, hush, dpquant or poster. Exit code 0 means that
+    every verdict is the expected one, 1 that one is not, 3 that one could not be reached.
 
     \b
     Example:
@@ -98,8 +98,8 @@ def papers_command(papers: tuple[str, ...], **options: Any) -> None:
     with Prover(_timeout(options)) as prover:
         rows = list(run(names, prover))
     shown = [_shown(row) for row in rows]
-    said = {"paper": list(names), "timeout": options["timeout"]}
-    _finish(shown, [row.verdict for row in rows], said, unchecked(names), prover, options)
+    parameters = {"paper": list(names), "timeout": options["timeout"]}
+    _finish(shown, [row.verdict for row in rows], parameters, unchecked(names), prover, options)
     if surprises(rows):
         click.get_current_context().exit(ExitCode.REFUTED)
     if any(row.undecided for row in rows):
@@ -108,7 +108,7 @@ def papers_command(papers: tuple[str, ...], **options: Any) -> None:
 
 @claims.group("check")
 def check() -> None:
-    """Judge one claim given by flags. Exit code 0: proved, 1: refuted, 3: neither could be shown.
+    """Judge one claim given by flags. Exit code 0: proved, 1: refuted, 3: neither.
 
     \b
     Example:
@@ -118,8 +118,8 @@ def check() -> None:
     """
 
 
-_EPSILON = click.option("--epsilon", type=_NUMBER, required=True, help="The epsilon that is claimed.")
-_DELTA = click.option("--delta", type=_NUMBER, required=True, help="The delta that is claimed, such as 1e-6.")
+_EPSILON = click.option("--epsilon", type=_NUMBER, required=True, help="The claimed epsilon.")
+_DELTA = click.option("--delta", type=_NUMBER, required=True, help="The claimed delta, such as 1e-6.")
 _STEPS = click.option("--steps", type=int, default=1, show_default=True, help="How often the mechanism is used.")
 _RATE = click.option(
     "--sample-rate", type=_NUMBER, default="1", show_default=True, help="Chance that a step uses an example (Poisson)."
@@ -134,7 +134,7 @@ _RATE = click.option(
 @_RATE
 @_shared
 def gaussian_command(**options: Any) -> None:
-    """Is Gaussian noise (epsilon, delta)-DP? Exactly where all data are used, by bounds on both sides where sampled.
+    """Is Gaussian noise (epsilon, delta)-DP? Exact without sampling; by bounds from both sides with it.
 
     \b
     Example:
@@ -149,7 +149,7 @@ def gaussian_command(**options: Any) -> None:
 
 @check.command("laplace")
 @_EPSILON
-@click.option("--delta", type=_NUMBER, default="0", show_default=True, help="The delta that is claimed.")
+@click.option("--delta", type=_NUMBER, default="0", show_default=True, help="The claimed delta.")
 @click.option("--scale", type=_NUMBER, required=True, help="Noise scale / sensitivity.")
 @_STEPS
 @_RATE
@@ -172,11 +172,13 @@ def laplace_command(**options: Any) -> None:
 @click.option("--steps", type=int, required=True, help="Training steps.")
 @click.option("--sample-rate", type=_NUMBER, required=True, help="Chance that a step uses an example.")
 @click.option("--fire-probability", type=_NUMBER, required=True, help="Chance that a group publishes in a step.")
-@click.option("--nats", type=_NUMBER, help="The mutual information that is claimed.")
-@click.option("--delta", type=_NUMBER, help="Or the delta of (any epsilon, delta)-DP.")
+@click.option("--nats", type=_NUMBER, help="The claimed mutual information.")
+@click.option(
+    "--delta", type=_NUMBER, help="Instead of --nats, the claimed delta of (epsilon, delta)-DP at any epsilon."
+)
 @_shared
 def ferret_command(**options: Any) -> None:
-    """Do published sign bits tell at most so many nats, or so small a delta?
+    """Do published sign bits reveal at most the claimed nats, or reach the claimed delta?
 
     \b
     Example:
@@ -186,7 +188,7 @@ def ferret_command(**options: Any) -> None:
     from verify.papers.checks import check_ferret
 
     if (options["nats"] is None) == (options["delta"] is None):
-        raise UsageFault("give either --nats, an average, or --delta, of (any epsilon, delta)-DP")
+        raise UsageFault("the claim is either --nats or --delta; give exactly one of them")
     _check(check_ferret, ("groups", "steps", "sample_rate", "fire_probability", "nats", "delta"), options)
 
 
@@ -195,10 +197,10 @@ def ferret_command(**options: Any) -> None:
 @click.option("--noise-multiplier", type=_NUMBER, required=True, help="Noise standard deviation / clip norm.")
 @click.option("--steps", type=int, required=True, help="Training steps.")
 @click.option("--prior", type=_NUMBER, required=True, help="Chance of guessing the secret blindly.")
-@click.option("--posterior", type=_NUMBER, required=True, help="The chance of a right guess that is claimed.")
+@click.option("--posterior", type=_NUMBER, required=True, help="The claimed bound on the chance of a right guess.")
 @_shared
 def secret_command(**options: Any) -> None:
-    """Is a secret in several records guessed with at most the posterior claimed?
+    """Is a secret that is in several records guessed with at most the claimed posterior?
 
     \b
     Example:
@@ -212,7 +214,7 @@ def secret_command(**options: Any) -> None:
 
 
 def _check(judge: Callable[..., Judgement], names: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Judge one claim, print and write what was found, and exit with what it means."""
+    """Judge one claim, print and write the judgement, and exit with its code."""
     from privctl.domain.verdict import Verdict
     from privctl.show.text.claims import ClaimRow
     from verify.papers.registry import CITED
@@ -221,46 +223,47 @@ def _check(judge: Callable[..., Judgement], names: Sequence[str], options: Mappi
     _check_output(options)
     given = {name: options[name] for name in names if options[name] is not None}
     with Prover(_timeout(options)) as prover:
-        found = judge(prover, **given)
-    told = {k: float(v) if isinstance(v, Fraction) else v for k, v in given.items() if k != "chances"}
-    told |= {"record": list(options["records"])} if "chances" in given else {}
+        judgement = judge(prover, **given)
+    parameters = {k: float(v) if isinstance(v, Fraction) else v for k, v in given.items() if k != "chances"}
+    parameters |= {"record": list(options["records"])} if "chances" in given else {}
     command = click.get_current_context().command.name or ""
-    said = [f"{name.replace('_', ' ')} {_plain(value)}" for name, value in told.items()]
-    statement = f"{command}, {', '.join(said)}"
+    settings = [f"{name.replace('_', ' ')} {_plain(value)}" for name, value in parameters.items()]
+    statement = f"{command}, {', '.join(settings)}"
     row = ClaimRow(
         paper="",
         key="",
         statement=statement,
-        outcome=found.outcome,
+        outcome=judgement.outcome,
         expected=None,
-        reason=found.reason,
-        holds=found.holds,
-        witness=found.witness,
+        reason=judgement.reason,
+        holds=judgement.holds,
+        witness=judgement.witness,
         theorems=len(prover.proofs),
         seconds=sum(proof.seconds for proof in prover.proofs),
     )
-    verdict = Verdict(subject=statement, outcome=found.outcome, reason=found.in_full)
-    _finish([row], [verdict], {"claim": command, **told, "timeout": options["timeout"]}, (CITED,), prover, options)
-    if _EXIT[found.outcome] is not ExitCode.OK:
-        click.get_current_context().exit(_EXIT[found.outcome])
+    verdict = Verdict(subject=statement, outcome=judgement.outcome, reason=judgement.in_full)
+    reported = {"claim": command, **parameters, "timeout": options["timeout"]}
+    _finish([row], [verdict], reported, (CITED,), prover, options)
+    if _EXIT[judgement.outcome] is not ExitCode.OK:
+        click.get_current_context().exit(_EXIT[judgement.outcome])
 
 
 def _finish(
     rows: Sequence[ClaimRow],
     verdicts: Sequence[Verdict],
-    said: Mapping[str, Any],
+    parameters: Mapping[str, Any],
     unchecked: Sequence[Omission],
     prover: Prover,
     options: Mapping[str, Any],
 ) -> None:
-    """Print, write and export what was found."""
+    """Print, write and export the verdicts."""
     from privctl.reports.codec import encode
     from privctl.show.progress import note
     from privctl.show.text.claims import book_text, claim_text
     from privctl.storage.commit import write_together
     from verify.prove.smtlib import export
 
-    text = encode(_report(verdicts, said, unchecked))
+    text = encode(_report(verdicts, parameters, unchecked))
     standard = to_standard_output(options["output"])
     if options["as_json"] or standard:
         show(text, as_json=True)
@@ -279,7 +282,7 @@ def _finish(
         note(f"wrote {len(files)} files to {options['export']}", quiet=options["quiet"])
 
 
-def _report(verdicts: Sequence[Verdict], said: Mapping[str, Any], unchecked: Sequence[Omission]) -> PrivacyReport:
+def _report(verdicts: Sequence[Verdict], parameters: Mapping[str, Any], unchecked: Sequence[Omission]) -> PrivacyReport:
     from privctl.domain.report import PrivacyReport
     from privctl.reports.files import now, versions
 
@@ -287,7 +290,7 @@ def _report(verdicts: Sequence[Verdict], said: Mapping[str, Any], unchecked: Seq
         step="claims",
         created=now(),
         versions=versions(("z3-solver", "python-flint")),
-        parameters=dict(said),
+        parameters=dict(parameters),
         verdicts=tuple(verdicts),
         omissions=tuple(unchecked),
     )
@@ -296,23 +299,23 @@ def _report(verdicts: Sequence[Verdict], said: Mapping[str, Any], unchecked: Seq
 def _shown(row: JudgedClaim) -> ClaimRow:
     from privctl.show.text.claims import ClaimRow
 
-    found = row.judgement
+    judgement = row.judgement
     return ClaimRow(
         paper=row.paper,
         key=row.claim.key,
         statement=row.claim.statement,
-        outcome=found.outcome,
+        outcome=judgement.outcome,
         expected=row.claim.expected,
-        reason=found.reason,
-        holds=found.holds,
-        witness=found.witness,
+        reason=judgement.reason,
+        holds=judgement.holds,
+        witness=judgement.witness,
         theorems=len(row.proofs),
         seconds=row.seconds,
     )
 
 
 def _check_output(options: Mapping[str, Any]) -> None:
-    """What cannot be written is said before anything is proved."""
+    """Raise for outputs that cannot be written, before anything is proved."""
     from privctl.reports.files import require_spare
     from privctl.storage.atomic import require_absent
 
@@ -331,20 +334,20 @@ def _timeout(options: Mapping[str, Any]) -> float:
 
 
 def _records(text: str) -> list[Fraction]:
-    """The probabilities that ``P`` or ``PxCOUNT`` stands for."""
+    """The probabilities that ``P`` or ``PxCOUNT`` denotes."""
     chance, _, count = text.partition("x")
     try:
-        found, times = _NUMBER.convert(chance, None, None), int(count) if count else 1
+        probability, times = _NUMBER.convert(chance, None, None), int(count) if count else 1
     except (ValueError, click.BadParameter):
-        found, times = Fraction(-1), 0
-    if not (0 <= found <= 1 and 1 <= times <= 1000):
+        probability, times = Fraction(-1), 0
+    if not (0 <= probability <= 1 and 1 <= times <= 1000):
         raise UsageFault(
             f"--record {text} is neither a probability nor PROBABILITYxCOUNT, such as 0.001x50, of at most 1000"
         )
-    return [found] * times
+    return [probability] * times
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, list):
-        return " ".join(str(each) for each in value)
+        return " ".join(str(item) for item in value)
     return f"{value:g}" if isinstance(value, float) else str(value)

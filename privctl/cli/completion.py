@@ -1,4 +1,4 @@
-"""``privctl completion``: what a shell needs to complete commands and options."""
+"""``privctl completion``: the script with which a shell completes commands and options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def completion(shell: str) -> None:
       privctl completion zsh >> ~/.zshrc
       privctl completion fish > ~/.config/fish/completions/privctl.fish
     """
-    found = get_completion_class(shell)
-    assert found is not None  # click knows the three of them
+    completer = get_completion_class(shell)
+    assert completer is not None  # click supports all three choices
     root = click.get_current_context().find_root().command
-    click.echo(found(root, {}, "privctl", "_PRIVCTL_COMPLETE").source())
+    click.echo(completer(root, {}, "privctl", "_PRIVCTL_COMPLETE").source())

@@ -1,4 +1,4 @@
-"""``privctl demo``: the whole story in about a minute."""
+"""``privctl demo``: every step on a small model, in about a minute."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="New folder for every model, report and record.  [default: privctl-demo, or the next free privctl-demo-N]",
+    help="New folder for all models, reports and records.  [default: privctl-demo, or the next free privctl-demo-N]",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the invented records.")
 @common
 @click.pass_context
 def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quiet: bool) -> None:
-    """Train a small GPT-2 on invented records, add noise at several epsilons, attack each model.
+    """Train a small GPT-2 on invented records, add noise at several epsilons, and attack each model.
 
-    Needs no network and no files. One table at the end: epsilon claimed, epsilon that follows, noise, perplexity, and
-    how well an attacker tells members from non-members. Everything made stays in a folder, and every report in it is
-    verified at the end, with the exit code of privctl verify.
+    Needs no network and no files. Ends with one table: epsilon claimed, epsilon that follows, noise, perplexity, and
+    how well an attacker distinguishes members from non-members. All files stay in one folder, and every report in it is
+    verified at the end; the exit code is that of privctl verify.
 
     \b
     Example:

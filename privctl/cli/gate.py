@@ -1,4 +1,4 @@
-"""``privctl gate``: reports held against a policy; the exit code is the answer."""
+"""``privctl gate``: check reports against a policy; the exit code is the result."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def _settings(command: Command) -> Command:
 
 @click.command()
 @click.argument("reports", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--model", type=MODEL, help="The model that goes out; its bytes must be those the reports describe.")
+@click.option("--model", type=MODEL, help="The model to release; its bytes must be those that the reports describe.")
 @click.option(
     "--policy",
     type=click.Path(path_type=Path),
-    help="The policy; ./privctl-policy.toml or [tool.privctl.gate] of ./pyproject.toml by default.",
+    help="The policy; by default ./privctl-policy.toml, or [tool.privctl.gate] in ./pyproject.toml.",
 )
 @click.option(
-    "--format", "form", type=click.Choice(list(FORMATS)), help="How to say it; text by default, json with --json."
+    "--format", "form", type=click.Choice(list(FORMATS)), help="Output format; text by default, json with --json."
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it to this file instead.")
-@click.option("--init", is_flag=True, help="Print a policy to begin with, every key explained.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write instead of standard output.")
+@click.option("--init", is_flag=True, help="Print a starter policy that explains every key.")
 @_settings
 @common
 def gate(
@@ -72,15 +72,15 @@ def gate(
     quiet: bool,
     **settings: str | None,
 ) -> None:
-    """Hold REPORTS against a policy, and stop a build whose model is not safe enough.
+    """Check REPORTS against a policy, and stop a build whose model is not safe enough.
 
-    Give the report that was written with the model, and those of its audits. Exit code 0 says that everything asked
-    for holds, 1 that something does not, 3 that nobody can tell: an audit was too small, or a report or step is
-    missing. 2 is a policy or call that makes no sense.
+    Give the report that was written with the model, and those of its audits. Exit code 0 means that every requirement
+    holds, 1 that one does not, 3 that one cannot be decided: an audit was too small, or a report or step is missing.
+    2 means that the policy or the call is malformed.
 
-    The policy is read from privctl-policy.toml or pyproject.toml. A flag wins over a variable such as
-    PRIVCTL_GATE_MAX_EPSILON, which wins over the file. What an audit measured is judged by the bound of its interval,
-    never by the estimate; a status is computed again from the assumptions, never believed.
+    The policy is read from privctl-policy.toml or pyproject.toml. A flag overrides an environment variable such as
+    PRIVCTL_GATE_MAX_EPSILON, which overrides the file. Measurements of an audit are judged by the end of their
+    confidence interval, never by the estimate. The status of a guarantee is recomputed from its assumptions.
 
     \b
     Example:
@@ -101,15 +101,15 @@ def gate(
         click.echo(STARTER, nl=False)
         return
     if as_json and form not in (None, "json"):
-        raise UsageFault(f"--json and --format {form} contradict each other; give one")
+        raise UsageFault(f"--json and --format {form} contradict each other; remove one")
     if not reports:
-        raise UsageFault("nothing says what to judge; give the reports of the model, such as model.report.json")
+        raise UsageFault("there are no reports to judge; give those of the model, such as model.report.json")
     form = form or ("json" if as_json else "text")
-    asked = _policy(policy, settings)
+    effective_policy = _policy(policy, settings)
     _check_distinct(output, (*reports, *(() if policy is None else (policy,))))
-    judgement = judge(reports, asked, None if model is None else _model(model, quiet), datetime.now(UTC))
-    how = {"quiet": quiet, "verbose": verbose()} if form == "text" else {}
-    text = importlib.import_module(FORMATS[form]).render(judgement, **how)
+    judgement = judge(reports, effective_policy, None if model is None else _model(model, quiet), datetime.now(UTC))
+    detail = {"quiet": quiet, "verbose": verbose()} if form == "text" else {}
+    text = importlib.import_module(FORMATS[form]).render(judgement, **detail)
     if output is None:
         click.echo(text, nl=False)
     else:
@@ -142,7 +142,7 @@ def _model(model: str, quiet: bool) -> ModelAtHand:
 
 
 def _check_distinct(output: Path | None, inputs: tuple[Path, ...]) -> None:
-    """A result is never written over what was judged."""
+    """Raise UsageFault where the result would overwrite a file that the judgement reads."""
     if output is None:
         return
     from privctl.reports.files import require_spare
@@ -150,13 +150,13 @@ def _check_distinct(output: Path | None, inputs: tuple[Path, ...]) -> None:
 
     for path in (*inputs, Path("privctl-policy.toml"), Path("pyproject.toml")):
         if os.path.realpath(path) == os.path.realpath(output):
-            raise UsageFault(f"{output} is read here; choose another --output")
+            raise UsageFault(f"{output} is an input of this command; choose another --output")
     require_absent(output, force=True)
     require_spare(output)
 
 
 def _summarize(judgement: GateJudgement) -> None:
-    """Append to the step's summary, a file that the runner opens for that and other steps write to as well."""
+    """Append to the job summary of a GitHub workflow, a file to which other steps append as well."""
     from privctl.show.markdown.gate import render
 
     path = os.environ.get(_SUMMARY)

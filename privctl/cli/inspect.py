@@ -1,4 +1,4 @@
-"""``privctl inspect``: what a checkpoint holds and where it comes from."""
+"""``privctl inspect``: the tensors of a checkpoint and the reports behind it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", type=MODEL)
-@click.option("--report", type=click.Path(), help="The model's report, where its header does not say or it has moved.")
+@click.option(
+    "--report", type=click.Path(), help="The model's report, if its header names none or the report has moved."
+)
 @common
 @click.pass_context
 def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, quiet: bool) -> None:
-    """Show the tensors of MODEL with their digests, and the chain of reports that leads to it.
+    """Show the tensors of MODEL with their digests, and the chain of reports behind it.
 
-    The digests of the model, of what came with it and of every report in the chain are computed again. Exit code 1 says
-    that one no longer matches, 3 that the model's own report or a file named in it is missing. What the reports claim
-    is shown as it stands there, not recomputed.
+    The digests of the model, of its companion files and of every report in the chain are recomputed. Exit code 1 means
+    that one no longer matches, 3 that the model's own report or a file that it names is missing. The claims of the
+    reports are shown as written, not recomputed.
 
     Of a log of audits (.jsonl), its audits are shown, and the head that stands for all of its lines; exit code 3 says
     that its chain is broken.
@@ -56,7 +58,7 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
         with progress("digests", sum(file.size for file in checkpoint.files), quiet=quiet) as advance:
             hashed = {file.path: hash_tensors(file, advance) for file in checkpoint.files}
         if report:
-            read_report(Path(report))  # one the user names must be there and be one
+            read_report(Path(report))  # raises unless the named file exists and is a report
         start = Path(report) if report else pointer_of(checkpoint)
         chain = check_chain(start, hashed) if start else ()
         if as_json:
@@ -125,16 +127,16 @@ def _log_as_report(log: AuditLog) -> PrivacyReport:
 
 
 def _no_report(path: Path) -> None:
-    """Raise where ``path`` is JSON: a report is looked at by other commands."""
+    """Raise InputFault where ``path`` is JSON: other commands read reports."""
     from privctl.domain.errors import InputFault
     from privctl.reports.files import read_report
 
     if path.suffix != ".json" or path.is_dir():
         return
-    read_report(path)  # says what it is where it is none
+    read_report(path)  # raises the right error where it is not a report
     raise InputFault(
-        f"{path} is a report, not a model; privctl verify {path} checks it, privctl report {path} makes a page of it, "
-        "and privctl inspect takes the model that it describes"
+        f"{path} is a report, not a model; give the model that it describes, or use privctl verify {path} to check it "
+        f"or privctl report {path} to make a page of it"
     )
 
 

@@ -1,4 +1,4 @@
-"""``privctl noise``: DP-Weights on a finished checkpoint."""
+"""``privctl noise``: add noise to a finished checkpoint (DP-Weights)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 )
 @click.option("--epochs", type=int, help="Epochs of training.")
 @click.option("--learning-rate", type=float, help="Constant learning rate.")
-@click.option("--clip-norm", type=float, help="L2 norm each example's gradient was clipped to.")
+@click.option("--clip-norm", type=float, help="L2 norm that each example's gradient was clipped to.")
 @click.option("--dataset-size", type=int, help="Number of training examples.")
-@click.option("--batch-size", type=int, help="Examples a batch; the divisor of the summed gradients.")
-@click.option("--steps", type=int, help="Optimizer steps, if not epochs * dataset-size / batch-size rounded up.")
+@click.option("--batch-size", type=int, help="Examples per batch; the divisor of the summed gradients.")
+@click.option("--steps", type=int, help="Optimizer steps.  [default: epochs * dataset-size / batch-size, rounded up]")
 @click.option("--optimizer", type=click.Choice([str(o) for o in Optimizer]), help="Update rule.  [default: sgd]")
 @click.option("--momentum", type=float, help="Heavy-ball factor, with --optimizer momentum.")
 @click.option("--beta1", type=float, help="Adam's first decay rate.  [default: 0.9]")
@@ -51,20 +51,18 @@ if TYPE_CHECKING:
 @click.option(
     "--formula",
     type=click.Choice([str(f) for f in Formula]),
-    help="Which reading of the published formula.  [default: algorithm2]",
+    help="Which version of the published formula.  [default: algorithm2]",
 )
-@click.option("--regime", type=click.Choice([str(r) for r in Regime]), help="What is known of the loss (gaussian).")
+@click.option("--regime", type=click.Choice([str(r) for r in Regime]), help="What is known about the loss (gaussian).")
 @click.option(
     "--adjacency",
     type=click.Choice([str(Adjacency.REPLACE_ONE), str(Adjacency.ZERO_OUT)]),
     help="Which neighbours the gaussian calibration protects.  [default: replace-one]",
 )
-@click.option("--include", multiple=True, help="Only tensors matching this glob (repeatable).")
-@click.option("--exclude", multiple=True, help="Not tensors matching this glob (repeatable).")
-@click.option("--base", type=MODEL, help="Public model: tensors identical to its own are left alone.")
-@click.option(
-    "--evaluate", type=click.Path(), help='JSONL ({"text": ...} a line) to compute each candidate\'s perplexity on.'
-)
+@click.option("--include", multiple=True, help="Add noise only to tensors matching this glob (repeatable).")
+@click.option("--exclude", multiple=True, help="Add no noise to tensors matching this glob (repeatable).")
+@click.option("--base", type=MODEL, help="Public model: tensors identical to its own get no noise.")
+@click.option("--evaluate", type=click.Path(), help='JSONL, one {"text": ...} per line, to measure perplexity on.')
 @click.option("--dry-run", is_flag=True, help="Show the table, write nothing.")
 @click.option("--threads", type=click.IntRange(1, 64), default=2, show_default=True, help="Worker threads.")
 @click.option("--seed", type=click.IntRange(min=0), help="For tests only: voids every guarantee.")
@@ -75,7 +73,7 @@ def noise(model: str, **options: Any) -> None:
     """Add calibrated Gaussian noise to the weights of MODEL, once, after training.
 
     MODEL is a .safetensors file or a Hugging Face directory. The training facts come from flags, from --facts, or from
-    the report of a model that privctl trained itself. Several --epsilon give several candidates to choose from. The
+    the report of a model that privctl trained. Give --epsilon several times for several candidates to choose from. The
     report states the published claim beside the epsilon that follows under each regime.
 
     \b
@@ -94,9 +92,9 @@ def noise(model: str, **options: Any) -> None:
         candidates = plan(release, output)
         if options["dry_run"]:
             if options["as_json"]:
-                raise UsageFault("--dry-run makes no report, so --json has nothing to print; drop one")
+                raise UsageFault("--dry-run writes no report, so --json has nothing to print; remove one")
             if options["evaluate"]:
-                raise UsageFault("--dry-run makes no candidates, so --evaluate has nothing to measure; drop one")
+                raise UsageFault("--dry-run writes no candidates, so --evaluate has nothing to measure; remove one")
             check_grain(release, candidates)
             _show(release, candidates, [None] * len(candidates), None, dry_run=True)
             return
@@ -143,10 +141,10 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
     from privctl.noise.selection import select
     from privctl.reports.files import report_of
 
-    found = report_of(checkpoint)
-    told = [from_report(found.path, found.report)] if found else []
-    told += [from_file(Path(options["facts"]))] if options["facts"] else []
-    sources = [source for source in [*told, from_flags(options)] if source is not None]
+    own_report = report_of(checkpoint)
+    reported = from_report(own_report.path, own_report.report) if own_report else None
+    from_facts = from_file(Path(options["facts"])) if options["facts"] else None
+    sources = [source for source in (reported, from_facts, from_flags(options)) if source is not None]
     training, trust = training_facts(sources)
     delta = _delta(options, sources, default_delta(training.dataset_size))
     selection = select(checkpoint, include=options["include"], exclude=options["exclude"], base=base)
@@ -156,7 +154,7 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
         raise UsageFault(f"{error}; give another --{str(error).split()[0]}") from None
     files = {"facts": options["facts"], "evaluation": options["evaluate"]}
     inputs = {role: Path(path) for role, path in files.items() if path}
-    collected = collected_names(found.report) if found else ()
+    collected = collected_names(own_report.report) if own_report else ()
     inputs |= {f"base-{file.path.name}": file.path for file in base.files} if base else {}
     assumptions = (trust, TRAINING_ROUNDING, noise_premises(options["seed"]), *collected, *selection.assumptions)
     return NoiseRelease(
@@ -165,7 +163,7 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
         selection=selection,
         premises=Premises(assumptions=assumptions),
         targets=targets,
-        found=found if told and told[0] is not None else None,
+        found=own_report if reported is not None else None,
         inputs=inputs,
         parameters={
             "include": list(options["include"]),
@@ -182,7 +180,7 @@ def _delta(options: dict[str, Any], sources: Sequence[FactSource], default: floa
     stated = {source.values["delta"] for source in sources if "delta" in source.values}
     flag = options["delta"]
     if flag is not None and stated - {flag}:
-        raise UsageFault(f"--delta {flag} contradicts delta {stated.pop()} of the facts file; drop one")
+        raise UsageFault(f"--delta {flag} contradicts delta {stated.pop()} of the facts file; remove one")
     return flag if flag is not None else next(iter(stated), default)
 
 
@@ -193,11 +191,11 @@ def _target(epsilon: float, delta: float, options: dict[str, Any]) -> PrivacyTar
     if calibration is Calibration.GAUSSIAN and options["regime"] is None:
         raise UsageFault(f"--calibration gaussian needs --regime, one of {', '.join(Regime)}")
     if calibration is Calibration.DP_WEIGHTS and options["regime"] is not None:
-        raise UsageFault("--regime goes with --calibration gaussian; dp-weights reports every regime anyway")
+        raise UsageFault("--regime applies to --calibration gaussian only; remove it: dp-weights reports every regime")
     if calibration is Calibration.DP_WEIGHTS and options["adjacency"] is not None:
-        raise UsageFault("--adjacency goes with --calibration gaussian; dp-weights reports both anyway")
+        raise UsageFault("--adjacency applies to --calibration gaussian only; remove it: dp-weights reports both")
     if calibration is Calibration.GAUSSIAN and options["formula"] is not None:
-        raise UsageFault("--formula goes with --calibration dp-weights; gaussian has only one")
+        raise UsageFault("--formula applies to --calibration dp-weights only; remove it")
     return PrivacyTarget(
         epsilon=epsilon,
         delta=delta,
@@ -209,7 +207,7 @@ def _target(epsilon: float, delta: float, options: dict[str, Any]) -> PrivacyTar
 
 
 def _evaluation(checkpoint: Checkpoint, options: dict[str, Any]) -> Any:
-    """The function that measures a candidate's perplexity, and the input's own; both None without ``--evaluate``."""
+    """A function that measures a candidate's perplexity, and the input's own; both None without ``--evaluate``."""
     if not options["evaluate"]:
         return None, None
     from audits.scores.perplexity import perplexity
@@ -220,7 +218,7 @@ def _evaluation(checkpoint: Checkpoint, options: dict[str, Any]) -> Any:
     texts = [record.text for record in read_records(Path(options["evaluate"]))]
 
     def evaluate(weights: Path) -> float:
-        # a folder with the files that are released with it; a lone file has only those of the original
+        # a folder comes with its own configuration and tokenizer; a single file is read with the original's
         folder = None if weights.is_dir() else checkpoint.folder
         return perplexity(load_model(weights, folder=folder), texts)
 
@@ -258,12 +256,12 @@ def _show(
         for candidate, perplexity in zip(candidates, perplexities, strict=True)
     ]
     notes = [f"no {o.what}: {o.reason}" for o in candidates[0].omissions if not o.reason.endswith("was not given")]
-    told = (
+    notable = (
         a
         for a in release.premises.assumptions
         if a.state is AssumptionState.VIOLATED or a in release.selection.assumptions
     )
-    notes += [f"{a.state}: {a.statement}" for a in told]
+    notes += [f"{a.state}: {a.statement}" for a in notable]
     notes += [
         f"left out of {each.name}: {', '.join(each.left_out)}, which names code that a loader would import or download"
         for each in release.beside

@@ -26,7 +26,7 @@ def _verbose(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 
 def verbose() -> bool:
-    """Whether the command in progress was asked for everything."""
+    """Whether the current command was given ``--verbose``."""
     return bool(click.get_current_context().meta.get(_VERBOSE))
 
 
@@ -45,7 +45,7 @@ def common(command: Command) -> Command:
             is_flag=True,
             expose_value=False,
             callback=_verbose,
-            help="Leave nothing out of a result.",
+            help="Show results in full.",
         ),
         click.option("-q", "--quiet", is_flag=True, help="No progress, no notes; only results and errors."),
         click.option("--json", "as_json", is_flag=True, help="Print the JSON report to standard output."),
@@ -55,7 +55,7 @@ def common(command: Command) -> Command:
 
 
 def show(text: str, *, as_json: bool = False) -> None:
-    """Print a result; JSON so that neither a terminal nor a CI's runner obeys what it holds."""
+    """Print a result; JSON is escaped so that no terminal or CI runner interprets its content as commands."""
     from privctl.show.plain import json_text
 
     click.echo(json_text(text) if as_json else text, nl=False)
@@ -66,6 +66,6 @@ def force(command: Command) -> Command:
     return click.option("-f", "--force", is_flag=True, help="Replace files that exist.")(command)
 
 
-#: Tensor-like inputs: a ``.safetensors`` file or a Hugging Face directory. Existence is checked by the reader, whose
-#: error says more.
+#: A model: a ``.safetensors`` file or a Hugging Face directory. The reader checks that it exists, and gives a better
+#: error than click would.
 MODEL = click.Path(path_type=str)

@@ -15,33 +15,33 @@ from privctl.domain.errors import UsageFault
 if TYPE_CHECKING:
     from privctl.show.dossier import PageData
 
-#: Format -> end of the name that the default output has.
+#: Format -> suffix (or name) of the default output.
 FORMATS = {"html": ".html", "markdown": ".md", "model-card": "README.md", "intoto": ".intoto.json"}
 _LONGEST = 200
 
 
 @click.command()
 @click.argument("reports", nargs=-1, required=True, metavar="REPORT...", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write; - is standard output. Beside "
-              "the first report by default.")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write, or - for standard output; by "
+              "default a file beside the first report.")  # fmt: skip
 @click.option("--format", "kind", type=click.Choice(list(FORMATS)), default="html", show_default=True, help="html: one "
               "page with plots. markdown: text. model-card: a section in a README.md. intoto: a statement over the "
               "model's files.")  # fmt: skip
-@click.option("--title", help="Of the page; by default it names the models.")
+@click.option("--title", help="Title of the page; by default it names the models.")
 @force_option
 @click.option("-q", "--quiet", is_flag=True, help="No notes; only results and errors.")
 @click.option("--debug", is_flag=True, expose_value=False, callback=debug, help="Show tracebacks.")
 def report(
     reports: tuple[Path, ...], output: Path | None, kind: str, title: str | None, force: bool, quiet: bool
 ) -> None:
-    """Make one page of the REPORTs of a model, and of the reports they build on.
+    """Make one page from the REPORTs of a model and the reports they build on.
 
-    The page is a single HTML file that needs no network: what is proved, conditional, claimed or refuted, what was
-    attacked and how well that worked, the chain of steps, every number behind it, and what nobody checked. Curves are
-    drawn from the scores that lie beside an audit's report.
+    The page is a single HTML file that needs no network. It shows what is proved, conditional, claimed or refuted,
+    which attacks were run and how well they worked, the chain of steps, the numbers behind it, and what was not
+    checked. Curves are drawn from the scores stored beside an audit's report.
 
-    The model card goes between two marks into a README.md that exists, or into a new one; a second run replaces it
-    and leaves everything else as it is, byte for byte. The in-toto statement is not signed.
+    The model card is written between two markers in a new or an existing README.md. A second run replaces it and keeps
+    everything else byte for byte. The in-toto statement is not signed.
 
     \b
     Example:
@@ -55,7 +55,7 @@ def report(
     from privctl.storage.atomic import require_absent, write_bytes
 
     if title is not None and not 0 < len(title) <= _LONGEST:
-        raise UsageFault(f"--title has {len(title)} letters; give 1 to {_LONGEST}")
+        raise UsageFault(f"--title has {len(title)} characters; give 1 to {_LONGEST}")
     place = output or _default(reports[0], kind)
     standard = str(place) == "-"
     if not standard and place.resolve() in {path.resolve() for path in reports}:
@@ -100,7 +100,7 @@ def _default(first: Path, kind: str) -> Path:
 
 
 def _model_folder(first: Path) -> Path:
-    """The folder of the weights that the first report wrote, where it lies within the report's own; else that one."""
+    """The folder of the weights that the first report wrote, if inside the report's folder; else the latter."""
     from privctl.reports.files import read_report
     from privctl.show.dossier import MODEL_ROLE
 

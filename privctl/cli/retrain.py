@@ -1,4 +1,4 @@
-"""``privctl retrain``: one command for each method, its options made of the method's own settings."""
+"""``privctl retrain``: one command per method; the method's settings class defines its options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
     from privctl.train.method import Method
 
-#: Options that a replay heeds; with others it would not be one.
+#: Options that ``--replay`` allows; any other would change what it repeats.
 _REPLAYED = {"model", "replay", "output", "vocabulary", "device", "quiet", "as_json", "force"}
 
 
@@ -59,7 +59,7 @@ def _command(method: Method) -> click.Command:
 
     call.__doc__ = method.help
     groups = [option for name in method.takes for option in shared(name, method.helps)]
-    more = [unprotected] if method.private else []
+    private_options = [unprotected] if method.private else []
     replay = click.option("--replay", type=click.Path(), help="Stream of updates to repeat on MODEL, without any data.")
     decorators = [
         training,
@@ -67,7 +67,7 @@ def _command(method: Method) -> click.Command:
         *groups,
         *own_options(method.settings),
         *([replay] if method.replay is not None else []),
-        *more,
+        *private_options,
         force,
         common,
     ]
@@ -86,7 +86,9 @@ def _train(method: Method, options: dict[str, Any]) -> None:
     from privctl.train.session import Session
 
     if options["data"] is None:
-        raise UsageFault(f"{method.name} needs --data to train on, or --replay with a stream of updates")
+        raise UsageFault(
+            f"there is nothing to train {method.name} on; give --data, or --replay with a stream of updates"
+        )
     request = request_of(method.name, options, settings=own_settings(method.settings, options))
     job = prepare(request)
     with start_workers(choose_device(request.device)) as workers:
@@ -112,7 +114,7 @@ def _replay(method: Method, options: dict[str, Any]) -> None:
         source = context.get_parameter_source(name)
         if name not in _REPLAYED and source is not click.core.ParameterSource.DEFAULT:
             flag = "--" + name.replace("_", "-")
-            raise UsageFault(f"{flag} does not apply to --replay, which repeats what the stream holds; leave it out")
+            raise UsageFault(f"{flag} does not apply to --replay, which repeats the recorded updates; remove it")
     request = ReplayRequest(
         model=Path(options["model"]),
         stream=Path(options["replay"]),

@@ -1,4 +1,4 @@
-"""From the options of a training to its request, and from its report to the terminal."""
+"""Training requests from command-line options, and training reports as terminal text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
     from privctl.train.request import DataRequest, ModelRequest, RetrainRequest, SecretsRequest
 
-STOPPING = "stopping after this step, to save it; interrupt again to stop at once, and lose what was not saved"
+STOPPING = "stopping after this step to save it; interrupt again to stop now and lose unsaved progress"
 
 
 def on_epoch(measures: Mapping[str, float], *, quiet: bool) -> None:
@@ -27,8 +27,8 @@ def on_epoch(measures: Mapping[str, float], *, quiet: bool) -> None:
         note(", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in measures.items()), quiet=quiet)
 
 
-def request_of(method: str, options: dict[str, Any], **more: Any) -> RetrainRequest:
-    """What the options ask for; ``more`` are further fields of the request."""
+def request_of(method: str, options: dict[str, Any], **fields: Any) -> RetrainRequest:
+    """The request that the options describe; ``fields`` are further fields of it."""
     from privctl.models.choices import TaskName
     from privctl.train.choices import ClippingStyle, Schedule
     from privctl.train.request import BudgetRequest, RetrainRequest
@@ -52,21 +52,21 @@ def request_of(method: str, options: dict[str, Any], **more: Any) -> RetrainRequ
             warmup_steps=options.get("warmup_steps", 0),
             optimizer=Optimizer(options["optimizer"]),
             **{name: options[name] for name in _SAME},
-            **more,
+            **fields,
         )
     except ValueError as error:
         raise UsageFault(str(error)) from None
 
 
 def secrets_of(options: Mapping[str, Any]) -> SecretsRequest | None:
-    """The plan that ``--secrets`` names, with the batch size where it was given."""
+    """The plan that ``--secrets`` names, with ``--batch-size`` if the user gave it."""
     from privctl.train.request import SecretsRequest
 
     if options.get("secrets") is None:
         return None
     source = click.get_current_context().get_parameter_source("batch_size")
-    asked = None if source is click.core.ParameterSource.DEFAULT else options["batch_size"]
-    return SecretsRequest(plan=Path(options["secrets"]), batch_size=asked)
+    given = None if source is click.core.ParameterSource.DEFAULT else options["batch_size"]
+    return SecretsRequest(plan=Path(options["secrets"]), batch_size=given)
 
 
 #: Options that go into the request under their own names.
@@ -84,7 +84,7 @@ def rendered(report: PrivacyReport) -> str:
 
 
 def model_of(options: Mapping[str, Any]) -> ModelRequest:
-    """What the options say of the model to train."""
+    """The model to train, from the options."""
     from privctl.train.request import ModelRequest
 
     return ModelRequest(
@@ -100,7 +100,7 @@ def model_of(options: Mapping[str, Any]) -> ModelRequest:
 
 
 def data_of(options: Mapping[str, Any], train: Path) -> DataRequest:
-    """What the options say of the data, the examples being at ``train``."""
+    """The training data at ``train``, with the options that describe it."""
     from privctl.data.labels import labels_named
     from privctl.models.choices import Long
     from privctl.train.request import DataRequest

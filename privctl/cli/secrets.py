@@ -1,4 +1,4 @@
-"""``privctl secrets``: find secrets in training data, and plan what protects each of them."""
+"""``privctl secrets``: find secrets in training data, and plan how to protect each of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from privctl.cli.secrets_scan import scan
 
 @click.group()
 def secrets() -> None:
-    """Find the secrets in a data set, and plan a training that protects each to its own degree.
+    """Find the secrets in a data set, and plan a training that protects each of them to its own degree.
 
     \b
     Example:

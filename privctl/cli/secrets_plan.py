@@ -23,15 +23,17 @@ _SWEEP = "sweep"
 @click.option(
     "--secrets", type=_FILE, required=True, help="The book of secrets, from privctl secrets scan or your own."
 )
-@click.option("--steps", type=int, required=True, help="Optimizer steps of the training to come.")
-@click.option("--batch-size", type=int, required=True, help="Expected records a batch.")
+@click.option("--steps", type=int, required=True, help="Optimizer steps of the planned training.")
+@click.option("--batch-size", type=int, required=True, help="Expected records per batch.")
 @click.option(
     "--cap",
-    help="Weight that a secret's records may have in all, per nat of its budget; several numbers, or the word sweep, "
-    "are compared.  [default: none]",
+    help="Largest total weight of a secret's records, per nat of its budget. Give several numbers, or the word sweep, "
+    "to compare caps.  [default: none]",
 )
 @click.option("--prior", type=float, default=0.001, show_default=True, help="Chance of guessing a secret beforehand.")
-@click.option("--posterior", type=float, default=0.1, show_default=True, help="What that chance may become.")
+@click.option(
+    "--posterior", type=float, default=0.1, show_default=True, help="Largest chance of guessing it afterwards."
+)
 @click.option(
     "--target", "targets", multiple=True, help="Prior and posterior of one kind, KIND=PRIOR:POSTERIOR; repeatable."
 )
@@ -40,12 +42,12 @@ _SWEEP = "sweep"
     type=click.Choice(["reference", "pairwise"]),
     default="reference",
     show_default=True,
-    help="What a secret is compared with: its absence, or (more noise) its opposite.",
+    help="What a secret is compared with: its absence, or its opposite (needs more noise).",
 )
 @click.option(
     "--calibration",
     type=click.Choice(["curve", "fano"]),
-    help="What the noise is chosen by: the trade-off curve, or Fano's inequality (more noise).  "
+    help="How the noise is chosen: by the trade-off curve, or by Fano's inequality (more noise).  "
     "[default: curve; fano with --form pairwise]",
 )
 @click.option(
@@ -53,13 +55,13 @@ _SWEEP = "sweep"
     type=click.Choice(["auto", "interior", "first-order"]),
     default="auto",
     show_default=True,
-    help="Of the weights: HiGHS' interior point, or PDLP, its first-order method; auto goes by size.",
+    help="Solver for the weights: interior point, or PDLP, a first-order method; auto chooses by problem size.",
 )
 @click.option(
     "--gap", type=float, default=1e-4, show_default=True, help="Relative gap at which the first-order method stops."
 )
-@click.option("--delta", type=float, help="Of the record-level guarantee.  [default: below 1 / records]")
-@click.option("-o", "--output", type=_FILE, help="The plan to write, .safetensors; its report lies beside it.")
+@click.option("--delta", type=float, help="Delta of the record-level guarantee.  [default: below 1 / records]")
+@click.option("-o", "--output", type=_FILE, help="Plan to write (.safetensors); its report is written beside it.")
 @force
 @common
 def plan(
@@ -83,15 +85,16 @@ def plan(
 ) -> None:
     """Plan the protection of the secrets in DATA.
 
-    A secret's prior is the most that an adversary who knows everything else gives any value of it; its posterior is
-    what that may become by seeing the model. Records that hold much of what must be protected get a lower weight, by a
-    linear program that keeps as much weight as it can, and the noise is the least with which every secret stays within
-    its posterior. Train with the plan by `privctl retrain dp-sgd --secrets plan.safetensors`.
+    The prior of a secret is the largest probability that an adversary who knows everything else gives to any value of
+    it. Its posterior is the largest that this probability may become once the model is seen. A linear program lowers
+    the weight of records that hold many or strongly protected secrets, and keeps as much total weight as it can. The
+    noise is the least with which every secret stays within its posterior. Train with the plan by `privctl retrain
+    dp-sgd --secrets plan.safetensors`.
 
-    The bound in plain words: had the secret's records never been used, a guess of its value would be right with
-    probability at most the prior. After the training no guess, by whatever method, is right with more than the bound,
-    over the randomness of the training. The trade-off curve finds it from the best test that tells the two trainings
-    apart; Fano's inequality from the information given away, which is looser and so asks for more noise.
+    In other words: without the secret's records, a guess of its value is right with probability at most the prior.
+    After training on them, no guess by any method is right with probability above the bound, over the randomness of
+    the training. The trade-off curve derives the bound from the best test between the two trainings. Fano's inequality
+    derives it from the information released, which is looser and so needs more noise.
 
     \b
     Example:
@@ -112,8 +115,8 @@ def plan(
     from privctl.storage.atomic import require_absent
 
     caps = None if cap == _SWEEP else _caps(cap)
-    one = caps is not None and len(caps) == 1
-    _check(output, delta, one=one)
+    single_cap = caps is not None and len(caps) == 1
+    _check(output, delta, single_cap=single_cap)
     request = PlanRequest(
         data=data,
         secrets=secrets,
@@ -129,25 +132,27 @@ def plan(
     if output is not None:
         require_absent(output, force)
         require_absent(report_beside(output), force)
-    asked = question(request)
+    task = question(request)
     shown = partial(progress, quiet=quiet)
-    sweep = explore(asked, caps_to_sweep(asked) if caps is None else caps, shown, strict=one)
+    sweep = explore(task, caps_to_sweep(task) if caps is None else caps, shown, strict=single_cap)
     if output is None:
-        report = report_of(asked, sweep, None)
+        report = report_of(task, sweep, None)
     else:
-        made, place = protection(asked, sweep.tried[0]), report_beside(output)
-        with staged_protection(output, made, place) as written:
-            report = report_of(asked, sweep, made, written)
+        chosen, place = protection(task, sweep.tried[0]), report_beside(output)
+        with staged_protection(output, chosen, place) as written:
+            report = report_of(task, sweep, chosen, written)
             commit_with_report([written], place, report, replace=force)
         note(f"wrote {output} and {place}", quiet=quiet)
     show(encode(report) if as_json else secrets_plan_text(report, verbose=verbose()), as_json=as_json)
 
 
-def _check(output: Path | None, delta: float | None, *, one: bool) -> None:
-    if output is not None and not one:
-        raise UsageFault("--output takes the plan of one cap; compare several first, then give the one you choose")
+def _check(output: Path | None, delta: float | None, *, single_cap: bool) -> None:
+    if output is not None and not single_cap:
+        raise UsageFault(
+            "--output writes the plan of a single --cap; compare several without it, then give the best one"
+        )
     if output is not None and output.suffix != ".safetensors":
-        raise UsageFault(f"--output {output} does not end in .safetensors, which a plan is")
+        raise UsageFault(f"--output {output} does not end in .safetensors; a plan is a safetensors file, so name it so")
     if delta is not None and not 0 < delta < 1:
         raise UsageFault(f"--delta is {delta:g}; it must be above 0 and below 1")
 
@@ -156,16 +161,16 @@ def _caps(text: str | None) -> tuple[float | None, ...]:
     """The caps of ``--cap``: numbers separated by commas, or the word none."""
     if text is None:
         return (None,)
-    found: list[float | None] = []
+    caps: list[float | None] = []
     for part in text.split(","):
         try:
-            found.append(None if part.strip() == "none" else float(part))
+            caps.append(None if part.strip() == "none" else float(part))
         except ValueError:
             raise UsageFault(f"--cap is {text!r}; expected numbers such as 5 or 2,5,10, or the word {_SWEEP}") from None
-    for value in found:
+    for value in caps:
         if value is not None and not (math.isfinite(value) and value > 0):
             raise UsageFault(f"--cap is {value:g}; it must be a finite number above 0")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(caps))
 
 
 def _targets(prior: float, posterior: float, own: tuple[str, ...]) -> PosteriorTargets:

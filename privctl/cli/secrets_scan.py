@@ -1,4 +1,4 @@
-"""``privctl secrets scan``: which secrets are in the data, and in which records."""
+"""``privctl secrets scan``: find the secrets in a data set and the records that hold them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ _FILE = click.Path(path_type=Path)
 
 @click.argument("data", type=_FILE)
 @click.option("-o", "--output", type=_FILE, required=True, help="The book of secrets to write: .jsonl or .jsonl.gz.")
-@click.option("--kinds", help="Which of card,iban,key,email,phone; none: only what is named below.  [default: all]")
+@click.option("--kinds", help="Some of card,iban,key,email,phone; none: only what is named below.  [default: all]")
 @click.option("--pattern", "patterns", multiple=True, metavar="NAME=REGEX", help="Matches are secrets; repeatable.")
-@click.option("--literals", type=_FILE, help="File of texts that are secrets wherever they stand, one a line.")
+@click.option("--literals", type=_FILE, help="File of texts that are secrets wherever they occur, one per line.")
 @click.option("--by", metavar="FIELD", help="Each value of this field is a secret of the records that have it.")
 @click.option("--rare-words", type=int, metavar="N", help="Words in at most N records are secrets.")
-@click.option("--rare-least", type=int, default=1, show_default=True, help="Records a rare word is in at least.")
-@click.option("--most-secrets", type=int, default=1_000_000, show_default=True, help="Stop where there are more.")
-@click.option("--pattern-seconds", type=float, default=1.0, show_default=True, help="Time of a pattern for a record.")
+@click.option("--rare-least", type=int, default=1, show_default=True, help="Fewest records that a rare word is in.")
+@click.option("--most-secrets", type=int, default=1_000_000, show_default=True, help="Fail if there are more.")
+@click.option(
+    "--pattern-seconds", type=float, default=1.0, show_default=True, help="Time limit per pattern and record."
+)
 @force
 @common
 def scan(
@@ -45,17 +47,17 @@ def scan(
 ) -> None:
     """Find the secrets in DATA and the records that hold them.
 
-    DATA is JSON lines, CSV or TSV, with "text", or "prompt" and "response", as for training. Looked for are payment
-    cards and IBANs (check digits must agree), keys, tokens and passwords, e-mail addresses and phone numbers; further
-    what --pattern, --literals, --by and --rare-words name. One secret written in several ways is one: case of e-mail
-    addresses, separators of numbers. A place that several kinds claim is the longest one's; what you name is found
-    everywhere.
+    DATA is JSON lines, CSV or TSV, with "text", or "prompt" and "response", as for training. The scan looks for payment
+    cards and IBANs (with valid check digits), keys, tokens and passwords, e-mail addresses, phone numbers, and whatever
+    --pattern, --literals, --by and --rare-words describe. Spellings of one secret (the case of an e-mail address, the
+    separators of a number) count as one. Where matches of several kinds overlap, the longest wins; your own patterns
+    and literals are found everywhere.
 
-    A pattern is a regular expression; if it has a group (?P<secret>...), that is the secret. Listed texts are
-    found as they stand in the file, case included, as whole words.
+    A pattern is a regular expression; if it has a group (?P<secret>...), that group is the secret. Literals match
+    whole words and are case-sensitive.
 
-    The book holds the secrets themselves, and only its owner may read it. A report without them lies beside it. Where
-    nothing is found there is a report but no book, and the exit code is 0.
+    The book holds the secrets themselves and is readable by its owner only. A report without them is written beside
+    it. If no secret is found, only the report is written, and the exit code is 0.
 
     \b
     Example:
@@ -82,10 +84,10 @@ def scan(
         most_secrets=most_secrets,
         pattern_seconds=pattern_seconds,
     )
-    done = run(request, force=force, quiet=quiet)
-    show(encode(done.report) if as_json else _rendered(done), as_json=as_json)
-    if done.written:
-        note(f"wrote {output}, which holds the secrets: keep it as you keep the data", quiet=quiet)
+    scanned = run(request, force=force, quiet=quiet)
+    show(encode(scanned.report) if as_json else _rendered(scanned), as_json=as_json)
+    if scanned.written:
+        note(f"wrote {output}, which holds the secrets: protect it like the data", quiet=quiet)
     else:
         note(f"no secret was found, so {output} is not written", quiet=quiet)
     note(f"wrote {request.report}", quiet=quiet)
@@ -96,11 +98,11 @@ def _names(kinds: str | None) -> tuple[str, ...]:
         return ()
     names = tuple(name.strip() for name in kinds.split(","))
     if "" in names:
-        raise UsageFault(f"--kinds {kinds!r} names nothing in one place; give names with commas between them")
+        raise UsageFault(f"--kinds {kinds!r} has an empty name; give names separated by single commas")
     return names
 
 
-def _rendered(done: Scanned) -> str:
+def _rendered(scanned: Scanned) -> str:
     from privctl.show.text.secrets_scan import scan_text
 
-    return scan_text(done.report, {group.kind: group.values[0] for group in done.groups if len(group)})
+    return scan_text(scanned.report, {group.kind: group.values[0] for group in scanned.groups if len(group)})

@@ -1,4 +1,4 @@
-"""``privctl shadow``: shadow models for the membership attacks that compare with them."""
+"""``privctl shadow``: train shadow models for membership attacks."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _SAME = (
 @click.command()
 @click.argument("model", type=MODEL)
 @click.option("--data", type=_FILE, multiple=True, required=True, help="Records of the pool (repeatable).")
-@click.option("--count", type=int, default=16, show_default=True, help="How many models.")
-@click.option("--task", type=click.Choice(_TASKS), default=_TASKS[0], show_default=True, help="As with retrain.")
+@click.option("--count", type=int, default=16, show_default=True, help="Number of models.")
+@click.option("--task", type=click.Choice(_TASKS), default=_TASKS[0], show_default=True, help="As for privctl retrain.")
 @click.option("--epochs", type=float, help="Passes over a model's half of the pool.  [default: 3]")
 @click.option("--steps", type=int, help="Optimizer steps, instead of --epochs.")
-@click.option("--batch-size", type=int, default=64, show_default=True, help="Examples a step, on average.")
+@click.option("--batch-size", type=int, default=64, show_default=True, help="Average number of examples per step.")
 @click.option("--learning-rate", type=float, default=5e-4, show_default=True, help="Highest learning rate.")
 @click.option(
     "--optimizer",
@@ -54,41 +54,41 @@ _SAME = (
     show_default=True,
     help="Learning rate after the warm-up.",
 )
-@click.option("--from-scratch", is_flag=True, help="Random weights, even where MODEL has some.")
-@click.option("--vocabulary", type=click.Path(), help="File of words to tokenize by.")
+@click.option("--from-scratch", is_flag=True, help="Start from random weights even if MODEL has weights.")
+@click.option("--vocabulary", type=click.Path(), help="File of words to build a tokenizer from.")
 @click.option(
     "--norm", type=click.Choice(["frozen"]), help="Keep batch normalisation's running statistics as they are."
 )
-@click.option("--train", multiple=True, help="Only parameters matching this glob (repeatable).")
-@click.option("--lora-rank", type=int, help="Train low-rank adapters only (needs peft).")
-@click.option("--labels", help="Class names in order: a,b,c or a file with one a line.")
+@click.option("--train", multiple=True, help="Train only parameters matching this glob (repeatable).")
+@click.option("--lora-rank", type=int, help="Train only low-rank adapters of this rank (needs peft).")
+@click.option("--labels", help="Class names in order: a,b,c or a file with one per line.")
 @click.option(
     "--long",
     type=click.Choice(["refuse", "truncate"]),
     default="refuse",
     show_default=True,
-    help="What becomes of texts longer than the model reads.",
+    help="What to do with texts longer than the model's context.",
 )
-@click.option("--max-length", type=int, help="Tokens a text may have; the audit needs the same.")
-@click.option("--response-only", is_flag=True, help="Only the response's tokens are trained on.")
-@click.option("--resize", type=int, nargs=2, help="Height and width that images are brought to.")
-@click.option("--dropout", is_flag=True, help="Leave the model's dropout on.")
-@click.option("--micro-examples", type=int, default=64, show_default=True, help="Most examples at once.")
-@click.option("--micro-tokens", type=int, default=16_384, show_default=True, help="Most tokens at once.")
-@click.option("--vectorize", type=int, help="Models trained at a time; by their size by default.")
+@click.option("--max-length", type=int, help="Most tokens of a text; give the audit the same.")
+@click.option("--response-only", is_flag=True, help="Train only on the response's tokens.")
+@click.option("--resize", type=int, nargs=2, help="Height and width to resize images to.")
+@click.option("--dropout", is_flag=True, help="Keep the model's dropout active.")
+@click.option("--micro-examples", type=int, default=64, show_default=True, help="Most examples processed at once.")
+@click.option("--micro-tokens", type=int, default=16_384, show_default=True, help="Most tokens processed at once.")
+@click.option("--vectorize", type=int, help="Models trained at once; chosen by their size by default.")
 @click.option("--keep-models", is_flag=True, help="Keep the models' weights, not only their scores.")
-@click.option("--device", help="Such as cpu or cuda.  [default: cuda where there is one]")
+@click.option("--device", help="Device, such as cpu or cuda.  [default: cuda if available]")
 @click.option("--bf16", is_flag=True, help="Compute in bfloat16 where that is safe.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of halves, weights and orders; public.")
-@click.option("-o", "--output", type=_FILE, required=True, help="Folder to write, or to go on with.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of halves, weights and orders; public.")
+@click.option("-o", "--output", type=_FILE, required=True, help="Folder to write, or to continue.")
 @common
 def shadow(**options: Any) -> None:
-    """Train shadow models: made like the audited model, each on a random half of the same records.
+    """Train shadow models: like the audited model, each on a random half of the same records.
 
-    MODEL is what the audited model was trained from, not that model itself: a checkpoint, or a directory with a
-    config.json and no weights. Give all records that will be audited, members and non-members, and the settings the
-    audited model was trained with. Each model scores all records and only the scores are kept. Called again, an
-    interrupted run goes on (models that are trained together are lost together), a greater --count adds models.
+    MODEL is what the audited model was trained from, not the audited model: a checkpoint, or a directory with a
+    config.json and no weights. Give all records of the audit, members and non-members, and the settings of the audited
+    model's training. Each model scores all records, and only the scores are kept. Run the command again to continue an
+    interrupted run (models trained together are lost together), or with a larger --count to add models.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""``privctl sign``: who vouches for a report, and for the model it describes."""
+"""``privctl sign``: sign reports, and check who signed them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _FILE = click.Path(path_type=Path)
 @click.command()
 @click.argument("reports", nargs=-1, type=_FILE)
 @click.option("--key", type=_FILE, help="Private key to sign with.")
-@click.option("--check", "checks", multiple=True, type=_FILE, help="Check signatures by this public key (repeatable).")
-@click.option("--new-key", "stem", type=_FILE, help="Make NAME.key, to be kept secret, and NAME.pub, to be given away.")
+@click.option("--check", "checks", multiple=True, type=_FILE, help="Public key to check signatures with (repeatable).")
+@click.option("--new-key", "stem", type=_FILE, help="Create the key pair NAME.key (keep it secret) and NAME.pub.")
 @force
 @click.option("-q", "--quiet", is_flag=True, help="No notes.")
 @click.option("--debug", is_flag=True, expose_value=False, callback=debug, help="Show tracebacks.")
@@ -36,20 +36,20 @@ def sign(
 ) -> None:
     """Sign REPORTS or logs of audits with an Ed25519 key, or check who signed them.
 
-    The signature lies beside each report, as NAME.dsse.json: a DSSE envelope over an in-toto statement that names the
-    report and every file it wrote by digest. It shows who spoke, not that what was said is true. `privctl gate
-    --require-signer NAME.pub` accepts only reports that bear one.
+    The signature is written beside each report as NAME.dsse.json: a DSSE envelope over an in-toto statement that names
+    the report and its output files by digest. It shows who issued the report, not that the report is true. `privctl
+    gate --require-signer NAME.pub` accepts only reports with such a signature.
 
-    Of a log (.jsonl), what is signed is its head, which stands for every line up to the last: a log that is cut short
-    or written anew afterwards no longer holds it. Sign it again after each audit, and give the signature away.
+    For a log (.jsonl), its head is signed, which stands for every line so far: a log that is cut short or rewritten
+    afterwards no longer has that head. Sign it again after each audit, and hand the signature out.
 
-    Bundles that Sigstore's model_signing made with a key serve as well, as NAME.sigstore.json beside a report or log
+    Bundles that Sigstore's model_signing made with a key are accepted too, as NAME.sigstore.json beside a report or log
     (`model_signing sign key m.report.json --private_key ec.key --signature m.sigstore.json`): --check and
     `--require-signer` take its public key. Signing without a key (keyless) needs a network and an identity
-    provider, which privctl does not use: sign and verify the files by `model_signing sign sigstore` and `model_signing
-    verify sigstore`, or cosign; a gate does not read such signatures.
+    provider, which privctl does not use: sign and verify the files with `model_signing sign sigstore` and
+    `model_signing verify sigstore`, or cosign; a gate does not read such signatures.
 
-    With --check, exit code 1 says that a report or log is not signed by any of the keys, or was changed afterwards.
+    With --check, exit code 1 means that a report or log is not signed by any of the keys, or was changed afterwards.
 
     \b
     Example:
@@ -61,16 +61,18 @@ def sign(
     from privctl.reports.signing import make_keys
     from privctl.show.progress import note
 
-    if sum(each not in (None, ()) for each in (key, checks, stem)) != 1:
-        raise UsageFault("give one of --key (sign), --check (who signed) and --new-key (make a pair of keys)")
+    if sum(option not in (None, ()) for option in (key, checks, stem)) != 1:
+        raise UsageFault(
+            "give exactly one of --key (sign), --check (verify signatures) and --new-key (create a key pair)"
+        )
     if stem is not None:
         if reports:
-            raise UsageFault("--new-key makes keys and signs nothing; call again with --key")
+            raise UsageFault("--new-key signs nothing; remove the reports, then sign them with --key")
         private, public = make_keys(stem)
-        note(f"wrote {private}, which nobody else may have, and {public}", quiet=quiet)
+        note(f"wrote {private}, which you must keep secret, and {public}", quiet=quiet)
         return
     if not reports:
-        raise UsageFault("nothing says which reports; give their paths")
+        raise UsageFault("there are no reports to sign or check; give their paths")
     if key is not None:
         for written in _signed(reports, key, force):
             note(f"wrote {written}", quiet=quiet)

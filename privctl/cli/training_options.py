@@ -1,4 +1,4 @@
-"""Options of everything that trains."""
+"""Options of the training commands."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _OPTIMIZERS = click.Choice([str(optimizer) for optimizer in Optimizer])
 
 def data(*, required: bool = True) -> Callable[[Command], Command]:
     """``--data``."""
-    said = "Private examples; see --task." if required else "Private examples; see --task. Not with --replay."
-    return click.option("--data", type=click.Path(), required=required, help=said)
+    help_text = "Private examples; see --task." if required else "Private examples; see --task. Not with --replay."
+    return click.option("--data", type=click.Path(), required=required, help=help_text)
 
 
 def training(command: Command) -> Command:
-    """Options that all methods share, but ``--data``."""
+    """Options that all methods share, except ``--data``."""
     for option in reversed(
         (
             click.argument("model", type=MODEL),
-            click.option("--held-out", type=click.Path(), help="Other examples to measure on after each epoch."),
+            click.option("--held-out", type=click.Path(), help="Other examples, to evaluate on after each epoch."),
             click.option(
                 "--task",
                 type=click.Choice(_TASKS),
@@ -40,7 +40,11 @@ def training(command: Command) -> Command:
             click.option("--epochs", type=float, help="Passes over the data.  [default: 3]"),
             click.option("--steps", type=int, help="Optimizer steps, instead of --epochs."),
             click.option(
-                "--batch-size", type=int, default=64, show_default=True, help="Examples a step, expected or exact."
+                "--batch-size",
+                type=int,
+                default=64,
+                show_default=True,
+                help="Examples per step; the expected number where batches are Poisson.",
             ),
             click.option("--learning-rate", type=float, default=5e-4, show_default=True, help="Highest learning rate."),
             click.option("--optimizer", type=_OPTIMIZERS, default="adamw", show_default=True, help="Update rule."),
@@ -48,44 +52,52 @@ def training(command: Command) -> Command:
             click.option("--beta1", type=float, default=0.9, show_default=True, help="Adam's first decay rate."),
             click.option("--beta2", type=float, default=0.999, show_default=True, help="Adam's second decay rate."),
             click.option("--weight-decay", type=float, default=0.0, show_default=True, help="Decoupled weight decay."),
-            click.option("--from-scratch", is_flag=True, help="Random weights, even where MODEL has some."),
+            click.option("--from-scratch", is_flag=True, help="Start from random weights even if MODEL has weights."),
             click.option(
-                "--vocabulary", type=click.Path(), help="Public file of words to tokenize by, or the word: private."
+                "--vocabulary",
+                type=click.Path(),
+                help="Public file of words to build a tokenizer from, or the word private to use the data's.",
             ),
             click.option(
                 "--norm",
                 type=click.Choice(["frozen"]),
                 help="Keep batch normalisation's running statistics as they are.",
             ),
-            click.option("--train", multiple=True, help="Only parameters matching this glob (repeatable)."),
-            click.option("--lora-rank", type=int, help="Train low-rank adapters only (needs peft)."),
-            click.option("--labels", help="Class names in order: a,b,c or a file with one a line."),
+            click.option("--train", multiple=True, help="Train only parameters matching this glob (repeatable)."),
+            click.option("--lora-rank", type=int, help="Train only low-rank adapters of this rank (needs peft)."),
+            click.option("--labels", help="Class names in order: a,b,c or a file with one per line."),
             click.option(
-                "--unit", help="Field that says whom a record belongs to; all of one's records are protected."
+                "--unit", help="Field that names a record's owner; all records of one owner are protected together."
             ),
             click.option(
                 "--long",
-                type=click.Choice([str(each) for each in Long]),
+                type=click.Choice([str(choice) for choice in Long]),
                 default="refuse",
                 show_default=True,
-                help="What becomes of texts longer than the model reads.",
+                help="What to do with texts longer than the model's context.",
             ),
-            click.option("--max-length", type=int, help="Tokens a text may have, if fewer than the model reads."),
-            click.option("--response-only", is_flag=True, help="Only the response's tokens count (prompt/response)."),
-            click.option("--resize", type=int, nargs=2, help="Height and width that images are brought to."),
-            click.option("--dropout", is_flag=True, help="Leave the model's dropout on."),
-            click.option("--micro-examples", type=int, default=64, show_default=True, help="Most examples at once."),
+            click.option("--max-length", type=int, help="Most tokens of a text, if fewer than the model's context."),
+            click.option(
+                "--response-only", is_flag=True, help="Train only on the response's tokens (prompt/response)."
+            ),
+            click.option("--resize", type=int, nargs=2, help="Height and width to resize images to."),
+            click.option("--dropout", is_flag=True, help="Keep the model's dropout active."),
+            click.option(
+                "--micro-examples", type=int, default=64, show_default=True, help="Most examples processed at once."
+            ),
             click.option(
                 "--micro-tokens",
                 type=int,
-                help="Most tokens at once, padding included.  [default: 2048 on a CPU, else 16384]",
+                help="Most tokens processed at once, padding included.  [default: 2048 on a CPU, else 16384]",
             ),
-            click.option("--device", help="Such as cpu or cuda.  [default: cuda where there is one]"),
+            click.option("--device", help="Device, such as cpu or cuda.  [default: cuda if available]"),
             click.option("--bf16", is_flag=True, help="Compute in bfloat16 where that is safe."),
             click.option("--compile", "compiled", is_flag=True, help="Compile the network with torch.compile."),
             click.option("--checkpointing", is_flag=True, help="Recompute activations to save memory."),
-            click.option("--seed", type=int, default=0, show_default=True, help="Of random weights and public orders."),
-            click.option("--resume", is_flag=True, help="Go on with an interrupted run of the same settings."),
+            click.option(
+                "--seed", type=int, default=0, show_default=True, help="Seed of random weights and public orders."
+            ),
+            click.option("--resume", is_flag=True, help="Continue an interrupted run with the same settings."),
             click.option("-o", "--output", type=click.Path(), required=True, help="Directory to write."),
         )
     ):
@@ -94,11 +106,11 @@ def training(command: Command) -> Command:
 
 
 def unprotected(command: Command) -> Command:
-    """``--show-unprotected``, of trainings that protect their examples."""
+    """``--show-unprotected``, for private methods."""
     return click.option(
         "--show-unprotected",
         is_flag=True,
-        help="Write exact losses and norms of the private examples to OUTPUT.private-history.json, for you alone.",
+        help="Write exact losses and norms of the private examples to OUTPUT.private-history.json, not for release.",
     )(command)
 
 
@@ -106,7 +118,7 @@ def _choices(kind: type[StrEnum]) -> click.Choice[str]:
     return click.Choice([str(member) for member in kind])
 
 
-#: Options that several methods take, by their names: (flags, what click makes of them).
+#: Options that several methods share, by parameter name: (flag, click's settings).
 _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     "clip_norm": (
         "--clip-norm",
@@ -118,7 +130,7 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
             "type": _choices(ClippingStyle),
             "default": "flat",
             "show_default": True,
-            "help": "How gradients are brought within the clip norm.",
+            "help": "How gradients are clipped: flat, automatic, or per layer.",
         },
     ),
     "schedule": (
@@ -134,7 +146,7 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
         "--warmup-steps",
         {"type": int, "default": 0, "show_default": True, "help": "Steps of rising learning rate."},
     ),
-    "epsilon": ("--epsilon", {"type": float, "help": "Budget: the noise follows from it."}),
+    "epsilon": ("--epsilon", {"type": float, "help": "Privacy budget, from which the noise is computed."}),
     "noise_multiplier": (
         "--noise-multiplier",
         {"type": float, "help": "Noise standard deviation / clip norm, instead of --epsilon."},
@@ -143,14 +155,14 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
         "--delta",
         {
             "type": float,
-            "help": "Delta of the guarantee.  [default: the lesser of 1e-5 and 1 / examples^1.1]",
+            "help": "Delta of the guarantee.  [default: the smaller of 1e-5 and 1 / examples^1.1]",
         },
     ),
     "secrets": (
         "--secrets",
         {
             "type": click.Path(),
-            "help": "Plan of protection from `privctl secrets plan`: it sets batches, steps and the least noise.",
+            "help": "Plan of protection from `privctl secrets plan`; it sets batches, steps and the least noise.",
         },
     ),
 }
@@ -164,9 +176,9 @@ _GROUPS = {
 
 
 def shared(group: str, helps: Mapping[str, str] = MappingProxyType({})) -> list[Callable[[Any], Any]]:
-    """The options of a ``group`` that methods share; ``helps`` are a method's own words for some of them."""
-    found = []
+    """The options of a shared ``group``; ``helps`` replaces the help text of some of them."""
+    options = []
     for name in _GROUPS[group]:
         flag, settings = _SHARED[name]
-        found.append(click.option(flag, name, **{**settings, "help": helps.get(name, settings["help"])}))
-    return found
+        options.append(click.option(flag, name, **{**settings, "help": helps.get(name, settings["help"])}))
+    return options

@@ -1,4 +1,4 @@
-"""``privctl verify``: check a report's bytes, its consistency, and everything it promises."""
+"""``privctl verify``: check a report's files, its consistency and its guarantees."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ _FILE = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("report", type=_FILE)
-@click.option("-o", "--output", type=_FILE, help="Write the verdicts as a report of their own.")
-@click.option("--simulate", is_flag=True, help="Also try the mechanism out, and a toy training with it.")
+@click.option("-o", "--output", type=_FILE, help="Report of the verdicts to write.")
+@click.option("--simulate", is_flag=True, help="Also simulate the mechanism, and a toy training with it.")
 @click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of simulations; not private."
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    show_default=True,
+    help="Seed of simulations; not private.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(0, min_open=True),
     default=20.0,
     show_default=True,
-    help="How long simulations may take, about.",
+    help="Approximate time limit of simulations.",
 )
 @click.option(
-    "--data", type=_FILE, help="The data it speaks of (a file, or a folder of images): count it and compare its digest."
+    "--data", type=_FILE, help="The training data (a file, or a folder of images), to count and compare its digest."
 )
 @click.option("--plot", type=_FILE, help="Draw the privacy loss with epsilon and delta marked (.svg or .png).")
 @force
@@ -53,17 +57,18 @@ def verify(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Verify REPORT: its chain and files, its agreement with itself, and every guarantee in it.
+    """Verify REPORT: its chain and files, its internal consistency, and every guarantee in it.
 
-    Each guarantee is computed again by code that shares nothing with what claimed it, and is PROVED, REFUTED with a
-    counterexample, CONSISTENT or INCONCLUSIVE. Where the model before noise is available, the noise is measured. The
-    first weights of a training are drawn again from its seed (or read from the checkpoint it began with), and the
-    released ones must be where its steps and its noise can have moved them. With --data the examples are counted. What
-    an audit measured is computed again from the ranks it kept, and its line is looked up in the log of audits; other
-    measurements are not repeated. A report is not signed: what it says was enforced is its author's word.
+    Each guarantee is recomputed by code that shares nothing with the code behind the claim, and is PROVED, REFUTED with
+    a counterexample, CONSISTENT or INCONCLUSIVE. If the model before noise is available, the noise is measured. The
+    first weights of a training are drawn again from its seed (or read, if it began with a checkpoint that is
+    available), and the released weights must be where its steps and its noise can have moved them. With --data the
+    examples are counted. Results of an audit are recomputed from the ranks it kept, and its line is looked up in the
+    log of audits; other measurements are not repeated. A report is not signed: that an assumption was enforced is its
+    author's word.
 
-    Exit code 1 says that bytes, parameters or a guarantee that the report lets you rely on are refuted, 3 that one
-    stays open. What the report itself only calls claimed fails nothing.
+    Exit code 1 means that a digest, a parameter or a guarantee to rely on is refuted, 3 that one remains undecided.
+    Guarantees that the report itself marks as claimed do not affect the exit code.
 
     \b
     Example:
@@ -89,29 +94,31 @@ def verify(
     claimed = read(report)
     counted = None if data is None else _counted(data, claimed, report)
     with progress("files", bytes_of(report, claimed), quiet=quiet) as advance:
-        found = run(report, claimed, advance=advance, data=counted)
+        verification = run(report, claimed, advance=advance, data=counted)
     if simulate:
-        found = _simulated(found, seed, seconds, quiet)
-    text = encode(_as_report(found, output or report.with_name("verify.report.json"), seed if simulate else None))
-    show(text if as_json else _rendered(found), as_json=as_json)
-    contents = ((plot, _drawn(found, plot)), (output, text.encode()))
+        verification = _simulated(verification, seed, seconds, quiet)
+    text = encode(
+        _as_report(verification, output or report.with_name("verify.report.json"), seed if simulate else None)
+    )
+    show(text if as_json else _rendered(verification), as_json=as_json)
+    contents = ((plot, _drawn(verification, plot)), (output, text.encode()))
     written = {path: content for path, content in contents if path is not None}
     write_together(written, replace=force)
     for path in written:
         note(f"wrote {path}", quiet=quiet)
-    ctx.exit(found.exit_code)
+    ctx.exit(verification.exit_code)
 
 
 def _check(report: Path, output: Path | None, plot: Path | None) -> None:
     if plot is not None and plot.suffix.lower() not in (".svg", ".png"):
-        raise UsageFault(f"--plot {plot} has neither the ending .svg nor .png; name it so")
+        raise UsageFault(f"--plot {plot} ends neither in .svg nor in .png; choose one of these endings")
     for flag, path in (("--plot", plot), ("--output", output)):
         if path is not None and path.resolve() == report.resolve():
-            raise UsageFault(f"{flag} {path} is the report itself; no command edits a report, so name another file")
+            raise UsageFault(f"{flag} {path} is the report itself, which no command edits; name another file")
         if path is not None and not path.parent.is_dir():
-            raise UsageFault(f"{flag} {path} lies in a folder that is not there; make it first")
+            raise UsageFault(f"{flag} {path} is in a folder that does not exist; create the folder first")
     if plot is not None and plot == output:
-        raise UsageFault(f"--plot and --output both name {plot}; name two files")
+        raise UsageFault(f"--plot and --output both name {plot}; name two different files")
 
 
 def _counted(data: Path, report: PrivacyReport, path: Path) -> DataAtHand:
@@ -121,66 +128,66 @@ def _counted(data: Path, report: PrivacyReport, path: Path) -> DataAtHand:
     from verify.run import read
 
     if stated(report) is None:
-        raise UsageFault(f"--data {data} is for a report that says how many examples there were, and this one does not")
+        raise UsageFault(f"--data {data} cannot be compared: the report states no number of examples; remove --data")
     parents = [path.parent / parent.path for parent in report.parents]
     known = [report, *(read(parent) for parent in parents if parent.is_file())]
     examples = count_examples(data, next(filter(None, map(unit_of, known)), None))
     return DataAtHand(name=data.name, examples=examples, digest=None if data.is_dir() else file_digest(data))
 
 
-def _simulated(found: Verification, seed: int, seconds: float, quiet: bool) -> Verification:
+def _simulated(verification: Verification, seed: int, seconds: float, quiet: bool) -> Verification:
     from privctl.domain.report import Omission
     from privctl.show.progress import note
     from verify.simulate.run import simulate
 
     note(f"simulating for about {seconds:g} s", quiet=quiet)
-    tried = simulate(found.report, seed=seed, seconds=seconds)
-    if tried is None:
-        missing = Omission(what="simulation", reason="nothing in this report has a privacy loss to draw")
-        return replace(found, omissions=(*found.omissions, missing))
-    return replace(found, simulated=tried.judged, evidence=(*found.evidence, *tried.evidence))
+    simulation = simulate(verification.report, seed=seed, seconds=seconds)
+    if simulation is None:
+        missing = Omission(what="simulation", reason="no guarantee of this report has a privacy loss to simulate")
+        return replace(verification, omissions=(*verification.omissions, missing))
+    return replace(verification, simulated=simulation.judged, evidence=(*verification.evidence, *simulation.evidence))
 
 
-def _drawn(found: Verification, plot: Path | None) -> bytes:
+def _drawn(verification: Verification, plot: Path | None) -> bytes:
     if plot is None:
         return b""
     from privctl.show.plots.losses import LossPicture, draw
     from verify.simulate.law import law_of
 
-    law = law_of(found.report)
+    law = law_of(verification.report)
     if law is None:
-        raise UsageFault("no guarantee of this report has a privacy loss to draw; leave --plot out")
+        raise UsageFault("no guarantee of this report has a privacy loss to draw; remove --plot")
     names = ("name", "losses", "density", "epsilons", "deltas", "epsilon", "delta")
     picture = LossPicture(**{name: getattr(law, name) for name in names})
     return draw(picture, "svg" if plot.suffix.lower() == ".svg" else "png")
 
 
-def _rendered(found: Verification) -> str:
+def _rendered(verified: Verification) -> str:
     from privctl.show.text.verify import VerifiedRow, verification
 
     return verification(
-        found.integrity,
-        [VerifiedRow(guarantee=judged.guarantee, verdict=judged.verdict) for judged in found.guarantees],
-        [judged.verdict for judged in found.simulated],
-        [e for e in found.evidence if e.quantity.startswith("violation")][:1],
-        found.omissions,
+        verified.integrity,
+        [VerifiedRow(guarantee=judged.guarantee, verdict=judged.verdict) for judged in verified.guarantees],
+        [judged.verdict for judged in verified.simulated],
+        [e for e in verified.evidence if e.quantity.startswith("violation")][:1],
+        verified.omissions,
         verbose=verbose(),
     )
 
 
-def _as_report(found: Verification, place: Path, seed: int | None) -> PrivacyReport:
+def _as_report(verification: Verification, place: Path, seed: int | None) -> PrivacyReport:
     from privctl.domain.report import ParentReport, PrivacyReport
     from privctl.reports.files import now, relative, versions
     from privctl.storage.digest import file_digest
 
-    parent = ParentReport(path=relative(found.path, place), digest=file_digest(found.path))
+    parent = ParentReport(path=relative(verification.path, place), digest=file_digest(verification.path))
     return PrivacyReport(
         step="verify",
         created=now(),
         versions=versions(("numpy", "scipy", "python-flint", "blake3")),
         parameters={"simulated": seed is not None, **({} if seed is None else {"seed": seed})},
-        evidence=found.evidence,
-        verdicts=found.verdicts,
-        omissions=found.omissions,
+        evidence=verification.evidence,
+        verdicts=verification.verdicts,
+        omissions=verification.omissions,
         parents=(parent,),
     )

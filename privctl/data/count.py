@@ -1,4 +1,4 @@
-"""How many examples a training makes of data, read as it reads them."""
+"""Counts the examples in a data set the way a training reads them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from privctl.data.texts import iter_texts
 def count_examples(path: Path, unit: str | None = None) -> int:
     """The records of a file of texts, the values of ``unit`` where one is given, or the images at ``path``.
 
-    A folder or an ``.npz`` file holds images. A text that is cut into pieces is one example all the same. Raises
-    InputFault, UsageFault and IoFault as the reading for a training does.
+    A folder or an ``.npz`` file holds images. A text that training splits into pieces is one example. Raises
+    InputFault, UsageFault and IoFault as reading for a training does.
     """
     if path.is_dir() or path.suffix.lower() == ".npz":
         return count_images(path)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm")
 #: Images of one file; ImageNet-21k has 14,197,122.
 MOST_IMAGES = 1 << 24
-#: Pillow is asked to try no other decoder, whatever a file holds.
+#: The only decoders that Pillow may try.
 _FORMATS = ("JPEG", "PNG", "PPM")
 
-#: Bits a pixel that do not fit 8 are refused: Pillow would cut them off without a word.
+#: Pixels of more than 8 bits are refused: Pillow would truncate them silently.
 _DEEP = ("I", "F")
 
 
@@ -78,12 +78,12 @@ def read_images(path: Path, *, channels: int = 3, resize: tuple[int, int] | None
 
 
 def count_images(path: Path) -> int:
-    """How many images ``read_images`` finds at ``path``; raises as it does, but decodes none."""
+    """How many images ``read_images`` would return for ``path``, without decoding them; raises as it does."""
     if path.is_dir():
-        found, _ = _list_folder(path)
-        if not found:
+        files, _ = _list_folder(path)
+        if not files:
             raise InputFault(f"{path} holds no images; expected one subfolder a class, of JPEG, PNG or PPM files")
-        return len(found)
+        return len(files)
     return len(read_npz(path, ("images", "labels"))[0])
 
 
@@ -107,24 +107,24 @@ def _read_folder(path: Path, channels: int, resize: tuple[int, int] | None) -> I
 
 def _list_folder(path: Path) -> tuple[list[tuple[str, Path]], int]:
     """The image files with their class, sorted by class and name, and how many other files there are."""
-    found: list[tuple[str, Path]] = []
+    entries: list[tuple[str, Path]] = []
     ignored = 0
     try:
         for folder in _visible(path):
             if not folder.is_dir():
                 if folder.suffix.lower() in SUFFIXES:
-                    raise InputFault(f"{folder} lies outside the class folders; move it into the folder of its class")
+                    raise InputFault(f"{folder} is outside the class folders; move it into the folder of its class")
                 ignored += 1
                 continue
             files = list(_visible(folder))
             images = [file for file in files if file.suffix.lower() in SUFFIXES]
             if not images:
-                raise InputFault(f"{folder} holds no JPEG, PNG or PPM file; remove it, or fill the class it stands for")
+                raise InputFault(f"{folder} holds no JPEG, PNG or PPM file; remove the folder, or add images to it")
             ignored += len(files) - len(images)
-            found += [(folder.name, file) for file in images]
+            entries += [(folder.name, file) for file in images]
     except OSError as error:
         raise unreadable(path, error) from None
-    return found, ignored
+    return entries, ignored
 
 
 def _visible(folder: Path) -> Iterator[Path]:
@@ -132,7 +132,7 @@ def _visible(folder: Path) -> Iterator[Path]:
 
 
 def _opened(file: Path) -> Image.Image:
-    """The decoded image; what a file says of itself is believed only as far as Pillow's own limit on pixels."""
+    """The decoded image; raises for one above Pillow's limit on pixels."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -141,7 +141,7 @@ def _opened(file: Path) -> Image.Image:
     except UnidentifiedImageError:
         raise InputFault(f"{file} is not a JPEG, PNG or PPM image; remove it or save it as one") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise InputFault(f"{file} has more pixels than are read ({Image.MAX_IMAGE_PIXELS}); make it smaller") from None
+        raise InputFault(f"{file} exceeds the limit of {Image.MAX_IMAGE_PIXELS} pixels; make it smaller") from None
     except OSError as error:
         if error.errno is not None:
             raise unreadable(file, error) from None
@@ -149,12 +149,12 @@ def _opened(file: Path) -> Image.Image:
     except (ValueError, SyntaxError, EOFError, IndexError, zlib.error) as error:
         raise InputFault(f"{file} cannot be decoded ({error}); repair or remove it") from None
     if image.mode.startswith(_DEEP):
-        raise InputFault(f"{file} has more than 8 bits a channel; save it with 8")
+        raise InputFault(f"{file} has more than 8 bits per channel; save it with 8")
     return image
 
 
 def _array(image: Image.Image, channels: int, resize: tuple[int, int] | None) -> NDArray[np.uint8]:
-    """(height, width, channels), upright as its camera meant it."""
+    """(height, width, channels), rotated upright as its metadata says."""
     upright = ImageOps.exif_transpose(image).convert("RGB" if channels == 3 else "L")
     if resize is not None:
         upright = upright.resize((resize[1], resize[0]), Image.Resampling.BILINEAR)
@@ -164,8 +164,8 @@ def _array(image: Image.Image, channels: int, resize: tuple[int, int] | None) ->
 
 def _other_size(place: str, size: Sequence[int], first: str, expected: Sequence[int]) -> InputFault:
     return InputFault(
-        f"{place} is {size[0]}x{size[1]} pixels where {first} is {expected[0]}x{expected[1]}; give --resize to bring "
-        "all to one size"
+        f"{place} is {size[0]}x{size[1]} pixels but {first} is {expected[0]}x{expected[1]}; give --resize to bring all "
+        "images to one size"
     )
 
 
@@ -196,7 +196,7 @@ def _read_arrays(path: Path, channels: int, resize: tuple[int, int] | None) -> I
         raise InputFault(f"{path} has {len(images)} images, and {MOST_IMAGES} are read at most; cut it into parts")
     if labels.shape != (len(images),):
         raise InputFault(
-            f"{path} has {len(images)} images and labels of shape {labels.shape}; expected one label an image"
+            f"{path} has {len(images)} images and labels of shape {labels.shape}; expected one label per image"
         )
     if labels.dtype.kind not in "iuU":
         raise InputFault(f"{path} has labels of the type {labels.dtype}; expected integers or strings")
@@ -232,11 +232,11 @@ def _floats(path: Path, images: NDArray[Any], channels: int, resize: tuple[int, 
         raise InputFault(f"{path} image {int(np.argmin(sound))} holds NaN or infinity; repair or remove it")
     if resize is not None and resize != images.shape[2:4]:
         raise InputFault(
-            f"{path} has float images of {images.shape[2]}x{images.shape[3]} pixels, which are not resized here; store "
-            f"them at {resize[0]}x{resize[1]}, or as uint8"
+            f"{path} has float images of {images.shape[2]}x{images.shape[3]} pixels, and only uint8 images are "
+            f"resized; store them at {resize[0]}x{resize[1]}, or as uint8"
         )
     if images.shape[1] > channels:
         raise InputFault(
-            f"{path} has colour images as floats, and the model takes grey ones; store them with 1 channel"
+            f"{path} has colour images as floats, but the model takes grey ones; store them with 1 channel"
         )
     return np.ascontiguousarray(np.broadcast_to(images, (len(images), channels, *images.shape[2:])), np.float32)

@@ -1,4 +1,4 @@
-"""The labels of a classification, and the number that stands for each."""
+"""The labels of a classification task and their numbers."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class LabelSet:
 
 
 def labels_named(given: str) -> tuple[str, ...]:
-    """The labels that ``given`` names: separated by commas, or one a line of the file that it is the path of.
+    """The labels in ``given``: a comma-separated list, or the path of a file with one label per line.
 
-    Raises InputFault for a file that is not there or not UTF-8, UsageFault for an empty name.
+    Raises InputFault for a file that does not exist or is not UTF-8, UsageFault for an empty name.
     """
     if "," in given:
         names = tuple(name.strip() for name in given.split(","))
     elif not Path(given).is_file():
         raise InputFault(
             f"--labels {given} is neither a list such as a,b,c nor a file; name all classes, separated by commas, or "
-            "give a file with one a line"
+            "give a file with one per line"
         )
     else:
         names = tuple(line.strip() for line in read_text(Path(given)).splitlines() if line.strip())
@@ -61,25 +61,25 @@ def labels_named(given: str) -> tuple[str, ...]:
 
 
 def labels_of(names: Iterable[str], source: str) -> LabelSet:
-    """The labels that occur: 0 to the greatest where all are whole numbers, else sorted.
+    """The labels that occur: 0 to the greatest if all are integers, else sorted.
 
     Where the data is private, the list itself is released with the model, and no guarantee covers it.
     ``source`` names the data in errors. Raises InputFault for numbers with gaps, and for a single label.
     """
-    found = set(names)
-    if len(found) < 2:
-        raise InputFault(f"{source} holds only the label {', '.join(map(repr, found))}; a classifier needs two")
-    if all(name.isascii() and name.isdecimal() and str(int(name)) == name for name in found):
-        # Compared by how many there are: a greatest label of 10^12 must not make a list of as many.
-        greatest = max(map(int, found))
-        if greatest != len(found) - 1:
-            gap = next(i for i in range(greatest) if str(i) not in found)
+    labels = set(names)
+    if len(labels) < 2:
+        raise InputFault(f"{source} holds only the label {', '.join(map(repr, labels))}; a classifier needs two")
+    if all(name.isascii() and name.isdecimal() and str(int(name)) == name for name in labels):
+        # Compared by count: a greatest label of 10^12 must not allocate a list of that length.
+        greatest = max(map(int, labels))
+        if greatest != len(labels) - 1:
+            gap = next(i for i in range(greatest) if str(i) not in labels)
             raise InputFault(
-                f"{source} has labels up to {greatest} but none is {gap}; number them from 0 without gaps, or name all "
+                f"{source} has labels up to {greatest} but not {gap}; number them from 0 without gaps, or name all "
                 "of them with --labels"
             )
-        return LabelSet(tuple(str(i) for i in range(len(found))))
-    return LabelSet(tuple(sorted(found)))
+        return LabelSet(tuple(str(i) for i in range(len(labels))))
+    return LabelSet(tuple(sorted(labels)))
 
 
 def numbers_of(names: Sequence[str], places: Sequence[str], labels: LabelSet) -> list[int]:

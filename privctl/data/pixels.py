@@ -1,4 +1,4 @@
-"""Pixels as a model takes them, and the file that says how."""
+"""Scaling of pixels for a model, and the file that describes it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ FILE_NAME = "preprocessor_config.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFacts:
-    """What a model wants of its images: ``size`` (height, width) or None for any, and the scaling of bytes.
+    """The input format of an image model: ``size`` (height, width) or None for any, and the scaling of bytes.
 
-    A byte b becomes (b ``factor`` - mean) / std, with one mean and one deviation a channel. They come from the model or
-    are fixed; measured on private images they would be a release of their own.
+    A byte b becomes (b ``factor`` - mean) / std, with a mean and a deviation per channel. They come from the model or
+    are fixed; measured on private images they would be a further release.
     """
 
     channels: int
@@ -59,15 +59,15 @@ class ImageFacts:
 
 
 def image_facts(folder: Path, config: Any) -> ImageFacts:
-    """What the model in ``folder`` wants; without a ``preprocessor_config.json``, bytes become -1 to 1.
+    """The input format of the model in ``folder``; without a ``preprocessor_config.json``, bytes become -1 to 1.
 
-    Raises InputFault for a file with other than finite numbers, one a channel.
+    Raises InputFault unless the file has one finite number per channel.
     """
     channels = int(getattr(config, "num_channels", 3))
     path = folder / FILE_NAME
     data = parse_json(read_text(path), str(path)) if path.is_file() else {}
     if not isinstance(data, dict):
-        raise InputFault(f"{path} is no JSON object; copy the original model's")
+        raise InputFault(f"{path} is not a JSON object; copy the original model's")
     normalised = data.get("do_normalize", True) is not False
     default = [0.5] * channels
     mean = (

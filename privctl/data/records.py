@@ -21,9 +21,10 @@ from privctl.storage.reader import unreadable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Bytes of one line: a record of 64 MiB of text is a mistake, or made to fill the memory.
+#: Longest line in bytes: a record of 64 MiB of text is a mistake, or an attempt to exhaust memory.
 LONGEST_LINE = 64 << 20
-#: What a gzip file may unpack to: this much, or so many times its own size. Text shrinks to a tenth, zeros to 1/1000.
+#: Limits on the unpacked size of a gzip file, of which the larger applies: bytes, and a multiple of the packed size.
+#: Text shrinks to a tenth, zeros to 1/1000.
 MOST_UNPACKED, MOST_RATIO = 1 << 30, 100
 
 _EXPECTED = 'expected an object such as {"text": "..."} or {"prompt": "...", "response": "..."}'
@@ -33,8 +34,8 @@ _EXPECTED = 'expected an object such as {"text": "..."} or {"prompt": "...", "re
 class Record:
     """One record; ``line`` counts from 1, as editors do.
 
-    ``label`` is there where records have one, as the file has it. An image has ``pixels`` and an empty ``text``; its
-    ``line`` is its number in the set.
+    ``label`` is the record's label as the file states it, if any. An image has ``pixels`` and an empty ``text``; its
+    ``line`` is its position in the set.
     """
 
     line: int
@@ -44,7 +45,7 @@ class Record:
 
     @property
     def digest(self) -> bytes:
-        """What the record is known by wherever it lies: 16 bytes of BLAKE2b over its text, label and pixels."""
+        """Identifies the record in any file: 16 bytes of BLAKE2b over its text, label and pixels."""
         hasher = hashlib.blake2b(self.text.encode(), digest_size=16)
         if self.label is not None:
             hasher.update(b"\0label\0" + self.label.encode())
@@ -56,14 +57,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A record's whole text; the characters from ``start`` on are the response, or all of it."""
+    """A record's text; the response begins at character ``start``, which is 0 for plain text."""
 
     text: str
     start: int = 0
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """The records of a JSONL file, plain or gzipped (``.gz``), one at a time; blank lines are no records.
+    """The records of a JSONL file, plain or gzipped (``.gz``), one at a time; blank lines are skipped.
 
     Raises InputFault, naming the line, for anything that is not a record, and for a file without any; IoFault where
     the system refuses.
@@ -73,9 +74,9 @@ def read_records(path: Path) -> Iterator[Record]:
 
 
 def json_objects(path: Path, expected: str = _EXPECTED) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each line's JSON object with the line's number; what ``read_records`` raises, but for what is in the objects.
+    """Each line's JSON object with the line's number, whatever its fields; raises as ``read_records`` otherwise.
 
-    ``expected`` ends the sentence of an error.
+    ``expected`` ends an error's sentence.
     """
     empty = True
     for number, line in enumerate(byte_lines(path), start=1):
@@ -96,7 +97,7 @@ def byte_lines(path: Path) -> Iterator[bytes]:
         with _open(path) as stream:
             yield from _bounded(stream, path, _most_unpacked(path))
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise InputFault(f"{path} is not a whole gzip file; compress it again, or give it without .gz") from None
+        raise InputFault(f"{path} is not a complete gzip file; compress it again, or give it without .gz") from None
     except OSError as error:
         raise unreadable(path, error) from None
 
@@ -113,13 +114,13 @@ def _bounded(stream: IO[bytes], path: Path, most: float) -> Iterator[bytes]:
         if total > most:
             raise InputFault(
                 f"{path} unpacks to more than {most / 2**30:.3g} GiB, over {MOST_RATIO} times its size; unpack it and "
-                "give it without .gz if that is meant"
+                "give it without .gz if that is intended"
             )
         yield line
 
 
 def _most_unpacked(path: Path) -> float:
-    """How many bytes of ``path`` are read; what is not packed is as large as it looks."""
+    """How many bytes of ``path`` may be read; unlimited unless it is compressed."""
     return max(MOST_UNPACKED, MOST_RATIO * path.stat().st_size) if path.suffix == ".gz" else math.inf
 
 
@@ -163,11 +164,11 @@ def _string(data: Mapping[str, Any], key: str, where: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InputFault(f"{where} has half a surrogate pair in {key!r}, which is no character; repair it") from None
+        raise InputFault(f"{where} has an unpaired surrogate in {key!r}, which is not a character; repair it") from None
     return value
 
 
 def kind_of(value: Any) -> str:
-    """What JSON calls a value, for an error."""
+    """The JSON type of a value, for an error message."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")

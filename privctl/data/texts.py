@@ -1,4 +1,4 @@
-"""Texts to train on, from JSON lines or tables, with their labels and units of privacy where these are asked for."""
+"""Texts to train on, from JSON lines or tables, with labels and units of privacy if requested."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from privctl.data.records import LONGEST_LINE, byte_lines, json_objects, kind_of, text_of
 from privctl.domain.errors import InputFault, UsageFault
 
-#: Suffix (before ``.gz``) -> the sign between the cells of a row.
+#: Suffix (before ``.gz``) -> the delimiter between cells.
 _TABLES = {".csv": ",", ".tsv": "\t"}
 _JSON = (".jsonl", ".ndjson", ".json")
 
@@ -20,8 +20,8 @@ _JSON = (".jsonl", ".ndjson", ".json")
 class TextRecord:
     """One record. ``where`` is its file and line, for errors; ``line`` that line's number, from 1.
 
-    ``start`` is where the response begins among the characters of ``text``, 0 for a plain text. ``label`` and ``unit``
-    are None where they were not asked for; records of one ``unit`` belong together (a person, say).
+    The response begins at character ``start`` of ``text``, 0 for plain text. ``label`` and ``unit`` are None unless
+    requested; records of one ``unit`` belong together (to one person, say).
     """
 
     where: str
@@ -61,7 +61,7 @@ def iter_texts(path: Path, *, labelled: bool = False, unit: str | None = None) -
 
 
 def count_texts(path: Path) -> int:
-    """How many records ``iter_texts`` finds, each of them checked; raises as it does."""
+    """How many records ``iter_texts`` yields, all of them checked; raises as it does."""
     return sum(1 for _ in iter_texts(path))
 
 
@@ -79,7 +79,7 @@ def _record(row: Mapping[str, Any], path: Path, line: int, labelled: bool, unit:
 
 
 def _name(row: Mapping[str, Any], key: str, where: str) -> str:
-    """A field that tells records apart, as a string. A number with a fraction is more likely a mistake than a name."""
+    """A field that labels or groups records, as a string. A number with a fraction is probably a mistake."""
     if key not in row:
         raise InputFault(f"{where} lacks {key!r}; give every record one, a string or an integer")
     value = row[key]
@@ -90,7 +90,7 @@ def _name(row: Mapping[str, Any], key: str, where: str) -> str:
     if not name:
         raise InputFault(f"{where} has an empty {key!r}; fill it or remove the record")
     if not name.isprintable():
-        raise InputFault(f"{where} has characters in {key!r} that cannot be shown; use letters, digits and signs")
+        raise InputFault(f"{where} has unprintable characters in {key!r}; use letters, digits and punctuation")
     return name
 
 
@@ -126,7 +126,7 @@ def _read_table(path: Path, delimiter: str) -> Iterator[tuple[int, dict[str, str
 
 
 def _next_row(reader: Iterator[list[str]]) -> list[str] | None:
-    """The next row, however long its cells; the limit is the whole process's, so it is changed for no longer."""
+    """The next row, however long its cells. The limit of ``csv`` is global, so it is raised for this call only."""
     before = csv.field_size_limit(LONGEST_LINE)  # the module's default would refuse a text of 128 KiB
     try:
         return next(reader, None)

@@ -28,14 +28,14 @@ class Checked:
 
 def check(folder: Path) -> Checked:
     """Verify every report in ``folder``."""
-    found = [verify(path, read(path)) for path in sorted(folder.glob("*.report.json"))]
-    verdicts = [judged.verdict for each in found for judged in each.guarantees]
-    failed = [each for each in found if each.exit_code is not ExitCode.OK]
-    refuted = any(each.exit_code is ExitCode.REFUTED for each in failed)
+    verifications = [verify(path, read(path)) for path in sorted(folder.glob("*.report.json"))]
+    verdicts = [judged.verdict for verification in verifications for judged in verification.guarantees]
+    failed = [verification for verification in verifications if verification.exit_code is not ExitCode.OK]
+    refuted = any(verification.exit_code is ExitCode.REFUTED for verification in failed)
     return Checked(
-        reports=len(found),
+        reports=len(verifications),
         proved=sum(verdict.outcome is Outcome.PROVED for verdict in verdicts),
         false=sum(v.outcome is Outcome.REFUTED and v.status is Status.CLAIMED for v in verdicts),
-        failed=tuple(each.path for each in failed),
+        failed=tuple(verification.path for verification in failed),
         exit_code=ExitCode.OK if not failed else ExitCode.REFUTED if refuted else ExitCode.BAD_INPUT,
     )

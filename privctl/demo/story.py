@@ -86,9 +86,9 @@ def _releases(
 ) -> Iterator[tuple[Candidate, PrivacyReport]]:
     """The published noise at each claimed epsilon in one run, then the noise that proves an epsilon."""
     with open_checkpoint(prepared.model) as checkpoint:
-        found = report_of(checkpoint)
-        source = from_report(found.path, found.report) if found else None
-        if found is None or source is None:
+        own_report = report_of(checkpoint)
+        source = from_report(own_report.path, own_report.report) if own_report else None
+        if own_report is None or source is None:
             raise RuntimeError(f"{prepared.model} was saved without its report")
         training, trust = training_facts([source])
         delta = default_delta(training.dataset_size)
@@ -100,7 +100,7 @@ def _releases(
             premises=Premises(assumptions=(trust, TRAINING_ROUNDING, noise_premises(None), *selection.assumptions)),
             beside=companions(checkpoint),
             targets=tuple(PrivacyTarget(epsilon=epsilon, delta=delta) for epsilon in EPSILONS),
-            found=found,
+            found=own_report,
         )
         calibrated = PrivacyTarget(
             epsilon=ANY_LOSS_EPSILON, delta=delta, calibration=Calibration.GAUSSIAN, regime=Regime.NONCONVEX

@@ -1,4 +1,4 @@
-"""Texts as token sequences that a model can take: special tokens, the context's limit, which tokens count."""
+"""Texts as token sequences for a model: special tokens, the context's limit, which tokens count."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHUNK = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextFacts:
-    """What there is to know of a model before it is given text.
+    """What encoding needs to know about a model.
 
     ``context`` is the most tokens it reads (None: no limit known), token ids are below ``vocabulary``, ``pad`` is the
     id that fills rows.
@@ -97,10 +97,10 @@ def encode_causal(records: Sequence[TextRecord], facts: TextFacts, options: Text
     limit = length_limit(facts, options)
     examples, shortened = [], 0
     eos = facts.tokenizer.eos_token_id if options.end else None
-    for index, record, found in _tokenised(records, facts, return_offsets_mapping=options.response_only):
-        ids, counted = list(found["input_ids"]), [True] * len(found["input_ids"])
+    for index, record, encoding in _tokenised(records, facts, return_offsets_mapping=options.response_only):
+        ids, counted = list(encoding["input_ids"]), [True] * len(encoding["input_ids"])
         if options.response_only:
-            counted = [end > record.start for _, end in found["offset_mapping"]]
+            counted = [end > record.start for _, end in encoding["offset_mapping"]]
             if ids and ids[-1] == facts.tokenizer.eos_token_id:
                 counted[-1] = True  # a template's end-of-text token has no place in the text
         if eos is not None and (not ids or ids[-1] != eos):
@@ -109,10 +109,10 @@ def encode_causal(records: Sequence[TextRecord], facts: TextFacts, options: Text
             _allow(options.long, record, len(ids), limit)
             shortened += options.long is Long.TRUNCATE
         pieces = _pieces(len(ids), limit, options.long)
-        made = [_encoded(ids[piece], counted[piece], index) for piece in pieces]
-        for example in made:
+        encoded = [_encoded(ids[piece], counted[piece], index) for piece in pieces]
+        for example in encoded:
             example.counted[:1] = False  # nothing comes before it in its piece
-        examples += _useful(made, record, "to predict")
+        examples += _useful(encoded, record, "to predict")
     return _corpus(examples, records, shortened)
 
 
@@ -136,22 +136,22 @@ def _encode_whole(
     examples, shortened = [], 0
     cut = limit is not None and options.long is not Long.REFUSE
     settings: dict[str, Any] = {"return_special_tokens_mask": True}
-    for index, record, found in _tokenised(records, facts, **settings):
-        pieces = [(found["input_ids"], found["special_tokens_mask"])]
-        if limit is not None and len(found["input_ids"]) > limit:
-            _allow(options.long, record, len(found["input_ids"]), limit)
-        if cut and len(found["input_ids"]) > (limit or 0):
+    for index, record, encoding in _tokenised(records, facts, **settings):
+        pieces = [(encoding["input_ids"], encoding["special_tokens_mask"])]
+        if limit is not None and len(encoding["input_ids"]) > limit:
+            _allow(options.long, record, len(encoding["input_ids"]), limit)
+        if cut and len(encoding["input_ids"]) > (limit or 0):
             pieces = list(_cut(record.text, facts, limit or 0, options.long))
             shortened += options.long is Long.TRUNCATE
-        made = [_encoded(ids, [not special for special in specials], index) for ids, specials in pieces]
-        examples += _useful(made, record, purpose)
+        encoded = [_encoded(ids, [not special for special in specials], index) for ids, specials in pieces]
+        examples += _useful(encoded, record, purpose)
     return _corpus(examples, records, shortened, share)
 
 
 def _cut(text: str, facts: TextFacts, limit: int, long: Long) -> Iterator[tuple[list[int], list[int]]]:
     """A text's pieces, each with special tokens of its own, as (ids, special tokens mask)."""
     with hushed():
-        found = facts.tokenizer(
+        encoding = facts.tokenizer(
             text,
             truncation=True,
             max_length=limit,
@@ -159,21 +159,21 @@ def _cut(text: str, facts: TextFacts, limit: int, long: Long) -> Iterator[tuple[
             return_special_tokens_mask=True,
         )
     if long is Long.SPLIT:
-        yield from zip(found["input_ids"], found["special_tokens_mask"], strict=True)
+        yield from zip(encoding["input_ids"], encoding["special_tokens_mask"], strict=True)
     else:
-        yield found["input_ids"], found["special_tokens_mask"]
+        yield encoding["input_ids"], encoding["special_tokens_mask"]
 
 
 def _tokenised(
     records: Sequence[TextRecord], facts: TextFacts, **settings: Any
 ) -> Iterator[tuple[int, TextRecord, dict[str, Any]]]:
-    """Each record with its number and what the tokenizer says of it, uncut."""
+    """Each record with its index and its tokenization, not truncated."""
     for start in range(0, len(records), _CHUNK):
         chunk = records[start : start + _CHUNK]
         with hushed():
-            found = facts.tokenizer([record.text for record in chunk], truncation=False, **settings)
+            encodings = facts.tokenizer([record.text for record in chunk], truncation=False, **settings)
         for i, record in enumerate(chunk):
-            row = {name: values[i] for name, values in found.items()}
+            row = {name: values[i] for name, values in encodings.items()}
             if row["input_ids"] and not 0 <= max(row["input_ids"]) < facts.vocabulary:
                 raise InputFault(
                     f"{record.where} has the token id {max(row['input_ids'])}, and the model knows ids below "
@@ -185,8 +185,8 @@ def _tokenised(
 def _check_tokenizer(facts: TextFacts, needed: bool) -> None:
     if needed and not facts.tokenizer.is_fast:
         raise UsageFault(
-            "the model's tokenizer does not say where its tokens come from, as --response-only and --long split need; "
-            "give a model with a tokenizer.json"
+            "the model's tokenizer gives no offsets of its tokens, which --response-only and --long split need; give a "
+            "model with a tokenizer.json"
         )
 
 
@@ -212,11 +212,11 @@ def _encoded(ids: Sequence[int], counted: Sequence[bool], record: int) -> Encode
     return Encoded(ids=array, counted=flags, record=record, key=content_key(array.tobytes(), flags.tobytes()))
 
 
-def _useful(made: Sequence[Encoded], record: TextRecord, purpose: str) -> list[Encoded]:
-    """Those with a token that counts. Raises InputFault where there is none."""
-    kept = [example for example in made if example.counted.any()]
+def _useful(pieces: Sequence[Encoded], record: TextRecord, purpose: str) -> list[Encoded]:
+    """The pieces with a token that counts. Raises InputFault where no piece has one."""
+    kept = [example for example in pieces if example.counted.any()]
     if not kept:
-        length = sum(len(example.ids) for example in made)
+        length = sum(len(example.ids) for example in pieces)
         raise InputFault(f"{record.where} has no token {purpose} ({length} tokens in all); lengthen or remove it")
     return kept
 

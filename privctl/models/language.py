@@ -50,7 +50,7 @@ TOKENIZER_FILES = (
     "merges.txt",
 )
 
-#: A tokenizer without a limit of its own says a number such as 10^30.
+#: A tokenizer without a limit gives a number such as 10^30.
 _NO_LIMIT = 10**9
 
 
@@ -246,9 +246,9 @@ def read_network(
     """
     try:
         check_size(kind.auto, config, folder, checkpoint)
-        with as_folder(checkpoint, folder) as whole:
+        with as_folder(checkpoint, folder) as linked_folder:
             network, info = kind.auto.from_pretrained(
-                whole,
+                linked_folder,
                 config=config,
                 dtype=dtype,
                 local_files_only=True,
@@ -263,13 +263,13 @@ def read_network(
         raise wrong_kind(checkpoint.root, config, kind) from None
     except (RuntimeError, OSError, KeyError) as error:
         raise InputFault(f"{checkpoint.root} cannot be loaded: {error}") from None
-    found = TensorMismatch(
+    mismatch = TensorMismatch(
         mismatched=tuple(sorted(str(entry[0]) for entry in info.get("mismatched_keys", ()))),
         missing=tuple(sorted(info["missing_keys"])),
         unexpected=tuple(sorted(info["unexpected_keys"])),
     )
-    check_loaded(network, checkpoint, found.unexpected, {*found.missing, *found.mismatched})
-    return network, found
+    check_loaded(network, checkpoint, mismatch.unexpected, {*mismatch.missing, *mismatch.mismatched})
+    return network, mismatch
 
 
 def wrong_kind(path: Path, config: Any, kind: ModelClass) -> InputFault:

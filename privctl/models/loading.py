@@ -48,13 +48,13 @@ CLASSIFICATION = (TaskName.TEXT_CLASSIFICATION, TaskName.IMAGE_CLASSIFICATION)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingModel:
-    """A network in float32 on the CPU whose every parameter requires a gradient, and what its data must be like.
+    """A network in float32 on the CPU whose parameters all require gradients, and the format of its data.
 
-    ``text`` and ``tokenizer`` are there for tasks on text, ``images`` for those on images, ``labels`` for
-    classification, in the order of the network's outputs. ``tokenizer`` is what is saved, and encodes nothing: one that
-    does remembers whether it cut the last text, and would tell. ``fresh`` names tensors that were drawn at random from
-    ``seed`` though there is a checkpoint, ``dropped`` tensors of the checkpoint that the task has no use for,
-    ``frozen_norms`` layers of batch normalisation that keep their running statistics.
+    ``text`` and ``tokenizer`` are set for tasks on text, ``images`` for those on images, ``labels`` for
+    classification, in the order of the network's outputs. ``tokenizer`` is only saved, never used to encode: a
+    tokenizer stores whether it truncated its last text, which would leak into the saved files. ``fresh`` names tensors
+    drawn at random from ``seed`` although there is a checkpoint, ``dropped`` those of the checkpoint that the task does
+    not use, ``frozen_norms`` layers of batch normalisation that keep their running statistics.
     """
 
     path: Path
@@ -150,7 +150,7 @@ def _names(config: Any) -> tuple[str, ...]:
 
 
 def _without_weights(path: Path) -> bool:
-    """Whether a folder holds an architecture only. One with pickles does not: they must be converted, not ignored."""
+    """Whether a folder holds only an architecture. Pickled weights count as weights: they must be converted."""
     if not path.is_dir():
         return False
     weights = (SINGLE_NAME, INDEX_NAME)
@@ -163,15 +163,15 @@ def _check_settings(
     task: TaskName, labels: Sequence[str] | None, random: bool, vocabulary: Vocabulary | None, norm: str | None
 ) -> None:
     if labels is not None and task not in CLASSIFICATION:
-        raise UsageFault(f"--labels says nothing to the task {task}; leave it out")
+        raise UsageFault(f"--labels does not apply to the task {task}; remove it")
     if vocabulary is not None and task is TaskName.IMAGE_CLASSIFICATION:
-        raise UsageFault(f"a vocabulary says nothing to the task {task}; leave it out")
+        raise UsageFault(f"a vocabulary does not apply to the task {task}; remove it")
     if vocabulary is not None and not random:
         raise UsageFault(
-            "a vocabulary of its own does not fit weights that were trained with another; add --from-scratch"
+            "--vocabulary does not fit weights that were trained with another vocabulary; add --from-scratch"
         )
     if norm not in (None, FROZEN):
-        raise UsageFault(f"--norm {norm} is not known; choose {FROZEN}, or leave it out")
+        raise UsageFault(f"--norm {norm} is unknown; choose {FROZEN}, or remove it")
 
 
 def _tokenizer(folder: Path, path: Path, vocabulary: Vocabulary | None) -> Any:
@@ -179,7 +179,7 @@ def _tokenizer(folder: Path, path: Path, vocabulary: Vocabulary | None) -> Any:
 
 
 def _fit(config: Any, labels: Sequence[str] | None, vocabulary: Vocabulary | None) -> None:
-    """Write what was chosen into the configuration, which decides the network's shapes and is saved with it."""
+    """Write labels and vocabulary into the configuration, which determines the network's shapes."""
     if labels is not None:
         config.id2label = dict(enumerate(labels))
         config.label2id = {name: i for i, name in enumerate(labels)}
@@ -200,7 +200,7 @@ def _random_network(path: Path, config: Any, kind: ModelClass) -> Any:
 
 
 def _check_misfits(path: Path, task: TaskName, network: Any, misfits: TensorMismatch) -> None:
-    """Refuse misfits in the body of the network: only a head may be new, and only heads may go unused."""
+    """Refuse misfits in the body of the network: only a head may be new, and only heads may be unused."""
     head = task in CLASSIFICATION
     spare = head or task is TaskName.MASKED_LM
     refuse(
@@ -214,23 +214,23 @@ def _check_misfits(path: Path, task: TaskName, network: Any, misfits: TensorMism
 
 
 def _check_numbers(path: Path, network: Any) -> None:
-    """Refuse weights from which nothing can be computed, before a training seems to have spoilt them."""
+    """Refuse weights that are not finite, before training appears to have caused it."""
     for name, parameter in network.named_parameters():
         if not torch.isfinite(parameter).all():
             raise InputFault(f"{path}: {name!r} holds NaN or infinity, which cannot be trained; give other weights")
 
 
 def _batch_norms(path: Path, network: Any, norm: str | None) -> tuple[str, ...]:
-    found = batch_norms(network)
-    if found and norm is None:
+    layers = batch_norms(network)
+    if layers and norm is None:
         raise InputFault(
-            f"{path} has batch normalisation ({found[0]} and {len(found) - 1} more), which mixes the examples of a "
+            f"{path} has batch normalisation ({layers[0]} and {len(layers) - 1} more), which mixes the examples of a "
             "batch, so that none can be protected by itself; --norm frozen keeps its running statistics as they are "
             "and trains the rest, or use a model with group or layer normalisation"
         )
-    if norm is not None and not found:
-        raise UsageFault(f"--norm {norm} is for batch normalisation, which {path} has not; leave it out")
-    return found
+    if norm is not None and not layers:
+        raise UsageFault(f"--norm {norm} applies to batch normalisation only, and {path} has none; remove it")
+    return layers
 
 
 def _text_facts(path: Path, task: TaskName, network: Any, tokenizer: Any) -> TextFacts:

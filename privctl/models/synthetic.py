@@ -1,6 +1,6 @@
-"""Made-up public examples for a task: its own batches and losses, on content that belongs to nobody.
+"""Synthetic public examples for a task, with the task's own batches and losses.
 
-Tokens and pixels come from a fixed seed, so whatever is found with them depends on no private example.
+Tokens and pixels come from a fixed seed, so no result obtained with them depends on a private example.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def _text(facts: TextFacts, length: int, record: int, source: np.random.Generato
 
 def _ends(facts: TextFacts) -> tuple[list[int], list[int]]:
     """What the tokenizer puts before and behind every text."""
-    found = [int(i) for i in facts.tokenizer("")["input_ids"]]
-    return found[: (len(found) + 1) // 2], found[(len(found) + 1) // 2 :]
+    ids = [int(i) for i in facts.tokenizer("")["input_ids"]]
+    return ids[: (len(ids) + 1) // 2], ids[(len(ids) + 1) // 2 :]
 
 
 def _ordinary(facts: TextFacts) -> np.ndarray:
     special = {facts.pad, *(facts.tokenizer.all_special_ids or ())}
-    found = [i for i in range(min(facts.vocabulary, len(facts.tokenizer))) if i not in special]
-    return np.array(found or [facts.pad])
+    ids = [i for i in range(min(facts.vocabulary, len(facts.tokenizer))) if i not in special]
+    return np.array(ids or [facts.pad])
 
 
 def _images(

@@ -49,16 +49,17 @@ def vocabulary_from_file(path: Path, *, limit: int | None = None) -> Vocabulary:
     splitter = _splitter([])
     for number, line in enumerate(byte_lines(path), start=1):
         try:
-            found = _words(splitter, line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            line_words = _words(splitter, line.decode("utf-8-sig" if number == 1 else "utf-8"))
         except UnicodeDecodeError:
             raise InputFault(f"{path} line {number} is not UTF-8 text; save the file as UTF-8") from None
-        if len(found) > 1:
+        if len(line_words) > 1:
             raise InputFault(
-                f"{path} line {number} holds {len(found)} words ({found[0]!r}, {found[1]!r}); give one a line"
+                f"{path} line {number} holds {len(line_words)} words ({line_words[0]!r}, {line_words[1]!r}); give one "
+                "per line"
             )
-        words.update(dict.fromkeys(found))
+        words.update(dict.fromkeys(line_words))
     if not words:
-        raise InputFault(f"{path} holds no words; expected one a line")
+        raise InputFault(f"{path} holds no words; expected one per line")
     return Vocabulary(tokenizer=_wrapped(list(words)[:limit]), from_private_data=False)
 
 

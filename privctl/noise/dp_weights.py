@@ -121,22 +121,22 @@ def guarantees(
     ``released_stddevs`` are all standard deviations of one run (nested candidates). Where there are several, each
     regime also has a row for someone who holds them all, which is worth the least noisy one.
     """
-    found: list[Guarantee] = []
+    rows: list[Guarantee] = []
     omitted: list[Omission] = []
     alone = Released(coordinates=dimension, candidates=max(1, len(released_stddevs)))
     if target.calibration is Calibration.DP_WEIGHTS:
-        found.append(_published(training, target, premises))
+        rows.append(_published(training, target, premises))
     for regime in REGIMES:
         for adjacency in _ADJACENCIES:
             bound = sensitivity(training, regime, adjacency, dimension)
             if isinstance(bound, NotApplicable):
                 omitted.append(Omission(what=f"guarantee under the regime {regime}", reason=bound.reason))
                 break
-            found.append(_under(bound, stddev, target.delta, premises, alone))
+            rows.append(_under(bound, stddev, target.delta, premises, alone))
             if len(released_stddevs) > 1:
                 every = _all_of(released_stddevs, dimension)
-                found.append(_under(bound, min(released_stddevs), target.delta, premises, every))
-    return tuple(found), tuple(omitted)
+                rows.append(_under(bound, min(released_stddevs), target.delta, premises, every))
+    return tuple(rows), tuple(omitted)
 
 
 def _published(training: ClippedTraining, target: PrivacyTarget, premises: Premises) -> Guarantee:

@@ -92,14 +92,14 @@ TRAINING_ROUNDING = Assumption(
 
 def collected_names(report: PrivacyReport) -> tuple[Assumption, ...]:
     """What ``report`` says was collected from the private examples and is released with the weights: violated each."""
-    found = report.parameters.get("collected_from_data")
+    names = report.parameters.get("collected_from_data")
     return tuple(
         Assumption(
             name=str(name),
             statement=f"the released {name} was chosen without the examples (the training collected it from them)",
             state=AssumptionState.VIOLATED,
         )
-        for name in (found if isinstance(found, list) else ())
+        for name in (names if isinstance(names, list) else ())
     )
 
 

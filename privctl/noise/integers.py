@@ -1,4 +1,4 @@
-"""Integer tensors of a checkpoint: index buffers, masks and counters, told from quantized weights.
+"""Integer tensors of a checkpoint: distinguishes index buffers, masks and counters from quantized weights.
 
 A buffer is believed for what it is: a counter, a constant, positions that count up, a mask that depends on nothing but
 the distance of two positions, or an index table under a name that architectures use, with an index table's values.
@@ -81,10 +81,14 @@ def _method(checkpoint: Checkpoint) -> str:
     """The method that config.json names in its quantization_config; empty where there is none."""
     path = checkpoint.folder / "config.json"
     data = parse_json(read_text(path), str(path)) if path.is_file() else None
-    found = data.get("quantization_config") if isinstance(data, dict) else None
-    if not found:
+    quantization = data.get("quantization_config") if isinstance(data, dict) else None
+    if not quantization:
         return ""
-    return str(found.get("quant_method") or "of a kind not named") if isinstance(found, dict) else "of some kind"
+    return (
+        str(quantization.get("quant_method") or "of a kind not named")
+        if isinstance(quantization, dict)
+        else "of some kind"
+    )
 
 
 def _scaled(names: Iterable[str]) -> frozenset[str]:

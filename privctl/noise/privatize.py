@@ -195,7 +195,7 @@ def _stream(
 def _candidate(
     release: NoiseRelease, target: PrivacyTarget, stddev: float, stddevs: Sequence[float], path: Path
 ) -> Candidate:
-    found, omitted = guarantees(
+    rows, omitted = guarantees(
         release.training,
         target,
         stddev,
@@ -203,7 +203,7 @@ def _candidate(
         release.premises,
         released_stddevs=stddevs,
     )
-    return Candidate(target=target, stddev=stddev, path=path, guarantees=found, omissions=omitted)
+    return Candidate(target=target, stddev=stddev, path=path, guarantees=rows, omissions=omitted)
 
 
 def _check_input(release: NoiseRelease, streamed: Sequence[tuple[SafetensorsFile, Rewritten]]) -> None:
@@ -308,10 +308,10 @@ def _perplexity(value: float) -> Evidence:
 
 def perplexity_of(report: PrivacyReport) -> float | None:
     """The perplexity a report records; infinite where it was too large, None where it was not measured."""
-    found = next((e for e in report.evidence if e.quantity == PERPLEXITY), None)
-    if found is None:
+    evidence = next((e for e in report.evidence if e.quantity == PERPLEXITY), None)
+    if evidence is None:
         return None
-    return math.inf if found.estimate is None else found.estimate
+    return math.inf if evidence.estimate is None else evidence.estimate
 
 
 def _warnings(release: NoiseRelease) -> Iterator[str]:

@@ -130,7 +130,7 @@ def _probes() -> NDArray[np.int32]:
     return np.concatenate([first, second]).astype(np.int32)
 
 
-def _require_fine(words: NDArray[np.int32], found: NDArray[np.float64]) -> None:
+def _require_fine(words: NDArray[np.int32], drawn: NDArray[np.float64]) -> None:
     pairs = len(words) // 2
     for i in range(0, pairs, 5):
         first, second = int(words[i]), int(words[pairs + i])
@@ -138,7 +138,7 @@ def _require_fine(words: NDArray[np.int32], found: NDArray[np.float64]) -> None:
         share = (cell + 0.5) * 2.0**-31
         log = math.log(share) if share < 0.5 else math.log1p(-(1 - share))
         radius, angle = math.sqrt(-2 * log), (second + 0.5) * (math.pi * 2.0**-31)
-        for value, wave in zip(found[:, i], (math.cos(angle), math.sin(angle)), strict=True):
+        for value, wave in zip(drawn[:, i], (math.cos(angle), math.sin(angle)), strict=True):
             if not abs(value - radius * wave) <= radius * FINE / 4:
                 raise PrivctlError(
                     "this machine's double-precision logarithm, sine or cosine is less accurate than noise needs; "

@@ -90,10 +90,10 @@ def spacing(stddev: float) -> float:
 
 def increments(stddevs: Sequence[float]) -> list[float]:
     """What makes each standard deviation, in increasing order, of the one before; never rounded down."""
-    found = [stddevs[0]]
+    steps = [stddevs[0]]
     for less, more in pairwise(stddevs):
-        found.append(math.nextafter(math.sqrt((more - less) * (more + less)), math.inf))
-    return found
+        steps.append(math.nextafter(math.sqrt((more - less) * (more + less)), math.inf))
+    return steps
 
 
 def release(
@@ -129,7 +129,7 @@ def _quickly(
     pairs = (count + 1) // 2
     noise, fresh = scratch.deviates[:count], None if only else scratch.kept(0, count)
     unit, error, words, doubtful = spacing(stddevs[0]), 0.0, [], []
-    found: list[NDArray[np.float32]] = []
+    results: list[NDArray[np.float32]] = []
     for j, (stddev, increment) in enumerate(zip(stddevs, increments(stddevs), strict=True)):
         words.append(bits[j].leading(2 * pairs, scratch.zeros, scratch.stream(j)))
         part = noise if j == 0 else fresh
@@ -145,7 +145,7 @@ def _quickly(
         if near is None:
             return False
         doubtful.append(np.where(near < pairs, near, near - pairs))
-        found.append(whole)
+        results.append(whole)
     chosen = np.unique(np.concatenate(doubtful))
     places = np.concatenate([chosen, chosen[chosen + pairs < count] + pairs])
     padded = np.zeros(2 * len(chosen))
@@ -153,7 +153,7 @@ def _quickly(
     refined = [np.empty(len(padded), np.float32) for _ in stddevs]
     leading = [np.concatenate([each[chosen], each[chosen + pairs]]) for each in words]
     _exactly(padded, np.arange(len(chosen)), stddevs, refined, leading, bits)
-    for out, whole, exact, stddev in zip(outputs, found, refined, stddevs, strict=True):
+    for out, whole, exact, stddev in zip(outputs, results, refined, stddevs, strict=True):
         np.multiply(whole, np.float32(spacing(stddev)), out=out)
         out[places] = exact[: len(places)]
     return True
@@ -230,6 +230,6 @@ def on_grid(values: NDArray[np.float64], noise: NDArray[np.float64], step: float
         steps = values / step
         held = np.rint(steps)
         rest = np.where(np.isinf(steps), 0.0, steps - held)
-        found = (held + np.rint(rest + noise / step)) * step
+        rounded = (held + np.rint(rest + noise / step)) * step
     # Too large to be divided, a value is a multiple far beyond any noise. And -0 would tell on which side of 0 it was.
-    return np.where(np.isinf(steps) & np.isfinite(values), values, found) + 0.0
+    return np.where(np.isinf(steps) & np.isfinite(values), values, rounded) + 0.0

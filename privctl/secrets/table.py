@@ -140,7 +140,7 @@ def _text(value: Any, key: str, where: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InputFault(f"{where} has half a surrogate pair in {key!r}, which is no character; repair it") from None
+        raise InputFault(f"{where} has an unpaired surrogate in {key!r}, which is not a character; repair it") from None
     if not value:
         raise InputFault(f"{where} has an empty {key!r}; fill it or remove the line")
     return value
@@ -149,7 +149,7 @@ def _text(value: Any, key: str, where: str) -> str:
 def _name(value: Any, key: str, where: str) -> str:
     name = _text(value, key, where)
     if not name.isprintable():
-        raise InputFault(f"{where} has characters in {key!r} that cannot be shown; use letters, digits and signs")
+        raise InputFault(f"{where} has unprintable characters in {key!r}; use letters, digits and punctuation")
     return name
 
 

@@ -172,15 +172,15 @@ def _scores(pool: ShadowPool, subject: AuditedModel, index: int) -> NDArray[np.f
     counts = subject.scorer.counts(rows)
     kept = np.flatnonzero(counts > 0)
     chosen, counts = [rows[i] for i in kept], counts[kept]
-    found = np.full(len(pool.records), math.nan)
+    scores = np.full(len(pool.records), math.nan)
     if len(chosen):
         values = make_book(plan(subject.scorer, chosen)).take(chosen, counts)[FIELDS.index("lp")].astype(np.float64)
-        found[kept] = np.add.reduceat(values, np.cumsum(counts) - counts) / counts
-    if not np.isfinite(found[kept]).all():
+        scores[kept] = np.add.reduceat(values, np.cumsum(counts) - counts) / counts
+    if not np.isfinite(scores[kept]).all():
         raise InputFault(
             f"shadow model {index} gives NaN or infinite scores; the training diverged: lower --learning-rate"
         )
-    return found
+    return scores
 
 
 def _start_files(pool: ShadowPool) -> list[Artifact]:
@@ -189,14 +189,14 @@ def _start_files(pool: ShadowPool) -> list[Artifact]:
     path, place = training.model.path, training.output / REPORT_NAME
     folder = path if path.is_dir() else path.parent
     names = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    found = [
+    artifacts = [
         file_artifact("config", folder / CONFIG_NAME, place),
         *(file_artifact("tokenizer", folder / name, place) for name in names),
     ]
     if pool.start_is_checkpoint:
         with open_checkpoint(path) as checkpoint:
-            found += [file_artifact("model", file.path, place) for file in checkpoint.files]
-    return found
+            artifacts += [file_artifact("model", file.path, place) for file in checkpoint.files]
+    return artifacts
 
 
 def _weights(network: nn.Module) -> str:

@@ -125,7 +125,7 @@ def _check(request: ShadowRequest) -> None:
     }
     for flag, given in unused.items():
         if given:
-            raise UsageFault(f"{flag} says nothing to the task {training.task}; leave it out")
+            raise UsageFault(f"{flag} does not apply to the task {training.task}; remove it")
 
 
 def _start(request: ShadowRequest, labels: Sequence[str], vocabulary: Vocabulary | None, index: int) -> TrainingModel:
@@ -152,14 +152,14 @@ _Read = tuple[list[Record], Callable[[TrainingModel], Task], int]
 def _texts(request: ShadowRequest) -> _Read:
     training = request.training
     labelled = training.task in CLASSIFICATION
-    found = [record for path in request.data for record in read_texts(path, labelled=labelled)]
-    first = _first([(record.text, record.label) for record in found])
-    kept: list[TextRecord] = [found[i] for i in first]
+    pooled = [record for path in request.data for record in read_texts(path, labelled=labelled)]
+    first = _first([(record.text, record.label) for record in pooled])
+    kept: list[TextRecord] = [pooled[i] for i in first]
     options = TextOptions(
         long=training.data.long, max_length=training.data.max_length, response_only=training.data.response_only
     )
     records = [Record(record.line, record.text, record.label) for record in kept]
-    return records, lambda model: text_task(model, kept, options, seed=training.seed), len(found) - len(kept)
+    return records, lambda model: text_task(model, kept, options, seed=training.seed), len(pooled) - len(kept)
 
 
 def _images(request: ShadowRequest) -> _Read:
@@ -195,9 +195,9 @@ def _channels(path: Path) -> int:
     return 1 if getattr(config, "num_channels", 3) == 1 else 3
 
 
-def _labels(request: ShadowRequest, found: Sequence[str]) -> tuple[str, ...]:
+def _labels(request: ShadowRequest, occurring: Sequence[str]) -> tuple[str, ...]:
     """The classes' names: as given, as the model knows them, or as the data has them; none for other tasks."""
     if request.training.task not in CLASSIFICATION:
         return ()
     given = request.training.data.labels or known_labels(request.training.model.path)
-    return given or labels_of(found, str(request.data[0])).names
+    return given or labels_of(occurring, str(request.data[0])).names

@@ -79,14 +79,14 @@ def run_shadows(request: ShadowRequest, progress: Progress) -> PrivacyReport:
 def _finished(folder: Path, settings: dict[str, Any]) -> set[int]:
     """The models that are there already. Raises UsageFault where they were made with other settings."""
     recover(folder)
-    found = set()
+    indices = set()
     for path in sorted(folder.glob("shadow-*.scores.safetensors")):
         scores = read_shadow(path)
         other = difference(scores.settings, settings)
         if other:
             raise UsageFault(f"{path} was made with {other}; go on with the same settings, or choose another --output")
-        found.add(scores.index)
-    return found
+        indices.add(scores.index)
+    return indices
 
 
 def _at_once(pool: ShadowPool, network: nn.Module, device: torch.device, left: int) -> int:
@@ -100,7 +100,7 @@ def _at_once(pool: ShadowPool, network: nn.Module, device: torch.device, left: i
     hindered = next((flag for flag, given in obstacles.items() if given), "")
     if asked is not None:
         if asked > 1 and hindered:
-            raise UsageFault(f"--vectorize {asked} does not go with {hindered}; leave one of them out")
+            raise UsageFault(f"--vectorize {asked} cannot be combined with {hindered}; remove one")
         return min(asked, left)
     size = sum(parameter.numel() for parameter in network.parameters())
     if hindered or size > _PARAMETERS.get(device.type, _PARAMETERS_ELSEWHERE):
@@ -122,6 +122,6 @@ def _trained(
             yield from ((index, model, model.network) for index, model in zip(group, models, strict=True))
             return
         if pool.request.vectorize is not None:
-            raise UsageFault(f"--vectorize {len(group)} does not go with this model: {reason}; leave it out")
+            raise UsageFault(f"--vectorize {len(group)} does not work for this model: {reason}; remove it")
     for index, model, half in zip(group, models, halves, strict=True):
         yield index, model, train_one(pool, model.network, half, device, advance)

@@ -264,7 +264,7 @@ def require_absent(path: Path, force: bool) -> None:
 
 
 def _claim(path: Path, create: Callable[[Path], int]) -> tuple[Path, int]:
-    """A new temporary of ``path``, locked; made again where another writer swept it in the moment before the lock."""
+    """A new temporary of ``path``, locked; created again if another writer removed it before the lock."""
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.partial")
         fd = create(temporary)

@@ -107,7 +107,7 @@ def hash_tensors(file: SafetensorsFile, advance: Advance = silent) -> TensorHash
     return hasher
 
 
-def changed_tensors(found: Iterable[TensorDigest], recorded: Iterable[TensorDigest]) -> list[str]:
+def changed_tensors(current: Iterable[TensorDigest], recorded: Iterable[TensorDigest]) -> list[str]:
     """Names of the tensors that differ between two sets of digests, sorted; missing and extra ones count."""
-    left, right = ({d.name: d for d in side} for side in (found, recorded))
+    left, right = ({d.name: d for d in side} for side in (current, recorded))
     return sorted(name for name in left.keys() | right.keys() if left.get(name) != right.get(name))

@@ -154,7 +154,7 @@ def elements_of(shape: Sequence[int]) -> int | None:
 
 def _not_negative_zero(digits: str, source: str) -> int:
     if digits == "-0":
-        raise InputFault(f"{source} (header) holds the number -0, which is no count; write 0")
+        raise InputFault(f"{source} (header) holds the number -0, which is not a count; write 0")
     return 0
 
 

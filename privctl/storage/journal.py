@@ -248,7 +248,7 @@ def _listed(path: Path, rows: Any) -> Iterator[Rename]:
     """What a journal lists, as far as it may: see the module; temporary and kept names belong to their place."""
     folder = path.parent
     try:
-        found = [
+        renames = [
             Rename(
                 **{key: folder / row[key] for key in ("temporary", "place", "kept")},
                 replaces=bool(row["replaces"]),
@@ -258,7 +258,7 @@ def _listed(path: Path, rows: Any) -> Iterator[Rename]:
         ]
     except (ValueError, TypeError, KeyError, AttributeError):
         return
-    for rename in found:
+    for rename in renames:
         start = re.escape(f".{rename.place.name}.") + "[0-9a-f]{12}"
         names = ((rename.temporary, "partial"), (rename.kept, "kept"))
         belong = all(p.parent == rename.place.parent and re.fullmatch(rf"{start}\.{s}", p.name) for p, s in names)
@@ -273,6 +273,6 @@ def _noted(path: Path, folder: Path) -> bool:
     return False
 
 
-def _own(found: os.stat_result) -> bool:
+def _own(status: os.stat_result) -> bool:
     """Whether this is a small file of the user's own."""
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_size <= _MOST_BYTES
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_size <= _MOST_BYTES

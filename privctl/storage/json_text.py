@@ -41,7 +41,7 @@ def parse_json(text: str, source: str) -> Any:
     except json.JSONDecodeError as error:
         raise InputFault(f"{source} is not valid JSON: {error.msg} at line {error.lineno}") from None
     except UnicodeEncodeError:
-        raise InputFault(f"{source} holds half a surrogate pair, which is no character") from None
+        raise InputFault(f"{source} holds an unpaired surrogate, which is not a character") from None
     except ValueError:
         raise InputFault(f"{source} holds a whole number too long to read") from None
     except RecursionError:

@@ -1,8 +1,8 @@
-"""A log on disk of what was begun, written before each time: an entry is added, none is ever changed.
+"""An append-only log on disk of releases, each entry written before its release begins.
 
 Each line holds a count and a digest of all lines before it, which starts from the run's settings. A line that is
-changed, left out or taken from another run breaks the chain. Lines cut off the end are noticed as far as the saved
-state knows of them; beyond that nobody can tell, so the log is evidence against accidents, not against its owner.
+changed, missing or taken from another run breaks the chain. Truncation is detected only up to the last digest in the
+saved state, so the log protects against accidents, not against its owner.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _SYNC_EVERY = 1.0
 
 
 class ReleaseCounter:
-    """The counts in the file ``path``, kept to one process from its first ``mark`` on.
+    """The counts in the file ``path``, locked by this process from its first ``mark`` on.
 
-    ``root`` is what the chain starts from. The file is made empty together with the run, so a missing one is a fault.
+    ``root`` is the start of the chain. The file is created empty together with the run, so a missing file is an error.
     """
 
     def __init__(self, path: Path, root: bytes) -> None:
@@ -92,6 +92,6 @@ class ReleaseCounter:
 
     def _fault(self, what: str) -> InputFault:
         return InputFault(
-            f"{self._path} {what}, so no ledger of this run can be right; begin anew with another --output, and count "
-            "what this run may have released"
+            f"{self._path} {what}, so the ledger of this run would be wrong; start again with another --output, and "
+            "account for what this run may have released"
         )

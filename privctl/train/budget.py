@@ -1,4 +1,4 @@
-"""From what was asked to the steps, the noise and the ledger they make."""
+"""Derives steps, noise and ledger from a training request."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MOST_LAYERS = 1 << 16
 def recipe_for(
     request: RetrainRequest, examples: int, plan: Protection | None = None, trained: int = 0
 ) -> tuple[TrainingSettings, float | None]:
-    """The run's settings, and its delta where it is private. A ``plan`` decides on batches, steps and least noise.
+    """The run's settings, and its delta if it is private. A ``plan`` sets batches, steps and least noise.
 
-    ``trained`` numbers of the network, at most, change in a step: what floating-point noise on them costs is within the
-    budget. Raises UsageFault for settings that contradict each other or the plan, or describe no training.
+    A step changes at most ``trained`` numbers of the network; the budget includes the cost of floating-point noise on
+    them. Raises UsageFault for settings that contradict each other or the plan, or are out of range.
     """
     _check(request, examples)
     size = float(request.batch_size) if plan is None else _planned_size(request, plan)
@@ -65,7 +65,7 @@ def recipe_for(
 
 
 def _tokens_at_once(request: RetrainRequest) -> int:
-    """How many padded tokens pass at once; where nobody says, few on a CPU, whose time padding would waste."""
+    """How many padded tokens pass at once; by default few on a CPU, where padding would waste time."""
     if request.micro_tokens is not None:
         return request.micro_tokens
     return _TOKENS_CPU if choose_device(request.device).type == "cpu" else _TOKENS
@@ -74,10 +74,10 @@ def _tokens_at_once(request: RetrainRequest) -> int:
 def ledger_of(
     recipe: TrainingSettings, spent: int, plan: Protection | None = None, measured: SampledGaussian | None = None
 ) -> Ledger:
-    """What ``spent`` steps of a private recipe, and what was ``measured`` beside them, gave away of one record at most.
+    """The ledger of ``spent`` private steps and of the side releases ``measured``, for any one record.
 
-    Where each record has a probability of its own, that is as if it had the largest: what a step gives away of a record
-    never falls when the record is drawn more often.
+    If records have probabilities of their own, the largest is used for all: drawing a record more often never lowers
+    its privacy loss.
     """
     rate = recipe.sample_rate if plan is None else plan.largest_probability
     return _gaussians(recipe.noise_multiplier, rate, spent, measured)
@@ -88,14 +88,14 @@ def _gaussians(noise: float, rate: float, steps: int, measured: SampledGaussian 
     return Ledger(events=(event,) if measured is None else (event, measured))
 
 
-def require_one(who: str, given: Mapping[str, float | None]) -> None:
-    """Raises UsageFault unless one of two options, by their flags, has a value and the other has none."""
+def require_one(command: str, given: Mapping[str, float | None]) -> None:
+    """Raises UsageFault unless exactly one of the options, by their flags, has a value."""
     if sum(value is not None for value in given.values()) != 1:
-        raise UsageFault(f"{who} needs either {' or '.join(given)}, one of them")
+        raise UsageFault(f"{command} needs either {' or '.join(given)}; give exactly one of them")
 
 
 def require_positive(given: Mapping[str, float | None]) -> None:
-    """Raises UsageFault for an option, by its flag, whose value is not a finite number above 0; None is no value."""
+    """Raises UsageFault for an option, by its flag, whose value is neither None nor a finite number above 0."""
     for flag, value in given.items():
         if value is not None and not (math.isfinite(value) and value > 0):
             raise UsageFault(f"{flag} is {value:g}; it must be a finite number above 0")
@@ -127,27 +127,27 @@ def _noise(
 
 
 def _within(epsilon: float, delta: float, released: int) -> tuple[float, float]:
-    """What real arithmetic may take of a budget, so that the floats of ``released`` numbers stay within all of it."""
+    """The budget left for exact arithmetic, after the floating-point cost of ``released`` numbers."""
     if not released:
         return epsilon, delta
     left, at = ideal_target(Released(coordinates=released), epsilon, delta)
     if left <= 0:
         raise UsageFault(
-            f"--epsilon {epsilon:g} is below what floating-point noise on {released} numbers costs by itself; raise it"
+            f"--epsilon {epsilon:g} is below the cost of floating-point noise on {released} numbers alone; raise it"
         )
     return left, at
 
 
 def _planned_noise(request: RetrainRequest, steps: int, delta: float, plan: Protection, trained: int) -> float:
-    """What the secrets need, or more where a record's epsilon or the user asks for more."""
+    """The noise that the secrets need, or more if --epsilon or --noise-multiplier asks for more."""
     budget, least, rate = request.budget, plan.facts.noise_multiplier, plan.largest_probability
     if budget.epsilon is not None and budget.noise_multiplier is not None:
-        raise UsageFault("--epsilon and --noise-multiplier both set the noise; with --secrets give one of them or none")
+        raise UsageFault("--epsilon and --noise-multiplier both set the noise; with --secrets give at most one of them")
     if budget.noise_multiplier is not None:
         if budget.noise_multiplier < least:
             raise UsageFault(
                 f"--noise-multiplier is {budget.noise_multiplier:g}, and the plan's secrets need at least {least!r}; "
-                "leave --noise-multiplier out, or plan again for less protection"
+                "remove --noise-multiplier, or plan again for less protection"
             )
         return budget.noise_multiplier
     if budget.epsilon is None:
@@ -155,16 +155,15 @@ def _planned_noise(request: RetrainRequest, steps: int, delta: float, plan: Prot
     epsilon, delta = _within(budget.epsilon, delta, steps * trained)
     if epsilon_bound(_gaussians(least, rate, steps), delta) <= epsilon:
         return least
-    found = noise_multiplier_for(epsilon, delta, lambda noise: _gaussians(noise, rate, steps))
-    return max(least, found)
+    return max(least, noise_multiplier_for(epsilon, delta, lambda noise: _gaussians(noise, rate, steps)))
 
 
 def _planned_size(request: RetrainRequest, plan: Protection) -> float:
-    asked = None if request.secrets is None else request.secrets.batch_size
-    if asked is not None and asked != plan.facts.batch_size:
+    requested = None if request.secrets is None else request.secrets.batch_size
+    if requested is not None and requested != plan.facts.batch_size:
         raise UsageFault(
-            f"--batch-size is {asked}, but the plan of --secrets is for {plan.facts.batch_size:g} expected examples a "
-            "step; leave --batch-size out, or plan again"
+            f"--batch-size is {requested}, but the plan of --secrets is for {plan.facts.batch_size:g} expected "
+            "examples per step; remove --batch-size, or plan again"
         )
     return plan.facts.batch_size
 
@@ -172,26 +171,26 @@ def _planned_size(request: RetrainRequest, plan: Protection) -> float:
 def _planned_steps(request: RetrainRequest, plan: Protection) -> int:
     planned = plan.facts.steps
     if request.steps is not None or request.epochs is not None:
-        asked = _steps(request, plan.facts.examples, plan.facts.batch_size / plan.facts.examples)
-        if asked != planned:
+        requested = _steps(request, plan.facts.examples, plan.facts.batch_size / plan.facts.examples)
+        if requested != planned:
             flag = "--epochs" if request.steps is None else "--steps"
             raise UsageFault(
-                f"{flag} asks for {asked} steps, but the plan of --secrets is for {planned}; leave {flag} out, or plan "
-                "again"
+                f"{flag} asks for {requested} steps, but the plan of --secrets is for {planned}; remove {flag}, or "
+                "plan again"
             )
     return planned
 
 
 def _steps(request: RetrainRequest, examples: int, rate: float) -> int:
     if request.steps is not None and request.epochs is not None:
-        raise UsageFault("--steps and --epochs say the same; give one")
-    a_pass = math.ceil(examples / request.batch_size)
+        raise UsageFault("--steps and --epochs both set the length of the run; give one")
+    pass_steps = math.ceil(examples / request.batch_size)
     if request.steps is not None:
-        whole = request.way.whole_passes
-        if whole and not request.way.sampled(request) and request.steps % a_pass:
+        accounted = request.way.whole_passes
+        if accounted and not request.way.sampled(request) and request.steps % pass_steps:
             raise UsageFault(
-                f"--steps is {request.steps}; {whole} accounted for in whole passes of {a_pass} steps here, so give a "
-                "multiple of that, or --epochs"
+                f"--steps is {request.steps}; {accounted} accounted for in whole passes of {pass_steps} steps here, so "
+                "give a multiple of that, or --epochs"
             )
         return request.steps
     epochs = _DEFAULT_EPOCHS if request.epochs is None else request.epochs
@@ -200,8 +199,8 @@ def _steps(request: RetrainRequest, examples: int, rate: float) -> int:
     if request.way.sampled(request):
         return max(1, math.ceil(round(epochs / rate, 6)))
     if epochs != int(epochs):
-        raise UsageFault(f"--epochs is {epochs:g}; only what samples, such as dp-sgd, stops within one")
-    return int(epochs) * a_pass
+        raise UsageFault(f"--epochs is {epochs:g}; this method trains in whole epochs, so give a whole number")
+    return int(epochs) * pass_steps
 
 
 def _check(request: RetrainRequest, examples: int) -> None:
@@ -212,7 +211,7 @@ def _check(request: RetrainRequest, examples: int) -> None:
         raise UsageFault(f"--delta is {delta:g}; it must be above 0 and below 1")
     require_positive({"--epsilon": request.budget.epsilon, "--noise-multiplier": request.budget.noise_multiplier})
     if (request.momentum > 0) != (request.optimizer is Optimizer.MOMENTUM):
-        raise UsageFault("--momentum goes with --optimizer momentum, and only with it")
+        raise UsageFault("--momentum is needed with --optimizer momentum and applies to no other; give both or neither")
     request.way.check(request)
 
 

@@ -1,4 +1,4 @@
-"""What was seen of the private examples since the last epoch's end; for the owner's eyes only."""
+"""Exact measures of the private examples since the end of the last epoch; not for release."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PREFIX = "tally."
 
 @dataclass(slots=True, kw_only=True)
 class EpochStats:
-    """Losses and norms (n,) of the examples as they were met; ``zeroed`` counts those without a finite gradient."""
+    """Losses and norms (n,) of the examples in order of use; ``zeroed`` counts those without a finite gradient."""
 
     losses: list[Tensor] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)
@@ -38,7 +38,7 @@ class EpochStats:
         }
 
     def gather(self, workers: Workers) -> None:
-        """Move all processes' tallies to the leading one; each must call it."""
+        """Move the statistics of all processes to the main one; every process must call it."""
         if workers.size == 1:
             return
         losses, norms = workers.gather(_joined(self.losses)), workers.gather(_joined(self.norms))
@@ -50,16 +50,16 @@ class EpochStats:
     def summary(self, clip_norm: float) -> dict[str, float]:
         """Mean loss, median norm, and the shares of clipped gradients and of those set to zero; empties the tally."""
         losses, norms = _joined(self.losses), _joined(self.norms)
-        found = {}
+        measures = {}
         if len(losses):
-            found["training_loss"] = float(losses.mean())
+            measures["training_loss"] = float(losses.mean())
         if len(norms):
-            found["clipped_fraction"] = float((norms > clip_norm).double().mean())
-            found["median_norm"] = float(norms.median())
+            measures["clipped_fraction"] = float((norms > clip_norm).double().mean())
+            measures["median_norm"] = float(norms.median())
         if self.zeroed:
-            found["zeroed_fraction"] = self.zeroed / (self.zeroed + len(losses))
+            measures["zeroed_fraction"] = self.zeroed / (self.zeroed + len(losses))
         self._clear()
-        return found
+        return measures
 
     def _clear(self) -> None:
         self.losses, self.norms, self.zeroed = [], [], 0

@@ -105,8 +105,8 @@ class DeviceNoise:
 
     def _words(self, count: int) -> Tensor:
         """``count`` uniform words of 63 bits."""
-        found = torch.empty(count, dtype=torch.int64, device=self._generator.device)
-        return found.random_(generator=self._generator)
+        words = torch.empty(count, dtype=torch.int64, device=self._generator.device)
+        return words.random_(generator=self._generator)
 
 
 class _KeystreamWords(Protocol):
@@ -136,13 +136,13 @@ def deviates(words: Tensor, more: _KeystreamWords) -> Tensor:
 
 def _deep_logs(count: int, more: _KeystreamWords) -> Tensor:
     """Log of ``count`` uniforms whose leading 63 bits are 0: bits are drawn until 53 of them count."""
-    found = []
+    logs = []
     for _ in range(count):
         number, bits = 0, 63
         while number < 1 << 53:
             number, bits = number << 63 | int(more(1)), bits + 63
-        found.append(math.log(number) - bits * math.log(2))
-    return torch.tensor(found, dtype=torch.float64)
+        logs.append(math.log(number) - bits * math.log(2))
+    return torch.tensor(logs, dtype=torch.float64)
 
 
 def _on_grid(values: Tensor, noise: Tensor, step: float) -> Tensor:
@@ -151,8 +151,8 @@ def _on_grid(values: Tensor, noise: Tensor, step: float) -> Tensor:
     held = steps.round()
     infinite = steps.isinf()
     rest = torch.where(infinite, 0.0, steps - held)
-    found = (held + (rest + noise / step).round()) * step
-    return torch.where(infinite & values.isfinite(), values, found) + 0.0
+    on_grid = (held + (rest + noise / step).round()) * step
+    return torch.where(infinite & values.isfinite(), values, on_grid) + 0.0
 
 
 def _pieces(tensor: Tensor, size: int) -> Iterator[Tensor]:
@@ -166,14 +166,14 @@ def _require_fine(device: torch.device) -> None:
     ends = torch.tensor([1 << 52, (1 << 62) - 1, 1 << 62, (1 << 63) - 1 - (1 << 52), 1 << 53, 3 << 61])
     words = torch.cat([spread, ends, ends.flip(0), spread.flip(0)])
     pairs = len(words) // 2
-    found = deviates(words.to(device), lambda count: torch.zeros(count, dtype=torch.int64, device=device)).cpu()
+    drawn = deviates(words.to(device), lambda count: torch.zeros(count, dtype=torch.int64, device=device)).cpu()
     for i, (first, second) in enumerate(words.view(2, pairs).T.tolist()):
         if min(first, (1 << 63) - 1 - first) < 1 << 52:
             continue  # follows other words
         share = (min(first, (1 << 63) - 1 - first) + 0.5) * 2.0**-63
         log = math.log(share) if first < 1 << 62 else math.log1p(-share)
         radius, angle = math.sqrt(-2 * log), (second - 2**62) * (math.pi * 2.0**-62)
-        for value, wave in ((found[i], math.cos(angle)), (found[pairs + i], math.sin(angle))):
+        for value, wave in ((drawn[i], math.cos(angle)), (drawn[pairs + i], math.sin(angle))):
             if not abs(float(value) - radius * wave) <= radius * FINE / 4:
                 raise PrivctlError(f"double precision on {device} is less accurate than noise needs; give --device cpu")
 

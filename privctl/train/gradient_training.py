@@ -1,4 +1,4 @@
-"""A run that follows gradients, clipped and noised as its method says, from its first step to the model on disk."""
+"""Gradient-based training, clipped and noised as the method says, from the first step to the model on disk."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from privctl.train.secret_posteriors import CheckedSecrets, check_secrets
 from privctl.train.session import Session, keeping, measured, open_folder, prepared, shared_source, try_out
 from privctl.train.withheld import require_room, staged_private
 
-#: Makes a training's precision of its job and its network, once that is on its device.
+#: Builds a run's precision from its job and its network, once the network is on its device.
 PrecisionOf = Callable[[TrainingJob, nn.Module, torch.device], Precision]
-#: From what the report of any training says to what it says of one method's.
+#: Extends the common training report by one method's part.
 Amend = Callable[[PrivacyReport, FinishedRun], PrivacyReport]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodHooks:
-    """What a method adds: files beside the run's state, a precision, its part of the report, what is said before."""
+    """What a method adds: files in the run's folder, a precision, its part of the report, an announcement."""
 
     files: Mapping[str, bytes] = field(default_factory=dict)
     precision: PrecisionOf = lambda job, network, device: FullPrecision()
@@ -49,10 +49,10 @@ NO_HOOKS = MethodHooks()
 
 
 def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = NO_HOOKS) -> PrivacyReport | None:
-    """Train, save the model and its report at the output, and return the report (None but in the main process).
+    """Train, save the model and its report, and return the report (None except in the main process).
 
-    The state of an unfinished run lies in a folder beside the output until then. Raises PrivctlError in one sentence
-    for what cannot go on; what was saved before stays.
+    The state of an unfinished run is kept in a folder beside the output until then. Raises PrivctlError, in one
+    sentence, where the run cannot continue; saved state is kept.
     """
     request, recipe, workers = job.request, job.recipe, session.workers
     output = request.output
@@ -60,14 +60,14 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         require_absent(output, force=False)
         require_absent(report_path(output), request.force)
         require_room(request)
-    if said := hooks.announce(job):
-        session.notify(said)
-    secrets = _checked(job, workers, session.progress)
+    if announcement := hooks.announce(job):
+        session.notify(announcement)
+    secrets = _checked_secrets(job, workers, session.progress)
     try_out(job, workers)
     device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model).to(device)
     network = prepared(network, job)
-    # Before the folder, for they may refuse what was asked.
+    # Before the folder is made, because these tests may refuse the run.
     if request.way.clips:
         job = tested(job, network, device, gradient_stages(job, network, device), session.notify)
     precision = hooks.precision(job, network, device)
@@ -91,10 +91,10 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         folder=folder,
         evaluate=lambda trained: measured(job, trained, device, session.on_epoch),
     )
-    done = start.step if start else 0
+    completed = start.step if start else 0
     with (
         folder or nullcontext(),
-        session.progress(f"training ({request.method})", recipe.steps - done, "steps") as advance,
+        session.progress(f"training ({request.method})", recipe.steps - completed, "steps") as advance,
     ):
         trainer.advance = advance
         with session.interrupts as stop:
@@ -108,8 +108,8 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     return report
 
 
-def _checked(job: TrainingJob, workers: Workers, progress: Progress) -> CheckedSecrets | None:
-    """The numbers of the plan, found to be right before anything is spent; only who reports needs them."""
+def _checked_secrets(job: TrainingJob, workers: Workers, progress: Progress) -> CheckedSecrets | None:
+    """The plan's numbers, checked before any budget is spent; only in the main process, which writes the report."""
     if job.plan is None or not workers.is_main:
         return None
     return check_secrets(job.plan, job.recipe.noise_multiplier, progress)
@@ -123,7 +123,7 @@ def _save(
     secrets: CheckedSecrets | None,
     amend: Amend,
 ) -> PrivacyReport:
-    witness = witness_of(job.model, network)  # of the network as it was measured, before anything is done to it
+    witness = witness_of(job.model, network)  # of the network as it was measured, before adapters are merged
     with staged_private(job.request, finished.history, list(zeroed_of(finished))) as private:
         return save_network(
             merged(network, job.request.model),
@@ -145,16 +145,16 @@ def _batches(job: TrainingJob, workers: Workers) -> BatchSource:
 
 
 def announced(job: TrainingJob) -> str:
-    """Steps, noise and the plan that is followed, in a sentence."""
+    """The run's steps, noise and plan of protection, in a sentence."""
     recipe = job.recipe
-    said = f"{recipe.steps} steps"
+    sentence = f"{recipe.steps} steps"
     if job.delta is not None:
-        said += f", noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"
+        sentence += f", noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"
     if job.plan is not None:
-        held = job.plan.protection
-        said += (
-            f"; {len(held.ids)} secrets, {recipe.batch_size:g} records a step expected, which makes "
-            f"{recipe.steps * recipe.sample_rate:.3g} epochs; each is drawn with probability "
-            f"{held.largest_probability:.3g} at most"
+        protection = job.plan.protection
+        sentence += (
+            f"; {len(protection.ids)} secrets; {recipe.batch_size:g} expected records per step, "
+            f"{recipe.steps * recipe.sample_rate:.3g} epochs in all; each record is drawn with probability at most "
+            f"{protection.largest_probability:.3g}"
         )
-    return said
+    return sentence

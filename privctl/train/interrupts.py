@@ -1,4 +1,4 @@
-"""Ctrl-C and polite kills wait for the end of a step, so that what it cost can be saved."""
+"""Delays Ctrl-C, SIGTERM and SIGHUP until the end of a step, so that the step's privacy cost is saved."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-#: Seconds after an interrupt within which another is the same one told twice: by the terminal and by torchrun, say.
+#: Seconds within which a second interrupt counts as the same one, delivered twice (by terminal and torchrun, say).
 _SAME = 1.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def held(told: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
-    """Inside, the first interrupt calls ``told`` and makes the yielded function say True; another is one as ever.
+def held(notify: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
+    """Inside, the first interrupt calls ``notify`` and makes the yielded function return True; the next one interrupts.
 
-    Whoever asks and hears True is expected to leave the block by an exception; else KeyboardInterrupt is raised at its
-    end. What a signal does not interrupt (because it is ignored, or kills) is left as it is, and outside the main
-    thread, where none arrives, everything is.
+    A caller that gets True is expected to leave the block by an exception; otherwise KeyboardInterrupt is raised at its
+    end. Signals that are ignored or have no Python handler keep their disposition, and outside the main thread, which
+    receives no signals, nothing is changed.
     """
     arrived: list[float] = []
 
     def handle(number: int, frame: object) -> None:
         if not arrived:
             arrived.append(time.monotonic())
-            # A terminal that hung up cannot be written to, nor one that is being written to right now.
+            # Writing fails where the terminal has hung up, or where the signal interrupted a write to it.
             with suppress(OSError, RuntimeError):
-                told()
+                notify()
         elif time.monotonic() - arrived[0] > _SAME:
             raise KeyboardInterrupt
 

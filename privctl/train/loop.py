@@ -34,10 +34,10 @@ from privctl.train.tensors import load_tensors, named_tensors, require_finite
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
-    """A run that came to its end: ``step`` updates, ``spent`` steps begun, one entry of ``history`` an epoch.
+    """A completed run: ``step`` updates, ``spent`` steps begun, and one entry of ``history`` per epoch.
 
-    ``measured`` releases were begun beside the steps'. ``released`` numbers were shown in all, with noise where there
-    is some.
+    ``measured`` counts side releases that were begun. ``released`` counts all numbers that were released, with noise if
+    the method adds any.
     """
 
     step: int
@@ -73,9 +73,9 @@ class Trainer:
     def run(self, start: SavedState | None = None, stop: Callable[[], bool] = lambda: False) -> FinishedRun:
         """Train to the end, or until the budget of begun steps is spent.
 
-        ``stop`` is asked after each step; where any process says yes, the state is saved and Interrupted raised in all.
-        Raises InputFault where a weight is not finite after an epoch, and without noise where a loss or a gradient is
-        not: with noise such an example counts as zero, so that its presence does not show in the run's end.
+        ``stop`` is called after each step; if it is true in any process, the state is saved and every process raises
+        Interrupted. Raises InputFault for a weight that is not finite after an epoch and, without noise, for a loss or
+        gradient that is not finite. With noise such an example counts as zero, so that stopping does not reveal it.
         """
         step, spent, history = 0, 0, list(start.history) if start else []
         optimizer = _optimizer(self._trainable(), self.recipe)
@@ -87,44 +87,44 @@ class Trainer:
         tally = EpochStats.restored(start.tensors if start is not None and self.workers.is_main else {})
         last_save = self.clock()
         with self._gradients() as engine:
-            while (place := self._counted(step, spent)) < self.recipe.steps:
+            while (place := self._position(step, spent)) < self.recipe.steps:
                 self.precision.begin(step, place, self._mark_measured)
                 if self.folder is not None and self.workers.is_main:
                     self.folder.mark(spent + 1)
                 self._step(engine, optimizer, step, spent, tally)
                 step, spent = step + 1, spent + 1
-                ended = step % self.recipe.steps_per_epoch == 0 or self._counted(step, spent) == self.recipe.steps
+                ended = step % self.recipe.steps_per_epoch == 0 or self._position(step, spent) == self.recipe.steps
                 if ended:
-                    history.append(self._entry(step, tally))
-                # One process's clock decides for all, and so does a signal that reached only one.
+                    history.append(self._epoch_measures(step, tally))
+                # The main process's clock decides for all; a signal counts even if only one process received it.
                 due = self.workers.is_main and self.clock() - last_save > self.save_every
                 stopping, due = self.workers.any_of(stop(), due)
                 if ended or stopping or due:
-                    self._save(optimizer, tally, self._reached(step, spent, history))
+                    self._save(optimizer, tally, self._state(step, spent, history))
                     last_save = self.clock()
                 if stopping:
-                    raise Interrupted(self._parting(step))
+                    raise Interrupted(self._interruption(step))
                 self.advance(1)
         measured = self.precision.measured
         released = spent * sum(p.numel() for p in self._trainable()) + measured * self.precision.numbers
         return FinishedRun(step=step, spent=spent, history=tuple(history), measured=measured, released=released)
 
-    def _reached(self, step: int, spent: int, history: Sequence[Mapping[str, float]]) -> SavedState:
+    def _state(self, step: int, spent: int, history: Sequence[Mapping[str, float]]) -> SavedState:
         return SavedState(step=step, spent=spent, tensors={}, history=tuple(history), measured=self.precision.measured)
 
     def _mark_measured(self, begun: int) -> None:
         if self.folder is not None and self.workers.is_main:
             self.folder.mark_measured(begun)
 
-    def _counted(self, step: int, spent: int) -> int:
-        """What is limited: the updates, or where there is noise the steps that were begun."""
+    def _position(self, step: int, spent: int) -> int:
+        """Position in the schedule: with noise the steps begun, which the budget limits; otherwise the updates."""
         return step if self.noise is None else spent
 
     def _trainable(self) -> list[nn.Parameter]:
-        found = [p for p in self.network.parameters() if p.requires_grad]
-        if not found:
+        parameters = [p for p in self.network.parameters() if p.requires_grad]
+        if not parameters:
             raise InputFault("the model has no parameter that requires a gradient; there is nothing to train")
-        return found
+        return parameters
 
     def _gradients(self) -> AbstractContextManager[PerExample | None]:
         return nullcontext() if self.clipping is None else PerExample(self.network, self.clipping)
@@ -132,12 +132,12 @@ class Trainer:
     def _step(
         self, engine: PerExample | None, optimizer: torch.optim.Optimizer, step: int, spent: int, tally: EpochStats
     ) -> None:
-        """One update from one batch; ``spent`` counts the noise, which is never used twice."""
+        """One update from one batch; ``spent`` numbers the noise, which is never reused."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for parameter in parameters:
-            parameter.grad = None  # is written, not added to: one pass over it less than from zeros
-        # Secret draws are never repeated; an order that is public must go on where it stopped.
-        place = self._counted(step, spent)
+            parameter.grad = None  # then the first gradient is written, not added to zeros, which saves a pass
+        # Secret draws are never repeated; a public order continues where it stopped.
+        place = self._position(step, spent)
         chosen = self.workers.share(self.batches.batch(place)).tolist()
         for micro in self.task.micro_batches(chosen, place, self.recipe.micro_examples, self.recipe.micro_tokens):
             self._accumulate(engine, micro, place, tally)
@@ -156,31 +156,31 @@ class Trainer:
         optimizer.step()
 
     def _accumulate(self, engine: PerExample | None, examples: Sequence[int], place: int, tally: EpochStats) -> None:
-        """Add the examples' part of the step's gradient: their sum by the expected batch size."""
+        """Add the examples' share of the step's gradient: their sum, divided by the expected batch size."""
         losses = partial(self._losses, self.task.batch(examples, self.device, place))
         if engine is not None:
-            found = self._clipped(engine, losses, examples)
-            if isinstance(found, ClippedBatch):
-                tally.losses.append(found.losses)
-                tally.norms.append(found.norms)
+            result = self._clipped(engine, losses, examples)
+            if isinstance(result, ClippedBatch):
+                tally.losses.append(result.losses)
+                tally.norms.append(result.norms)
             elif len(examples) == 1:
                 tally.zeroed += 1
             else:
-                # Not finite times zero is not finite: what a batch shares, such a row may spoil for the others too. So
-                # that no example decides about another, each suspect is heard alone; only then is it zero.
-                sound = [example for row, example in enumerate(examples) if row not in found]
-                for group in (sound, *([examples[row]] for row in found)):
+                # A non-finite row can make other rows of its batch non-finite (inf times 0 is NaN). So that no example
+                # decides the fate of another, each suspect row is run again alone, and only then counted as zero.
+                sound = [example for row, example in enumerate(examples) if row not in result]
+                for group in (sound, *([examples[row]] for row in result)):
                     if group:
                         self._accumulate(engine, group, place, tally)
             return
         with self.precision.on(examples):
-            each = losses()
-            if not torch.isfinite(each).all():
+            batch_losses = losses()
+            if not torch.isfinite(batch_losses).all():
                 raise InputFault(
                     "the loss is not finite; the training diverged: lower --learning-rate, or check the model"
                 )
-            torch.autograd.backward(each.sum() / self.recipe.batch_size)
-        tally.losses.append(each.detach())
+            torch.autograd.backward(batch_losses.sum() / self.recipe.batch_size)
+        tally.losses.append(batch_losses.detach())
 
     def _losses(self, inputs: Mapping[str, Tensor]) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
@@ -189,7 +189,7 @@ class Trainer:
     def _clipped(
         self, engine: PerExample, losses: Callable[[], Tensor], examples: Sequence[int]
     ) -> ClippedBatch | frozenset[int]:
-        """Add a batch's clipped gradients; or, with noise, nothing, and give the rows that are in the way."""
+        """Add a batch's clipped gradients. With noise, if some rows are not finite, add nothing and return them."""
         try:
             if self.precision.rounds:
                 engine.verify(losses)
@@ -200,38 +200,38 @@ class Trainer:
                 raise
             return frozenset(fault.rows)
 
-    def _entry(self, step: int, tally: EpochStats) -> dict[str, float]:
-        """One epoch's numbers; what is none is left out. Raises InputFault where the weights are none any more."""
+    def _epoch_measures(self, step: int, tally: EpochStats) -> dict[str, float]:
+        """One epoch's finite measures. Raises InputFault for weights that are not finite."""
         require_finite(self.network, step)
         tally.gather(self.workers)
         measured = self.evaluate(self.network) if self.workers.is_main else {}
         numbers = {"step": float(step), **tally.summary(self.recipe.clip_norm), **measured}
         return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
-    def _save(self, optimizer: torch.optim.Optimizer, tally: EpochStats, reached: SavedState) -> None:
-        """Write the state that was ``reached``, whose tensors are yet to be collected."""
+    def _save(self, optimizer: torch.optim.Optimizer, tally: EpochStats, state: SavedState) -> None:
+        """Write ``state``, after collecting its tensors."""
         tally.gather(self.workers)
         if self.folder is not None and self.workers.is_main:
             tensors = _state_tensors(self.network, optimizer) | tally.tensors() | dict(self.precision.tensors())
-            self.folder.save(replace(reached, tensors=tensors))
-        self.workers.barrier()  # torchrun ends the others as soon as one has left
+            self.folder.save(replace(state, tensors=tensors))
+        self.workers.barrier()  # torchrun kills the other processes as soon as one exits
 
-    def _parting(self, step: int) -> str:
-        done = f"interrupted after step {step} of {self.recipe.steps}"
+    def _interruption(self, step: int) -> str:
+        sentence = f"interrupted after step {step} of {self.recipe.steps}"
         if self.folder is None:
-            return done
-        return f"{done}, whose state was saved in {self.folder.path}; go on with --resume and the same settings"
+            return sentence
+        return f"{sentence}; the state was saved in {self.folder.path}: continue with --resume and the same settings"
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
-    """The parameter's gradient, of zeros where no example came by."""
+    """The parameter's gradient; zeros if no example contributed."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad
 
 
 def _optimizer(parameters: Sequence[nn.Parameter], recipe: TrainingSettings) -> torch.optim.Optimizer:
-    """Torch's own update rule; all of them take their gradient as it stands."""
+    """Torch's optimizer for the recipe, without any weight decay in the gradient."""
     common: dict[str, Any] = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay}
     if recipe.optimizer in (Optimizer.SGD, Optimizer.MOMENTUM):
         # Weight decay of torch's SGD is part of the gradient; the decoupled kind is what sensitivities are derived for.
@@ -258,16 +258,16 @@ class _DecayedSGD(torch.optim.SGD):
 
 def _state_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Weights, buffers and the optimizer's moments by name."""
-    found = {f"model.{name}": tensor for name, tensor in named_tensors(network).items()}
+    tensors = {f"model.{name}": tensor for name, tensor in named_tensors(network).items()}
     for index, moments in optimizer.state_dict()["state"].items():
         for key, value in moments.items():
             if value is not None:
-                found[f"optimizer.{index}.{key}"] = torch.as_tensor(value)
-    return found
+                tensors[f"optimizer.{index}.{key}"] = torch.as_tensor(value)
+    return tensors
 
 
 def _restore(network: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what ``_state_tensors`` took. Raises InputFault where it does not fit."""
+    """Restore what ``_state_tensors`` collected. Raises InputFault where it does not fit."""
     load_tensors(network, {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")})
     state: dict[int, dict[str, Any]] = {}
     for name, tensor in tensors.items():

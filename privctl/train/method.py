@@ -1,6 +1,6 @@
-"""What a way to train says of itself: the row of a method, and the settings that are its alone.
+"""The description of a training method, and the base of its own settings.
 
-Imports nothing heavy: the command line makes a method's options of its settings, before any engine is needed.
+Imports nothing heavy: the command line builds a method's options from its settings before any engine is needed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from privctl.train.request import ReplayRequest, RetrainRequest
     from privctl.train.session import Session
 
-#: Key of a field's metadata that makes an option of it.
+#: Key of a field's metadata that marks it as an option.
 OPTION = "option"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """How the command line asks for a field: ``flag`` None is its name, ``choices`` None its whole enum."""
+    """How the command line presents a field: ``flag`` None is the field's name, ``choices`` None all enum members."""
 
     help: str
     flag: str | None = None
@@ -31,19 +31,19 @@ class Option:
     required: bool = False
 
 
-def option(default: Any, said: str, *, flag: str | None = None, choices: tuple[str, ...] | None = None) -> Any:
-    """A field of a method's settings that is an option of its command; ``said`` is its help."""
-    return field(default=default, metadata={OPTION: Option(help=said, flag=flag, choices=choices)})
+def option(default: Any, help_text: str, *, flag: str | None = None, choices: tuple[str, ...] | None = None) -> Any:
+    """A field of a method's settings that is an option of its command."""
+    return field(default=default, metadata={OPTION: Option(help=help_text, flag=flag, choices=choices)})
 
 
-def required(said: str, *, flag: str | None = None) -> Any:
+def required(help_text: str, *, flag: str | None = None) -> Any:
     """As ``option``, for a field without a default."""
-    return field(metadata={OPTION: Option(help=said, flag=flag, required=True)})
+    return field(metadata={OPTION: Option(help=help_text, flag=flag, required=True)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodSettings:
-    """What one method is told beside what all are; its subclasses are frozen dataclasses of plain values."""
+    """The settings of one method beside the shared ones; subclasses are frozen dataclasses of plain values."""
 
 
 Settings = TypeVar("Settings", bound=MethodSettings)
@@ -58,7 +58,7 @@ class SideReleases(Protocol):
         ...
 
     def event(self, training: float, releases: int | None = None) -> SampledGaussian | None:
-        """What so many give away, all where None, in a training with the noise multiplier ``training``."""
+        """The event of ``releases`` (all if None), in a training with the noise multiplier ``training``."""
         ...
 
     def check_alone(self, epsilon: float, delta: float) -> None:
@@ -68,18 +68,18 @@ class SideReleases(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A way to train, as ``privctl retrain NAME``.
+    """A training method, run by ``privctl retrain NAME``.
 
-    ``takes`` are the groups of shared options that its command has, ``helps`` what it says of one of them instead.
-    ``clips``: each example's gradient is clipped. ``noised``: each step adds noise to a sum of clipped gradients of a
-    Poisson batch. ``sums_losses``: it also releases noisy sums of losses, for whose rounding clipping leaves no room.
-    ``private``: what was measured on the examples without noise is withheld. ``guaranteed``: a delta is stated.
-    ``voided`` says which guarantees names collected from the examples void; empty where there are none. ``warning``
-    leads its report's warnings.
+    ``takes`` names the groups of shared options of its command; ``helps`` replaces the help text of some of them.
+    ``clips``: each example's gradient is clipped. ``noised``: each step adds noise to the sum of clipped gradients of a
+    Poisson batch. ``sums_losses``: it also releases noisy sums of losses, whose rounding the clipping margin does not
+    cover. ``private``: exact measures of the examples are withheld. ``guaranteed``: the guarantee has a delta.
+    ``voided`` names the guarantees that names collected from the examples void; empty if there are none. ``warning`` is
+    the first warning of its report.
 
-    ``sampled`` says whether a request's batches are Poisson samples; the others are whole passes, and where
-    ``whole_passes`` says what is accounted for in such, no run may end within one. ``run`` trains and saves, ``replay``
-    repeats a recorded run without data, ``files`` are suffixes of what lies beside the output.
+    ``sampled`` tells whether a request's batches are Poisson samples. Otherwise they are passes over the data; then
+    ``whole_passes``, if not empty, names what is accounted for by whole passes, and no run may end within one. ``run``
+    trains and saves, ``replay`` repeats a recorded run without data, ``files`` are suffixes of files beside the output.
     """
 
     name: str

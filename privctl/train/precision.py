@@ -1,4 +1,4 @@
-"""How the network of a training computes: as it is, or with layers in few bits that change from time to time."""
+"""The precision that a training computes in: full, or with some layers in few bits that change over time."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-#: Writes down how many releases were begun.
+#: Records how many releases were begun.
 Mark = Callable[[int], None]
 
 
 class Precision(Protocol):
-    """Asked before each step, and entered around whatever passes through the network in it."""
+    """Prepared before each step, and entered around every pass through the network in it."""
 
     @property
     def rounds(self) -> bool:
-        """Whether what is computed may be rounded by chance, so that no two passes agree."""
+        """Whether rounding may be random, so that no two passes agree."""
         ...
 
     @property
     def measured(self) -> int:
-        """Releases beside the steps' that were begun; they belong in the ledger."""
+        """Side releases that were begun; they belong in the ledger."""
         ...
 
     @property
     def numbers(self) -> int:
-        """How many numbers one such release shows."""
+        """How many numbers one side release has."""
         ...
 
     def begin(self, step: int, place: int, mark: Mark) -> None:
-        """Before anything of update ``step``, from 0, is computed; ``place`` is that of the step's draws.
+        """Prepare update ``step``, counted from 0, before anything of it is computed; ``place`` indexes its draws.
 
-        ``mark`` is told how many releases will have been begun before one is computed. Every process must call it.
+        ``mark`` is called with the number of releases begun before each is computed. Every process must call this.
         """
         ...
 
     def on(self, examples: Sequence[int]) -> AbstractContextManager[None]:
-        """Inside, the network computes as the step wants it; the rows that pass are ``examples`` of the task."""
+        """Inside, the network computes as in this step; the rows of a batch are ``examples`` of the task."""
         ...
 
     def rehearsal(self, keys: Sequence[int]) -> AbstractContextManager[None]:
-        """Inside, before any step, the network computes as far from itself as any step will; ``keys`` as of tasks."""
+        """Inside, before any step, the network computes as imprecisely as any step will; ``keys`` as in ``Task``."""
         ...
 
     def tensors(self) -> Mapping[str, Tensor]:
@@ -53,7 +53,7 @@ class Precision(Protocol):
         ...
 
     def restore(self, tensors: Mapping[str, Tensor], measured: int) -> None:
-        """Go on from the ``tensors`` of a saved state, among others'; of them there may be none."""
+        """Continue from a saved state's ``tensors``, which also hold others' and may hold none of this."""
         ...
 
 

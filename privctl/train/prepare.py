@@ -1,4 +1,4 @@
-"""From a request to everything a run needs: model, data, settings. Nothing is written yet."""
+"""Turns a request into everything that a run needs: model, data, settings. Nothing is written yet."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TrainingJob:
 
 
 def prepare(request: RetrainRequest) -> TrainingJob:
-    """Read model and data and decide every setting. Raises PrivctlError in one sentence for whatever does not fit."""
+    """Read model and data and determine every setting. Raises PrivctlError, in one sentence, for what does not fit."""
     labels: tuple[str, ...] = ()
     collected = False
     request.way.check(request)
@@ -104,7 +104,7 @@ def _prepare_images(request: RetrainRequest) -> TrainingJob:
 
 
 def _check_task(request: RetrainRequest) -> None:
-    """Refuse settings that would say nothing to the task: some of them would still be promised in the report."""
+    """Refuse settings that do not apply to the task: the report would still claim some of them."""
     data, images = request.data, request.task is TaskName.IMAGE_CLASSIFICATION
     causal = request.task is TaskName.CAUSAL_LM
     unused = {
@@ -118,15 +118,15 @@ def _check_task(request: RetrainRequest) -> None:
     }
     for flag, given in unused.items():
         if given:
-            raise UsageFault(f"{flag} says nothing to the task {request.task}; leave it out")
+            raise UsageFault(f"{flag} does not apply to the task {request.task}; remove it")
 
 
 def _channels(path: Path) -> int:
-    """What config.json says the network takes; colour where it says nothing."""
+    """The channels that the network takes according to its config.json; by default 3."""
     folder = path if path.is_dir() else path.parent
     with hushed():
-        found = getattr(read_config(folder, path), "num_channels", 3)
-    return found if found in (1, 3) else 3
+        channels = getattr(read_config(folder, path), "num_channels", 3)
+    return channels if channels in (1, 3) else 3
 
 
 def _job(
@@ -154,14 +154,14 @@ def _job(
     )
 
 
-def _labels(request: RetrainRequest, found: Sequence[str]) -> tuple[tuple[str, ...], bool]:
-    """The classes' names: as given, as the model knows them, or as the data has them (which is then said)."""
+def _labels(request: RetrainRequest, occurring: Sequence[str]) -> tuple[tuple[str, ...], bool]:
+    """The class names: as given, as the model has them, or as the data has them; and whether they are the data's."""
     if request.data.labels:
         return request.data.labels, False
     known = known_labels(request.model.path)
     if known is not None:
         return known, False
-    return labels_of(found, str(request.data.train)).names, True
+    return labels_of(occurring, str(request.data.train)).names, True
 
 
 def _vocabulary(model: ModelRequest, records: Sequence[TextRecord]) -> Vocabulary | None:

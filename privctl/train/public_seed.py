@@ -1,4 +1,4 @@
-"""The seed of what a run draws in public: given, or drawn once and kept with the run's state."""
+"""The seed of a run's public random choices: given, or drawn once and kept with the run's state."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from privctl.train.session import run_folder
 
 #: Enough that no two runs share a seed by accident.
 SEED_BYTES = 16
-#: Where it lies in the folder of the run's state.
+#: Its file in the run's folder.
 SEED_FILE = "public-seed"
 
 
 def public_seed(request: RetrainRequest, workers: Workers, given: bytes | None) -> bytes:
-    """The seed that was given, that the run began with, or a fresh one; the same in all processes.
+    """The given seed, the one that a resumed run began with, or a fresh one; the same in all processes.
 
-    Raises InputFault where a run that is resumed has lost its own.
+    Raises InputFault where the seed of a resumed run is damaged.
     """
     place, seed = run_folder(request.output) / SEED_FILE, given
     if seed is None and request.resume and place.is_file():
@@ -29,7 +29,8 @@ def public_seed(request: RetrainRequest, workers: Workers, given: bytes | None) 
             seed = bytes.fromhex(read_text(place))
         except ValueError:
             raise InputFault(
-                f"{place} is damaged, so that what was drawn in public cannot be told; remove the folder, start anew"
+                f"{place} is damaged, so the run cannot repeat its public random choices; remove the folder and start "
+                "again"
             ) from None
     if seed is None:
         seed = bytes(workers.broadcast(torch.tensor(list(os.urandom(SEED_BYTES)))).tolist())

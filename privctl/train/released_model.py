@@ -20,12 +20,12 @@ from privctl.train.tensors import named_tensors, write_tensors
 if TYPE_CHECKING:
     from torch import nn
 
-#: Makes the report that will lie at a path, of these files.
+#: Builds the report to be written at a path, given the output files.
 Describe = Callable[[Path, tuple[Artifact, ...]], PrivacyReport]
 
 
 def report_path(output: Path) -> Path:
-    """Where the report of the directory ``output`` lies: beside it, under its name."""
+    """The report of the directory ``output``: beside it, under the same name."""
     return output.with_name(output.name + REPORT_SUFFIX)
 
 
@@ -56,7 +56,7 @@ def save_network(
 
 
 def rehearse(network: nn.Module, companion: Any, output: Path, witness: ReferenceAnswers) -> None:
-    """Raise what ``save_network`` would of a network that is yet to be trained; nothing stays."""
+    """Raise what ``save_network`` would raise, before the network is trained; nothing is left on disk."""
     with _staged(network, companion, output, witness):
         pass
 

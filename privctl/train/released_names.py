@@ -1,4 +1,4 @@
-"""Names that are released with the weights, of classes and of tokens, and whether the private data chose them."""
+"""Class names and tokens that are released with the weights, and whether they come from the private data."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _COLLECTED = {
 
 
 def collected(job: TrainingJob) -> tuple[str, ...]:
-    """What was collected from the private examples and is released with the weights: vocabulary, labels, or neither."""
-    found = {"vocabulary": job.model.vocabulary_from_private_data, "labels": job.labels_from_private_data}
-    return tuple(name for name, there in found.items() if there)
+    """Which of vocabulary and labels were collected from the private examples and are released with the weights."""
+    sources = {"vocabulary": job.model.vocabulary_from_private_data, "labels": job.labels_from_private_data}
+    return tuple(name for name, from_data in sources.items() if from_data)
 
 
 def released_names(job: TrainingJob) -> Iterator[Assumption]:
-    """That words and names of classes, which are released with the weights, know nothing of the examples."""
+    """Assumptions that the released words and class names do not depend on the examples."""
     if job.model.text is not None and not job.model.vocabulary_from_private_data:
         yield Assumption(
             name="vocabulary",
@@ -43,7 +43,7 @@ def released_names(job: TrainingJob) -> Iterator[Assumption]:
 
 
 def voiding(job: TrainingJob) -> Iterator[str]:
-    """What to tell before the training: that names collected from the examples leave no guarantee, and what to do."""
+    """Warnings, before training, that names collected from the examples void the guarantee, and what to do instead."""
     whose = job.request.way.voided
     for name in collected(job) if whose else ():
         noun, advice = _COLLECTED[name]

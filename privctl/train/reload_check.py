@@ -1,4 +1,4 @@
-"""What a trained network answers to inputs that anyone can make up: whoever loads what is written gets the same.
+"""Checks that the written model, when loaded by others, is the trained network and gives the same outputs.
 
 A folder is loaded as others load it, by transformers alone. Its tensors must be those of the network that is saved,
 none missing and none left over, its configuration the same, and its answers those of the network as it was measured:
@@ -27,7 +27,7 @@ from privctl.train.clipping.products import full_precision
 
 #: By how much answers may differ, of the largest: rounding on one kind of device, and between two.
 TOLERANCE, TOLERANCE_ELSEWHERE = 1e-4, 1e-3
-#: Made-up texts and images: so many, of so many tokens, or of so many pixels a side where the model takes any.
+#: Synthetic inputs: how many, their tokens, and their pixels per side if the model takes any size.
 _ROWS, _TOKENS, _PIXELS = 2, 12, 64
 _SEED = 20
 #: What transformers notes of itself in a configuration.
@@ -49,15 +49,15 @@ class ReferenceAnswers:
     tokenizer: Any = None
 
     def require(self, folder: Path, network: nn.Module, output: Path) -> None:
-        """Raise InputFault unless transformers makes of ``folder`` the ``network`` that is saved, with these answers.
+        """Raise InputFault unless transformers loads ``folder`` as the saved ``network``, with these answers.
 
-        ``output`` is what errors call the folder. On a CPU the weights are mapped from the file, not copied.
+        Errors call the folder ``output``. On a CPU the weights are mapped from the file, not copied.
         """
         fault = next(self._faults(folder, network), None)
         if fault is not None:
             raise InputFault(
-                f"{output} would not be the model that is trained: {fault}; nothing was written, so check that the "
-                "installed transformers and the model's config.json belong together"
+                f"{output} would not be the trained model: {fault}; nothing was written, so check that the installed "
+                "transformers fits the model's config.json"
             )
 
     def _faults(self, folder: Path, network: nn.Module) -> Iterator[str]:
@@ -73,13 +73,13 @@ class ReferenceAnswers:
         yield from _other_network(loaded, network)
         yield from self._other_tokens(folder)
         try:
-            found = answers(loaded, self.inputs)
+            logits = answers(loaded, self.inputs)
         except (RuntimeError, ValueError, IndexError) as error:
             yield f"loaded by transformers it fails: {error}"
             return
-        if found.shape != self.answers.shape:
-            yield f"loaded by transformers it gives {tuple(found.shape)} answers, not {tuple(self.answers.shape)}"
-        elif (far := distance(found, self.answers)) > self.tolerance:
+        if logits.shape != self.answers.shape:
+            yield f"loaded by transformers it gives {tuple(logits.shape)} answers, not {tuple(self.answers.shape)}"
+        elif (far := distance(logits, self.answers)) > self.tolerance:
             yield (
                 f"loaded by transformers its answers differ by {far:.2g} of the largest, where {self.tolerance:g} is "
                 "rounding"
@@ -104,7 +104,7 @@ def witness_of(model: TrainingModel, network: nn.Module) -> ReferenceAnswers:
     device = next(network.parameters()).device
     inputs = _texts(model.text) if model.text is not None else _images(model)
     try:
-        found = answers(network, inputs)
+        logits = answers(network, inputs)
     except (RuntimeError, ValueError, IndexError) as error:
         raise InputFault(
             f"{model.path} fails on made-up {' and '.join(inputs)}: {error}; check its config.json"
@@ -112,7 +112,7 @@ def witness_of(model: TrainingModel, network: nn.Module) -> ReferenceAnswers:
     return ReferenceAnswers(
         kind=KINDS[model.task],
         inputs=inputs,
-        answers=found,
+        answers=logits,
         tolerance=TOLERANCE if device.type == "cpu" else TOLERANCE_ELSEWHERE,
         tokenizer=model.tokenizer,
     )
@@ -127,15 +127,15 @@ def answers(network: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     return logits.float().cpu()
 
 
-def distance(found: Tensor, expected: Tensor) -> float:
+def distance(actual: Tensor, expected: Tensor) -> float:
     """The largest difference, relative to the largest of ``expected``; infinite where only one is finite."""
     finite = torch.isfinite(expected)
-    if not torch.equal(finite, torch.isfinite(found)):
+    if not torch.equal(finite, torch.isfinite(actual)):
         return float("inf")
     if not finite.any():
         return 0.0
     largest = expected[finite].abs().max().clamp_min(torch.finfo(torch.float32).tiny)
-    return float((found - expected)[finite].abs().max() / largest)
+    return float((actual - expected)[finite].abs().max() / largest)
 
 
 def _texts(facts: TextFacts) -> dict[str, Tensor]:
@@ -163,10 +163,10 @@ def _unfit(info: Mapping[str, Any]) -> Iterator[str]:
         ("mismatched_keys", "expects another shape of"),
         ("error_msgs", "reports"),
     ):
-        found = sorted(str(each) for each in info.get(key) or ())
-        if found:
-            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            yield f"transformers {word} {found[0]}{more}"
+        names = sorted(str(name) for name in info.get(key) or ())
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            yield f"transformers {word} {names[0]}{more}"
 
 
 def _other_network(loaded: Any, network: Any) -> Iterator[str]:
@@ -186,8 +186,8 @@ def _other_network(loaded: Any, network: Any) -> Iterator[str]:
 
 def _settings(config: Any) -> dict[str, Any]:
     """The configuration as JSON keeps it, without what transformers notes of itself."""
-    found: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))
-    return {name: value for name, value in found.items() if name not in _NOTES}
+    settings: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))
+    return {name: value for name, value in settings.items() if name not in _NOTES}
 
 
 def _tensors(network: nn.Module) -> dict[str, Tensor]:
@@ -202,5 +202,5 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 def _tokens(tokenizer: Any) -> tuple[Any, ...]:
     """What a made-up text becomes, and the ids of special tokens."""
     special = " ".join(sorted(set(tokenizer.all_special_tokens)))
-    found = copy.deepcopy(tokenizer)([_SENTENCE, special], truncation=False)["input_ids"]
-    return found, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id
+    ids = copy.deepcopy(tokenizer)([_SENTENCE, special], truncation=False)["input_ids"]
+    return ids, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id

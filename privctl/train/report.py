@@ -1,4 +1,4 @@
-"""The report of a retraining: what was done, what follows, what was measured on the way."""
+"""The report of a training run: what was done, what follows from it, and what was measured."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def report_for(
     outputs: tuple[Artifact, ...],
     secrets: CheckedSecrets | None = None,
 ) -> PrivacyReport:
-    """The report that lies at ``place``, of a run that ended with ``outputs``; ``secrets`` are those of its plan."""
+    """The report, to be written at ``place``, of a run with these ``outputs``; ``secrets`` are those of its plan."""
     data, plan = job.request.data, job.plan
     inputs = {"data": data.train, "held-out": data.held_out, **start_files(job)}
     if plan is not None:
@@ -87,7 +87,7 @@ def report_for(
 
 
 def owner_of(job: TrainingJob) -> str:
-    """Why the report is for its owner."""
+    """The warning that the report itself is private."""
     return PRIVATE_OWNER if withheld.withholds(job.request) else OWNER
 
 
@@ -98,13 +98,13 @@ def _plan_parameters(job: TrainingJob, secrets: CheckedSecrets | None) -> dict[s
 
 
 def _parents(job: TrainingJob, place: Path) -> Iterator[ParentReport]:
-    """The plan's report, where it is still there: a training that is done does not fail for its absence."""
+    """The plan's report, if it still exists: a finished training must not fail because it is missing."""
     if job.plan is not None and job.plan.report is not None and job.plan.report.path.is_file():
         yield job.plan.report.parent_of(place)
 
 
 def zeroed_of(finished: FinishedRun) -> Iterator[str]:
-    """That examples without a finite gradient were met. A clipped gradient of zero is one, so the guarantee holds."""
+    """A warning about examples without a finite gradient. Zero is a valid clipped gradient, so the guarantee holds."""
     share = max((entry.get("zeroed_fraction", 0.0) for entry in finished.history), default=0.0)
     if share:
         yield (
@@ -115,18 +115,18 @@ def zeroed_of(finished: FinishedRun) -> Iterator[str]:
 
 
 def start_files(job: TrainingJob) -> dict[str, Path]:
-    """What the training began with: weights, where they were not random, and what lay beside them."""
+    """The files that the training began with: weights, unless random, and their companions."""
     path = job.request.model.path
     if job.model.initial_weights == "random":
-        found = [path / name for name in (CONFIG_NAME, *TOKENIZER_FILES)]
-        return {f"start-{each.name}": each for each in found if each.is_file()}
+        files = [path / name for name in (CONFIG_NAME, *TOKENIZER_FILES)]
+        return {f"start-{file.name}": file for file in files if file.is_file()}
     with open_checkpoint(path) as checkpoint:
-        found = [*(file.path for file in checkpoint.files), *companions_of(checkpoint)]
-        return {f"start-{each.relative_to(checkpoint.folder).as_posix()}": each for each in found}
+        files = [*(shard.path for shard in checkpoint.files), *companions_of(checkpoint)]
+        return {f"start-{file.relative_to(checkpoint.folder).as_posix()}": file for file in files}
 
 
 def _mechanism(job: TrainingJob, finished: FinishedRun) -> Mechanism | None:
-    """What was really done: for a private run the ledger of all steps begun, for a clipped one the facts."""
+    """What was done: the ledger of all steps begun for a private run, the training facts for a clipped one."""
     recipe = job.recipe
     if job.request.way.noised:
         return _ledger(job, finished)
@@ -162,13 +162,13 @@ def _guarantees(
     yield _for_records(job, finished, noise)
     if job.plan is not None and secrets is not None:
         shared = (starting_weights(job), *normalisation(job), *released_names(job), *secret_noise(noise))
-        for found in secret_guarantees(job.plan, job.recipe, finished.spent, secrets, shared):
-            yield borne_out(near(found, Released(coordinates=finished.released)), job)
+        for guarantee in secret_guarantees(job.plan, job.recipe, finished.spent, secrets, shared):
+            yield borne_out(near(guarantee, Released(coordinates=finished.released)), job)
 
 
 def _for_records(job: TrainingJob, finished: FinishedRun, noise: GradientNoise | None) -> Guarantee:
     assert job.delta is not None
-    found = guarantee_of(
+    guarantee = guarantee_of(
         _ledger(job, finished),
         job.delta,
         name=job.request.method,
@@ -177,11 +177,11 @@ def _for_records(job: TrainingJob, finished: FinishedRun, noise: GradientNoise |
         note=NOTE,
         released=Released(coordinates=finished.released),
     )
-    return borne_out(found, job)
+    return borne_out(guarantee, job)
 
 
 def premises(job: TrainingJob) -> Iterator[Assumption]:
-    """What the weights' guarantee for a record rests on beside the mechanism."""
+    """The assumptions of the record-level guarantee, beside those of the mechanism."""
     yield starting_weights(job)
     if job.request.data.unit is None:
         yield Assumption(
@@ -209,7 +209,7 @@ def premises(job: TrainingJob) -> Iterator[Assumption]:
 
 
 def starting_weights(job: TrainingJob) -> Assumption:
-    """That what the training began with knows nothing of the examples."""
+    """The assumption that the starting weights do not depend on the examples."""
     random = job.model.initial_weights == "random"
     return Assumption(
         name="starting weights",
@@ -220,7 +220,7 @@ def starting_weights(job: TrainingJob) -> Assumption:
 
 
 def normalisation(job: TrainingJob) -> Iterator[Assumption]:
-    """That the statistics by which frozen batch normalisation goes, and which are released, know nothing either."""
+    """The assumption that frozen statistics of batch normalisation do not depend on the examples either."""
     if job.model.frozen_norms:
         random = job.model.initial_weights == "random"
         yield Assumption(
@@ -234,7 +234,7 @@ def normalisation(job: TrainingJob) -> Iterator[Assumption]:
 
 
 def secret_noise(noise: GradientNoise | None) -> Iterator[Assumption]:
-    """That the noise, where there is some, cannot be foretold."""
+    """The assumption that the noise, if any, is unpredictable."""
     if noise is not None:
         yield Assumption(
             name="secret noise",
@@ -244,7 +244,7 @@ def secret_noise(noise: GradientNoise | None) -> Iterator[Assumption]:
 
 
 def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise | None) -> dict[str, Any]:
-    """The settings of any method, and how far it came."""
+    """The settings that all methods share, and how far the run came."""
     request, recipe = job.request, job.recipe
     settings = {name: getattr(recipe, name) for name in recipe.__slots__}
     return {
@@ -273,7 +273,7 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
 
 
 def evidence_of(job: TrainingJob, finished: FinishedRun) -> Iterator[Evidence]:
-    """The last epoch's numbers, and every epoch's in the details, as far as they are not withheld."""
+    """The last epoch's measures, with those of every epoch in the details, except withheld ones."""
     history = withheld.released(job.request, finished.history)
     last: Mapping[str, float] = history[-1] if history else {}
     for key, quantity in _QUANTITIES.items():

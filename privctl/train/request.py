@@ -1,4 +1,4 @@
-"""What a user asks of ``privctl retrain``."""
+"""The requests of ``privctl retrain``."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SecretsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
-    """What ``privctl retrain ferret --replay`` is told; all else is in the stream."""
+    """The options of ``privctl retrain ferret --replay``; everything else is in the stream."""
 
     model: Path
     stream: Path
@@ -78,11 +78,11 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrainRequest:
-    """Everything ``privctl retrain METHOD`` was told. ``epochs`` or ``steps``; ``batch_size`` is the expected one.
+    """The options of ``privctl retrain METHOD``. Give ``epochs`` or ``steps``; ``batch_size`` is the expected one.
 
-    ``settings`` are the method's own. With ``secrets`` the plan has the batch size, and ``batch_size`` is not used.
-    ``show_unprotected`` asks for a private file of the measures that the report of a private run withholds. Raises
-    ValueError for settings of another method, and for a seed that a generator of random numbers does not take.
+    ``settings`` are the method's own. With ``secrets`` the plan sets the batch size, and ``batch_size`` is not used.
+    ``show_unprotected`` requests a private file of the measures that the report of a private run withholds. Raises
+    ValueError for settings of another method, and for a seed out of range.
     """
 
     method: str

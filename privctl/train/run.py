@@ -1,4 +1,4 @@
-"""The one door to every training."""
+"""Runs a training job by its method."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from privctl.train.session import Session
 
 
 def run_training(job: TrainingJob, session: Session) -> PrivacyReport | None:
-    """Train by the job's method, save the model with its report, and return that (None but in the main process).
+    """Train by the job's method, save the model with its report, and return the report.
 
-    Says beforehand what voids the guarantee, while there is time to mend it. Raises PrivctlError in one sentence for
-    what cannot go on; what was saved before stays.
+    Returns None except in the main process. Warns beforehand about what voids the guarantee, while it can still be
+    changed. Raises PrivctlError, in one sentence, where the run cannot continue; saved state is kept.
     """
     for sentence in voiding(job):
         session.notify(sentence)
     if job.delta is not None and job.delta >= 1 / len(job.task):
-        session.notify(f"delta {job.delta:g} is no less than 1 / examples: one may be published whole")
+        session.notify(f"delta {job.delta:g} is at least 1 / examples, which permits publishing an example as it is")
     return job.request.way.run(job, session)

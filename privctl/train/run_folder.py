@@ -1,10 +1,9 @@
-"""A run's state on disk: enough to go on after a kill, and a count of everything that may have been released.
+"""A run's state on disk: enough to continue after a kill, and a count of everything that may have been released.
 
-The folder holds ``settings.json``, ``state.json``, the tensors it names, and ``begun``: a log of all steps that were
-ever begun, written before each of them. Where there are releases beside the steps', ``measured`` logs those. The state
-names the end of both logs, so that one that was removed or cut short afterwards is noticed. Random numbers are
-not kept: a resumed run draws fresh ones, and whatever was begun after the state was saved stays in the ledger as spent,
-because nobody can tell whether something of it got out.
+The folder holds ``settings.json``, ``state.json``, the tensors it names, and ``begun``: a log of all steps begun,
+written before each of them. ``measured`` is the same log for side releases. The state records the end of both logs, so
+that a log removed or truncated later is detected. Random states are not kept: a resumed run draws fresh numbers, and
+whatever was begun after the state was saved stays in the ledger as spent, because it may have been released.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ _STATE, _SETTINGS, _BEGUN, _MEASURED = "state.json", "settings.json", "begun", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedState:
-    """What a run goes on from: ``step`` updates are in ``tensors``, ``spent`` steps were begun in all.
+    """The state to continue from: ``tensors`` after ``step`` updates, and ``spent`` steps begun in all.
 
-    ``measured`` counts releases that were begun beside the steps'.
+    ``measured`` counts side releases that were begun.
     """
 
     step: int
@@ -60,7 +59,7 @@ class RunFolder:
     def begin(cls, path: Path, fingerprint: Mapping[str, Any]) -> Self:
         """Make the folder; raises UsageFault where it exists."""
         if path.exists():
-            raise UsageFault(f"{path} holds the state of an unfinished run; go on with --resume, or remove it")
+            raise UsageFault(f"{path} holds the state of an unfinished run; continue it with --resume, or remove it")
         with PendingFolder(path) as pending:
             write_bytes(pending.temporary / _SETTINGS, json.dumps(dict(fingerprint), indent=1).encode())
             for name in (_BEGUN, _MEASURED):
@@ -75,13 +74,13 @@ class RunFolder:
         Raises UsageFault where there is no folder or the run had other settings, InputFault for a damaged state.
         """
         if not path.is_dir():
-            raise UsageFault(f"{path} is not there, so there is no run to resume; leave --resume out")
-        found = cls(path, fingerprint)
-        found._compare(parse_json(read_text(path / _SETTINGS), str(path / _SETTINGS)))
+            raise UsageFault(f"{path} does not exist, so there is no run to resume; remove --resume")
+        folder = cls(path, fingerprint)
+        folder._compare(parse_json(read_text(path / _SETTINGS), str(path / _SETTINGS)))
         if not (path / _STATE).is_file():
-            begun, counted = found._begun.read(), found._measured.read()
+            begun, counted = folder._begun.read(), folder._measured.read()
             nothing = not begun and not counted
-            return found, None if nothing else SavedState(step=0, spent=begun, tensors={}, measured=counted)
+            return folder, None if nothing else SavedState(step=0, spent=begun, tensors={}, measured=counted)
         data = parse_json(read_text(path / _STATE), str(path / _STATE))
         try:
             step, spent, name = int(data["step"]), int(data["spent"]), data["tensors"]
@@ -89,9 +88,9 @@ class RunFolder:
             heads = str(data["begun_log"]), str(data["measured_log"])
         except (KeyError, TypeError, ValueError):
             raise InputFault(f"{path / _STATE} is not the state of a run; remove {path} and start again") from None
-        begun, counted = found._begun.read(heads[0]), found._measured.read(heads[1])
+        begun, counted = folder._begun.read(heads[0]), folder._measured.read(heads[1])
         tensors = read_tensors(path / name)
-        return found, SavedState(
+        return folder, SavedState(
             step=step,
             spent=max(spent, begun),
             tensors=tensors,
@@ -109,11 +108,11 @@ class RunFolder:
                 )
 
     def mark(self, begun: int) -> None:
-        """Note that ``begun`` steps have been begun, before anything of the last one is computed."""
+        """Record that ``begun`` steps have begun, before the last of them is computed."""
         self._begun.mark(begun)
 
     def mark_measured(self, begun: int) -> None:
-        """The same of the releases beside the steps'."""
+        """The same for side releases."""
         self._measured.mark(begun)
 
     def save(self, saved: SavedState) -> None:

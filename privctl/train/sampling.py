@@ -1,4 +1,4 @@
-"""Which examples take part in which step."""
+"""Selects the examples of each step: Poisson batches, and shuffled passes."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class PoissonBatches:
             return np.arange(self.size)
         # Scaling by 2^64 only moves the exponent: the threshold is exact, or rounded down.
         threshold = np.uint64(int(self.rate * 2.0**64))
-        found = []
+        drawn = []
         for block, start in enumerate(range(0, self.size, _BLOCK)):
             words = self.source.words(step, block, min(_BLOCK, self.size - start))
-            found.append(np.flatnonzero(words < threshold) + start)
-        return np.concatenate(found).astype(np.int64)
+            drawn.append(np.flatnonzero(words < threshold) + start)
+        return np.concatenate(drawn).astype(np.int64)
 
 
 class WeightedBatches:
@@ -92,13 +92,13 @@ class WeightedBatches:
 
     def batch(self, step: int) -> NDArray[np.int64]:
         """See ``BatchSource``; rising."""
-        found = [self._sure]
+        parts = [self._sure]
         for block, start in enumerate(range(0, len(self._open), _BLOCK)):
             stretch = slice(start, start + _BLOCK)
             thresholds = self._thresholds[stretch]
             drawn = self._source.words(step, block, len(thresholds)) < thresholds
-            found.append(self._open[stretch][drawn])
-        return np.sort(np.concatenate(found)).astype(np.int64)
+            parts.append(self._open[stretch][drawn])
+        return np.sort(np.concatenate(parts)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Passes:
 
     def batch(self, step: int) -> NDArray[np.int64]:
         """See ``BatchSource``."""
-        a_pass = -(-self.size // self.batch_size)
-        order = np.random.default_rng((self.seed, step // a_pass)).permutation(self.size)
-        start = step % a_pass * self.batch_size
+        pass_steps = -(-self.size // self.batch_size)
+        order = np.random.default_rng((self.seed, step // pass_steps)).permutation(self.size)
+        start = step % pass_steps * self.batch_size
         return order[start : start + self.batch_size]

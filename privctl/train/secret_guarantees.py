@@ -1,4 +1,4 @@
-"""What a run that followed a plan of protection may say of the secrets in its data."""
+"""The guarantees of a run that followed a plan of protection, for the secrets in its data."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ _ADJACENCY = {Form.REFERENCE: Adjacency.ZERO_OUT, Form.PAIRWISE: Adjacency.REPLA
 
 
 def secret_guarantees(
-    plan: SecretPlan, recipe: TrainingSettings, spent: int, found: CheckedSecrets, premises: Sequence[Assumption]
+    plan: SecretPlan, recipe: TrainingSettings, spent: int, checked: CheckedSecrets, premises: Sequence[Assumption]
 ) -> Iterator[Guarantee]:
-    """What ``spent`` steps leave of the plan's secrets; the numbers are those of the one nearest to its posterior.
+    """The guarantees of ``spent`` steps for the plan's secrets; the numbers are those of the secret nearest its limit.
 
-    First by what the plan's noise was chosen by; in the reference form then by the other bound. ``premises`` are what
-    any guarantee of these weights rests on.
+    The bound by which the plan's noise was chosen comes first; in the reference form the other bound follows.
+    ``premises`` are the assumptions of every guarantee of these weights.
     """
-    held = plan.protection
-    nats = found.spent(spent)
-    bounds = posteriors_of(held, found, recipe.noise_multiplier, spent)
-    assumptions = (*_enforced(held, recipe), *premises, *_of_secrets(held), _numbers(len(held.ids)))
-    by_curve = held.facts.calibration is ProtectionCalibration.CURVE
+    protection = plan.protection
+    nats = checked.spent(spent)
+    bounds = posteriors_of(protection, checked, recipe.noise_multiplier, spent)
+    assumptions = (*_enforced(protection, recipe), *premises, *_of_secrets(protection), _numbers(len(protection.ids)))
+    by_curve = protection.facts.calibration is ProtectionCalibration.CURVE
 
     def row(*, curve: bool) -> Guarantee:
-        parts = bounds.sharper / held.posteriors if curve else shares(nats, held.budgets)
+        parts = bounds.sharper / protection.posteriors if curve else shares(nats, protection.budgets)
         nearest = int(np.argmax(parts))
         # How all secrets stand is said once, by what the noise was chosen by.
         within = int((parts <= 1 + CLOSE).sum())
@@ -69,42 +69,42 @@ def secret_guarantees(
             delta=0.0,
             notion=Notion.SECRET_PROTECTION,
             unit=PrivacyUnit.SECRET,
-            adjacency=_ADJACENCY[held.facts.form],
-            accountant=_CURVE if curve else _ACCOUNTANTS[held.facts.form],
+            adjacency=_ADJACENCY[protection.facts.form],
+            accountant=_CURVE if curve else _ACCOUNTANTS[protection.facts.form],
             status=status_of(assumptions),
             noise_multiplier=recipe.noise_multiplier,
             assumptions=assumptions,
-            note=f"{overall}nearest to its bound is {shown(held.ids[nearest])}: "
-            f"{_said(held, bounds, nats, nearest, curve=curve)}",
-            risks=tuple(_risks(bounds, held.priors, nearest, curve=curve)),
+            note=f"{overall}nearest to its bound is {shown(protection.ids[nearest])}: "
+            f"{_said(protection, bounds, nats, nearest, curve=curve)}",
+            risks=tuple(_risks(bounds, protection.priors, nearest, curve=curve)),
         )
 
     rows = [row(curve=False)]
-    if held.facts.form is Form.REFERENCE:
+    if protection.facts.form is Form.REFERENCE:
         rows.append(row(curve=True))
     yield from reversed(rows) if by_curve else rows
 
 
-def secret_parameters(plan: SecretPlan, found: CheckedSecrets, expected_epochs: float) -> dict[str, Any]:
+def secret_parameters(plan: SecretPlan, checked: CheckedSecrets, expected_epochs: float) -> dict[str, Any]:
     """What the report says of the plan that was followed."""
-    held = plan.protection
+    protection = plan.protection
     return {
         "secrets": plan.path.name,
         "plan": {
             "digest": plan.digest,
-            "book": held.facts.secrets,
-            "secrets": len(held.ids),
-            "secrets_checked": len(found.per_step),
-            "form": held.facts.form.value,
-            "calibration": held.facts.calibration.value,
-            "cap": held.facts.cap,
-            "kept_fraction": kept_fraction(held),
-            "records_never_drawn": int((held.probabilities == 0).sum()),
-            "largest_probability": held.largest_probability,
+            "book": protection.facts.secrets,
+            "secrets": len(protection.ids),
+            "secrets_checked": len(checked.per_step),
+            "form": protection.facts.form.value,
+            "calibration": protection.facts.calibration.value,
+            "cap": protection.facts.cap,
+            "kept_fraction": kept_fraction(protection),
+            "records_never_drawn": int((protection.probabilities == 0).sum()),
+            "largest_probability": protection.largest_probability,
             "expected_epochs": expected_epochs,
-            "steps": held.facts.steps,
-            "batch_size": held.facts.batch_size,
-            "noise_multiplier": held.facts.noise_multiplier,
+            "steps": protection.facts.steps,
+            "batch_size": protection.facts.batch_size,
+            "noise_multiplier": protection.facts.noise_multiplier,
         },
     }
 
@@ -132,9 +132,9 @@ def _enforced(plan: Protection, recipe: TrainingSettings) -> Iterator[Assumption
     """Contribution, sampling and noise, which the training sees to."""
     rates = (float(plan.probabilities.min()), plan.largest_probability)
     event = SecretMixture(probabilities=rates, noise_multiplier=recipe.noise_multiplier)
-    for found in assumptions_of(Ledger(events=(event,)), AssumptionState.ENFORCED):
+    for assumption in assumptions_of(Ledger(events=(event,)), AssumptionState.ENFORCED):
         stated = "every example enters each batch independently, with the probability that the plan gives it"
-        yield replace(found, statement=stated) if found.name != "contribution" else found
+        yield replace(assumption, statement=stated) if assumption.name != "contribution" else assumption
     yield Assumption(
         name="noise",
         statement=f"every step has Gaussian noise of {recipe.noise_multiplier:.6g} clip norms on its sum, no less than "
@@ -203,8 +203,8 @@ def _said(plan: Protection, bounds: Posteriors, nats: NDArray[np.float64], j: in
 def _risks(bounds: Posteriors, priors: NDArray[np.float64], nearest: int, *, curve: bool) -> Iterator[Risk]:
     """The posterior of the secret nearest to its bound; then the largest of all, where another secret has it."""
     first = float((bounds.curve if curve else bounds.fano)[nearest])
-    found = bounds.sharper if curve else bounds.fano
-    most = int(np.argmax(found))
+    bounds_used = bounds.sharper if curve else bounds.fano
+    most = int(np.argmax(bounds_used))
     yield Risk(measure=RiskMeasure.POSTERIOR, bound=min(1.0, first), at=float(priors[nearest]))
-    if found[most] > first:
-        yield Risk(measure=RiskMeasure.POSTERIOR, bound=min(1.0, float(found[most])), at=float(priors[most]))
+    if bounds_used[most] > first:
+        yield Risk(measure=RiskMeasure.POSTERIOR, bound=min(1.0, float(bounds_used[most])), at=float(priors[most]))

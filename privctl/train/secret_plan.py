@@ -1,4 +1,4 @@
-"""The plan of protection that a private training follows: read, and held against the data it is to be used on."""
+"""Reads the plan of protection of a private training, and checks it against the data."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ class SecretPlan:
         """Raises InputFault where the data has another number of examples than the plan."""
         planned = self.protection.facts.examples
         if examples != planned:
-            raise InputFault(
-                f"{self.path} is a plan for {planned} records, and the data was read as {examples}; {_AGAIN}"
-            )
+            raise InputFault(f"{self.path} is a plan for {planned} records, but the data has {examples}; {_AGAIN}")
 
 
 def plan_of(request: RetrainRequest) -> SecretPlan | None:
@@ -49,18 +47,18 @@ def plan_of(request: RetrainRequest) -> SecretPlan | None:
     path, data = request.secrets.plan, request.data.train
     protection = read_protection(path)
     if not protection.ids:
-        raise InputFault(f"{path} protects no secret; leave --secrets out, or {_AGAIN}")
+        raise InputFault(f"{path} protects no secret; remove --secrets, or {_AGAIN}")
     drawn, size = math.fsum(protection.probabilities), protection.facts.batch_size
     if not math.isclose(drawn, size, rel_tol=_CLOSE):
         raise InputFault(
-            f"{path} contradicts itself: it is for {size:g} records a batch, and its probabilities make {drawn:.6g}; "
-            f"{_AGAIN}"
+            f"{path} contradicts itself: it states {size:g} records per batch, but its probabilities sum to "
+            f"{drawn:.6g}; {_AGAIN}"
         )
-    found = file_digest(data)
-    if found != protection.facts.data:
+    digest = file_digest(data)
+    if digest != protection.facts.data:
         raise InputFault(
-            f"{path} was made for {protection.facts.data_name} as it was ({protection.facts.data}), and {data} is "
-            f"another file or has changed ({found}); train on that file, or {_AGAIN}"
+            f"{path} was made for {protection.facts.data_name} ({protection.facts.data}), but {data} is another file "
+            f"or has changed ({digest}); train on the original file, or {_AGAIN}"
         )
     with open_checkpoint(path) as file:
         report = report_of(file)
@@ -69,8 +67,8 @@ def plan_of(request: RetrainRequest) -> SecretPlan | None:
 
 def _check_settings(request: RetrainRequest) -> None:
     if not request.way.noised:
-        raise UsageFault(f"--secrets goes with dp-sgd and dpquant, not with {request.method}; leave it out")
+        raise UsageFault(f"--secrets applies to dp-sgd and dpquant, not to {request.method}; remove it")
     if request.task is TaskName.IMAGE_CLASSIFICATION:
-        raise UsageFault("--secrets is for texts in one file, as privctl secrets plan reads them; leave it out")
+        raise UsageFault("--secrets needs texts in one file, as privctl secrets plan reads them; remove it")
     if request.data.unit is not None:
-        raise UsageFault("--unit does not go with --secrets, whose plan draws records one by one; leave either out")
+        raise UsageFault("--unit cannot be combined with --secrets, whose plan draws records one by one; remove one")

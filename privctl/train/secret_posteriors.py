@@ -1,7 +1,7 @@
-"""A plan's numbers, computed again: what a run gives away of each secret at the noise that is used.
+"""Recomputes a plan's numbers: what a run reveals about each secret at the noise in use.
 
-The plan is a file that anyone may have written. What a report says of its secrets therefore rests on bounds made here,
-for every secret: the nats that each step gives away, and the posterior by the trade-off curve of all steps.
+Anyone may have written the plan's file, so a report relies on bounds computed here for every secret: the nats that a
+step reveals, and the posterior by the trade-off curve of all steps.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Posteriors:
     @property
     def sharper(self) -> NDArray[np.float64]:
         """The lower of both for each secret."""
-        found: NDArray[np.float64] = np.fmin(self.fano, self.curve)
-        return found
+        bounds: NDArray[np.float64] = np.fmin(self.fano, self.curve)
+        return bounds
 
 
 def check_secrets(plan: SecretPlan, noise_multiplier: float, progress: Progress) -> CheckedSecrets:
@@ -97,8 +97,8 @@ def posteriors_of(held: Protection, found: CheckedSecrets, noise_multiplier: flo
 def shares(amounts: NDArray[np.float64], budgets: NDArray[np.float64]) -> NDArray[np.float64]:
     """``amounts`` by ``budgets`` [secrets]; nothing of nothing is nothing, anything of nothing infinite."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: NDArray[np.float64] = np.where(amounts == 0, 0.0, amounts / budgets)
-    return found
+        ratios: NDArray[np.float64] = np.where(amounts == 0, 0.0, amounts / budgets)
+    return ratios
 
 
 def _information(held: Protection, noise_multiplier: float, advance: Advance) -> NDArray[np.float64]:
@@ -137,25 +137,25 @@ def _check_budgets(plan: SecretPlan) -> None:
             )
 
 
-def _check_claims(plan: SecretPlan, found: NDArray[np.float64]) -> None:
+def _check_claims(plan: SecretPlan, information: NDArray[np.float64]) -> None:
     """What the plan says is given away is no less than what is."""
     stated = plan.protection.information
-    wrong = np.flatnonzero(found > stated * (1 + CLOSE))
+    wrong = np.flatnonzero(information > stated * (1 + CLOSE))
     if len(wrong):
         j = int(wrong[0])
         raise InputFault(
             f"{plan.path} contradicts itself: it says that its run gives away {stated[j]:.6g} nats of the secret "
-            f"{shown(plan.protection.ids[j])}, and that is {found[j]:.6g}; plan again"
+            f"{shown(plan.protection.ids[j])}, and that is {information[j]:.6g}; plan again"
         )
 
 
-def _check_posteriors(plan: SecretPlan, found: Posteriors) -> None:
+def _check_posteriors(plan: SecretPlan, posteriors: Posteriors) -> None:
     """Every secret stays within its posterior."""
     held = plan.protection
-    wrong = np.flatnonzero(found.sharper > held.posteriors * (1 + CLOSE))
+    wrong = np.flatnonzero(posteriors.sharper > held.posteriors * (1 + CLOSE))
     if len(wrong):
         j = int(wrong[0])
         raise InputFault(
             f"{plan.path} contradicts itself: it allows the secret {shown(held.ids[j])} a posterior of "
-            f"{held.posteriors[j]:.6g}, and its noise leaves {found.sharper[j]:.6g}; plan again"
+            f"{held.posteriors[j]:.6g}, and its noise leaves {posteriors.sharper[j]:.6g}; plan again"
         )

@@ -1,4 +1,4 @@
-"""What every method's run has in common: who trains and watches, the folder of its state, how its network is set up."""
+"""What the runs of all methods share: processes and callbacks, the folder of the run's state, the network's set-up."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from privctl.train.released_model import rehearse
 from privctl.train.reload_check import witness_of
 from privctl.train.run_folder import RunFolder, SavedState
 
-#: Hears of each epoch's numbers.
+#: Called with each epoch's measures.
 EpochCallback = Callable[[Mapping[str, float]], None]
-#: A block that yields a function which says whether to stop after the step in progress.
+#: A context manager that yields a function: whether to stop after the current step.
 Interrupts = AbstractContextManager[Callable[[], bool]]
 
 AT_ONCE: Interrupts = nullcontext(lambda: False)
@@ -33,9 +33,9 @@ AT_ONCE: Interrupts = nullcontext(lambda: False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """The processes that train, and who watches and may stop them.
+    """The processes that train, and the callbacks that observe and stop them.
 
-    ``interrupts`` is entered for the training alone; ``notify`` is told what the user should know before it.
+    ``interrupts`` is entered for the training loop only; ``notify`` receives what the user should know before it.
     """
 
     workers: Workers = field(default_factory=Workers)
@@ -46,7 +46,7 @@ class Session:
 
 
 def try_out(job: TrainingJob, workers: Workers) -> None:
-    """Write the network before it is trained, and load it as others will: what cannot be released is not begun."""
+    """Write and reload the network before training, so that no run begins whose result cannot be released."""
     if workers.is_main and not job.request.resume:
         network = job.model.network
         rehearse(network, job.model.companion, job.request.output, witness_of(job.model, network))
@@ -54,33 +54,33 @@ def try_out(job: TrainingJob, workers: Workers) -> None:
 
 @contextmanager
 def keeping(folder: RunFolder | None) -> Iterator[None]:
-    """Where a trained model cannot be written, say that the training is not lost."""
+    """If the trained model cannot be written, add to the error that the training is saved."""
     try:
         yield
     except InputFault as fault:
         if folder is None:
             raise
-        raise InputFault(f"{fault}; the training is kept in {folder.path}, go on with --resume") from None
+        raise InputFault(f"{fault}; the training is saved in {folder.path}, so continue with --resume") from None
 
 
 def run_folder(output: Path) -> Path:
-    """Where the state of an unfinished run for ``output`` lies."""
+    """The folder with the state of an unfinished run for ``output``."""
     return output.with_name(output.name + ".run")
 
 
 def open_folder(job: TrainingJob, workers: Workers) -> tuple[RunFolder | None, SavedState | None]:
-    """The run's folder, and what it goes on from. Processes that do not lead read the state and write nothing."""
+    """The run's folder, and the state to continue from. Only the main process writes; the others get no folder."""
     path, fingerprint = run_folder(job.request.output), _fingerprint(job)
     if job.request.resume:
         opened, saved = RunFolder.resume(path, fingerprint)
-        workers.barrier()  # else the first to go on would change what the others have yet to read
+        workers.barrier()  # no process may change the state before all have read it
         return (opened if workers.is_main else None), saved
     begun = RunFolder.begin(path, fingerprint) if workers.is_main else None
     workers.barrier()
     return begun, None
 
 
-#: Settings that may change between the parts of one run: where it computes, how much at once, what it shows.
+#: Settings that may change when a run is resumed: the device, how much it processes at once, what it shows.
 _MAY_CHANGE = {
     "output", "resume", "force", "show_unprotected", "device", "compiled", "checkpointing", "held_out", "derivatives",
     "micro_examples", "micro_tokens",
@@ -88,7 +88,7 @@ _MAY_CHANGE = {
 
 
 def _fingerprint(job: TrainingJob) -> dict[str, Any]:
-    """What must not change between the parts of one run: all that was asked for and all that followed from it."""
+    """Everything that must stay the same when a run is resumed."""
     request, train = job.request, job.request.data.train
     facts = {
         **_settings_of(job.recipe),
@@ -102,28 +102,28 @@ def _fingerprint(job: TrainingJob) -> dict[str, Any]:
         "secrets": None if job.plan is None else job.plan.digest,
         "labels": job.model.labels,
     }
-    found: dict[str, Any] = json.loads(json.dumps(facts))
-    return found
+    fingerprint: dict[str, Any] = json.loads(json.dumps(facts))
+    return fingerprint
 
 
 def _settings_of(settings: Any) -> dict[str, Any]:
-    """The fields of a dataclass as JSON has them, those of dataclasses in it too."""
-    found: dict[str, Any] = {}
-    for each in fields(settings):
-        value = getattr(settings, each.name)
-        if each.name in _MAY_CHANGE:
+    """The fields of a dataclass as JSON values, nested dataclasses included."""
+    values: dict[str, Any] = {}
+    for setting in fields(settings):
+        value = getattr(settings, setting.name)
+        if setting.name in _MAY_CHANGE:
             continue
         if is_dataclass(value):
-            found[each.name] = _settings_of(value)
+            values[setting.name] = _settings_of(value)
         elif isinstance(value, bytes):
-            found[each.name] = value.hex()
+            values[setting.name] = value.hex()
         else:
-            found[each.name] = str(value) if isinstance(value, Path) else value
-    return found
+            values[setting.name] = str(value) if isinstance(value, Path) else value
+    return values
 
 
 def shared_source(workers: Workers) -> NoiseSource:
-    """A source of batches that all processes know and nobody else: the first one's key."""
+    """A secret source of batches that all processes share, under the main process's key."""
     source = NoiseSource()
     if workers.size > 1:
         key = torch.tensor(list(source.key), dtype=torch.int64)
@@ -132,14 +132,14 @@ def shared_source(workers: Workers) -> NoiseSource:
 
 
 def prepared(network: nn.Module, job: TrainingJob) -> nn.Module:
-    """The network, set up to save memory or time as was asked."""
+    """The network with checkpointing and compilation set up as requested."""
     if job.request.model.checkpointing:
-        # The newer name where transformers has it.
+        # Newer transformers have the first name, older ones the second.
         names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
         enable: Any = next(getattr(network, name) for name in names if hasattr(network, name))
         enable({"use_reentrant": False})
     if job.request.compiled:
-        # The first batch is differentiated several times, which donated buffers do not live through.
+        # The first batch is differentiated several times, which donated buffers do not survive.
         importlib.import_module("torch._functorch.config").donated_buffer = False  # type: ignore[attr-defined]
         network.compile()
     return network
@@ -148,8 +148,8 @@ def prepared(network: nn.Module, job: TrainingJob) -> nn.Module:
 def measured(
     job: TrainingJob, network: nn.Module, device: torch.device, on_epoch: EpochCallback
 ) -> Mapping[str, float]:
-    """The network's measures on held-out examples, told to ``on_epoch``; none without such examples."""
-    found = {} if job.held_out is None else job.held_out.evaluate(network, device)
-    measures = {f"held_out_{name}": value for name, value in found.items()}
+    """The network's measures on held-out examples, also passed to ``on_epoch``; empty without such examples."""
+    scores = {} if job.held_out is None else job.held_out.evaluate(network, device)
+    measures = {f"held_out_{name}": value for name, value in scores.items()}
     on_epoch(measures)
     return measures

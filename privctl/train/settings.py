@@ -1,4 +1,4 @@
-"""What a retraining is asked to do: frozen settings under the names of their flags."""
+"""The settings of a training run, frozen and named like their flags."""
 
 from __future__ import annotations
 

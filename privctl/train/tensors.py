@@ -1,4 +1,4 @@
-"""Tensors to safetensors files and back, written whole or not at all."""
+"""Writes tensors to safetensors files, completely or not at all, and reads them back."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def write_tensors(
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Every tensor of the file at ``path``, copied into memory; raises InputFault for a file that is not sound."""
     with SafetensorsFile(path) as file:
-        found = {}
+        tensors = {}
         for info in file.tensors:
             raw = torch.frombuffer(bytearray(file.read(info)), dtype=torch.uint8) if info.end > info.begin else None
             dtype = _TORCH[info.dtype]
-            found[info.name] = (torch.empty(0, dtype=dtype) if raw is None else raw.view(dtype)).reshape(info.shape)
-        return found
+            tensors[info.name] = (torch.empty(0, dtype=dtype) if raw is None else raw.view(dtype)).reshape(info.shape)
+        return tensors
 
 
 def named_tensors(network: nn.Module) -> dict[str, Tensor]:
@@ -81,14 +81,14 @@ def named_tensors(network: nn.Module) -> dict[str, Tensor]:
 
 def load_tensors(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy ``tensors`` into the network's by name. Raises InputFault where they are another model's."""
-    found = network.load_state_dict(tensors, strict=False)
-    alone = {name for name, _ in network.named_parameters()}
-    if found.unexpected_keys or alone & set(found.missing_keys):
-        raise InputFault("the saved state is of another model; resume with the model the run began with")
+    mismatch = network.load_state_dict(tensors, strict=False)
+    parameters = {name for name, _ in network.named_parameters()}
+    if mismatch.unexpected_keys or parameters & set(mismatch.missing_keys):
+        raise InputFault("the saved state is of another model; resume with the model that the run began with")
 
 
 def require_finite(network: nn.Module, step: int) -> None:
-    """Raises InputFault where the weights after ``step`` are no numbers any more."""
+    """Raises InputFault for weights that are not finite after ``step``."""
     for name, parameter in network.named_parameters():
         if not torch.isfinite(parameter).all():
             raise InputFault(

@@ -1,4 +1,4 @@
-"""What a private training measured on its examples without noise: withheld from everything that may be released.
+"""Exact measures of a private training's examples, which are withheld from everything that may be released.
 
 Losses, norms and fractions of the training examples are exact functions of private data, and no guarantee covers them.
 Held-out measures stay, on the assumption, which the report states, that the held-out data is public.
@@ -27,29 +27,29 @@ _WARNING = "not for release: exact measures of private training examples, which 
 
 
 def withholds(request: RetrainRequest) -> bool:
-    """Whether measures on the examples are withheld: those of every run that is meant to protect them."""
+    """Whether exact measures of the examples are withheld, as in every private run."""
     return request.way.private
 
 
 def released(request: RetrainRequest, history: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """The entries of ``history``, one an epoch, as far as they may be in a report."""
-    whole = not withholds(request)
-    return [{key: value for key, value in entry.items() if whole or key.startswith(_PREFIX)} for entry in history]
+    """The parts of ``history`` (one entry per epoch) that a report may contain."""
+    everything = not withholds(request)
+    return [{key: value for key, value in entry.items() if everything or key.startswith(_PREFIX)} for entry in history]
 
 
 def omissions(request: RetrainRequest) -> tuple[Omission, ...]:
-    """What a report says of measures that are withheld."""
+    """The report's note on withheld measures."""
     return (_WITHHELD,) if withholds(request) else ()
 
 
 def caveats(request: RetrainRequest) -> Iterator[str]:
-    """What a report says of measures that are not."""
+    """The report's warning about measures that are not withheld."""
     if withholds(request) and request.data.held_out is not None:
         yield HELD_OUT_IS_PUBLIC
 
 
 def private_path(output: Path) -> Path:
-    """Where the measures of a run go that its report withholds."""
+    """The private file for measures that the report withholds."""
     return output.with_name(output.name + _SUFFIX)
 
 
@@ -63,7 +63,7 @@ def require_room(request: RetrainRequest) -> None:
 def staged_private(
     request: RetrainRequest, history: Sequence[Mapping[str, float]], notes: Sequence[str]
 ) -> Iterator[list[PendingFile]]:
-    """What was withheld, for the owner's eyes, yet to get its name; nothing where that was not asked for."""
+    """The private file of withheld measures, yet to get its final name; nothing unless it was requested."""
     if not request.show_unprotected:
         yield []
         return

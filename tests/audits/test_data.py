@@ -20,10 +20,10 @@ def test_gzip_is_read_as_plain(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b'{"text": "one"}\n{"text": "two"}'))
     assert [record.text for record in read_records(path)] == ["one", "two"]
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(InputFault, match="not a whole gzip file"):
+    with pytest.raises(InputFault, match="not a complete gzip file"):
         list(read_records(path))
     path.write_bytes(b'{"text": "plain"}')
-    with pytest.raises(InputFault, match="not a whole gzip file"):
+    with pytest.raises(InputFault, match="not a complete gzip file"):
         list(read_records(path))
 
 
@@ -54,7 +54,7 @@ def test_records_come_one_at_a_time(tmp_path: Path) -> None:
         (b'{"text": null}', "line 2 has null as 'text'"),
         (b'{"text": "a", "response": "b"}', "line 2 has both 'text' and"),
         (b'{"text": "\xff"}', "line 2 is not UTF-8"),
-        (b'{"text": "\\ud800"}', "line 2 has half a surrogate pair"),
+        (b'{"text": "\\ud800"}', "line 2 has an unpaired surrogate"),
         (b"[" * 100_000, "line 2 (holds a number or a nesting too large|is not valid JSON)"),
         (b'{"text": ' + b"9" * 5000 + b"}", "line 2 holds a number or a nesting too large"),
     ],

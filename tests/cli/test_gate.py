@@ -191,15 +191,15 @@ def test_another_model_at_hand(here: Path, capsys: Capture, what: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "nothing says what to judge"),
+        ([], "no reports to judge"),
         ([OWN], "no policy was found"),
         ([OWN, "--max-epsilon", "-1"], "--max-epsilon is -1"),
         ([OWN, "--max-epsilon", "nan"], "--max-epsilon is 'nan'"),
         ([OWN, "--policy", "none.toml"], "none.toml is not there"),
         ([OWN, "--policy", OWN], "not valid TOML"),
         ([OWN, "--max-epsilon", "3", "--json", "--format", "text"], "contradict"),
-        ([OWN, "--max-epsilon", "3", "-o", OWN], "is read here"),
-        ([OWN, "--max-epsilon", "3", "-o", "release/../release/model.report.json"], "is read here"),
+        ([OWN, "--max-epsilon", "3", "-o", OWN], "is an input of this command"),
+        ([OWN, "--max-epsilon", "3", "-o", "release/../release/model.report.json"], "is an input of this command"),
         ([OWN, "--max-epsilon", "3", "--format", "html"], "html"),
     ],
 )

@@ -250,8 +250,8 @@ def test_a_sharded_folder(tmp_path: Path, write_model: Callable[..., Path]) -> N
         (["--evaluate", "absent.jsonl", *FACTS], 3, "absent.jsonl"),
         (["--dry-run", "--evaluate", "absent.jsonl", *FACTS], 2, "--dry-run"),
         (["--dry-run", "--json", *FACTS], 2, "--dry-run"),
-        (["--adjacency", "zero-out", *FACTS], 2, "--adjacency goes with"),
-        (["--calibration", "gaussian", "--regime", "convex", "--formula", "eq1", *FACTS], 2, "--formula goes with"),
+        (["--adjacency", "zero-out", *FACTS], 2, "--adjacency applies to"),
+        (["--calibration", "gaussian", "--regime", "convex", "--formula", "eq1", *FACTS], 2, "--formula applies to"),
         (["-o", "/proc/none/x.safetensors", *FACTS], 2, "is not a folder to write x.safetensors into"),
     ],
 )

@@ -140,7 +140,7 @@ def test_a_model_card_is_never_put_outside_the_report_s_folder(released: Path, t
         (["plan.report.json", "--format", "intoto"], 3, "no report here wrote a model"),
         (["plan.report.json", "--format", "model-card"], 3, "only of plans"),
         (["plan.report.json", "-o", "plan.report.json"], 2, "one of the reports"),
-        (["plan.report.json", "--title", ""], 2, "--title has 0 letters"),
+        (["plan.report.json", "--title", ""], 2, "--title has 0 characters"),
         (["plan.report.json", "-o", "no/where/page.html"], 2, "is not a folder"),
         ([], 2, "Missing argument"),
     ],

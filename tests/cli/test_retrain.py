@@ -265,7 +265,7 @@ def test_an_interrupted_run_loses_nothing(
     assert code == 130
     assert said.count("\n") == 1
     reached = json.loads((state / "state.json").read_text())
-    assert f"interrupted after step {reached['step']} of 120, whose state was saved in {state}" in said
+    assert f"interrupted after step {reached['step']} of 120; the state was saved in {state}" in said
     assert "--resume" in said
     assert reached["step"] == reached["spent"] == logged(state / "begun") < 120
     assert [run([*arguments[0], "--resume"]), run(arguments[1])] == [0, 0]
@@ -350,8 +350,8 @@ def test_examples_without_a_gradient_count_as_zero_and_are_reported(
         (("--epsilon", "1", "--task", "text-classification"), 3, "label"),
         (("--epsilon", "1", "--device", "tpu"), 2, "tpu"),
         (("--epsilon", "1", "--resume"), 2, "no run to resume"),
-        (("--epsilon", "1", "--labels", "a,b"), 2, "--labels says nothing"),
-        (("--epsilon", "1", "--resize", "4", "4"), 2, "--resize says nothing"),
+        (("--epsilon", "1", "--labels", "a,b"), 2, "--labels does not apply"),
+        (("--epsilon", "1", "--resize", "4", "4"), 2, "--resize does not apply"),
     ],
 )
 def test_mistakes_get_one_sentence_and_leave_nothing(

@@ -197,8 +197,8 @@ def test_settings_may_repeat_the_plan_and_ask_for_more_noise(start: Path, data: 
 @pytest.mark.parametrize(
     ("more", "code", "words"),
     [
-        (("--unit", "who"), 2, "--unit does not go with --secrets"),
-        (("--task", "image-classification"), 2, "--secrets is for texts"),
+        (("--unit", "who"), 2, "--unit cannot be combined with --secrets"),
+        (("--task", "image-classification"), 2, "--secrets needs texts"),
         (("--batch-size", "64"), 2, "--batch-size is 64"),
         (("--steps", "9"), 2, "--steps asks for 9 steps"),
         (("--noise-multiplier", "0.1"), 2, "need at least"),
@@ -232,10 +232,10 @@ def test_plans_that_do_not_fit_get_one_sentence(
     before = sorted(p.name for p in tmp_path.iterdir())
     cases = [
         (other, plan, ["was made for train.jsonl", "other.jsonl is another file or has changed"]),
-        (data, fewer, ["is a plan for 39 records, and the data was read as 40"]),
+        (data, fewer, ["is a plan for 39 records, but the data has 40"]),
         (data, none, ["protects no secret"]),
         (data, lying, ["it says that its run gives away 1e-06 nats"]),
-        (data, fuller, ["it is for 1 records a batch, and its probabilities make 5.5;"]),
+        (data, fuller, ["it states 1 records per batch, but its probabilities sum to 5.5;"]),
         (data, start / "tokenizer.json", ["tokenizer.json"]),
         (data, start, ["start"]),
     ]
@@ -289,7 +289,7 @@ def test_dpquant_takes_a_plan_where_it_measures_nothing(
     call = ["retrain", "dpquant", str(start), "--data", str(data), "--secrets", str(plan), "--format", "luq-fp4"]
     usual = ["--device", "cpu", "-q", "-o", str(tmp_path / "a")]
     assert run([*call, *usual]) == 2
-    assert "--secrets does not go with --layers dpquant" in capsys.readouterr().err
+    assert "--secrets cannot be combined with --layers dpquant" in capsys.readouterr().err
     assert run([*call, *usual, "--layers", "random"]) == 0
     record, secret, _ = report_of(tmp_path / "a").guarantees
     assert (record.notion, secret.notion) == (Notion.APPROXIMATE_DP, Notion.SECRET_PROTECTION)

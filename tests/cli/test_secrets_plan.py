@@ -205,10 +205,10 @@ def test_the_table_is_readable(data: Path, secrets: Path, capsys: pytest.Capture
         (["--target", "word=0.01"], 2, "expected KIND=PRIOR:POSTERIOR"),
         (["--target", "word=0.1:0.01"], 2, "above the prior"),
         (["--delta", "1"], 2, "--delta is 1"),
-        (["--calibration", "curve", "--form", "pairwise"], 2, "does not go with --form pairwise"),
+        (["--calibration", "curve", "--form", "pairwise"], 2, "cannot be combined with --form pairwise"),
         (["--gap", "0"], 2, "--gap is 0"),
         (["--cap", "0.01", "--batch-size", "40"], 2, "smaller batch or a larger cap"),
-        (["--cap", "2,3", "-o", "plan.safetensors"], 2, "plan of one cap"),
+        (["--cap", "2,3", "-o", "plan.safetensors"], 2, "plan of a single --cap"),
         (["-o", "plan.json"], 2, "does not end in .safetensors"),
     ],
 )

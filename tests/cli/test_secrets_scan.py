@@ -42,7 +42,7 @@ def test_the_table_shows_how_much_and_no_secret(data: Path, capsys: pytest.Captu
     }
     assert "5 secrets in 4 records." in shown.out
     assert "an*****rg" in shown.out
-    assert "secrets.jsonl, which holds the secrets: keep it as you keep the data" in shown.err
+    assert "secrets.jsonl, which holds the secrets: protect it like the data" in shown.err
     for secret in SECRETS:
         assert secret not in shown.out + shown.err
     book = [json.loads(line) for line in data.with_name("secrets.jsonl").read_text().splitlines()]
@@ -78,9 +78,9 @@ def test_nothing_found_is_no_fault(data: Path, capsys: pytest.CaptureFixture[str
     ("more", "code", "says"),
     [
         (["--kinds", "mail"], 2, "--kinds mail is not one of"),
-        (["--kinds", "email,"], 2, "names nothing in one place"),
+        (["--kinds", "email,"], 2, "has an empty name"),
         (["--pattern", "x"], 2, "is not NAME=REGEX"),
-        (["--pattern", "p=("], 2, "--pattern p is no regular expression"),
+        (["--pattern", "p=("], 2, "--pattern p is not a valid regular expression"),
         (["--pattern", "p=x*"], 2, "--pattern p matches the empty text"),
         (["--most-secrets", "1"], 3, "brings more than 1 secrets"),
         (["--literals", "absent.txt"], 3, "absent.txt"),

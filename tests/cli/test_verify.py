@@ -84,9 +84,9 @@ def test_mistakes_are_one_sentence(tmp_path: Path, noisy: Path, capsys: pytest.C
     signs = plan(tmp_path, "plan of signs")
     calls = {
         ("nothing.json",): (3, "is not a file"),
-        (str(noisy), "--plot", "loss.pdf"): (2, "neither the ending .svg nor .png"),
-        (str(noisy), "-o", str(noisy), "-f"): (2, "no command edits a report"),
-        (str(noisy), "-o", str(tmp_path / "gone" / "x.json")): (2, "a folder that is not there"),
+        (str(noisy), "--plot", "loss.pdf"): (2, "neither in .svg nor in .png"),
+        (str(noisy), "-o", str(noisy), "-f"): (2, "no command edits"),
+        (str(noisy), "-o", str(tmp_path / "gone" / "x.json")): (2, "in a folder that does not exist"),
         (str(signs), "--plot", str(tmp_path / "x.svg")): (2, "no guarantee of this report has a privacy loss"),
     }
     for call, (code, says) in calls.items():
@@ -136,4 +136,4 @@ def test_a_pipe_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_inspecting_a_report_says_what_to_do_instead(noisy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["inspect", str(noisy)]) == 3
-    assert f"privctl verify {noisy} checks it" in capsys.readouterr().err
+    assert f"privctl verify {noisy} to check it" in capsys.readouterr().err

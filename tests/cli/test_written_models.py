@@ -233,7 +233,7 @@ def test_a_planted_difference_is_refused_and_nothing_is_lost(
     said = capsys.readouterr().err
     assert reason in said
     assert "nothing was written" in said
-    assert f"the training is kept in {output}.run, go on with --resume" in said
+    assert f"the training is saved in {output}.run, so continue with --resume" in said
     assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "out.run"])
     assert retrain(DP, bert, texts, output, *TEXT, "--resume") == 0
     report = report_of(output)

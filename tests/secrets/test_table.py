@@ -55,7 +55,7 @@ def test_tables_keep_the_order(tmp_path: Path) -> None:
         ("{", "not valid JSON"),
         ('{"id": "a", "kind": "k"}', "lacks 'records'"),
         ('{"id": "", "kind": "k", "records": [1]}', "empty 'id'"),
-        ('{"id": "a\\u0007", "kind": "k", "records": [1]}', "cannot be shown"),
+        ('{"id": "a\\u0007", "kind": "k", "records": [1]}', "unprintable characters"),
         ('{"id": 3, "kind": "k", "records": [1]}', "a number as 'id'"),
         ('{"id": "a", "kind": "k", "records": "1"}', "a string as 'records'"),
         ('{"id": "a", "kind": "k", "records": [-1]}', "-1 among its 'records'"),
@@ -65,7 +65,7 @@ def test_tables_keep_the_order(tmp_path: Path) -> None:
         ('{"id": "a", "kind": "k", "records": [1], "posterior": "x"}', "'x' as 'posterior'"),
         ('{"id": "a", "kind": "k", "records": [1], "candidates": "x"}', "a string as 'candidates'"),
         ('{"id": "a", "kind": "k", "records": [1], "other": 1}', "unknown key 'other'"),
-        ('{"id": "a", "kind": "k", "records": [1], "value": "\\ud800"}', "half a surrogate pair"),
+        ('{"id": "a", "kind": "k", "records": [1], "value": "\\ud800"}', "an unpaired surrogate"),
     ],
 )
 def test_faults_name_the_line(tmp_path: Path, line: str, part: str) -> None:

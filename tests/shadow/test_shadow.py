@@ -190,8 +190,8 @@ def test_other_settings_are_refused(
     [
         (["--count", "3"], 2, "--count is 3; with fewer than 4 models"),
         (["--vectorize", "0"], 2, "--vectorize is 0"),
-        (["--vectorize", "2", "--dropout"], 2, "--vectorize 2 does not go with --dropout"),
-        (["--resize", "8", "8"], 2, "--resize says nothing to the task causal-lm"),
+        (["--vectorize", "2", "--dropout"], 2, "--vectorize 2 cannot be combined with --dropout"),
+        (["--resize", "8", "8"], 2, "--resize does not apply to the task causal-lm"),
         (["--labels", "x,y"], 2, "--labels says nothing"),
         (["--batch-size", "50"], 2, "--batch-size 50 exceeds the data, which holds 20 examples"),
         (["--learning-rate", "1e30"], 3, "lower --learning-rate"),

@@ -130,7 +130,7 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(tmp_path: Path, met
     entire = whole.run()
     with RunFolder.begin(tmp_path / "run", {}) as folder:
         first = trainer(ROWS, plan, Passes(4, 1, seed=3), folder=folder, task=Interrupting(ROWS, 6))
-        with pytest.raises(Interrupted, match="after step 6 of 9, whose state was saved"), held() as stop:
+        with pytest.raises(Interrupted, match="after step 6 of 9; the state was saved"), held() as stop:
             first.run(stop=stop)
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None

@@ -224,7 +224,7 @@ def test_more_noise_may_be_asked_for() -> None:
     [
         ({"steps": 11}, "--steps asks for 11 steps, but the plan of --secrets is for 10"),
         ({"epochs": 1}, "--epochs asks for 4 steps"),
-        ({"epochs": 3, "steps": 10}, "--steps and --epochs say the same"),
+        ({"epochs": 3, "steps": 10}, "--steps and --epochs both set the length"),
         ({"batch_size": 64}, "--batch-size is 64, but the plan of --secrets is for 1.5"),
         ({"budget": BudgetRequest(noise_multiplier=1e-3)}, "--noise-multiplier is 0.001, and the plan's secrets need"),
         ({"budget": BudgetRequest(noise_multiplier=9, epsilon=1)}, "--epsilon and --noise-multiplier both"),

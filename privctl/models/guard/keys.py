@@ -1,4 +1,4 @@
-"""Keys of a model's JSON files that make a loader run code, fetch, compile, or read weights from elsewhere."""
+"""Keys of a model's JSON files that make a loader run, download or compile code, or read weights from elsewhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from privctl.domain.errors import InputFault
 from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import read_named_text
 
-#: Bytes of a JSON file that is no tokenizer; ImageNet-21k's 21,843 labels, twice, take 1.4 MB.
+#: Largest JSON file other than a tokenizer, in bytes; ImageNet-21k's 21,843 labels, twice, take 1.4 MB.
 LARGEST_CONFIG = 16 << 20
 #: The attention and expert code that comes with transformers; other names are looked up in a hub.
 OWN_CODE = frozenset({"eager", "sdpa", "grouped_mm", "batched_mm"})
-#: An epsilon of a normalisation beyond this replaces what it is to steady; published models have 1e-3 at most.
+#: A larger epsilon of a normalisation would dominate the variance it stabilises; published models use at most 1e-3.
 LARGEST_EPS = 0.1
 
 _Refusal = Callable[[Any], bool]
@@ -71,7 +71,7 @@ REFUSED: dict[str, tuple[_Refusal, str]] = {
     "spm_file": (_path, _FILES),
     "sp_model_file": (_path, _FILES),
 }
-#: Keys that name code which is not run: the classes of transformers are taken instead, so they are left out.
+#: Keys that name code; it is never run (transformers' own classes are used), so the keys are dropped.
 STRIPPED = ("auto_map", "custom_pipelines")
 _EPS = ("_eps", "_epsilon")
 _NOT_A_NORM = ("adam_epsilon",)
@@ -81,7 +81,7 @@ def read_object(path: Path, largest: int = LARGEST_CONFIG) -> dict[str, Any]:
     """The JSON object in a file of at most ``largest`` bytes; raises InputFault for anything else."""
     size = path.stat().st_size
     if size > largest:
-        raise InputFault(f"{path} has {size} bytes, and {largest} is the most that is read; give the model's own file")
+        raise InputFault(f"{path} has {size} bytes, more than the limit of {largest}; give the model's own file")
     data = parse_json(read_named_text(path), str(path))
     if not isinstance(data, dict):
         raise InputFault(f"{path} is not a JSON object; give the model's own file")

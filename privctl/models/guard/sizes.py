@@ -1,4 +1,4 @@
-"""Whether a configuration describes a network of the size of the weights, before anything is built of it."""
+"""Checks that a configuration describes a network of the size of the weights, before the network is built."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def on_meta(auto: Any, config: Any) -> nn.Module:
 
 
 def _count(shape: tuple[int, ...]) -> int:
-    found = 1
+    elements = 1
     for size in shape:
-        found *= size
-    return found
+        elements *= size
+    return elements

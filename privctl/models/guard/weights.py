@@ -1,4 +1,4 @@
-"""Whether a loaded network has the digested weights, and nothing else."""
+"""Checks that a loaded network has exactly the digested weights."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def check_loaded(network: nn.Module, checkpoint: Checkpoint, unused: Collection[
             continue
         if not _equal(state[name], _read(file, info)):
             raise InputFault(
-                f"{checkpoint.root}: the loaded tensor {name!r} is not the one in {file.path.name}; the model was put "
-                "together from other weights, so nothing found would be about these: remove what redirects the loader"
+                f"{checkpoint.root}: the loaded tensor {name!r} is not the one in {file.path.name}, so results would "
+                "be about other weights; remove whatever redirects the loader"
             )
         seen.add(state[name].data_ptr())
     others = {n: t for n, t in state.items() if t.data_ptr() not in seen and n not in fresh}
@@ -78,10 +78,10 @@ def _names(name: str, prefix: str) -> Iterator[str]:
 
 def _learned(network: nn.Module, name: str) -> bool:
     """Whether a tensor is a parameter: buffers may be computed."""
-    found: Any = network
+    value: Any = network
     for part in name.split("."):
-        found = getattr(found, part)
-    return isinstance(found, nn.Parameter)
+        value = getattr(value, part)
+    return isinstance(value, nn.Parameter)
 
 
 def _read(file: SafetensorsFile, info: TensorInfo) -> torch.Tensor:
@@ -113,8 +113,9 @@ def _check_rearranged(
     if here[0] != there[0] or not all(abs(a - b) <= room for a, b in zip(here[1:3], there[1:3], strict=True)):
         named = left[0][1].name if left else "tensors of the network"
         raise InputFault(
-            f"{checkpoint.root}: {named!r} and {max(len(left), 1) - 1} more do not come back in the loaded model, "
-            "which holds other numbers in their place; nothing found would be about these weights"
+            f"{checkpoint.root}: the loaded model holds other numbers than the file for {named!r} and "
+            f"{max(len(left), 1) - 1} more, so results would be about other weights; remove whatever redirects the "
+            "loader"
         )
 
 

@@ -1,8 +1,7 @@
 """What every task offers to a training loop.
 
-Two kinds of number are told apart: a *unit* is what is sampled and what the guarantee protects (a record, or all
-records of one person), an *example* is what a loss is computed for. A unit takes part in a step with one of its
-examples.
+A *unit* is what is sampled and what the guarantee protects (a record, or all records of one person). An *example* is
+what a loss is computed for. A unit takes part in a step with one of its examples.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from privctl.models.choices import TaskName
 
-#: What ``evaluate`` runs at a time where the caller says nothing.
+#: What ``evaluate`` runs at a time by default.
 EVALUATED_EXAMPLES = 64
 EVALUATED_TOKENS = 4096
 
@@ -66,7 +65,7 @@ class Task(Protocol):
 def grouped(
     examples: Sequence[int], length: Callable[[int], int], max_examples: int, max_tokens: int | None = None
 ) -> Iterator[list[int]]:
-    """``examples`` ordered by length, longest first, and cut into groups of at most so many examples and padded tokens.
+    """``examples`` ordered by length, longest first, in groups of at most ``max_examples`` and ``max_tokens`` padded.
 
     An example longer than ``max_tokens`` is a group of its own. Raises ValueError for limits below 1.
     """

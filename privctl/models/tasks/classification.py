@@ -25,7 +25,7 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _score(outcomes: Sequence[tuple[Tensor, Tensor]]) -> dict[str, float]:
     """Mean loss and accuracy over batches of (logits, labels)."""
-    logits = torch.cat([found for found, _ in outcomes]).cpu()
+    logits = torch.cat([logits for logits, _ in outcomes]).cpu()
     labels = torch.cat([label for _, label in outcomes]).cpu()
     right = (logits.argmax(-1) == labels).double().mean()
     return {
@@ -58,13 +58,13 @@ class TextClassification(CorpusTask):
 
     def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
         """``loss`` in nats and ``accuracy`` over all ``examples``."""
-        found = []
+        outcomes = []
         everything = range(len(self.corpus.examples))
         with measuring(network):
             for group in grouped(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS):
                 batch = self.batch(group, device, 0)
-                found.append((self._logits(network, batch), batch["labels"]))
-        return _score(found)
+                outcomes.append((self._logits(network, batch), batch["labels"]))
+        return _score(outcomes)
 
     @staticmethod
     def _logits(network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
@@ -91,7 +91,7 @@ class ImageClassification:
     def micro_batches(
         self, units: Sequence[int], step: int, max_examples: int, max_tokens: int | None = None
     ) -> Iterator[list[int]]:
-        """See ``Task``; images are all of one size, so ``max_tokens`` says nothing."""
+        """See ``Task``; all images have one size, so ``max_tokens`` does not apply."""
         return grouped([int(unit) for unit in units], lambda _: 1, max_examples)
 
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
@@ -110,9 +110,9 @@ class ImageClassification:
 
     def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
         """``loss`` in nats and ``accuracy`` over all ``examples``."""
-        found = []
+        outcomes = []
         with measuring(network):
             for group in grouped(range(len(self)), lambda _: 1, EVALUATED_EXAMPLES):
                 batch = self.batch(group, device, 0)
-                found.append((network(pixel_values=batch["pixel_values"]).logits, batch["labels"]))
-        return _score(found)
+                outcomes.append((network(pixel_values=batch["pixel_values"]).logits, batch["labels"]))
+        return _score(outcomes)

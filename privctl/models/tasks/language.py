@@ -16,7 +16,7 @@ from privctl.models.encoding import Encoded
 from privctl.models.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, grouped, measuring
 from privctl.models.tasks.corpus import CorpusTask
 
-#: Devlin et al. 2019, section 3.1: of the tokens, 15 % are asked for; of these 80 % are hidden, 10 % replaced.
+#: Devlin et al. 2019, section 3.1: 15 % of the tokens are predicted; of these 80 % are masked, 10 % replaced.
 _ASKED = 0.15
 _HIDDEN = 0.8
 _REPLACED = 0.1
@@ -35,8 +35,8 @@ def padded(rows: Sequence[Encoded], pad: int, device: torch.device, least: int |
 
 def _token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross entropies (n, length) in nats, from (n, length, vocabulary) and (n, length)."""
-    each = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
-    return each.view(targets.shape)
+    losses = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
+    return losses.view(targets.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,8 +154,8 @@ def _check(request: PlanRequest) -> None:
         raise UsageFault(f"--gap is {request.gap:g}; it must be above 0 and below 1")
     if request.chosen_by is ProtectionCalibration.CURVE and request.form is not Form.REFERENCE:
         raise UsageFault(
-            f"--calibration curve does not go with --form {request.form}: the trade-off curve bounds a secret against "
-            "its absence; leave either out"
+            f"--calibration curve cannot be combined with --form {request.form}: the trade-off curve bounds a secret "
+            "against its absence; remove one"
         )
 
 
@@ -164,11 +164,11 @@ def _scan_report(secrets: Path, data: Path, digest: str) -> FoundReport | None:
     place = report_beside(secrets)
     if not place.is_file():
         return None
-    found = FoundReport(place, read_report(place))
-    scanned = next((entry.digest for entry in found.report.inputs if entry.role == "data"), None)
+    scan = FoundReport(place, read_report(place))
+    scanned = next((entry.digest for entry in scan.report.inputs if entry.role == "data"), None)
     if scanned is not None and scanned != digest:
         raise InputFault(f"{secrets} was made from other data than {data}, as {place} says; scan {data} again")
-    return found
+    return scan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -187,17 +187,17 @@ def caps_to_sweep(asked: PlanProblem) -> list[float | None]:
 
 def explore(asked: PlanProblem, caps: Sequence[float | None], progress: Progress, *, strict: bool) -> CapSweep:
     """Each of ``caps`` tried out. Raises UsageFault for one that cannot be, where ``strict`` or none can."""
-    found, refused = [], []
+    trials, refused = [], []
     for cap in caps:
         label = "no cap" if cap is None else f"cap {cap:.4g}"
         with progress(f"weights and noise, {label}", 1.0, "plan") as advance:
             try:
-                found.append(_tried(asked, cap, advance))
+                trials.append(_tried(asked, cap, advance))
             except UsageFault as fault:
-                if strict or (not found and cap == caps[-1]):
+                if strict or (not trials and cap == caps[-1]):
                     raise
                 refused.append((cap, str(fault)))
-    return CapSweep(tried=tuple(found), refused=tuple(refused))
+    return CapSweep(tried=tuple(trials), refused=tuple(refused))
 
 
 def _tried(asked: PlanProblem, cap: float | None, advance: Advance) -> CapTrial:
@@ -264,10 +264,10 @@ def _probabilities(weighted: Weighted, batch_size: int, cap: float | None) -> ND
     return np.minimum(1.0, batch_size * weights / total)
 
 
-def protection(asked: PlanProblem, found: CapTrial) -> Protection:
+def protection(asked: PlanProblem, trial: CapTrial) -> Protection:
     """The plan as a file holds it, with a posterior by the trade-off curve for every secret in the reference form."""
     request, table, budgets = asked.request, asked.table, asked.budgets
-    calibrated = found.calibrated
+    calibrated = trial.calibrated
     by_fano = fano_bounds(calibrated.informations, budgets.priors)
     return Protection(
         facts=PlanFacts(
@@ -277,18 +277,18 @@ def protection(asked: PlanProblem, found: CapTrial) -> Protection:
             secrets=asked.secrets_digest,
             steps=request.steps,
             batch_size=float(request.batch_size),
-            noise_multiplier=found.noise_multiplier,
+            noise_multiplier=trial.noise_multiplier,
             form=request.form,
-            cap=found.cap,
+            cap=trial.cap,
             calibration=request.chosen_by,
             fano_noise_multiplier=None
             if request.chosen_by is ProtectionCalibration.FANO
-            else found.fano_noise_multiplier,
+            else trial.fano_noise_multiplier,
         ),
         ids=table.ids,
         kinds=table.kinds,
-        weights=found.weighted.weights,
-        probabilities=found.probabilities,
+        weights=trial.weighted.weights,
+        probabilities=trial.probabilities,
         starts=table.starts,
         records=table.records,
         priors=budgets.priors,
@@ -296,18 +296,18 @@ def protection(asked: PlanProblem, found: CapTrial) -> Protection:
         budgets=budgets.nats,
         information=calibrated.informations,
         posterior_bounds=by_fano,
-        curve_bounds=_curve_bounds(asked, found, by_fano),
+        curve_bounds=_curve_bounds(asked, trial, by_fano),
     )
 
 
-def _curve_bounds(asked: PlanProblem, found: CapTrial, by_fano: NDArray[np.float64]) -> NDArray[np.float64]:
+def _curve_bounds(asked: PlanProblem, trial: CapTrial, by_fano: NDArray[np.float64]) -> NDArray[np.float64]:
     """Posteriors by the curve; NaN in the pairwise form, which it does not speak of."""
-    calibrated = found.calibrated
+    calibrated = trial.calibrated
     if isinstance(calibrated, KeptByCurve):
         return calibrated.curve_bounds
     if asked.request.form is Form.PAIRWISE:
         return np.full(len(by_fano), np.nan)
-    book = _book(asked, found.probabilities)
+    book = _book(asked, trial.probabilities)
     bounds = curve_bounds(book, calibrated.noise_multiplier)
     sharpen(book, calibrated.noise_multiplier, bounds, by_fano, asked.budgets.posteriors)
     return bounds

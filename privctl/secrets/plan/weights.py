@@ -79,8 +79,8 @@ def weights_for(
     return _weighted(problem, certify(problem, best.weights, best.multipliers), scale, found_by)
 
 
-def _weighted(problem: Packing, found: Certified, scale: float, solver: str) -> Weighted:
+def _weighted(problem: Packing, solution: Certified, scale: float, solver: str) -> Weighted:
     """The weights before ``scale``, a power of 2, made the program larger; dividing by it is exact."""
-    weights = problem.expand(found.weights[problem.open] / scale)
-    total, bound = (problem.settled + (value - problem.settled) / scale for value in (found.total, found.bound))
-    return Weighted(weights=weights, gap=replace(found, total=total, bound=bound).gap, solver=solver)
+    weights = problem.expand(solution.weights[problem.open] / scale)
+    total, bound = (problem.settled + (value - problem.settled) / scale for value in (solution.total, solution.bound))
+    return Weighted(weights=weights, gap=replace(solution, total=total, bound=bound).gap, solver=solver)

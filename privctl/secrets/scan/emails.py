@@ -15,7 +15,7 @@ _LONGEST_LOCAL = 64  # RFC 5321, section 4.5.3.1.1
 _INNER = r".%+'’\-"
 _INNER_END = ".%+'’-"
 _SIGN = re.compile(r"[@\[({](?:(?<=@)|\s?[aA][tT]\s?[\])}])")
-#: Matched against the text before the sign, turned round.
+#: Matched against the reversed text before the sign.
 _BACKWARD = re.compile(rf"[{SPACED}{_INNER}]+")
 _BACKWARD_ANY = re.compile(rf"[\w{_INNER}]+")
 _LABEL = rf"[{SPACED}](?:[{SPACED}\-]{{0,61}}[{SPACED}])?"

@@ -71,7 +71,7 @@ class Pattern:
 
 def parse_patterns(given: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
     """Name -> expression of each ``NAME=REGEX``; raises UsageFault for another form and for names ``taken`` already."""
-    found: dict[str, str] = {}
+    expressions: dict[str, str] = {}
     reserved = set(taken)
     for text in given:
         name, sign, expression = text.partition("=")
@@ -82,10 +82,10 @@ def parse_patterns(given: Iterable[str], taken: Iterable[str]) -> dict[str, str]
             )
         if name in reserved or name.startswith("by-"):
             raise UsageFault(f"--pattern {name} has the name of another kind of secret; choose another name")
-        if name in found:
+        if name in expressions:
             raise UsageFault(f"--pattern {name} is given twice; names must differ")
-        found[name] = expression
-    return found
+        expressions[name] = expression
+    return expressions
 
 
 def _compiled(name: str, expression: str) -> regex.Pattern[str]:
@@ -101,7 +101,7 @@ def _compiled(name: str, expression: str) -> regex.Pattern[str]:
     try:
         compiled = regex.compile(expression)
     except (regex.error, ValueError, OverflowError) as error:
-        raise UsageFault(f"--pattern {name} is no regular expression: {error}; correct it") from None
+        raise UsageFault(f"--pattern {name} is not a valid regular expression ({error}); correct it") from None
     if compiled.fullmatch("", timeout=1) is not None:
         raise UsageFault(f"--pattern {name} matches the empty text; have it match at least one character")
     return compiled

@@ -34,7 +34,7 @@ class ScanRequest:
         if not self.output.name.endswith(_BOOKS) or self.output.name in _BOOKS:
             raise UsageFault(f"--output {self.output} ends neither in .jsonl nor .jsonl.gz; name the book so")
         if self.rare_words is None and self.rare_least != 1:
-            raise UsageFault("--rare-least goes with --rare-words N, the most records a rare word is in; give both")
+            raise UsageFault("--rare-least needs --rare-words N, the most records that a rare word is in; give both")
         if self.rare_words is not None and not 1 <= self.rare_least <= self.rare_words:
             raise UsageFault(
                 f"--rare-words {self.rare_words} and --rare-least {self.rare_least} leave no number of records; give "
@@ -45,10 +45,10 @@ class ScanRequest:
         if not (self.pattern_seconds > 0 and math.isfinite(self.pattern_seconds)):
             raise UsageFault(f"--pattern-seconds is {self.pattern_seconds:g}; it must be a finite number above 0")
         if self.by is not None and not (self.by and self.by.isprintable()):
-            raise UsageFault(f"--by {self.by!r} is no name of a field; give the name of one that every record has")
+            raise UsageFault(f"--by {self.by!r} is not a field name; name a field that every record has")
         for path in (self.data, self.literals):
             if path is not None and path.resolve() in (self.output.resolve(), self.report.resolve()):
-                raise UsageFault(f"{path} is read here, and would be overwritten; choose another --output")
+                raise UsageFault(f"{path} is an input and would be overwritten; choose another --output")
 
     @property
     def report(self) -> Path:

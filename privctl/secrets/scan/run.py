@@ -101,15 +101,15 @@ def _searched(
     number = -1
     for number, record in enumerate(_records(request, "scanning", lines, quiet=quiet)):
         try:
-            found = claims(search.kinds, record.text)
+            matches = claims(search.kinds, record.text)
         except PatternError as error:
             raise InputFault(f"{record.where} {error}") from None
-        for kind, place, stands in found:
+        for kind, place, stands in matches:
             finds.add(kind, place.key, place.value, number, stands)
         if record.unit is not None:
             finds.add(len(search.kinds), record.unit, record.unit, number, True)
         if sieve is not None:
-            _add_words(rare, sieve, record.text, found, number)
+            _add_words(rare, sieve, record.text, matches, number)
         _check_amount(finds, rare, request, record.where)
     groups = (*finds.groups(), *(rare.groups(request.rare_least) if sieve else ()))
     total = sum(map(len, groups))

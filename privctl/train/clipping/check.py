@@ -24,7 +24,7 @@ from privctl.train.clipping.terms import GradientTerm
 _TOLERANCE = (1e-3, 1e-5)
 _TOLERANCE_REDUCED = (0.1, 1e-2)
 
-#: So many numbers in a row are kept as so many; eight that are all within a hundredth by chance are not met with.
+#: A stretch of ``_CUT`` numbers is projected onto ``_KEPT``; that all eight are small by chance is negligibly likely.
 _CUT, _KEPT = 512, 8
 _SEED = 0  # of deviates that need not be secret, and must not be drawn from the model's own
 
@@ -71,14 +71,14 @@ def sketch(gradient: Tensor) -> Tensor:
     return torch.cat([projected.flatten(), flat[whole:]])
 
 
-def compare(found: Mapping[str, Tensor], expected: Reference, *, reduced: bool) -> None:
+def compare(sketches: Mapping[str, Tensor], expected: Reference, *, reduced: bool) -> None:
     """Raise InputFault for a parameter whose sketch is another than expected.
 
     ``reduced`` says that some of the forward pass was in half precision, where autograd itself rounds.
     """
     relative, absolute = _TOLERANCE_REDUCED if reduced else _TOLERANCE
     whole = math.hypot(*[float(_length(each)) for each in expected.sketches.values()])
-    for name, gradient in found.items():
+    for name, gradient in sketches.items():
         other = expected.sketches.get(name, torch.zeros_like(gradient))
         if not float(_length(gradient - other)) <= relative * float(_length(other)) + absolute * whole:
             raise InputFault(
@@ -91,10 +91,10 @@ def compare(found: Mapping[str, Tensor], expected: Reference, *, reduced: bool) 
 def compare_norms(terms: Mapping[str, Sequence[GradientTerm]], norms: Tensor) -> None:
     """Raise InputFault for a first or last row whose norm, of ``norms`` (n,), is not that of what is added for it."""
     for row in sorted({0, len(norms) - 1}):
-        found, expected = float(norms[row]), example_norm(terms, row)
-        if not abs(found - expected) <= _TOLERANCE[0] * expected:
+        measured, expected = float(norms[row]), example_norm(terms, row)
+        if not abs(measured - expected) <= _TOLERANCE[0] * expected:
             raise InputFault(
-                f"the gradient of row {row} has norm {found:.6g} as it was measured and {expected:.6g} as it would be "
+                f"the gradient of row {row} has norm {measured:.6g} as measured and {expected:.6g} as it would be "
                 "added; this model cannot be trained privately: please report it"
             )
 

@@ -60,8 +60,10 @@ class Convolved:
             measured, bytes_each = self._pixel_squares, 4 * self.geometry.groups * (pixels**2 + 2 * positions**2)
         else:
             measured, bytes_each = self._patch_squares, self._patch_bytes()
-        found = [measured(rows) for rows in chunks(len(self.inputs), bytes_each, limit)]
-        square, slack = (torch.cat(parts).view(len(self.inputs), -1).sum(1) for parts in zip(*found, strict=True))
+        measured_parts = [measured(rows) for rows in chunks(len(self.inputs), bytes_each, limit)]
+        square, slack = (
+            torch.cat(parts).view(len(self.inputs), -1).sum(1) for parts in zip(*measured_parts, strict=True)
+        )
         return Squares(square, slack)
 
     def _patch_squares(self, rows: slice) -> Squares:
@@ -106,8 +108,8 @@ class Convolved:
         if math.prod(self.shape) > MANY_WEIGHTS:
             alone = [slice(i, i + 1) for i in range(count)]
             return torch.stack([self._summed(inputs[row], gradients[row]) for row in alone])
-        found = self._weight_gradient(inputs.flatten(0, 1)[None], gradients.flatten(0, 1)[None], count)
-        return found.view(count, *self.shape)
+        gradients_of_groups = self._weight_gradient(inputs.flatten(0, 1)[None], gradients.flatten(0, 1)[None], count)
+        return gradients_of_groups.view(count, *self.shape)
 
     def _summed(self, inputs: Tensor, gradients: Tensor) -> Tensor:
         """The gradient of these examples together."""
@@ -118,11 +120,11 @@ class Convolved:
         g = self.geometry
         shape = (times * g.weight[0], *g.weight[1:])
         weight = inputs.new_empty(1).expand(shape)  # its shape is asked for, its values are not
-        found: Tensor = torch.ops.aten.convolution_backward(
+        gradient: Tensor = torch.ops.aten.convolution_backward(
             gradients, inputs, weight, None, g.stride, g.padding, g.dilation, False, (0, 0), times * g.groups,
             (False, True, False),
         )[1]  # fmt: skip
-        return found
+        return gradient
 
     def _pair(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Patches (r groups, T, d) and gradients (r groups, T, p), with the features of one group each."""
@@ -156,7 +158,7 @@ def convolution(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     """Torch's Conv1d and Conv2d, with any stride, padding, dilation and groups."""
     assert isinstance(module, nn.Conv1d | nn.Conv2d)
     inputs, gradients = same_precision(use.first, use.gradient)
-    found: dict[str, GradientTerm] = {}
+    terms: dict[str, GradientTerm] = {}
     if "weight" in use.names:
         padding: tuple[int, ...] = (0,) * (inputs.dim() - 2)
         if module.padding_mode != "zeros" or isinstance(module.padding, str):
@@ -170,10 +172,10 @@ def convolution(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
             inputs, wide = inputs[:, :, None], gradients[:, :, None]
         else:
             wide = gradients
-        found["weight"] = Convolved(inputs, wide, geometry, shape).cheapest()
+        terms["weight"] = Convolved(inputs, wide, geometry, shape).cheapest()
     if "bias" in use.names:
-        found["bias"] = Dense(gradients.flatten(2).sum(2, dtype=torch.promote_types(gradients.dtype, torch.float32)))
-    return found
+        terms["bias"] = Dense(gradients.flatten(2).sum(2, dtype=torch.promote_types(gradients.dtype, torch.float32)))
+    return terms
 
 
 def _in_two_dimensions(

@@ -61,14 +61,14 @@ def cross(product: Outer, lookup: Lookup) -> Tensor:
 
     ``product`` is the output layer (p = V), ``lookup`` the embedding; nothing of size V d is formed.
     """
-    found = []
+    products = []
     each = 12 * product.inputs.shape[1] * lookup.ids.shape[1]
     for rows in chunks(len(lookup.ids), each):
         ids = lookup.ids[rows, None, :].expand(-1, product.inputs.shape[1], -1)
         picked = product.gradients[rows].gather(2, ids)
         inner = batched(_wide(product.inputs[rows]), _wide(lookup.gradients[rows]).mT)
-        found.append(inner.mul_(picked).sum((1, 2), dtype=torch.float64))
-    return torch.cat(found)
+        products.append(inner.mul_(picked).sum((1, 2), dtype=torch.float64))
+    return torch.cat(products)
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -88,10 +88,10 @@ def embedding(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
 
 def scaled_embedding(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     """Embeddings of transformers that multiply what they look up by ``embed_scale``."""
-    found = embedding(module, use)["weight"]
-    assert isinstance(found, Lookup)
-    scale = torch.as_tensor(module.embed_scale, dtype=found.gradients.dtype, device=found.gradients.device)
-    return {"weight": Lookup(found.ids, found.gradients * scale, found.vocabulary)}
+    lookup = embedding(module, use)["weight"]
+    assert isinstance(lookup, Lookup)
+    scale = torch.as_tensor(module.embed_scale, dtype=lookup.gradients.dtype, device=lookup.gradients.device)
+    return {"weight": Lookup(lookup.ids, lookup.gradients * scale, lookup.vocabulary)}
 
 
 def over_examples(ids: Tensor, count: int) -> Tensor:

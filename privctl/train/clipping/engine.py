@@ -136,8 +136,8 @@ class PerExample:
             norms = self._norms(squares_by_parameter(terms), losses)
             if expected is not None:
                 self._compare(terms, norms, expected)
-            found = [{name: keep(_of_row(uses, row)) for name, uses in terms.items()} for row in rows]
-        return losses.detach(), found
+            kept = [{name: keep(_of_row(uses, row)) for name, uses in terms.items()} for row in rows]
+        return losses.detach(), kept
 
     def _pass(
         self, losses_of: Callable[[], Tensor]
@@ -156,7 +156,7 @@ class PerExample:
                         expected = check.reference(losses, self.trainable)
                 idle = [] if expected else sorted(self._idle)
                 sources = [anchor, *(self.trainable[name] for name in idle)]
-                found = torch.autograd.grad(losses.sum(), sources, allow_unused=True)
+                gradients = torch.autograd.grad(losses.sum(), sources, allow_unused=True)
             except RuntimeError as error:
                 if "use_reentrant" not in str(error):
                     raise
@@ -166,7 +166,7 @@ class PerExample:
                 ) from None
             finally:
                 terms = self._recorder.stop()
-        for name, gradient in zip(idle, found[1:], strict=True):
+        for name, gradient in zip(idle, gradients[1:], strict=True):
             if gradient is not None:
                 raise InputFault(
                     f"parameter {name!r} is used now, and was not in the first batch that was checked; use every "

@@ -58,8 +58,8 @@ class RepeatableUse:
             alone.append([torch.zeros_like(g) for g in self._gradients()])
             for each, gradient in zip(alone[-1], self._gradients(), strict=True):
                 each[row] = gradient[row]
-        found = self._pull(alone)
-        return {name: torch.stack([each[name] for each in found]) for name in found[0]}
+        row_gradients = self._pull(alone)
+        return {name: torch.stack([each[name] for each in row_gradients]) for name in row_gradients[0]}
 
     def together(self, rows: slice) -> Gradients:
         """Gradients of some examples (r, *shape), from one pass of each through the module, mapped over."""
@@ -92,7 +92,7 @@ class RepeatableUse:
         kept = [i for i, output in enumerate(outputs) if output.requires_grad]
         if not kept:
             return {name: torch.zeros_like(value) for name, value in values.items()}
-        found = torch.autograd.grad(
+        gradients_by_value = torch.autograd.grad(
             [outputs[i] for i in kept],
             list(values.values()),
             [gradients[i] for i in kept],
@@ -100,7 +100,7 @@ class RepeatableUse:
             allow_unused=True,
             materialize_grads=True,
         )
-        return dict(zip(values, found, strict=True))
+        return dict(zip(values, gradients_by_value, strict=True))
 
     def _differentiable(self) -> Gradients:
         return {name: value.requires_grad_() for name, value in self.values().items()}
@@ -131,9 +131,9 @@ class RepeatableUse:
             return False
         batch = self.summed(self._gradients())
         for name, expected in batch.items():
-            found = torch.cat([part[name] for part in parts]).sum(0)
+            summed = torch.cat([part[name] for part in parts]).sum(0)
             size = torch.cat([part[name] for part in parts]).norm()
-            if not float((found - expected).norm()) <= _AGREEMENT.get(expected.dtype, 1e-2) * float(size):
+            if not float((summed - expected).norm()) <= _AGREEMENT.get(expected.dtype, 1e-2) * float(size):
                 return False
         return True
 
@@ -156,11 +156,11 @@ class ChunkedGradient:
 
     def squares(self) -> Squares:
         """Measure all gradients."""
-        found = [
+        parts = [
             squared_lengths(self.example_gradients(rows).flatten(1))
             for rows in chunks(self.again.count, self.again.bytes_each())
         ]
-        square = torch.cat(found)
+        square = torch.cat(parts)
         return Squares(square, torch.zeros_like(square))
 
     def slack(self) -> Tensor:

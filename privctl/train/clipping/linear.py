@@ -127,9 +127,9 @@ def linear_transposed(module: nn.Module, use: ModuleCall) -> dict[str, GradientT
 
 def _terms(use: ModuleCall, *, transposed: bool) -> dict[str, GradientTerm]:
     gradient = use.gradient
-    found: dict[str, GradientTerm] = {}
+    terms: dict[str, GradientTerm] = {}
     if "weight" in use.names:
-        found["weight"] = outer(use.first, gradient, transposed=transposed)
+        terms["weight"] = outer(use.first, gradient, transposed=transposed)
     if "bias" in use.names:
-        found["bias"] = bias(gradient)
-    return found
+        terms["bias"] = bias(gradient)
+    return terms

@@ -21,19 +21,19 @@ def squares_by_parameter(terms: Mapping[str, Sequence[GradientTerm]]) -> dict[st
     """
     merged = {name: merge(uses) for name, uses in terms.items()}
     readers: dict[object, list[str]] = defaultdict(list)
-    found = {}
+    squares = {}
     for name, uses in merged.items():
         match uses:
             case [Outer(inputs=inputs) as term] if not _directly(term):
                 readers[inputs.data_ptr(), inputs.shape, inputs.stride(), inputs.dtype].append(name)
             case _:
-                found[name] = squares_of(uses)
+                squares[name] = squares_of(uses)
     for names in readers.values():
         outers = [merged[name][0] for name in names]
         gradients = [term.gradients for term in outers if isinstance(term, Outer)]
         assert isinstance(outers[0], Outer)
-        found |= dict(zip(names, outer_squares(outers[0].inputs, gradients), strict=True))
-    return found
+        squares |= dict(zip(names, outer_squares(outers[0].inputs, gradients), strict=True))
+    return squares
 
 
 def merge(uses: Sequence[GradientTerm]) -> list[GradientTerm]:
@@ -78,13 +78,13 @@ def direct(merged: Sequence[GradientTerm]) -> Squares:
     """The squares of the sum of any terms, forming a few examples' whole gradients at a time."""
     first = merged[0].example_gradients(slice(0, 1))
     count = _count(merged[0])
-    found = []
+    parts = []
     for rows in chunks(count, 8 * first.numel()):
         whole = merged[0].example_gradients(rows)
         for term in merged[1:]:
             whole = whole + term.example_gradients(rows)
-        found.append(squared_lengths(whole.flatten(1)))
-    return Squares(torch.cat(found), _slack(merged))
+        parts.append(squared_lengths(whole.flatten(1)))
+    return Squares(torch.cat(parts), _slack(merged))
 
 
 def example_norm(terms: Mapping[str, Sequence[GradientTerm]], row: int) -> float:

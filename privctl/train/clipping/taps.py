@@ -192,8 +192,8 @@ class Recorder:
             mappable=site.mappable,
         )
         with torch.no_grad(), full_precision(chosen.device):
-            found = site.rule(site.module, use)
-        for name, term in found.items():
+            terms = site.rule(site.module, use)
+        for name, term in terms.items():
             self.terms.setdefault(site.parameters[name], []).append(term)
 
     def _is_folded(self, site: Site, output: Tensor) -> bool:

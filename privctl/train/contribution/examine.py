@@ -1,4 +1,4 @@
-"""The self-test: made-up records alone and among others, in every way that the run computes."""
+"""The self-test: synthetic records alone and among others, in every way that the run computes."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ def examine(
     on others; InputFault for a network that cannot do what the run needs.
     """
     test = _Test(network=network, probes=probes(task, limits), limits=limits, device=device)
-    kept = BufferSnapshot(network)
+    before = BufferSnapshot(network)
     try:
         with torch.compiler.set_stance("force_eager"), without_dropout(network), stirred(network):
             test.carried()
             if stages:  # losses first, which tell best what is wrong
                 test.stage(ComputationStage(name="loss in float32", view=_LossesOnly()))
-            found = {stage.name: test.stage(stage) for stage in stages}
+            differences = {stage.name: test.stage(stage) for stage in stages}
             test.again()
     except NotFinite:
         raise InputFault(
             "the loss or a gradient of made-up records is not finite; check that the model's weights are sound"
         ) from None
     finally:
-        kept.restore()
+        before.restore()
     return IndependenceTest(
         rows=max((len(each.rows) for each in test.probes.arrangements), default=1),
         tokens=limits.tokens,
-        differences=found,
+        differences=differences,
         allowed={stage.name: stage.rounding for stage in stages},
         padding=_padding(task),
     )
@@ -141,8 +141,8 @@ class _Test:
         task = self.probes.task
         assert isinstance(task, CorpusTask)
         longer = replace(task, padding=length)
-        (found,) = self._see(stage, (subject,), (0,), longer)
-        moved = found.distance(alone[subject])
+        (contribution,) = self._see(stage, (subject,), (0,), longer)
+        moved = contribution.distance(alone[subject])
         if not moved <= stage.rounding:
             where = self._where((subject,), 0, subject, longer)
             self._refuse(Dependence.PADDED_LENGTH, moved, stage, f"padded to {length} tokens", where)
@@ -186,13 +186,13 @@ class _Test:
         return Dependence.SIZE
 
     def _where(self, rows: Sequence[int], row: int, subject: int, among: Task) -> str:
-        found = first_apart(
+        module = first_apart(
             self.network,
             partial(self._forward, (subject,), self.probes.task),
             partial(self._forward, rows, among),
             row,
         )
-        return "" if found is None else f", first in module {found}"
+        return "" if module is None else f", first in module {module}"
 
     def _refuse(self, kind: Dependence, moved: float, stage: ComputationStage, batch: str, where: str = "") -> NoReturn:
         said = f"{batch} it moves by {moved:.3g} of its size where rounding explains {stage.rounding:g}"

@@ -1,4 +1,4 @@
-"""In which module a record's numbers first come apart from those that it has alone."""
+"""Finds the first module in which a record's outputs differ from those it has alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def first_apart(network: nn.Module, alone: Callable[[], Tensor], among: Callable
 
 
 def _trace(network: nn.Module, losses_of: Callable[[], Tensor], row: int) -> _Trace:
-    found: _Trace = {}
+    outputs: _Trace = {}
     calls: Counter[str] = Counter()
     rows = [0]
 
@@ -50,11 +50,11 @@ def _trace(network: nn.Module, losses_of: Callable[[], Tensor], row: int) -> _Tr
         calls[name] += 1
         tensor = next((t for t in tensors_in(output) if t.is_floating_point() and t.dim() > 1), None)
         if tensor is not None and len(tensor) == rows[0]:
-            found[name, calls[name]] = tensor[row].detach().float().cpu()
+            outputs[name, calls[name]] = tensor[row].detach().float().cpu()
 
     with ExitStack() as stack, torch.no_grad():
         stack.callback(network.register_forward_pre_hook(count, with_kwargs=True).remove)
         for name, module in network.named_modules():
             stack.callback(module.register_forward_hook(partial(note, name)).remove)
         losses_of()
-    return found
+    return outputs

@@ -1,4 +1,4 @@
-"""That a record's contribution is its own: tested before a run begins, cured by padding where that helps, reported."""
+"""Tests before a run that a record's contribution depends on that record only, pads if that helps, and reports it."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def tested(
         if limits.length is None or not alike or fault.kind is Dependence.PARAMETERS:
             raise
         padded = replace(job, task=_padded(job.task, limits.length), held_out=_padded(job.held_out, limits.length))
-        found = examine(network, padded.task, limits, stages, device)
+        test = examine(network, padded.task, limits, stages, device)
         notify(
             f"this model makes a record's gradient depend on {fault.kind}; every text is padded to {limits.length} "
             "tokens, whatever it is batched with (--max-length lowers that)"
         )
-        return replace(padded, contribution=found)
+        return replace(padded, contribution=test)
 
 
 def rehearsed(job: TrainingJob, network: nn.Module, device: torch.device, precision: Precision) -> TrainingJob:
@@ -92,11 +92,11 @@ def gradient_stages(job: TrainingJob, network: nn.Module, device: torch.device) 
     if not job.request.way.clips:
         return []
     view = ClippedGradients(network=network, clipping=clipping_of(job))
-    found = [ComputationStage(name="float32", view=view)]
+    stages = [ComputationStage(name="float32", view=view)]
     if job.recipe.bf16 or device.type != "cpu":
-        said = "bfloat16" if job.recipe.bf16 else str(device.type)
-        found.append(ComputationStage(name=said, view=view, rounding=ROUNDING_REDUCED, reduced=job.recipe.bf16))
-    return found
+        precision = "bfloat16" if job.recipe.bf16 else str(device.type)
+        stages.append(ComputationStage(name=precision, view=view, rounding=ROUNDING_REDUCED, reduced=job.recipe.bf16))
+    return stages
 
 
 def clipping_of(job: TrainingJob) -> Clipping:
@@ -131,16 +131,20 @@ def _padded(task: Any, length: int) -> Any:
 
 def borne_out(guarantee: Guarantee, job: TrainingJob) -> Guarantee:
     """The guarantee with what its contribution rests on, which without a test is asserted only."""
-    found = tuple(
-        replace(each, statement=f"{each.statement}{_said(job.contribution)}", state=_state(job, each.state))
-        if each.name == NAME
-        else each
-        for each in guarantee.assumptions
+    assumptions = tuple(
+        replace(
+            assumption,
+            statement=f"{assumption.statement}{_said(job.contribution)}",
+            state=_state(job, assumption.state),
+        )
+        if assumption.name == NAME
+        else assumption
+        for assumption in guarantee.assumptions
     )
-    if any(each.name == NAME and "clip norm" in each.statement for each in guarantee.assumptions):
-        found = (*found, _rounding(job))
-    before, after = status_of(guarantee.assumptions), status_of(found)
-    return replace(guarantee, assumptions=found, status=after if guarantee.status is before else guarantee.status)
+    if any(assumption.name == NAME and "clip norm" in assumption.statement for assumption in guarantee.assumptions):
+        assumptions = (*assumptions, _rounding(job))
+    before, after = status_of(guarantee.assumptions), status_of(assumptions)
+    return replace(guarantee, assumptions=assumptions, status=after if guarantee.status is before else guarantee.status)
 
 
 def _rounding(job: TrainingJob) -> Assumption:
@@ -180,15 +184,15 @@ def _said(found: IndependenceTest | None) -> str:
 
 def recorded(job: TrainingJob) -> dict[str, Any]:
     """What a report's parameters say of the test."""
-    found = job.contribution
-    if found is None:
+    test = job.contribution
+    if test is None:
         return {}
     return {
         RECORDED: {
-            "records": found.rows,
-            "tokens": found.tokens,
-            "padded_to": found.padding,
-            "differences": dict(found.differences),
-            "allowed": dict(found.allowed),
+            "records": test.rows,
+            "tokens": test.tokens,
+            "padded_to": test.padding,
+            "differences": dict(test.differences),
+            "allowed": dict(test.allowed),
         }
     }

@@ -86,18 +86,25 @@ def _alike(task: Task, limits: BatchLimits, rows: int, *, length: int) -> Probes
     """Batches of one padded length."""
     short = min(_SHORT, length)
     lengths = [short, max(short, length // 2), length, *_spread(short, length, max(1, rows - 1))]
-    made = synthetic(task, lengths, plain=[_ONE_TOKEN], classes=limits.classes)
+    synthetic_task = synthetic(task, lengths, plain=[_ONE_TOKEN], classes=limits.classes)
     others = tuple(range(_OTHERS, len(lengths)))
-    found = []
+    arrangements = []
     if rows > 1:
-        found = [
+        arrangements = [
             BatchArrangement(name="a pair", rows=(_SECOND, _FIRST), targets=(1,)),
             *_crowds(_FIRST, _ONE_TOKEN, others[:_DIFFERENT], rows),
             BatchArrangement(name="others", rows=(*others[: rows - 1], _SECOND), targets=(rows - 1,)),
             BatchArrangement(name="others behind", rows=(_SECOND, *others[: rows - 1]), targets=(0,)),
         ]
     fills = ((*others[: rows - 1], _ONE_TOKEN), (_ONE_TOKEN,) * rows)
-    return Probes(task=made, subjects=(_FIRST, _SECOND), paddings=(), arrangements=tuple(found), fills=fills, longest=2)
+    return Probes(
+        task=synthetic_task,
+        subjects=(_FIRST, _SECOND),
+        paddings=(),
+        arrangements=tuple(arrangements),
+        fills=fills,
+        longest=2,
+    )
 
 
 def _crowds(subject: int, plain: int, others: Sequence[int], rows: int) -> Iterator[BatchArrangement]:
@@ -122,9 +129,9 @@ def _texts(task: Any, limits: BatchLimits) -> Probes:
     alike = tuple(range(len(own), len(own) + _DIFFERENT))
     others = tuple(range(alike[-1] + 1, alike[-1] + 1 + max(1, many - 1)))
     lengths = [*own, *(short for _ in alike), *_spread(short, middle, len(others))]
-    made = synthetic(task, lengths, plain=[plain, plain_short], classes=limits.classes)
+    synthetic_task = synthetic(task, lengths, plain=[plain, plain_short], classes=limits.classes)
     before = others[: (many - 1) // 2]
-    found = [
+    arrangements = [
         BatchArrangement(name="two thirds", rows=(third, first), targets=(1,), mixed=True),
         BatchArrangement(name="padded to the limit", rows=(long, first), targets=(1,), mixed=True),
         BatchArrangement(name="beside one token", rows=(second, plain), targets=(0,), mixed=longest > middle),
@@ -138,7 +145,12 @@ def _texts(task: Any, limits: BatchLimits) -> Probes:
     fits = sorted((who, length) for who, length in paddings if lengths[who] < length <= longest)
     fills = ((*others[: many - 1], second), (long, plain))
     return Probes(
-        task=made, subjects=(first, second), paddings=tuple(fits), arrangements=tuple(found), fills=fills, longest=lone
+        task=synthetic_task,
+        subjects=(first, second),
+        paddings=tuple(fits),
+        arrangements=tuple(arrangements),
+        fills=fills,
+        longest=lone,
     )
 
 

@@ -51,15 +51,15 @@ class Contribution:
         gaps = {
             name: _gap(self.parts.get(name), other.parts.get(name)) for name in self.parts.keys() | other.parts.keys()
         }
-        found = [abs(self.loss - other.loss) / max(1.0, abs(other.loss))]
+        distances = [abs(self.loss - other.loss) / max(1.0, abs(other.loss))]
         if gaps:
-            found.append(max(0.0, _norm(gaps.values()) - other.slack) / max(other.size, _NOTHING))
+            distances.append(max(0.0, _norm(gaps.values()) - other.slack) / max(other.size, _NOTHING))
         for group in other.groups:
             own = _norm(_size(other.parts[name]) for name in group if name in other.parts)
             moved = _norm(gap for name, gap in gaps.items() if name in group)
-            found.append(moved / max(own + _OF_WHOLE * other.size, _NOTHING))
+            distances.append(moved / max(own + _OF_WHOLE * other.size, _NOTHING))
         # what is no number is as far away as can be
-        return max(math.inf if math.isnan(each) else each for each in found)
+        return max(math.inf if math.isnan(each) else each for each in distances)
 
 
 class ContributionView(Protocol):
@@ -104,11 +104,11 @@ class ClippedGradients:
         if self.rounds:
             engine.verify(losses_of)
         with self.around(keys):
-            losses, found = engine.rows(losses_of, targets, sketch)
+            losses, row_parts = engine.rows(losses_of, targets, sketch)
         groups = tuple(frozenset(names) for names in engine.groups) if len(engine.groups) > 1 else ()
         return [
             Contribution(loss=float(losses[row]), parts=parts, size=_length(parts), groups=groups)
-            for row, parts in zip(targets, found, strict=True)
+            for row, parts in zip(targets, row_parts, strict=True)
         ]
 
 
@@ -132,9 +132,9 @@ class ClippedDerivatives:
         squares, slack = 0.0, 0.0
         for number, (fired, directions) in enumerate(self.asked):
             lengths = torch.tensor([_dimension(along) ** 0.5 for along in directions], dtype=torch.float64)
-            found = self.engine.per_example(losses_of, fired, directions).detach().cpu() * lengths
+            derivatives = self.engine.per_example(losses_of, fired, directions).detach().cpu() * lengths
             for part, row in zip(parts, targets, strict=True):
-                part[str(number)] = found[row]
+                part[str(number)] = derivatives[row]
             if len(keys) == 1:
                 size, noise = self._alone(losses_of, fired, directions)
                 squares += size**2

@@ -69,19 +69,19 @@ def agreement(
     The random state is left as it was.
     """
     randomness = Randomness(next(derivatives.network.parameters()).device)
-    found = derivatives.batch(losses_of, fired, directions)
+    differences = derivatives.batch(losses_of, fired, directions)
     randomness.rewind()
     exact = Derivatives(derivatives.network, against).batch(losses_of, fired, directions)
     randomness.rewind()
     noise = rounding(losses_of, questions(derivatives.network, fired, directions), derivatives.step)
     randomness.rewind()
-    sound = found.isfinite() & exact.isfinite()
-    found, exact, noise = found[sound], exact[sound], noise[sound]
-    same, matters = found.sign() == exact.sign(), exact.abs() > _DEVIATIONS * noise
+    sound = differences.isfinite() & exact.isfinite()
+    differences, exact, noise = differences[sound], exact[sound], noise[sound]
+    same, matters = differences.sign() == exact.sign(), exact.abs() > _DEVIATIONS * noise
     return SignAgreement(
         count=len(exact),
         equal=int(same.sum()),
         above=int(matters.sum()),
         equal_above=int((same & matters).sum()),
-        error=float(((found - exact).abs() / exact.abs().clamp(min=1e-300)).median()) if len(exact) else 0.0,
+        error=float(((differences - exact).abs() / exact.abs().clamp(min=1e-300)).median()) if len(exact) else 0.0,
     )

@@ -81,7 +81,7 @@ def ranked(network: nn.Module, groups: Sequence[Collection[str]], *, per_example
         methods.remove(DerivativeMethod.DIFFERENCE)
 
     def price(method: DerivativeMethod) -> float:
-        found = passes(method, works, together, per_example=per_example)
-        return found if method is not DerivativeMethod.DIFFERENCE else found / _SAVING
+        cost_in_passes = passes(method, works, together, per_example=per_example)
+        return cost_in_passes if method is not DerivativeMethod.DIFFERENCE else cost_in_passes / _SAVING
 
     return sorted(methods, key=price)

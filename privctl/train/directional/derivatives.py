@@ -33,9 +33,9 @@ class Derivatives:
     ) -> None:
         """Raises InputFault for a method that there is not, and a step that is not between 0 and 1."""
         if method not in tuple(DerivativeMethod):
-            raise InputFault(f"the method {method!r} is not one of {', '.join(DerivativeMethod)}; give one of those")
+            raise InputFault(f"the method {method!r} is not one of {', '.join(DerivativeMethod)}; choose one of these")
         if not 0 < step < 1:
-            raise InputFault(f"the step of differences is {step}; give one between 0 and 1, such as {STEP}")
+            raise InputFault(f"the step of differences is {step}; choose a step between 0 and 1, such as {STEP}")
         self.network, self.method, self.step = network, DerivativeMethod(method), step
         #: Methods found out of the question, with whether it was for each example.
         self._unable: set[tuple[DerivativeMethod, bool]] = set()
@@ -53,7 +53,7 @@ class Derivatives:
         if not asked:
             return torch.zeros(0, dtype=torch.float64)
 
-        def found(method: DerivativeMethod) -> Tensor:
+        def by_method(method: DerivativeMethod) -> Tensor:
             match method:
                 case DerivativeMethod.BACKWARD:
                     return reverse.backward(self.network, losses_of, asked)
@@ -61,7 +61,7 @@ class Derivatives:
                     return reverse.partial(self.network, losses_of, asked)
             return self._by_example(method, losses_of, asked).sum(0)
 
-        return self._able(found, fired, per_example=False)
+        return self._able(by_method, fired, per_example=False)
 
     def per_example(
         self, losses_of: Losses, fired: Sequence[FiredGroup], directions: Sequence[Mapping[str, Tensor]]
@@ -89,14 +89,14 @@ class Derivatives:
         return [method for method in ranking if (method, per_example) not in self._unable] or ranking[-1:]
 
     def _able(
-        self, found: Callable[[DerivativeMethod], Tensor], fired: Sequence[FiredGroup], *, per_example: bool
+        self, by_method: Callable[[DerivativeMethod], Tensor], fired: Sequence[FiredGroup], *, per_example: bool
     ) -> Tensor:
         """What the best method finds that the network can do in the memory there is; others are not tried again."""
         randomness = Randomness(next(self.network.parameters()).device)
         *others, last = self._candidates(fired, per_example=per_example)
         for method in others:
             try:
-                return found(method)
+                return by_method(method)
             except MethodUnavailableError:
                 pass
             except RuntimeError as error:
@@ -104,7 +104,7 @@ class Derivatives:
                     raise
             self._unable.add((method, per_example))
             randomness.rewind()
-        return found(last)
+        return by_method(last)
 
     def _by_example(self, method: DerivativeMethod, losses_of: Losses, asked: Sequence[DirectionalQuery]) -> Tensor:
         match method:

@@ -1,4 +1,4 @@
-"""Public random unit vectors, made again from a seed wherever they are needed and never stored."""
+"""Public random unit vectors, regenerated from a seed wherever they are needed and never stored."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def direction(
     start = (step << 72 | group << 40).to_bytes(16, "big")
     stream = Cipher(algorithms.AES(key), modes.CTR(start)).encryptor()
     table = _table(1.0 / math.sqrt(count))
-    found = {}
+    tensors = {}
     for name in sorted(shapes):
         entries = shapes[name].numel()
         values = np.empty((-(-entries // 8), 8), np.float32)
         for begin in range(0, len(values), _CHUNK):
             part = values[begin : begin + _CHUNK]
             np.take(table, np.frombuffer(stream.update(bytes(len(part))), np.uint8), axis=0, out=part, mode="clip")
-        found[name] = torch.from_numpy(values).view(-1)[:entries].view(shapes[name]).to(device)
-    return {name: found[name] for name in shapes}
+        tensors[name] = torch.from_numpy(values).view(-1)[:entries].view(shapes[name]).to(device)
+    return {name: tensors[name] for name in shapes}
 
 
 def _table(size: float) -> np.ndarray:

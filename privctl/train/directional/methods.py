@@ -43,7 +43,7 @@ def questions(
     if len(fired) != len(directions):
         raise ValueError(f"{len(fired)} groups and {len(directions)} directions; give one direction a group")
     known = dict(network.named_parameters())
-    found = []
+    queries = []
     for group, chosen in zip(fired, directions, strict=True):
         parameters = {name: _parameter(network, known, group, name) for name in group.parameters}
         if chosen.keys() != parameters.keys():
@@ -54,8 +54,8 @@ def questions(
                     f"{name!r} is {tuple(parameter.shape)} and its direction {tuple(chosen[name].shape)}; give it one "
                     "of its own shape"
                 )
-        found.append(DirectionalQuery(parameters=parameters, direction=chosen))
-    return found
+        queries.append(DirectionalQuery(parameters=parameters, direction=chosen))
+    return queries
 
 
 def union(asked: Sequence[DirectionalQuery]) -> dict[str, nn.Parameter]:
@@ -76,7 +76,7 @@ def _parameter(network: nn.Module, known: Mapping[str, nn.Parameter], group: Fir
         raise InputFault(f"group {group.index} names {name!r}, which is tied to {first!r}; give that name")
     if not parameter.is_floating_point():
         raise InputFault(
-            f"group {group.index} names {name!r}, which is {parameter.dtype} and has no derivative; leave it out, or "
+            f"group {group.index} names {name!r}, which is {parameter.dtype} and has no derivative; remove it, or "
             "load the model as float32"
         )
     return parameter

@@ -37,16 +37,16 @@ def _summed(
 ) -> Tensor:
     with differentiating(network, wanted.values(), alone=alone):
         losses = checked(losses_of())
-        found = _gradients(losses.sum(), wanted)
+        gradients = _gradients(losses.sum(), wanted)
     with torch.no_grad():
-        return torch.stack([inner(found, question.direction) for question in asked])
+        return torch.stack([inner(gradients, question.direction) for question in asked])
 
 
 def _gradients(loss: Tensor, wanted: dict[str, nn.Parameter], *, keep: bool = False) -> dict[str, Tensor | None]:
     if not loss.requires_grad:
         return dict.fromkeys(wanted)
-    found = torch.autograd.grad(loss, list(wanted.values()), retain_graph=keep, allow_unused=True)
-    return dict(zip(wanted, found, strict=True))
+    gradients = torch.autograd.grad(loss, list(wanted.values()), retain_graph=keep, allow_unused=True)
+    return dict(zip(wanted, gradients, strict=True))
 
 
 def backward_by_example(network: nn.Module, losses_of: Losses, asked: Sequence[DirectionalQuery]) -> Tensor:
@@ -59,8 +59,8 @@ def backward_by_example(network: nn.Module, losses_of: Losses, asked: Sequence[D
         losses = checked(losses_of())
         rows = []
         for loss in losses:
-            found = _gradients(loss, wanted, keep=True)
-            rows.append(torch.stack([inner(found, question.direction) for question in asked]))
+            gradients = _gradients(loss, wanted, keep=True)
+            rows.append(torch.stack([inner(gradients, question.direction) for question in asked]))
     return torch.stack(rows) if rows else losses.detach().new_zeros((0, len(asked)), dtype=torch.float64)
 
 

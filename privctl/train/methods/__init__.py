@@ -1,6 +1,6 @@
-"""The ways to train, one module or folder each: its settings, its step and its part of the report.
+"""The training methods, one module or folder each: settings, step and part of the report.
 
-A new one is such a module with a ``METHOD``, and its row here.
+A new method is such a module with a ``METHOD``, and a row in ``METHODS``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ METHODS: dict[str, str] = {
 
 @cache
 def method_named(name: str) -> Method:
-    """The method of that name; raises ValueError where there is none."""
+    """The method called ``name``; raises ValueError for an unknown name."""
     if name not in METHODS:
         raise ValueError(f"the method {name!r} is not one of {', '.join(METHODS)}")
     method: Method = importlib.import_module(METHODS[name]).METHOD

@@ -1,4 +1,4 @@
-"""Training with clipped gradients and no noise, whose facts are what noise on finished weights needs."""
+"""Training with clipped gradients and no noise; it records the facts that noise on finished weights needs."""
 
 from __future__ import annotations
 
@@ -17,22 +17,20 @@ if TYPE_CHECKING:
 
 
 def check(request: RetrainRequest) -> None:
-    """Raises UsageFault for what the facts of such a training cannot say, or what bounds on them would get wrong."""
+    """Raises UsageFault for settings that training facts cannot describe, or for which their bounds would be wrong."""
     if request.steps is not None:
         raise UsageFault("clipped records the facts of whole epochs; give --epochs instead of --steps")
     if request.schedule is not Schedule.CONSTANT or request.warmup_steps:
-        raise UsageFault(
-            "clipped records the facts of a constant learning rate; leave --schedule and --warmup-steps out"
-        )
+        raise UsageFault("clipped records the facts of a constant learning rate; remove --schedule and --warmup-steps")
     if request.clipping is not ClippingStyle.FLAT:
         raise UsageFault(
-            f"clipped records the facts of flat clipping, and --clipping {request.clipping} bends losses in other ways "
-            "than the bounds of privctl noise allow for; leave --clipping out"
+            f"clipped records the facts of flat clipping, and the bounds of privctl noise do not hold for --clipping "
+            f"{request.clipping}; remove --clipping"
         )
     if request.model.lora_rank is not None:
         raise UsageFault(
-            "clipped records how far the trained weights can move, which bounds nothing for merged adapters; leave "
-            "--lora-rank out"
+            "clipped records how far the trained weights can move, which gives no bound for merged adapters; remove "
+            "--lora-rank"
         )
     if request.learning_rate * request.weight_decay >= 1:
         raise UsageFault(

@@ -28,17 +28,17 @@ METHOD = Method(
     help="""Train MODEL with an (epsilon, delta) guarantee: clipped gradients, Poisson batches, noise.
 
     MODEL is a Hugging Face directory or a .safetensors file in one; a directory with a config.json and no weights is
-    trained from scratch. Ctrl-C saves the state after the step in progress, and --resume goes on from there; the state
-    lies in OUTPUT.run until the run is done.
+    trained from scratch. Ctrl-C saves the state after the current step, and --resume continues from there; the state is
+    kept in OUTPUT.run until the run is complete.
 
-    What is written is loaded by transformers alone and compared with the network that was measured, before it gets its
-    name. Name the classes of a classifier with --labels: names collected from the private data void the guarantee.
-    Batch normalisation mixes examples and is refused; with --norm frozen it keeps its running statistics, which must be
-    public like the weights that the training begins with.
+    Before the output gets its final name, it is loaded by transformers alone and compared with the trained network.
+    Name the classes of a classifier with --labels: names collected from the private data void the guarantee. Batch
+    normalisation mixes examples and is refused; with --norm frozen it keeps its running statistics, which must be
+    public, like the starting weights.
 
-    With --secrets, every record is drawn with the probability that the plan gives it, and the report says what an
-    attacker may still learn of each secret, beside the guarantee for one record. Steps, expected batch size and noise
-    are the plan's; --noise-multiplier or --epsilon may ask for more noise.
+    With --secrets, every record is drawn with the probability given by the plan, and the report states what an attacker
+    may still learn about each secret, beside the guarantee for one record. The plan sets the steps, the expected batch
+    size and the least noise; --noise-multiplier or --epsilon may ask for more noise.
 
     \b
     Example:

@@ -24,7 +24,7 @@ def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
 
 METHOD = Method(
     name="plain",
-    help="""Train MODEL without any protection, to compare with.
+    help="""Train MODEL without any protection, as a baseline.
 
     \b
     Example:

@@ -61,8 +61,8 @@ _LINEAR: Callable[[Tensor, Tensor], Tensor] = _Linear.apply
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """(..., d) by weight (p, d) to (..., p), in the precision of ``inputs``."""
-    found = _LINEAR(inputs.reshape(-1, inputs.shape[-1]), weight).view(*inputs.shape[:-1], -1)
-    return found if bias is None else found + bias.to(found.dtype)
+    product = _LINEAR(inputs.reshape(-1, inputs.shape[-1]), weight).view(*inputs.shape[:-1], -1)
+    return product if bias is None else product + bias.to(product.dtype)
 
 
 def codes(values: Tensor, kind: Float8Kind) -> tuple[Tensor, Tensor]:

@@ -38,8 +38,8 @@ def _linear_transposed(module: Any, inputs: Tensor, weight: Tensor) -> Tensor:
 
 
 def _convolution(module: Any, inputs: Tensor, weight: Tensor) -> Tensor:
-    found: Tensor = module._conv_forward(inputs, weight, module.bias)
-    return found
+    product: Tensor = module._conv_forward(inputs, weight, module.bias)
+    return product
 
 
 #: A product holds for the classes whose ``forward`` is the one it was written for.
@@ -101,10 +101,10 @@ class QuantizedLayers:
     _room: RoundingMemory = field(init=False, default_factory=RoundingMemory)
 
     def __post_init__(self) -> None:
-        found = list(_quantizable(self.network))
+        quantizable = list(_quantizable(self.network))
         self._layers = {
             name: _Layer(name=name, number=number, module=module, product=product)
-            for number, (name, module, product) in enumerate(found)
+            for number, (name, module, product) in enumerate(quantizable)
         }
 
     @property
@@ -205,8 +205,8 @@ class QuantizedLayers:
         if layer.weight is None:
             whole = weight.detach().reshape(1, 1, -1)
             place = RoundingSite(layer.number, 0, Role.WEIGHT)
-            found = rounded_examples(self.format.weights, whole, passing.words, [0], place, self._room)
-            layer.weight = found.view(weight.shape)
+            rounded = rounded_examples(self.format.weights, whole, passing.words, [0], place, self._room)
+            layer.weight = rounded.view(weight.shape)
         return layer.weight.detach()  # autograd writes into what it is given
 
     def _rounded(
@@ -242,20 +242,20 @@ def _by_example(layer: _Layer, values: Tensor, count: int) -> Tensor:
         return values.reshape(count, -1, values.shape[-1]).contiguous()
     fault = (
         f"layer {layer.name!r} has rows of shape {tuple(values.shape)} for {count} examples, so that theirs cannot be "
-        "told apart; leave it out of the layers to be quantized"
+        "told apart; remove it from the layers to be quantized"
     )
-    # Whatever runs modules again, as a trial, may call them with rows of its own making, and hears of it so.
+    # A rule that re-runs modules on trial may call them with rows of its own; a RuntimeError tells it to do otherwise.
     raise RuntimeError(fault) if _in_backward() else InputFault(fault)
 
 
 def _call(layer: _Layer) -> int:
-    """The number of the call that begins; one that is made again in a backward pass has the number it had."""
+    """The number of the current call; a call repeated in the backward pass keeps its number."""
     if not _in_backward():
         layer.calls += 1
     elif layer.calls > 1:
         raise InputFault(
             f"layer {layer.name!r} is called {layer.calls} times and computed again for the backward pass, which "
-            "cannot tell the calls apart; switch gradient checkpointing off, or leave it out of the quantized layers"
+            "cannot tell the calls apart; switch gradient checkpointing off, or remove it from the quantized layers"
         )
     return _current(layer)
 

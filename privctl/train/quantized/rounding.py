@@ -64,8 +64,8 @@ def computed_in(values: Tensor) -> torch.dtype:
 
 def largest(values: Tensor) -> Tensor:
     """The largest magnitude (r, 1) of each row of (r, d); NaN where there is one."""
-    found = torch.maximum(values.amax(1, keepdim=True), values.amin(1, keepdim=True).neg_())
-    return found.to(computed_in(values))
+    magnitudes = torch.maximum(values.amax(1, keepdim=True), values.amin(1, keepdim=True).neg_())
+    return magnitudes.to(computed_in(values))
 
 
 def spacing(values: Tensor, out: Tensor, *, least: int, mantissa: int) -> Tensor:

@@ -38,7 +38,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RoundingSite:
-    """A layer by its number (below 2^14), the how-manieth call of it (below 2^16), and what of it is rounded."""
+    """A layer's number (below 2^14), the index of its call (below 2^16), and which of its operands is rounded."""
 
     layer: int
     call: int
@@ -50,7 +50,7 @@ class RoundingSite:
 
 
 class RandomBits:
-    """The words of one ``step`` (below 2^64), made again from ``seed`` wherever they are needed and never stored."""
+    """The words of one ``step`` (below 2^64), regenerated from ``seed`` wherever they are needed and never stored."""
 
     def __init__(self, seed: bytes, step: int) -> None:
         if not 0 <= step < _STEPS:
@@ -79,7 +79,7 @@ class RandomBits:
 
 
 class KeystreamBuffer:
-    """A processor's memory for so many words, and the zeros that are encrypted into it."""
+    """A CPU buffer for ``count`` words, and the zeros that are encrypted into it."""
 
     def __init__(self, count: int) -> None:
         self.zeros = memoryview(bytes(_WORD_BYTES * count))

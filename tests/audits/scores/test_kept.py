@@ -130,7 +130,7 @@ def test_no_cache_is_made_unless_asked_for(
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     capfd.readouterr()
     assert run([*command, "--keep-scores", "--no-cache"]) == 2
-    assert "give one of them" in capfd.readouterr().err
+    assert "remove one" in capfd.readouterr().err
 
 
 def test_ranks_have_the_curve_of_their_scores() -> None:

@@ -148,9 +148,9 @@ def test_what_is_not_supported_says_so(tmp_path: Path) -> None:
         load_for_training(llama, TaskName.MASKED_LM)
     with pytest.raises(InputFault, match="is a llama model, which is not an image classifier"):
         load_for_training(llama, IMAGES, from_scratch=True)
-    with pytest.raises(UsageFault, match="--labels says nothing to the task causal-lm"):
+    with pytest.raises(UsageFault, match="--labels does not apply to the task causal-lm"):
         load_for_training(llama, TaskName.CAUSAL_LM, labels=["a", "b"])
-    with pytest.raises(UsageFault, match="--norm batch is not known"):
+    with pytest.raises(UsageFault, match="--norm batch is unknown"):
         load_for_training(llama, TaskName.CAUSAL_LM, norm="batch")
     bert = architecture(tmp_path / "bert", "bert")
     with pytest.raises(InputFault, match="has no tokenizer beside its weights"):
@@ -220,7 +220,7 @@ def test_batch_normalisation_is_refused_or_frozen(tmp_path: Path) -> None:
         assert torch.equal(model.network(pixels).logits, start(pixels).logits)
     again = load_for_training(saved(model, tmp_path / "out"), IMAGES, norm="frozen")
     assert torch.equal(again.network(pixels).logits, model.network(pixels).logits)
-    with pytest.raises(UsageFault, match="is for batch normalisation"):
+    with pytest.raises(UsageFault, match="applies to batch normalisation"):
         load_for_training(architecture(tmp_path / "vit", "vit"), IMAGES, labels=["a", "b"], norm="frozen")
 
 

@@ -28,7 +28,7 @@ def test_the_help_and_the_corpus_know_every_kind() -> None:
     (option,) = [each for each in secrets.commands["scan"].params if each.name == "kinds"]
     assert isinstance(option, click.Option)
     assert option.help is not None
-    assert option.help.startswith(f"Which of {','.join(KINDS)};")
+    assert option.help.startswith(f"Some of {','.join(KINDS)};")
     assert set(PLANTED) == set(KINDS)
 
 

@@ -124,9 +124,9 @@ def test_a_name_is_given_once_and_an_expression_may_hold_any_sign() -> None:
 @pytest.mark.parametrize(
     ("expression", "fault"),
     [
-        ("(", "--pattern p is no regular expression"),
-        ("a{2,1}", "--pattern p is no regular expression"),
-        ("(?<=a", "--pattern p is no regular expression"),
+        ("(", "--pattern p is not a valid regular expression"),
+        ("a{2,1}", "--pattern p is not a valid regular expression"),
+        ("(?<=a", "--pattern p is not a valid regular expression"),
         ("a*", "--pattern p matches the empty text"),
         ("(?:(?:a{2000}){2000}){2000}", "--pattern p takes too much memory or time to prepare"),
         ("(" * 3000 + ")" * 3000, "--pattern p takes too much memory or time to prepare"),

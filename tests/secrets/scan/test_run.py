@@ -139,15 +139,15 @@ def test_listed_texts_that_are_nowhere_are_told(tmp_path: Path) -> None:
     ("asked", "fault"),
     [
         ({"output": "s.json"}, "ends neither in .jsonl nor .jsonl.gz"),
-        ({"output": "data.jsonl"}, "is read here, and would be overwritten"),
+        ({"output": "data.jsonl"}, "is an input and would be overwritten"),
         ({"kinds": ("none",)}, "leaves nothing to look for"),
         ({"kinds": ("none", "email")}, "--kinds none is not one of"),
-        ({"rare_least": 2}, "--rare-least goes with --rare-words"),
+        ({"rare_least": 2}, "--rare-least needs --rare-words"),
         ({"rare_words": 0}, "leave no number of records"),
         ({"rare_words": 3, "rare_least": 4}, "leave no number of records"),
         ({"most_secrets": 0}, "--most-secrets is 0"),
         ({"pattern_seconds": float("nan")}, "--pattern-seconds is nan"),
-        ({"by": ""}, "is no name of a field"),
+        ({"by": ""}, "is not a field name"),
         ({"patterns": ("literal=x",)}, "has the name of another kind"),
     ],
 )

@@ -211,7 +211,7 @@ def test_settings_that_are_none() -> None:
     model = nn.Linear(2, 2)
     with pytest.raises(InputFault, match="'backwards' is not one of auto, backward, partial, forward, difference"):
         Derivatives(model, "backwards")
-    with pytest.raises(InputFault, match="the step of differences is 0; give one between 0 and 1"):
+    with pytest.raises(InputFault, match="the step of differences is 0; choose a step between 0 and 1"):
         Derivatives(model, step=0)
 
 

@@ -38,10 +38,10 @@ METHOD = Method(
     name="dpquant",
     help="""Train MODEL as dp-sgd does, with most layers in few bits (simulated, but for FP8 where a GPU has it).
 
-    Every epoch some layers are drawn to be quantized: with --layers dpquant the more likely, the less it hurts (their
-    scores). How much it hurts is measured every few epochs on few private examples: each one's loss differences are
-    clipped, and their sum noised. Such releases are in the same ledger as the steps, and --epsilon is for all of them.
-    The report says what they cost, and what the method's own paper would have claimed.
+    Every epoch some layers are drawn to be quantized; with --layers dpquant, those that hurt less (by their scores) are
+    more likely. How much a layer hurts is measured every few epochs on a few private examples: each example's loss
+    differences are clipped, and their sum is noised. These releases are in the same ledger as the steps, and --epsilon
+    covers all of them. The report states what they cost, and what the method's own paper would have claimed.
 
     \b
     Example:
@@ -54,7 +54,7 @@ METHOD = Method(
     settings=DpquantSettings,
     takes=("clipping", "schedule", "budget", "secrets"),
     helps={
-        "epsilon": "Budget of steps and measurements together: the noise follows from it.",
+        "epsilon": "Privacy budget of steps and measurements together, from which the noise is computed.",
         "secrets": "Plan of protection; not with --layers dpquant, which measures.",
     },
     noised=True,

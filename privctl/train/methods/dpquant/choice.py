@@ -1,4 +1,4 @@
-"""From what was asked to the layers, their costs and the schedule, once the network is there."""
+"""Derives the quantized layers, their costs and the schedule from the settings and the network."""
 
 from __future__ import annotations
 
@@ -74,16 +74,16 @@ def asked_of(request: RetrainRequest) -> DpquantSettings:
 
 
 def check(request: RetrainRequest) -> None:
-    """Raises UsageFault for settings that do not go together or say nothing."""
+    """Raises UsageFault for settings that contradict each other or have no effect."""
     asked = request.settings_as(DpquantSettings)
     if request.compiled:
-        raise UsageFault("--compile does not go with dpquant, whose layers change from epoch to epoch; leave it out")
+        raise UsageFault("--compile cannot be combined with dpquant, whose layers change every epoch; remove it")
     if asked.levels is not None and asked.format is not FormatName.LUQ_FP4:
-        raise UsageFault(f"--luq-levels says nothing to --format {asked.format}; leave it out")
+        raise UsageFault(f"--luq-levels does not apply to --format {asked.format}; remove it")
     if asked.layers is LayerMode.DPQUANT and request.secrets is not None:
         raise UsageFault(
-            "--secrets does not go with --layers dpquant, whose measurements are releases that the plan does not count;"
-            " give --layers random, or leave --secrets out"
+            "--secrets cannot be combined with --layers dpquant, whose measurements are releases that the plan does "
+            "not count; give --layers random, or remove --secrets"
         )
     _check_amount(asked)
     require_positive({"--measure-noise": asked.noise, "--measure-clip": asked.clip})
@@ -103,9 +103,9 @@ def _check_amount(asked: DpquantSettings) -> None:
         if value is not None and not 0 < value <= 1:
             raise UsageFault(f"{flag} is {value:g}; it must be above 0 and at most 1")
     if asked.layers in (LayerMode.ALL, LayerMode.NONE) and given:
-        raise UsageFault(f"{given[0]} says nothing to --layers {asked.layers}; leave it out")
+        raise UsageFault(f"{given[0]} does not apply to --layers {asked.layers}; remove it")
     if asked.static and asked.layers is not LayerMode.STATIC:
-        raise UsageFault(f"--static-layers goes with --layers static, not with {asked.layers}; leave it out")
+        raise UsageFault(f"--static-layers applies to --layers static only, not to {asked.layers}; remove it")
     if asked.static and given:
         raise UsageFault(f"--static-layers and {given[0]} both say how much is quantized; give one")
 

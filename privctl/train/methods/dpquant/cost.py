@@ -33,18 +33,18 @@ def multiply_adds(network: nn.Module, names: Sequence[str], run: Callable[[], An
 
     The weight's and the input's gradient take as many again each. A layer that was not called has 0.
     """
-    found = dict.fromkeys(names, 0.0)
+    counts = dict.fromkeys(names, 0.0)
     with ExitStack() as stack:
         for name in names:
             module = network.get_submodule(name)
 
             def count(layer: nn.Module, arguments: Any, output: Tensor, name: str = name) -> None:
-                found[name] += output.numel() * _terms(layer)
+                counts[name] += output.numel() * _terms(layer)
 
             stack.callback(module.register_forward_hook(count).remove)
         stack.enter_context(measuring(network))
         run()
-    return tuple(found.values())
+    return tuple(counts.values())
 
 
 def faster(share: float, name: FormatName) -> float:

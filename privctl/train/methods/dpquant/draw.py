@@ -42,10 +42,10 @@ def inclusion(scores: Sequence[float] | Floats, beta: float, count: int) -> Floa
     rates = np.exp(rates - rates.max()) if len(rates) else rates
     if count >= len(rates):
         return np.ones(len(rates))
-    found = np.empty(len(rates))
+    probabilities = np.empty(len(rates))
     for layer in range(len(rates)):
-        found[layer] = _share_in_time(rates, layer, count)
-    return found
+        probabilities[layer] = _share_in_time(rates, layer, count)
+    return probabilities
 
 
 def _share_in_time(rates: Floats, layer: int, count: int) -> float:

@@ -157,12 +157,12 @@ class Quantization:
         plan = self.measuring
         if plan is None or epoch % plan.every:
             return
-        found = []
+        releases = []
         for _ in range(min(plan.repetitions, plan.most - self._measured)):
             mark(self._measured + 1)
             number, self._measured = self._measured, self._measured + 1
-            found.append(plan.sensitivity.release(number))
-        if found:
-            mean = np.mean(found, axis=0)
+            releases.append(plan.sensitivity.release(number))
+        if releases:
+            mean = np.mean(releases, axis=0)
             kept = plan.smoothing if self._seen else 0.0
             self._scores, self._seen = kept * self._scores + (1 - kept) * mean, True

@@ -1,4 +1,4 @@
-"""What the report of a DPQuant run says beside that of any private training."""
+"""DPQuant's part of the report of a private training."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _parameters(
     job: TrainingJob, done: Quantization, finished: FinishedRun, seed: bytes, cost: _Cost | None
 ) -> dict[str, Any]:
     asked, schedule = asked_of(job.request), done.schedule
-    found: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "format": str(asked.format),
         "luq_levels": _levels(job),
         "scales": SCALES,
@@ -163,10 +163,10 @@ def _parameters(
         ],
     }
     if done.epochs and (chances := schedule.chances(done.epochs[-1].scores)) is not None:
-        found["last_chances"] = chances.tolist()
+        parameters["last_chances"] = chances.tolist()
     if done.measuring is not None:
         sensitivity = done.measuring.sensitivity
-        found |= {
+        parameters |= {
             "beta": asked.beta,
             "smoothing": asked.smoothing,
             "measure_every": done.measuring.every,
@@ -179,8 +179,11 @@ def _parameters(
             "measure_noise_source": sensitivity.noise.description,
         }
     if cost is not None:
-        found |= {"epsilon_without_measurements": finite(cost.training), "epsilon_share_of_measurements": cost.share}
-    return found
+        parameters |= {
+            "epsilon_without_measurements": finite(cost.training),
+            "epsilon_share_of_measurements": cost.share,
+        }
+    return parameters
 
 
 def _fixed(mode: LayerMode, static: Sequence[str]) -> bool:

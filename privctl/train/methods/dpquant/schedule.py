@@ -81,12 +81,12 @@ class LayerSchedule:
         return None if self.count is None else inclusion(self._heeded(scores), self.beta, self.count)
 
     def _heeded(self, scores: Sequence[float] | Floats) -> Floats:
-        """The scores where the mode goes by them."""
-        found = np.asarray(scores, np.float64)
-        return found if self.mode is LayerMode.DPQUANT else np.zeros_like(found)
+        """The scores if the mode uses them, else zeros."""
+        given = np.asarray(scores, np.float64)
+        return given if self.mode is LayerMode.DPQUANT else np.zeros_like(given)
 
     def _taken(self, drawn: Sequence[int]) -> int:
-        """How many of the order are quantized: as many as asked for, or the fewest that do so many multiply-adds."""
+        """How many layers of the order are quantized: the given count, or the fewest that reach the compute target."""
         if self.count is not None:
             return self.count
         assert self.compute_target is not None
@@ -111,7 +111,7 @@ def candidates(names: Sequence[str], kept: Sequence[str]) -> tuple[str, ...]:
 
 def matching(names: Sequence[str], glob: str, flag: str) -> frozenset[str]:
     """The layers that ``glob`` matches; raises UsageFault, naming ``flag``, where it matches none."""
-    found = frozenset(name for name in names if fnmatch.fnmatchcase(name, glob))
-    if not found:
+    layers = frozenset(name for name in names if fnmatch.fnmatchcase(name, glob))
+    if not layers:
         raise UsageFault(f"{flag} {glob} matches no layer; the first are {', '.join(names[:3])}")
-    return found
+    return layers

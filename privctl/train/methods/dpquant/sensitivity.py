@@ -64,8 +64,8 @@ class LayerSensitivity:
         self.workers.reduce_to_main([total])
         if self.workers.is_main:
             self.noise.release(number, 0, total.numpy(), self.noise_multiplier * self.clip_norm)
-        found: Floats = (self.workers.broadcast(total) / (self.size * self.clip_norm)).numpy()
-        return found
+        mean: Floats = (self.workers.broadcast(total) / (self.size * self.clip_norm)).numpy()
+        return mean
 
     def differences(self, examples: Sequence[int], place: int) -> Tensor:
         """Each example's loss with each layer quantized alone, less that with none: (m, n) nats, float64.
@@ -96,5 +96,5 @@ def clipped(rows: Tensor, norm: float) -> Tensor:
     # Twice, for squares of large numbers overflow.
     rows = rows / rows.abs().amax(1, keepdim=True).clamp(min=norm) * norm
     factors = (norm / rows.norm(dim=1, keepdim=True).clamp(min=norm)).clamp(max=1)
-    found: Tensor = rows * factors
-    return found
+    scaled: Tensor = rows * factors
+    return scaled

@@ -1,4 +1,4 @@
-"""What ``privctl retrain dpquant`` is told beside the rest; imports nothing heavy, for its options are made of it."""
+"""The settings of ``privctl retrain dpquant``; imports nothing heavy, because the command builds its options of it."""
 
 from __future__ import annotations
 
@@ -38,27 +38,29 @@ class DpquantSettings(MethodSettings):
     format: FormatName = required("What quantized layers compute in.")
     levels: int | None = option(None, "luq-fp4: levels beside zero.  [default: 7]", flag="--luq-levels")
     layers: LayerMode = option(
-        LayerMode.DPQUANT, "Chosen by private measurements; each epoch at random; once; or no choice."
+        LayerMode.DPQUANT, "How layers are chosen: by private measurements; at random each epoch; once; all; none."
     )
     fraction: float | None = option(
-        None, "Part of the layers that is quantized.  [default: 0.75]", flag="--quantized-fraction"
+        None, "Fraction of the layers to quantize.  [default: 0.75]", flag="--quantized-fraction"
     )
-    compute_target: float | None = option(None, "Part of their multiply-adds, instead of --quantized-fraction.")
+    compute_target: float | None = option(
+        None, "Fraction of multiply-adds to quantize, instead of --quantized-fraction."
+    )
     static: tuple[str, ...] = option(
         (), "static: layers matching this glob (repeatable), and no draw.", flag="--static-layers"
     )
     full_precision: tuple[str, ...] = option((), "Never quantize layers matching this glob (repeatable).")
-    beta: float = option(10.0, "How much scores decide.")
-    smoothing: float = option(0.5, "Part of old scores that stays.")
-    every: int = option(2, "Epochs from measurement to measurement.", flag="--measure-every")
-    repetitions: int = option(2, "Releases a measurement; all count.", flag="--measure-repetitions")
+    beta: float = option(10.0, "Weight of the scores in the draw; 0 ignores them.")
+    smoothing: float = option(0.5, "Weight of old scores when new ones are measured.")
+    every: int = option(2, "Epochs between measurements.", flag="--measure-every")
+    repetitions: int = option(2, "Releases per measurement; all are counted.", flag="--measure-repetitions")
     rate: float | None = option(
-        None, "Their sampling rate.  [default: for 16 examples, or 1/16 of a batch]", flag="--measure-rate"
+        None, "Sampling rate of measurements.  [default: for 16 examples, or 1/16 of a batch]", flag="--measure-rate"
     )
     noise: float | None = option(
-        None, "Their noise stddev / clip norm.  [default: the training's]", flag="--measure-noise"
+        None, "Noise multiplier of measurements.  [default: the training's]", flag="--measure-noise"
     )
-    clip: float = option(0.01, "Their clip norm, nats.", flag="--measure-clip")
+    clip: float = option(0.01, "Clip norm of measurements, in nats.", flag="--measure-clip")
     public_seed: bytes | None = option(
-        None, "Hexadecimal seed of rounding and of layers' draws.  [default: a fresh one]"
+        None, "Hexadecimal seed of rounding and of the draws of layers.  [default: a fresh one]"
     )

@@ -1,4 +1,4 @@
-"""FERRET: one bit a group, the sign of a derivative along a public random direction, mostly not even asked."""
+"""FERRET: groups of tensors publish the sign of a derivative along a public random direction, in few steps."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def _replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
 
 METHOD = Method(
     name="ferret",
-    help="""Train MODEL by one bit a group: the sign of a derivative along a public random direction, mostly not asked.
+    help="""Train MODEL by published signs: derivatives of groups of tensors along public random directions.
 
-    Each group of tensors publishes in each step with the fire probability, by coins that never look at the data. Steps
-    in which none does cost nothing. With --release published it is the method as its paper has it: --epsilon is then
-    in nats of mutual information, an average that bounds no worst case, and sets the fire probability. With --release
+    In each step each group publishes with the fire probability, by coins that are independent of the data. Steps in
+    which no group does cost nothing. With --release published, the method is that of the paper: --epsilon is then in
+    nats of mutual information, an average that bounds no worst case, and sets the fire probability. With --release
     gaussian or randomized-response, --epsilon at --delta is a guarantee and sets the noise; the fire probability is
-    then 1 / groups unless given.
+    then 1 / groups by default.
 
-    OUTPUT.updates.safetensors is all that the training let out, a bit a sign: with MODEL it makes the same weights
-    again, to the last bit.
+    OUTPUT.updates.safetensors holds everything that the training released, one bit per sign. With MODEL it reproduces
+    the weights bit for bit.
 
     \b
     Example:
@@ -63,10 +63,10 @@ METHOD = Method(
     settings=FerretSettings,
     takes=("schedule", "budget", "clip-norm"),
     helps={
-        "epsilon": "Budget: nats for published signs, epsilon at --delta for the releases.",
+        "epsilon": "Privacy budget: in nats for published signs, epsilon at --delta for the other releases.",
         "noise_multiplier": "gaussian: noise stddev / clip norm, instead of --epsilon.",
-        "delta": "Delta of the guarantee, of releases.  [default: the lesser of 1e-5 and 1 / examples^1.1]",
-        "clip_norm": "Bound of derivatives, where noise is.",
+        "delta": "Delta of the guarantee.  [default: the smaller of 1e-5 and 1 / examples^1.1]",
+        "clip_norm": "Clip norm of derivatives, for releases with noise.",
     },
     private=True,
     guaranteed=True,

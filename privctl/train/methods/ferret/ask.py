@@ -1,4 +1,4 @@
-"""Where a step's published amounts come from: the private data, or a stream of what was published before."""
+"""Sources of a step's published amounts: the private data, or a recorded stream."""
 
 from __future__ import annotations
 
@@ -85,16 +85,16 @@ class DerivativeStats:
 
     def summary(self, clip_norm: float | None) -> dict[str, float]:
         """Shares of clipped vectors and of examples set to zero, and the median norm; empties the counts."""
-        norms, found = self._joined(), {}
+        norms, measures = self._joined(), {}
         if len(norms) and clip_norm is not None:
-            found = {
+            measures = {
                 "clipped_derivatives": float((norms > clip_norm).double().mean()),
                 "median_derivatives": float(norms.median()),
             }
         if self.zeroed:
-            found["zeroed_fraction"] = self.zeroed / self.examples
+            measures["zeroed_fraction"] = self.zeroed / self.examples
         self.norms, self.examples, self.zeroed = [], 0, 0
-        return found
+        return measures
 
     def _joined(self) -> Tensor:
         return torch.cat([torch.empty(0, dtype=torch.float64), *self.norms])
@@ -146,9 +146,9 @@ class PrivateExamples:
         losses = partial(self._losses, self.task.batch(examples, self.device, step))
         norm = self.publisher.clip_norm
         if norm is None:
-            found = self.engine.batch(losses, fired, directions).detach().cpu() * lengths
-            if torch.isfinite(found).all():
-                return found
+            sums = self.engine.batch(losses, fired, directions).detach().cpu() * lengths
+            if torch.isfinite(sums).all():
+                return sums
         else:
             vectors = self.engine.per_example(losses, fired, directions).detach().cpu() * lengths
             total, norms = clipped(vectors, norm * (1 - ROUNDING_MARGIN))
@@ -160,7 +160,7 @@ class PrivateExamples:
         if len(examples) == 1:
             self.met.zeroed += 1
             return torch.zeros(len(fired), dtype=torch.float64)
-        # What one example spoils for all in its batch must not be decided by it: each is heard alone.
+        # One example can make its whole batch non-finite, and must not decide about the others: run each alone.
         self.met.examples -= len(examples)
         alone = [self._contribution([example], step, fired, directions) for example in examples]
         return torch.stack(alone).sum(0)
@@ -182,8 +182,8 @@ class RecordedStream:
         end = self.place + len(fired)
         if end > len(self.published):
             raise InputFault("the stream ends before its last step; get it again from its maker")
-        found, self.place = self.published[self.place : end], end
-        return found
+        amounts, self.place = self.published[self.place : end], end
+        return amounts
 
 
 def finite(numbers: Mapping[str, float]) -> dict[str, float]:

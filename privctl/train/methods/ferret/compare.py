@@ -39,8 +39,8 @@ class ComparisonCount:
             return cls()
         *counts, error = tensors[_KEY].tolist()
         tried, count, equal, above, equal_above = (int(each) for each in counts)
-        found = SignAgreement(count=count, equal=equal, above=above, equal_above=equal_above, error=error)
-        return cls(tried=tried, agreement=found)
+        agreement = SignAgreement(count=count, equal=equal, above=above, equal_above=equal_above, error=error)
+        return cls(tried=tried, agreement=agreement)
 
     def tensors(self) -> dict[str, Tensor]:
         """What ``restored`` takes."""

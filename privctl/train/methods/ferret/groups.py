@@ -22,10 +22,10 @@ Groups = tuple[tuple[str, ...], ...]
 
 def trainable(network: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that require a gradient, by name, tied ones once. Raises InputFault where there is none."""
-    found = {name: p for name, p in network.named_parameters() if p.requires_grad}
-    if not found:
+    parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    if not parameters:
         raise InputFault("the model has no parameter that requires a gradient; there is nothing to train")
-    return found
+    return parameters
 
 
 def cut(sizes: Mapping[str, int], asked: str) -> Groups:

@@ -1,4 +1,4 @@
-"""From what was asked to groups, masks and noise, before anything is begun."""
+"""Plans groups, masks and noise of a FERRET run, before it begins."""
 
 from __future__ import annotations
 
@@ -146,17 +146,17 @@ def announced(plan: FerretPlan, job: TrainingJob) -> str:
     """What was decided, in a sentence, before the first step."""
     delta = job.delta
     masks = plan.masks
-    said = (
+    sentence = (
         f"{masks.steps} steps, of which {masks.speaking} publish {masks.total} numbers from {len(plan.groups)} groups, "
         f"fire probability {masks.fire_probability:.6g}"
     )
     if not masks.total:
-        said += "; the model stays as it is: raise --epsilon, --fire-probability or --epochs"
+        sentence += "; the model stays as it is: raise --epsilon, --fire-probability or --epochs"
     if plan.noise_multiplier is not None:
-        said += f", noise multiplier {plan.noise_multiplier:.6g} at delta {delta:g}"
+        sentence += f", noise multiplier {plan.noise_multiplier:.6g} at delta {delta:g}"
     if plan.bit_epsilon is not None:
-        said += f", log-odds of a sign {plan.bit_epsilon:.6g} at delta {delta:g}"
-    return said
+        sentence += f", log-odds of a sign {plan.bit_epsilon:.6g} at delta {delta:g}"
+    return sentence
 
 
 def released_by(release: ReleaseKind, masks: Masks) -> Released | None:
@@ -166,13 +166,13 @@ def released_by(release: ReleaseKind, masks: Masks) -> Released | None:
 
 def methods_used(plan: FerretPlan, engine: Derivatives) -> dict[str, int]:
     """By which method derivatives are found, and in how many steps that publish."""
-    found: Counter[str] = Counter()
+    steps_by_method: Counter[str] = Counter()
     per_example = plan.release is ReleaseKind.GAUSSIAN
     for step in range(plan.masks.steps):
         fired = [FiredGroup(index=index, parameters=plan.groups[index]) for index in plan.masks.fired(step)]
         if fired:
-            found[str(engine.chosen(fired, per_example=per_example))] += 1
-    return dict(sorted(found.items()))
+            steps_by_method[str(engine.chosen(fired, per_example=per_example))] += 1
+    return dict(sorted(steps_by_method.items()))
 
 
 def derivative_stages(
@@ -194,27 +194,29 @@ def derivative_stages(
         return []
     view = ClippedDerivatives(engine=engine, asked=list(steps.values()))
     named = "derivatives by " + ", ".join(sorted(steps))
-    found = [ComputationStage(name=f"{named}, float32", view=view)]
+    stages = [ComputationStage(name=f"{named}, float32", view=view)]
     if job.recipe.bf16 or device.type != "cpu":
-        said = "bfloat16" if job.recipe.bf16 else str(device.type)
-        found.append(
-            ComputationStage(name=f"{named}, {said}", view=view, rounding=ROUNDING_REDUCED, reduced=job.recipe.bf16)
+        precision = "bfloat16" if job.recipe.bf16 else str(device.type)
+        stages.append(
+            ComputationStage(
+                name=f"{named}, {precision}", view=view, rounding=ROUNDING_REDUCED, reduced=job.recipe.bf16
+            )
         )
-    return found
+    return stages
 
 
 def check(request: RetrainRequest) -> None:
-    """Raises UsageFault for settings that do not go together."""
+    """Raises UsageFault for settings that contradict each other."""
     asked, release = request.settings_as(FerretSettings), request.settings_as(FerretSettings).release
     _check_budget(request)
     if asked.publish is Publish.VALUE and release is not ReleaseKind.GAUSSIAN:
         raise UsageFault(f"--publish value needs --release gaussian; with {release} there are signs only")
     if request.bf16 and asked.derivatives is DerivativeMethod.DIFFERENCE:
         raise UsageFault(
-            "--derivatives difference needs losses in float32, of which --bf16 leaves mostly rounding; leave one out"
+            "--derivatives difference needs losses in float32, and --bf16 leaves mostly rounding of them; remove one"
         )
     if request.compiled:
-        raise UsageFault("--compile says nothing to ferret, whose derivatives a compiled network does not have")
+        raise UsageFault("--compile does not apply to ferret, whose derivatives a compiled network lacks; remove it")
 
 
 def _check_budget(request: RetrainRequest) -> None:
@@ -235,13 +237,13 @@ def _check_budget(request: RetrainRequest) -> None:
     require_one(f"ferret with --release {release}", {flag: given[flag] for flag in ("--epsilon", other)})
     for flag in amount.values():
         if given[flag] is not None and flag != other:
-            raise UsageFault(f"{flag} says nothing to ferret with the release {release}; leave it out")
+            raise UsageFault(f"{flag} does not apply to ferret with the release {release}; remove it")
     require_positive({**given, "--dither": asked.dither})
     if asked.fire_probability is not None and asked.fire_probability > 1:
         raise UsageFault(f"--fire-probability is {asked.fire_probability:g}; it must be at most 1")
     if budget.delta is not None and release is ReleaseKind.PUBLISHED:
         raise UsageFault(
-            "--delta asks for an (epsilon, delta) guarantee, which signs as published do not have; leave it out, or "
+            "--delta asks for an (epsilon, delta) guarantee, which signs as published do not have; remove it, or "
             "choose --release gaussian"
         )
 

@@ -153,9 +153,9 @@ def flips_of(bit_epsilon: float) -> int:
 
 def released(source: NoiseSource, step: int, sums: Tensor, stddev: float) -> Tensor:
     """``sums`` (k,) float64 with N(0, stddev^2) noise, rounded onto the noise's grid: the low bits show nothing."""
-    found = sums.clone()
-    source.release(step, 0, found.numpy(), stddev)
-    return found
+    noised = sums.clone()
+    source.release(step, 0, noised.numpy(), stddev)
+    return noised
 
 
 def clipped(vectors: Tensor, norm: float) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""From a model and a stream of updates to the model that was trained, without any data."""
+"""Reproduces a trained model from the starting model and the stream of updates, without any data."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
     groups = cut({name: p.numel() for name, p in parameters.items()}, recipe.groups)
     layout = layout_of(groups, {name: p.shape for name, p in parameters.items()})
     if layout != recipe.layout or base_of(named_tensors(network)) != recipe.base:
-        raise InputFault(f"{request.model} is not the model that {request.stream} began with; give that one, as it was")
+        raise InputFault(f"{request.model} is not the model that {request.stream} began with; give the original model")
     source = RecordedStream(published=stream.amounts)
     trainer = FerretTrainer(
         network=network,
@@ -108,8 +108,8 @@ def _report(
     inputs = [file_artifact("updates", request.stream, place)]
     if model.initial_weights != "random":
         with open_checkpoint(request.model) as checkpoint:
-            found = [*(file.path for file in checkpoint.files), *companions_of(checkpoint)]
-            inputs += [file_artifact(f"start-{each.name}", each, place) for each in found]
+            files = [*(file.path for file in checkpoint.files), *companions_of(checkpoint)]
+            inputs += [file_artifact(f"start-{each.name}", each, place) for each in files]
     return PrivacyReport(
         step="replay",
         created=now(),

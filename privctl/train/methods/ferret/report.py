@@ -132,14 +132,14 @@ def _sound(ledger: Ledger, delta: float, assumptions: tuple[Assumption, ...], pl
     yield tight
     if release is ReleaseKind.DITHERED:
         assert released is not None
-        epsilon, found = charged(lambda less: renyi.ledger_epsilon(ledger, less)[0], released, delta)
+        epsilon, arithmetic = charged(lambda less: renyi.ledger_epsilon(ledger, less)[0], released, delta)
         yield replace(
             tight,
             name=f"ferret, {release}, Renyi DP",
             epsilon=finite(epsilon),
             accountant="Renyi divergences, Canonne, Kamath and Steinke 2020",
             risks=(),
-            arithmetic=arithmetic_of(released, found),
+            arithmetic=arithmetic_of(released, arithmetic),
         )
 
 
@@ -220,15 +220,15 @@ def _fired(plan: FerretPlan) -> Iterator[Evidence]:
 def private_notes(done: FerretRun) -> Iterator[str]:
     """What was measured on private examples beside losses and norms: whether differences had the derivative's sign."""
     yield from zeroed_of(done.walked.finished)
-    found = done.agreement
+    agreement = done.agreement
     of = {
-        "above the noise of rounding": (found.equal_above, found.above),
-        "whatever their size": (found.equal, found.count),
+        "above the noise of rounding": (agreement.equal_above, agreement.above),
+        "whatever their size": (agreement.equal, agreement.count),
     }
     for which, (equal, count) in of.items():
         if count:
             yield f"{equal} of {count} signs of differences, {which}, were the derivative's"
-    if found.share_above < _TRUSTED:
+    if agreement.share_above < _TRUSTED:
         yield "much of what was published may lead astray; take --derivatives partial or forward"
 
 

@@ -1,4 +1,4 @@
-"""What ``privctl retrain ferret`` is told beside the rest; imports nothing heavy, for its options are made of it."""
+"""The settings of ``privctl retrain ferret``; imports nothing heavy, because the command builds its options of it."""
 
 from __future__ import annotations
 
@@ -53,20 +53,22 @@ class FerretSettings(MethodSettings):
     not have been chosen by looking at the data. Raises ValueError for a dither that another release has no use for.
     """
 
-    groups: str = option("max", "max: each tensor one; eighth: eight tensors; or N.")
+    groups: str = option(
+        "max", "Groups of tensors. max: each tensor by itself; eighth: eight tensors each; or a number."
+    )
     release: ReleaseKind = option(
         ReleaseKind.PUBLISHED,
-        "What is done to derivatives; published signs have no (epsilon, delta) guarantee.",
+        "How derivatives are released; published signs have no (epsilon, delta) guarantee.",
         choices=("published", "gaussian", "randomized-response"),
     )
     fire_probability: float | None = option(None, "Chance that a group publishes in a step.  [default: see above]")
     dither: float | None = option(None, "published: noise standard deviation / clip norm, before the sign is taken.")
-    bit_epsilon: float | None = option(None, "randomized-response: log-odds of a true sign, not --epsilon.")
-    publish: Publish = option(Publish.SIGN, "gaussian: what is shown.")
+    bit_epsilon: float | None = option(None, "randomized-response: log-odds of a true sign, instead of --epsilon.")
+    publish: Publish = option(Publish.SIGN, "gaussian: what is published, the sign or the value.")
     silent: SilentMomentum = option(SilentMomentum.COAST, "What a group's momentum does while it does not publish.")
     update_scale: UpdateScale = option(UpdateScale.UNIT, "L2 norm of a group's update before the optimizer.")
     derivatives: DerivativeMethod = option(
-        DerivativeMethod.AUTO, "How they are found; difference needs hardly more memory than inference."
+        DerivativeMethod.AUTO, "How derivatives are computed; difference needs little more memory than inference."
     )
     public_seed: bytes | None = option(None, "Hexadecimal seed of masks and directions.  [default: a fresh one]")
 
@@ -74,5 +76,5 @@ class FerretSettings(MethodSettings):
         if self.dither is None:
             return
         if self.release not in (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED):
-            raise ValueError(f"--dither does not apply to --release {self.release}, which has its own noise; drop it")
+            raise ValueError(f"--dither does not apply to --release {self.release}, which has its own noise; remove it")
         object.__setattr__(self, "release", ReleaseKind.DITHERED)

@@ -111,7 +111,7 @@ def staged_stream(path: Path, stream: Stream) -> AbstractContextManager[PendingF
 
 
 def read_stream(path: Path) -> Stream:
-    """The stream at ``path``. Raises InputFault where it is none."""
+    """The stream at ``path``. Raises InputFault for a file that is not a valid stream."""
     with SafetensorsFile(path) as file:
         text = file.metadata.get(_KEY)
     if text is None:
@@ -121,26 +121,26 @@ def read_stream(path: Path) -> Stream:
     recipe = decode_value(StreamRecipe, data, str(path), _KEY)
     tensors = read_tensors(path)
     bits = _BITS in tensors
-    found = tensors.get(_BITS if bits else _VALUES)
+    tensor = tensors.get(_BITS if bits else _VALUES)
     fits = (
-        found is not None
+        tensor is not None
         and isinstance(count, int)
-        and found.dtype == (torch.uint8 if bits else torch.float32)
-        and found.shape == ((count + 7) // 8 if bits else count,)
+        and tensor.dtype == (torch.uint8 if bits else torch.float32)
+        and tensor.shape == ((count + 7) // 8 if bits else count,)
     )
     if recipe.version != 1 or not fits or not _hexadecimal(recipe.seed):
         raise InputFault(f"{path} is damaged, or of a version that is not known here; get it again from its maker")
-    assert found is not None
+    assert tensor is not None
     if bits:
-        ones = np.unpackbits(found.numpy(), count=count, bitorder="little").astype(np.float64)
+        ones = np.unpackbits(tensor.numpy(), count=count, bitorder="little").astype(np.float64)
         return Stream(recipe=recipe, amounts=torch.from_numpy(2 * ones - 1), bits=True)
-    return Stream(recipe=recipe, amounts=found.double(), bits=False)
+    return Stream(recipe=recipe, amounts=tensor.double(), bits=False)
 
 
 def layout_of(groups: Groups, shapes: Mapping[str, Iterable[int]]) -> str:
     """Digest of the groups' tensors: names, order and shapes."""
-    whole = [[[name, list(shapes[name])] for name in group] for group in groups]
-    return tag(blake3(json.dumps(whole).encode()))
+    layout = [[[name, list(shapes[name])] for name in group] for group in groups]
+    return tag(blake3(json.dumps(layout).encode()))
 
 
 def base_of(tensors: Mapping[str, Tensor]) -> str:

@@ -1,6 +1,6 @@
-"""The loop: most steps are silent and cost nothing; where groups fire, directions are made, asked about and followed.
+"""The FERRET loop: most steps are silent and cost nothing; where groups fire, weights move along their directions.
 
-The same loop trains and replays: only who answers differs, so a replay cannot drift from the run it repeats.
+The same loop trains and replays, with different sources of amounts, so a replay cannot deviate from its run.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class FerretTrainer:
         return place
 
     def _entry(self, step: int) -> dict[str, float]:
-        """One epoch's numbers. Raises InputFault where the weights are none any more."""
+        """One epoch's finite measures. Raises InputFault for weights that are not finite."""
         require_finite(self.network, step)
         met = self._met()
         met.gather(self.workers)
@@ -177,7 +177,7 @@ class FerretTrainer:
         done = f"interrupted after step {step} of {self.rule.steps}"
         if self.folder is None:
             return done
-        return f"{done}, whose state was saved in {self.folder.path}; go on with --resume and the same settings"
+        return f"{done}; the state was saved in {self.folder.path}: continue with --resume and the same settings"
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -189,11 +189,11 @@ class Updates:
 
     def tensors(self) -> dict[str, Tensor]:
         """What ``restore`` takes, beside the weights themselves."""
-        found = {"ferret.done": torch.tensor(self._done), "ferret.fired": torch.tensor(self._fired)}
-        found["ferret.spreads"] = torch.tensor(self._spreads, dtype=torch.float64)
+        state = {"ferret.done": torch.tensor(self._done), "ferret.fired": torch.tensor(self._fired)}
+        state["ferret.spreads"] = torch.tensor(self._spreads, dtype=torch.float64)
         for group, moments in enumerate(self._moments):
-            found |= {f"ferret.moment.{group}.{name}": moment for name, moment in moments.items()}
-        return found
+            state |= {f"ferret.moment.{group}.{name}": moment for name, moment in moments.items()}
+        return state
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what ``tensors`` gave; the weights are restored elsewhere. Raises KeyError where one is absent."""

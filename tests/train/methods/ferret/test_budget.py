@@ -162,8 +162,8 @@ def test_groups_of_one_batch_cost_more_than_groups_of_their_own() -> None:
     [
         ({}, "--epsilon or --fire-probability"),
         ({"epsilon": 0.5, "fire_probability": 0.1}, "one of them"),
-        ({"epsilon": 0.5, "noise_multiplier": 1.0}, "--noise-multiplier says nothing"),
-        ({"epsilon": 0.5, "bit_epsilon": 1.0}, "--bit-epsilon says nothing"),
+        ({"epsilon": 0.5, "noise_multiplier": 1.0}, "--noise-multiplier does not apply"),
+        ({"epsilon": 0.5, "bit_epsilon": 1.0}, "--bit-epsilon does not apply"),
         ({"fire_probability": 1.5}, "at most 1"),
         ({"fire_probability": -0.5}, "above 0"),
         ({"epsilon": 0.5, "publish": Publish.VALUE}, "--publish value"),
