@@ -9,14 +9,14 @@ from pathlib import Path
 from audits.claims import EpsilonClaim, claims_of
 from privctl.domain.errors import PrivctlError
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
-from privctl.reports.files import FoundReport, pointer_of, read_report, report_of
-from privctl.storage.digest import file_digest
+from privctl.reports.chain import ChainTooLongError, ReportFiles, walk
+from privctl.reports.files import FoundReport, pointer_of, report_of
 from privctl.storage.reader import open_checkpoint
 
 #: The step whose inputs are training data.
 _TRAINING = "retrain"
-#: Reports that are followed upwards, so that a circle ends.
-_GENERATIONS = 16
+#: Reports that are looked at for it.
+_MOST_REPORTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,24 +63,11 @@ def _read(training: PrivacyReport | None, role: str) -> tuple[str, ...] | None:
 
 
 def _training(found: FoundReport) -> PrivacyReport | None:
-    path, report = found.path, found.report
-    for _ in range(_GENERATIONS):
-        if report.step == _TRAINING:
-            return report
-        above = _parent(path, report)
-        if above is None:
-            return None
-        path, report = above
-    return None
-
-
-def _parent(path: Path, report: PrivacyReport) -> tuple[Path, PrivacyReport] | None:
-    """The first parent that is there and unchanged."""
-    for entry in report.parents:
-        place = path.parent / entry.path
-        try:
-            if file_digest(place) == entry.digest:
-                return place, read_report(place)
-        except PrivctlError:
-            continue
+    """The last training in the report's past, along parents that are there and unchanged."""
+    try:
+        for visit in walk([found.path], ReportFiles(), follow=lambda visit: visit.unchanged, most=_MOST_REPORTS):
+            if visit.unchanged and visit.file.report is not None and visit.file.report.step == _TRAINING:
+                return visit.file.report
+    except ChainTooLongError:
+        return None
     return None

@@ -7,20 +7,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.domain.errors import InputFault, PrivctlError
-from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.errors import PrivctlError
+from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.codec import decode
-from privctl.storage.digest import NamedFiles, TensorHasher, bytes_digest, changed_tensors
+from privctl.reports.chain import MOST_REPORTS, ChainTooLongError, ReportFiles, Visit, located, placed, walk
+from privctl.storage.digest import NamedFiles, TensorHasher, changed_tensors
 from privctl.storage.folder import files_of
-from privctl.storage.reader import named_text, read_named_bytes
 
 _MODEL_ROLE = "model"
 _COMPANION_ROLE = "companion"
 #: Roles of what a step read beside weights.
 _BESIDE_ROLES = frozenset({_COMPANION_ROLE, "config", "tokenizer", "preprocessor"})
-#: Reports that are followed; a model has a handful.
-MOST_REPORTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,99 +38,47 @@ def check_chain(
     ``weights`` are the model's files as just hashed; they are held against the first report's outputs. Every report is
     read once, however often it is named, and at most ``MOST_REPORTS`` are followed.
     """
-    return tuple(_Chain(files or NamedFiles()).follow(_placed(path), weights))
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """A report as another one names it: with the digest recorded there, and the reports on the way to it."""
-
-    path: Path
-    recorded: str | None
-    depth: int
-    ancestors: frozenset[Path]
-
-
-@dataclass(frozen=True, slots=True)
-class _ReadReport:
-    """What lies at a report's path: its digest, and the report or what is wrong with it."""
-
-    digest: str
-    report: PrivacyReport | None
-    fault: str = ""
+    return tuple(_Chain(files or NamedFiles()).links(path, weights))
 
 
 class _Chain:
-    """Reports by their paths, each read once."""
+    """The chain's links, with what is wrong with each."""
 
     def __init__(self, files: NamedFiles) -> None:
         self.files = files
-        self._read: dict[Path, _ReadReport | None] = {}
+        self.reports = ReportFiles()
 
-    def read(self, path: Path) -> _ReadReport | None:
-        """What is at ``path``; None where there is nothing that could be read."""
-        if path not in self._read:
-            self._read[path] = self._reading(path)
-        return self._read[path]
-
-    def _reading(self, path: Path) -> _ReadReport | None:
-        if not os.path.isfile(path):
-            return None
+    def links(self, start: Path, weights: Mapping[Path, TensorHasher]) -> Iterator[ChainLink]:
+        """Every report once, newest first; one named with two digests is judged twice."""
         try:
-            data = read_named_bytes(path)
-        except PrivctlError:
-            return None
-        try:
-            return _ReadReport(bytes_digest(data), decode(named_text(data, path), str(path)))
-        except InputFault as fault:
-            return _ReadReport(bytes_digest(data), None, str(fault))
+            for visit in walk([start], self.reports, most=MOST_REPORTS):
+                yield self._link(visit, weights if visit.depth == 0 else {})
+        except ChainTooLongError as error:
+            verdict = Verdict(subject=str(error.path), outcome=Outcome.INCONCLUSIVE, reason=str(error))
+            yield ChainLink(path=error.path, depth=0, report=None, verdicts=(verdict,))
 
-    def follow(self, path: Path, weights: Mapping[Path, TensorHasher]) -> Iterator[ChainLink]:
-        """Every report once, newest first, with what is wrong with it; one named with two digests is judged twice."""
-        waiting = [_Named(path, None, 0, frozenset())]
-        judged: set[tuple[Path, str | None]] = set()
-        followed: set[Path] = set()
-        while waiting:
-            named = waiting.pop()
-            if named.path in named.ancestors:
-                yield _unread(named, Outcome.REFUTED, "the chain of reports loops back to it")
-                continue
-            if (named.path, named.recorded) in judged:
-                continue  # two steps share a parent
-            if len(judged) == MOST_REPORTS:
-                yield _unread(named, Outcome.INCONCLUSIVE, f"more than {MOST_REPORTS} reports are in one chain")
-                return
-            judged.add((named.path, named.recorded))
-            link = self._link(named, weights if named.depth == 0 else {}, again=named.path in followed)
-            yield link
-            if link.report is None or named.path in followed:
-                continue
-            followed.add(named.path)
-            above = named.ancestors | {named.path}
-            parents = dict.fromkeys((_placed(named.path.parent / p.path), p.digest) for p in link.report.parents)
-            waiting += [_Named(place, digest, named.depth + 1, above) for place, digest in reversed(parents)]
-
-    def _link(self, named: _Named, weights: Mapping[Path, TensorHasher], *, again: bool) -> ChainLink:
-        found = self.read(named.path)
-        if found is None:
-            return _unread(named, Outcome.INCONCLUSIVE, "the report is not where it was, or is no file to read")
-        path = named.path
-        verdicts = [] if named.recorded is None else [_compare(path.name, found.digest, named.recorded)]
-        if found.report is None:
-            verdicts.append(Verdict(subject=path.name, outcome=Outcome.REFUTED, reason=found.fault))
-        elif not again:
-            verdicts += _check_weights(path, found.report, weights)
-            verdicts += self._lineage(path, found.report)
-            verdicts += _check_others(path, found.report, weights, self.files)
-        return ChainLink(path=path, depth=named.depth, report=found.report, verdicts=tuple(verdicts))
+    def _link(self, visit: Visit, weights: Mapping[Path, TensorHasher]) -> ChainLink:
+        file, path = visit.file, visit.file.path
+        if visit.loops:
+            return _unread(visit, Outcome.REFUTED, "the chain of reports loops back to it")
+        if file.digest is None:
+            return _unread(visit, Outcome.INCONCLUSIVE, "the report is not where it was, or is no file to read")
+        verdicts = [] if visit.recorded is None else [_compare(path.name, file.digest, visit.recorded)]
+        if file.report is None:
+            verdicts.append(Verdict(subject=path.name, outcome=Outcome.REFUTED, reason=file.fault))
+        elif not visit.again:
+            verdicts += _check_weights(path, file.report, weights)
+            verdicts += self._lineage(path, file.report)
+            verdicts += _check_others(path, file.report, weights, self.files)
+        return ChainLink(path=path, depth=visit.depth, report=file.report, verdicts=tuple(verdicts))
 
     def _lineage(self, path: Path, report: PrivacyReport) -> Iterator[Verdict]:
         """What a step read must be what a parent wrote; not decided while a parent is missing or unreadable."""
         written: set[str] = set()
         beside: dict[str, str] = {}
-        for place in dict.fromkeys(_placed(path.parent / parent.path) for parent in report.parents):
-            found = self.read(place)
-            if found is None or found.report is None:
+        for place in dict.fromkeys(located(path, parent) for parent in report.parents):
+            found = self.reports.at(place)
+            if found.report is None:
                 return
             written |= {a.digest for a in found.report.outputs}
             beside |= {Path(a.path).name: a.digest for a in found.report.outputs if a.role == _COMPANION_ROLE}
@@ -153,13 +98,9 @@ class _Chain:
                 )
 
 
-def _unread(named: _Named, outcome: Outcome, reason: str) -> ChainLink:
-    verdict = Verdict(subject=str(named.path), outcome=outcome, reason=reason)
-    return ChainLink(path=named.path, depth=named.depth, report=None, verdicts=(verdict,))
-
-
-def _placed(path: Path) -> Path:
-    return Path(os.path.normpath(path.absolute()))
+def _unread(visit: Visit, outcome: Outcome, reason: str) -> ChainLink:
+    verdict = Verdict(subject=str(visit.file.path), outcome=outcome, reason=reason)
+    return ChainLink(path=visit.file.path, depth=visit.depth, report=None, verdicts=(verdict,))
 
 
 def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
@@ -167,8 +108,8 @@ def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, Ten
     recorded = [a for a in report.outputs if a.role == _MODEL_ROLE]
     for file, hasher in weights.items():
         same = next((a for a in recorded if a.digest == hasher.file_digest), None)
-        here = _placed(file)
-        artifact = same or next((a for a in recorded if _located(path, a) == here), None)
+        here = placed(file)
+        artifact = same or next((a for a in recorded if located(path, a) == here), None)
         artifact = artifact or next((a for a in recorded if Path(a.path).name == file.name), None)
         if artifact is None:
             yield Verdict(subject=file.name, outcome=Outcome.REFUTED, reason="no output recorded is this file")
@@ -198,16 +139,16 @@ def _check_others(
     for artifact in report.outputs:
         if artifact.role == _MODEL_ROLE:
             continue
-        located = _located(path, artifact)
+        place = located(path, artifact)
         if artifact.role == _COMPANION_ROLE and beside is not None:
-            located = beside / located.name
-        if not os.path.isfile(located):
-            yield Verdict(subject=located.name, outcome=Outcome.INCONCLUSIVE, reason="the file is not where it was")
+            place = beside / place.name
+        if not os.path.isfile(place):
+            yield Verdict(subject=place.name, outcome=Outcome.INCONCLUSIVE, reason="the file is not where it was")
             continue
         try:
-            yield _compare(located.name, files.digest(located), artifact.digest)
+            yield _compare(place.name, files.digest(place), artifact.digest)
         except PrivctlError as fault:
-            yield Verdict(subject=located.name, outcome=Outcome.INCONCLUSIVE, reason=str(fault))
+            yield Verdict(subject=place.name, outcome=Outcome.INCONCLUSIVE, reason=str(fault))
 
 
 def _check_unlisted(
@@ -229,7 +170,3 @@ def _compare(subject: str, found: str, recorded: str, changed: list[str] | None 
         return Verdict(subject=subject, outcome=Outcome.PROVED, reason="its digest is the one recorded")
     which = f"; changed: {', '.join(changed[:5])}{' ...' if len(changed) > 5 else ''}" if changed else ""
     return Verdict(subject=subject, outcome=Outcome.REFUTED, reason=f"its digest is not the one recorded{which}")
-
-
-def _located(report: Path, artifact: Artifact) -> Path:
-    return _placed(report.parent / artifact.path)

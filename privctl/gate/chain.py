@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from privctl.domain.errors import InputFault
 from privctl.domain.gate import FileLine, Finding, GateOutcome
-from privctl.domain.report import ParentReport
-from privctl.gate.files import LARGEST_REPORT, LoadedReport, digest_of, load, read_bounded
+from privctl.gate.files import LARGEST_REPORT, LoadedReport, load, read_bounded
+from privctl.reports.chain import ChainTooLongError, ReportFiles, Visit, placed, walk
 
 READABLE, CHAIN = "readable", "chain"
 #: Reports that are read in one judgement, and those that are followed upwards.
@@ -51,54 +50,46 @@ def open_docket(paths: Sequence[Path]) -> ReportSet:
         if report.digest in given:
             notes.append(f"{path} is the same report as {given[report.digest].path}; it counts once")
         given.setdefault(report.digest, report)
-    found = _Ancestors(dict(given))
-    for report in given.values():
-        faults += found.above(report)
-    followed = tuple(each for digest, each in found.known.items() if digest not in given)
-    faults += [fault for report in (*given.values(), *followed) for fault in _lineage(report, found.known)]
+    known = dict(given)
+    faults += _ancestors([report.path for report in given.values()], known)
+    followed = tuple(each for digest, each in known.items() if digest not in given)
+    faults += [fault for report in (*given.values(), *followed) for fault in _lineage(report, known)]
     return ReportSet(given=tuple(given.values()), followed=followed, faults=tuple(faults), notes=tuple(notes))
 
 
-class _Ancestors:
-    """Parents by their digests; a circle would need a digest that holds itself, so there is none."""
-
-    def __init__(self, known: dict[str, LoadedReport]) -> None:
-        self.known = known
-
-    def above(self, report: LoadedReport) -> Iterator[Finding]:
-        """Read what ``report`` builds on, and what that builds on; yields what is missing or changed."""
-        waiting = [report]
-        while waiting:
-            child = waiting.pop()
-            tried: set[ParentReport] = set()
-            for i, parent in enumerate(child.report.parents):
-                if parent.digest in self.known or parent in tried:
-                    continue
-                tried.add(parent)
-                place = child.place("parents", i, "path")
-                path = Path(os.path.normpath(child.path.parent / parent.path))
-                if len(self.known) > _MOST:
-                    yield _broken(str(path), f"more than {_MOST} reports are in one chain", place)
-                    return
-                found = _parent(path, parent.digest, place)
-                if isinstance(found, Finding):
-                    yield found
-                else:
-                    self.known[found.digest] = found
-                    waiting.append(found)
-
-
-def _parent(path: Path, digest: str, place: FileLine) -> LoadedReport | Finding:
-    """The report at ``path``, which is decoded only where its bytes are those that were meant."""
+def _ancestors(paths: Sequence[Path], known: dict[str, LoadedReport]) -> Iterator[Finding]:
+    """Read what the reports at ``paths`` build on into ``known``, by digest; yields what is missing or changed."""
+    most, child = len(known) + _MOST, None
+    places = {placed(report.path): report for report in known.values()}
     try:
-        data = read_bounded(path, LARGEST_REPORT)
-    except InputFault as fault:
-        said = f"the report that this one builds on is missing: {fault}"
+        for visit in walk(paths, ReportFiles(), known=known.__contains__, follow=_unchanged, most=most):
+            if visit.child is None:
+                continue
+            child = places[visit.child.path]
+            found = _parent(visit, child.place("parents", visit.index, "path"))
+            if isinstance(found, Finding):
+                yield found
+            else:
+                known[found.digest] = places[visit.file.path] = found
+    except ChainTooLongError as error:
+        first = next(iter(places.values()))
+        yield _broken(str(error.path), f"more than {_MOST} reports are in one chain", (child or first).place("parents"))
+
+
+def _unchanged(visit: Visit) -> bool:
+    return visit.unchanged
+
+
+def _parent(visit: Visit, place: FileLine) -> LoadedReport | Finding:
+    """The report that was visited, which counts only where its bytes are those that were meant."""
+    path = visit.file.path
+    if visit.file.digest is None:
+        said = f"the report that this one builds on is missing: {visit.file.fault}"
         return _unsure(str(path), said, "put it back where it was, or give it too", place)
-    if digest_of(data) != digest:
+    if not visit.unchanged:
         return _broken(str(path), "the report that this one builds on has changed: its digest is another", place)
     try:
-        return load(path, data)
+        return load(path, read_bounded(path, LARGEST_REPORT))
     except InputFault as fault:
         said = f"what this report builds on cannot be read: {fault}"
         return _unsure(str(path), said, "use the privctl that wrote it, or a later one", place)

@@ -120,9 +120,9 @@ def test_another_training_run_gives_no_bound(place: Path, capfd: pytest.CaptureF
         (["--train", "DATA", "--prefix-tokens", "60", "--suffix-tokens", "60"], "tokens"),
         (["--canaries", "DATA"], "data.jsonl"),
         (["--train", "DATA", "--claim", "1,1e-5"], "--claim needs --canaries"),
-        (["--canaries", "DATA", "--claim=-1,1e-5"], "is no claim"),
-        (["--canaries", "DATA", "--claim", "inf,1e-5"], "is no claim"),
-        (["--canaries", "DATA", "--claim", "nan,1e-5"], "is no claim"),
+        (["--canaries", "DATA", "--claim=-1,1e-5"], "is out of range"),
+        (["--canaries", "DATA", "--claim", "inf,1e-5"], "is out of range"),
+        (["--canaries", "DATA", "--claim", "nan,1e-5"], "is out of range"),
     ],
 )
 def test_what_cannot_be_asked(

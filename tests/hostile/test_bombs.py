@@ -209,11 +209,11 @@ def test_verifying_millions_of_epochs(tmp_path: Path, epochs: int) -> None:
 
 
 def test_one_parent_named_many_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import verify.integrity as integrity
+    from privctl.reports import chain
 
     read: list[Path] = []
-    real = integrity.read_named_bytes
-    monkeypatch.setattr(integrity, "read_named_bytes", lambda path: (read.append(path), real(path))[1])
+    real = chain.read_named_bytes
+    monkeypatch.setattr(chain, "read_named_bytes", lambda path: (read.append(path), real(path))[1])
     links = check_chain(repeated_parent(tmp_path, 20_000), {})
     assert [link.path.name for link in links] == ["child.report.json", "parent.report.json"]
     assert len(read) == 2

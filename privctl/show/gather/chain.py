@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from privctl.domain.errors import PrivctlError, UsageFault
-from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.chain import ChainTooLongError, ReportFiles, located, placed, walk
 from privctl.reports.files import REPORT_SUFFIX, read_report
 from privctl.storage.digest import NamedFiles
 
@@ -38,19 +39,16 @@ def entries_of(paths: Sequence[Path]) -> tuple[ChainEntry, ...]:
     Raises InputFault where a named file is not a report, UsageFault where they are too many for a page. A parent that
     is missing, unreadable or changed is said to be so, and does not fail the page.
     """
-    named = {_place(path): None for path in paths}
+    given = {placed(path): read_report(path) for path in paths}
+    files, reports = NamedFiles(), ReportFiles()
     found: dict[Path, ChainEntry] = {}
-    at_hand = _AtHand()
-    waiting = list(named)
-    while waiting:
-        path = waiting.pop()
-        if path in found:
-            continue
-        if len(found) == MOST_REPORTS:
-            raise UsageFault(f"more than {MOST_REPORTS} reports lead to a page; give fewer of them")
-        entry = _entry(path, read_report(path), at_hand, given=path in named)
-        found[path] = entry
-        waiting += entry.parents
+    try:
+        for visit in walk(list(given), reports, most=MOST_REPORTS):
+            path, report = visit.file.path, visit.file.report
+            if report is not None and path not in found:
+                found[path] = _entry(path, report, reports, files, given=path in given)
+    except ChainTooLongError:
+        raise UsageFault(f"more than {MOST_REPORTS} reports lead to a page; give fewer of them") from None
     return tuple(found[path] for path in _ordered(found))
 
 
@@ -67,63 +65,31 @@ def names_of(entries: Sequence[ChainEntry]) -> Mapping[Path, str]:
     return names
 
 
-def located(report: Path, artifact: Artifact) -> Path:
-    """Where a report says that a file lies."""
-    return _place(report.parent / artifact.path)
-
-
-def _place(path: Path) -> Path:
-    return Path(os.path.normpath(path.absolute()))
-
-
-class _AtHand:
-    """Files that reports name, each read once however often it is named."""
-
-    def __init__(self) -> None:
-        self._files = NamedFiles()
-        self._reports: dict[Path, bool] = {}
-
-    def digest(self, path: Path) -> str:
-        """The digest of the file at ``path``; raises InputFault where it is none to read."""
-        return self._files.digest(path)
-
-    def is_report(self, path: Path) -> bool:
-        """Whether there is a report at ``path``."""
-        if path not in self._reports:
-            try:
-                read_report(path)
-                self._reports[path] = True
-            except PrivctlError:
-                self._reports[path] = False
-        return self._reports[path]
-
-
-def _entry(path: Path, report: PrivacyReport, at_hand: _AtHand, *, given: bool) -> ChainEntry:
+def _entry(path: Path, report: PrivacyReport, reports: ReportFiles, files: NamedFiles, *, given: bool) -> ChainEntry:
     parents, absent, verdicts = [], [], []
     for parent in dict.fromkeys(report.parents):
-        place = _place(path.parent / parent.path)
-        name = Path(parent.path).name
+        place, name = located(path, parent), Path(parent.path).name
+        file = reports.at(place)
         if not os.path.isfile(place):
             absent.append(name)
-            continue
-        if not at_hand.is_report(place):  # its content may be anybody's: nothing of it is repeated here
+        elif file.report is None or file.digest is None:  # anybody's content: nothing of it is repeated here
             absent.append(name)
             verdicts.append(Verdict(subject=name, outcome=Outcome.REFUTED, reason="the parent is not a report"))
-            continue
-        verdicts.append(_compared(name, at_hand.digest(place), parent.digest))
-        parents.append(place)
+        else:
+            verdicts.append(_compared(name, file.digest, parent.digest))
+            parents.append(place)
     return ChainEntry(
         path=path,
         report=report,
-        digest=at_hand.digest(path),
+        digest=files.digest(path),
         given=given,
         parents=tuple(dict.fromkeys(parents)),
         absent=tuple(absent),
-        digests=(*verdicts, *_outputs(path, report, at_hand)),
+        digests=(*verdicts, *_outputs(path, report, files)),
     )
 
 
-def _outputs(path: Path, report: PrivacyReport, at_hand: _AtHand) -> Iterator[Verdict]:
+def _outputs(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[Verdict]:
     """Files that the step wrote, where they are at hand and not huge."""
     for artifact in report.outputs:
         place = located(path, artifact)
@@ -139,7 +105,7 @@ def _outputs(path: Path, report: PrivacyReport, at_hand: _AtHand) -> Iterator[Ve
             yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason=reason)
         else:
             try:
-                yield _compared(name, at_hand.digest(place), artifact.digest)
+                yield _compared(name, files.digest(place), artifact.digest)
             except PrivctlError as fault:
                 yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason=str(fault))
 

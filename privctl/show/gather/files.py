@@ -10,8 +10,9 @@ from pathlib import Path
 
 from privctl.domain.errors import InputFault
 from privctl.domain.report import Artifact
+from privctl.reports.chain import located
 from privctl.show.dossier import MODEL_ROLE, OutputFile, PageData
-from privctl.show.gather.chain import entries_of, located
+from privctl.show.gather.chain import entries_of
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import unreadable
 
