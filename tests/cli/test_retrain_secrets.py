@@ -171,9 +171,7 @@ def test_what_is_announced(
     assert run([*call, "--device", "cpu"]) == 0
     said = capsys.readouterr().err
     assert f"{STEPS} steps, noise multiplier {protection.facts.noise_multiplier:.6g}" in said
-    assert (
-        f"4 secrets, {sum(RATES):g} records a step expected, which makes {STEPS * sum(RATES) / 40:.3g} epochs" in said
-    )
+    assert f"4 secrets; {sum(RATES):g} expected records per step, {STEPS * sum(RATES) / 40:.3g} epochs" in said
 
 
 def test_settings_may_repeat_the_plan_and_ask_for_more_noise(start: Path, data: Path, tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_other_settings_are_refused(
         (["--vectorize", "0"], 2, "--vectorize is 0"),
         (["--vectorize", "2", "--dropout"], 2, "--vectorize 2 cannot be combined with --dropout"),
         (["--resize", "8", "8"], 2, "--resize does not apply to the task causal-lm"),
-        (["--labels", "x,y"], 2, "--labels says nothing"),
+        (["--labels", "x,y"], 2, "--labels does not apply"),
         (["--batch-size", "50"], 2, "--batch-size 50 exceeds the data, which holds 20 examples"),
         (["--learning-rate", "1e30"], 3, "lower --learning-rate"),
     ],

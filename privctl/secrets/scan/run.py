@@ -14,11 +14,11 @@ from privctl.reports.files import commit_with_report, pending_artifact
 from privctl.secrets.scan.finds import SecretGroup, SecretOccurrences
 from privctl.secrets.scan.kinds import KINDS, LITERAL, NONE, RARE, SecretKind, chosen
 from privctl.secrets.scan.literals import Literals, read_literals
+from privctl.secrets.scan.overlaps import OccurrenceClaim, claims, outside
 from privctl.secrets.scan.patterns import Pattern, PatternError, parse_patterns
 from privctl.secrets.scan.rare import Sieve, places, words
 from privctl.secrets.scan.report import report_of
 from privctl.secrets.scan.request import ScanRequest
-from privctl.secrets.scan.standing import OccurrenceClaim, claims, outside
 from privctl.secrets.scan.write import write_book
 from privctl.show.progress import progress
 from privctl.storage.atomic import PendingFile, require_absent

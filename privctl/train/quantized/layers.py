@@ -23,9 +23,9 @@ from privctl.domain.errors import InputFault, UsageFault
 from privctl.train.clipping.rules import WHOLE
 from privctl.train.quantized import hardware
 from privctl.train.quantized.formats import NumberFormat
+from privctl.train.quantized.random_bits import RandomBits, Role, RoundingSite
 from privctl.train.quantized.rounding import Quantizer, RoundingMemory, rounded_examples
 from privctl.train.quantized.through import round_backward, round_forward
-from privctl.train.quantized.words import RandomBits, Role, RoundingSite
 
 
 def _linear(module: Any, inputs: Tensor, weight: Tensor) -> Tensor:

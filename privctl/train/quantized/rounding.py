@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from privctl.train.quantized.words import ExampleBits, KeystreamBuffer, RandomBits, RoundingSite
+from privctl.train.quantized.random_bits import ExampleBits, KeystreamBuffer, RandomBits, RoundingSite
 
 #: So many numbers are worked on at a time: few enough to stay in a cache, and enough to outweigh twenty calls.
 BLOCK = 1 << 17

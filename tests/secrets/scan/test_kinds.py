@@ -14,7 +14,7 @@ from privctl.domain.errors import UsageFault
 from privctl.secrets.scan import cards, emails, ibans, keys, phones
 from privctl.secrets.scan.keys.beside_words import entropy, looks_random
 from privctl.secrets.scan.kinds import KINDS, chosen
-from privctl.secrets.scan.standing import claims
+from privctl.secrets.scan.overlaps import claims
 from tests.secrets.scan.corpus import PLANTED, bad_luhn, near_misses, planted
 
 ALL = chosen(())

@@ -13,10 +13,10 @@ import pytest
 from privctl.domain.errors import InputFault, UsageFault
 from privctl.secrets.scan.kinds import LITERAL, SecretKind, chosen
 from privctl.secrets.scan.literals import Literals, read_literals
+from privctl.secrets.scan.overlaps import claims
 from privctl.secrets.scan.patterns import Pattern, PatternError, parse_patterns
 from privctl.secrets.scan.place import Occurrence
 from privctl.secrets.scan.rare import Sieve, words
-from privctl.secrets.scan.standing import claims
 
 
 def found(texts: list[str], text: str) -> list[str]:

@@ -15,7 +15,7 @@ from privctl.storage.atomic import require_absent
 from privctl.storage.folder import companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.train.adapters import merged
-from privctl.train.methods.ferret.ask import RecordedStream
+from privctl.train.methods.ferret.amounts import RecordedStream
 from privctl.train.methods.ferret.groups import cut, trainable
 from privctl.train.methods.ferret.run import seeded_adapters
 from privctl.train.methods.ferret.stream import Stream, base_of, layout_of, read_stream

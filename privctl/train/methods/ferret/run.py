@@ -19,7 +19,7 @@ from privctl.train.contribution.premises import tested
 from privctl.train.directional import Derivatives
 from privctl.train.gradient_noise import KeyedNoise
 from privctl.train.methods.ferret import STREAM_SUFFIX
-from privctl.train.methods.ferret.ask import PrivateExamples
+from privctl.train.methods.ferret.amounts import PrivateExamples
 from privctl.train.methods.ferret.compare import SignComparison
 from privctl.train.methods.ferret.groups import trainable
 from privctl.train.methods.ferret.planning import FerretPlan, announced, derivative_stages, methods_used, plan_for

@@ -17,7 +17,7 @@ from privctl.domain.progress import Advance
 from privctl.parallel import Workers
 from privctl.train.directional import FiredGroup, direction
 from privctl.train.loop import FinishedRun
-from privctl.train.methods.ferret.ask import DerivativeStats, PrivateExamples, UpdateSource, finite
+from privctl.train.methods.ferret.amounts import DerivativeStats, PrivateExamples, UpdateSource, finite
 from privctl.train.methods.ferret.groups import Groups, trainable
 from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.update import UpdateRule, Updates

@@ -15,7 +15,7 @@ from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.train.choices import DerivativeMethod
 from privctl.train.directional import Derivatives
-from privctl.train.methods.ferret.ask import PrivateExamples, RecordedStream
+from privctl.train.methods.ferret.amounts import PrivateExamples, RecordedStream
 from privctl.train.methods.ferret.groups import cut, trainable
 from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.publish import Publisher, Signs

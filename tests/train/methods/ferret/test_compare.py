@@ -14,7 +14,7 @@ from privctl.domain.errors import Interrupted
 from privctl.train.choices import DerivativeMethod
 from privctl.train.directional import Derivatives
 from privctl.train.methods.ferret import compare
-from privctl.train.methods.ferret.ask import DerivativeStats, PrivateExamples
+from privctl.train.methods.ferret.amounts import DerivativeStats, PrivateExamples
 from privctl.train.methods.ferret.compare import EXAMPLES, SIGNS, ComparisonCount, SignComparison
 from privctl.train.methods.ferret.trainer import FerretTrainer
 from privctl.train.run_folder import RunFolder

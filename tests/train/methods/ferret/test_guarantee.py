@@ -19,7 +19,7 @@ from privctl.accounting.sign_bits import gaussian_ledger
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.train.directional import FiredGroup
-from privctl.train.methods.ferret.ask import Direction, PrivateExamples
+from privctl.train.methods.ferret.amounts import Direction, PrivateExamples
 from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.publish import NoisySums
 from privctl.train.methods.ferret.settings import Publish
@@ -119,6 +119,6 @@ def test_half_the_noise_is_found() -> None:
 
 def test_a_derivative_that_is_not_clipped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "privctl.train.methods.ferret.ask.clipped", lambda vectors, norm: (vectors.sum(0), vectors.norm(dim=1))
+        "privctl.train.methods.ferret.amounts.clipped", lambda vectors, norm: (vectors.sum(0), vectors.norm(dim=1))
     )
     assert measured(honest(noise()), 400) > EPSILON

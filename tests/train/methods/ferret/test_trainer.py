@@ -14,7 +14,7 @@ from privctl.domain.mechanism import Optimizer
 from privctl.randomness import NoiseSource
 from privctl.train.choices import Schedule
 from privctl.train.directional import direction
-from privctl.train.methods.ferret.ask import PrivateExamples, RecordedStream
+from privctl.train.methods.ferret.amounts import PrivateExamples, RecordedStream
 from privctl.train.methods.ferret.publish import DitheredSigns, NoisySums, Publisher, Responses
 from privctl.train.methods.ferret.settings import Publish, SilentMomentum, UpdateScale
 from privctl.train.run_folder import RunFolder

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
 from privctl.train.quantized import FORMATS, NumberFormat, rounding
+from privctl.train.quantized.random_bits import ExampleBits, KeystreamBuffer, RandomBits, Role, RoundingSite, mixed
 from privctl.train.quantized.rounding import RoundingMemory, rounded_examples
-from privctl.train.quantized.words import ExampleBits, KeystreamBuffer, RandomBits, Role, RoundingSite, mixed
 
 HERE = RoundingSite(3, 0, Role.INPUT)
 CPU = torch.device("cpu")

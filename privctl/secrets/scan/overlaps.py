@@ -1,9 +1,9 @@
-"""Who has a place that several claim.
+"""Resolves overlapping matches of different kinds of secrets.
 
-What the user named stands wherever it is. Of the others, the one that claims the most characters stands, then the first
-in the table of kinds; none stands within what the user named. A secret without any place where it stands is dropped,
-for it is part of others wherever it occurs; one that stands somewhere keeps all its records, also those in which it
-only lies within another, since they give it away as well.
+What the user named always counts. Of other overlapping matches the longest wins, then the first in the table of kinds;
+none counts within what the user named. A secret that wins nowhere is dropped, because it is part of others wherever it
+occurs. A secret that wins somewhere keeps all its records, including those in which it is only part of another, because
+these reveal it as well.
 """
 
 from __future__ import annotations
