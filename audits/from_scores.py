@@ -19,7 +19,7 @@ from audits.claims import VIOLATION, EpsilonClaim, subject_of
 from audits.statistics.metrics import auc
 from audits.statistics.power import POWER, two_arm_ceiling, two_arm_detectable, two_arm_detectable_gaussian
 from audits.statistics.two_arm import ThresholdCount, best_of, claim_p_value, looks
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
@@ -79,8 +79,8 @@ def audit_scores(
 ) -> ScoresAudit:
     """Read ``path``, bound epsilon at ``delta`` (the claim's, else 1e-5), and test ``claim``.
 
-    ``seed`` draws the split that chooses a threshold. Raises InputFault for a file that does not hold scores of two
-    models a side, UsageFault for a delta or a claim out of range.
+    ``seed`` draws the split that chooses a threshold. Raises InputError for a file that does not hold scores of two
+    models a side, CommandError for a delta or a claim out of range.
     """
     if delta is None:
         delta = DEFAULT_DELTA if claim is None else claim.delta
@@ -106,14 +106,14 @@ def read_scores(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     readers = {".safetensors": _from_safetensors, ".json": _from_json, ".csv": _from_csv}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise InputFault(f"{path} is not a kind of file that scores are read from; give {_FORMATS}")
+        raise InputError(f"{path} is not a kind of file that scores are read from; give {_FORMATS}")
     inner, outer = (np.asarray(scores, np.float64) for scores in reader(path))
     for name, scores in zip(_ARMS, (inner, outer), strict=True):
         if len(scores) < 2:
-            raise InputFault(f"{path} has {len(scores)} scores {name} the record; at least 2 models a side are needed")
+            raise InputError(f"{path} has {len(scores)} scores {name} the record; at least 2 models a side are needed")
         bad = np.flatnonzero(np.isnan(scores))
         if len(bad):
-            raise InputFault(f"{path} has NaN as score {bad[0] + 1} {name} the record; give each model a number")
+            raise InputError(f"{path} has NaN as score {bad[0] + 1} {name} the record; give each model a number")
     return inner, outer
 
 
@@ -124,9 +124,9 @@ def _from_safetensors(path: Path) -> tuple[NDArray[Any], ...]:
         for name in _ARMS:
             tensor = tensors.get(name)
             if tensor is None:
-                raise InputFault(f"{path} has no tensor {name!r}; give {_FORMATS}")
+                raise InputError(f"{path} has no tensor {name!r}; give {_FORMATS}")
             if len(tensor.shape) != 1 or tensor.dtype not in (*_DECODED, "BF16"):
-                raise InputFault(
+                raise InputError(
                     f"{path}: the tensor {name!r} is {tensor.dtype} of shape {list(tensor.shape)}; expected one "
                     f"dimension of {', '.join(_DECODED)} or BF16"
                 )
@@ -141,11 +141,11 @@ def _from_safetensors(path: Path) -> tuple[NDArray[Any], ...]:
 def _from_json(path: Path) -> tuple[list[float], ...]:
     data = parse_json(read_text(path), str(path))
     if not isinstance(data, dict) or not all(isinstance(data.get(name), list) for name in _ARMS):
-        raise InputFault(f'{path} is not a JSON object with the lists "with" and "without"; give {_FORMATS}')
+        raise InputError(f'{path} is not a JSON object with the lists "with" and "without"; give {_FORMATS}')
     for name in _ARMS:
         for index, value in enumerate(data[name], start=1):
             if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e308:
-                raise InputFault(f"{path} has {shown(value)} as score {index} {name} the record; expected a number")
+                raise InputError(f"{path} has {shown(value)} as score {index} {name} the record; expected a number")
     return tuple(data[name] for name in _ARMS)
 
 
@@ -154,10 +154,10 @@ def _from_csv(path: Path) -> tuple[list[float], ...]:
     try:
         rows = [(lines.line_num, row) for row in lines]
     except csv.Error as error:
-        raise InputFault(f"{path} is not a CSV file: {error} at line {lines.line_num}") from None
+        raise InputError(f"{path} is not a CSV file: {error} at line {lines.line_num}") from None
     header = [cell.strip().lower() for cell in rows[0][1]] if rows else []
     if header.count("score") != 1 or header.count("member") != 1:
-        raise InputFault(f"{path} does not begin with a line that names the columns score and member; give {_FORMATS}")
+        raise InputError(f"{path} does not begin with a line that names the columns score and member; give {_FORMATS}")
     columns = header.index("score"), header.index("member")
     arms: dict[bool, list[float]] = {True: [], False: []}
     for number, row in rows[1:]:
@@ -169,23 +169,23 @@ def _from_csv(path: Path) -> tuple[list[float], ...]:
 
 def _cells(row: list[str], columns: tuple[int, int], where: str) -> tuple[float, bool]:
     if len(row) <= max(columns):
-        raise InputFault(f"{where} has {len(row)} columns, fewer than its header")
+        raise InputError(f"{where} has {len(row)} columns, fewer than its header")
     score, member = (row[column].strip() for column in columns)
     if member.lower() not in _MEMBER:
-        raise InputFault(f"{where} has {shown(member)} as member; expected 1 or 0, true or false")
+        raise InputError(f"{where} has {shown(member)} as member; expected 1 or 0, true or false")
     try:
         return float(score), _MEMBER[member.lower()]
     except ValueError:
-        raise InputFault(f"{where} has {shown(score)} as score; expected a number") from None
+        raise InputError(f"{where} has {shown(score)} as score; expected a number") from None
 
 
 def _check_settings(delta: float, claim: EpsilonClaim | None) -> None:
     if not 0 <= delta < 1:
-        raise UsageFault(f"delta is {delta:g}; expected at least 0 and below 1")
+        raise CommandError(f"delta is {delta:g}; expected at least 0 and below 1")
     if claim is not None and not 0 <= claim.delta < 1:
-        raise UsageFault(f"the claimed delta is {claim.delta:g}; expected at least 0 and below 1")
+        raise CommandError(f"the claimed delta is {claim.delta:g}; expected at least 0 and below 1")
     if claim is not None and not 0 <= claim.epsilon < math.inf:
-        raise UsageFault(f"the claimed epsilon is {claim.epsilon:g}; expected a number of at least 0")
+        raise CommandError(f"the claimed epsilon is {claim.epsilon:g}; expected a number of at least 0")
 
 
 def _ceiling(seen: Sequence[ThresholdCount], delta: float, alpha: float) -> float:

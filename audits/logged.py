@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audits.membership.baseline import BLIND, CONTROL, LENGTH
-from privctl.domain.errors import PrivctlError, UsageFault
+from privctl.domain.errors import CommandError, PrivctlError
 from privctl.domain.report import Artifact, LogPosition, PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.audit_log import LOG_SUFFIX, Entry, abandon, begin, finish, read_log
@@ -37,14 +37,15 @@ def log_path(report: Path, output: Path | None) -> Path:
 def replaces(log: Path, report: Path) -> bool:
     """Whether ``report`` is one that ``log`` names, so that replacing it loses it.
 
-    Raises InputFault for a log that was tampered with, UsageFault where none can be kept, before anything is computed.
+    Raises InputError for a log that was tampered with, CommandError where none can be kept, before anything is
+    computed.
     """
     if not log.absolute().parent.is_dir():
-        raise UsageFault(
+        raise CommandError(
             f"{log.absolute().parent} is not a folder to keep {log.name} in; make it, or name another --log"
         )
     if log.is_dir():
-        raise UsageFault(f"{log} is a folder, in which no log can be kept; name a file with --log")
+        raise CommandError(f"{log} is a folder, in which no log can be kept; name a file with --log")
     if not log.exists() or not log.stat().st_size:
         return False
     known = {audit.report for audit in read_log(log).audits}

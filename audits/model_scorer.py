@@ -16,7 +16,7 @@ from audits.scores.subject import AuditedModel, load_subject
 from audits.scores.table import FIELDS
 from privctl.data.pixels import FILE_NAME
 from privctl.data.records import Record
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
@@ -78,20 +78,20 @@ class ModelScorer:
         return book
 
     def means(self, opened: OpenedModel, records: Sequence[Record]) -> NDArray[np.float64]:
-        """The mean log-probability (nats) of each record, [records]. Raises InputFault where one cannot be scored."""
+        """The mean log-probability (nats) of each record, [records]. Raises InputError where one cannot be scored."""
         subject = opened.subject
         rows = subject.rows(records).rows
         counts = subject.scorer.counts(rows)
         unscored = int((counts == 0).sum())
         if unscored:
-            raise InputFault(
+            raise InputError(
                 f"{subject.model.path} cannot score {unscored} of {len(records)} records, as too few tokens are left "
                 "of them; give a reference model with a tokenizer like the audited one's"
             )
         values = self.score(opened, rows, "scoring the reference").take(rows, counts)[FIELDS.index("lp")]
         sums = np.add.reduceat(values.astype(np.float64), np.cumsum(counts) - counts)
         if not np.isfinite(sums).all():
-            raise InputFault(f"{subject.model.path} gives NaN or infinite scores; give another reference model")
+            raise InputError(f"{subject.model.path} gives NaN or infinite scores; give another reference model")
         return np.asarray(sums / counts)
 
 

@@ -20,7 +20,7 @@ from audits.scores.kept import staged_kept
 from audits.scores.rows import CAUSAL_LM
 from audits.scores.subject import AuditedModel
 from audits.secrets.audit import BaseModel, SecretRequest, SecretsAudit
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact, LogPosition, PrivacyReport
 from privctl.parallel import Workers
@@ -84,13 +84,13 @@ class AuditRequest:
 def run_audit(request: AuditRequest, progress: Progress, workers: Workers = ALONE) -> PrivacyReport | None:
     """Let every part of ``request`` judge, write scores and report together, and return the report.
 
-    Of several processes, all score and the first one alone judges; the others return None. Raises InputFault for a
-    model or data that cannot be scored, UsageFault for settings that do not fit the model or each other and for files
+    Of several processes, all score and the first one alone judges; the others return None. Raises InputError for a
+    model or data that cannot be scored, CommandError for settings that do not fit the model or each other and for files
     that exist and may not be replaced.
     """
     _check_distinct(request)
     if workers.size > 1 and request.cache is None:
-        raise UsageFault("several processes meet in the cache of scores; give --keep-scores, or --cache DIR")
+        raise CommandError("several processes meet in the cache of scores; give --keep-scores, or --cache DIR")
     model_scorer = ModelScorer(cache=request.cache, device=request.device, workers=workers, progress=progress)
     opened = model_scorer.open(
         request.model, request.report, task=request.task, max_length=request.max_length, resize=request.resize
@@ -167,12 +167,12 @@ def _report(
 def _beside(
     model_scorer: ModelScorer, request: AuditRequest, path: Path | None, opened: OpenedModel, flag: str, wanted: str
 ) -> OpenedModel | None:
-    """Another model to compare with. Raises UsageFault where it is the audited one."""
+    """Another model to compare with. Raises CommandError where it is the audited one."""
     if path is None:
         return None
     other = model_scorer.open(path, request.report, task=opened.subject.task, resize=request.resize)
     if {t.digest for i in opened.inputs for t in i.tensors} == {t.digest for i in other.inputs for t in i.tensors}:
-        raise UsageFault(f"{flag} {path} is the audited model itself; give {wanted}")
+        raise CommandError(f"{flag} {path} is the audited model itself; give {wanted}")
     return other
 
 
@@ -184,7 +184,7 @@ def _parts(
     base: BaseModel | None,
     progress: Progress,
 ) -> list[AuditPart]:
-    """Every question that is asked. Raises UsageFault where there is none, or the model is of another kind."""
+    """Every question that is asked. Raises CommandError where there is none, or the model is of another kind."""
     parts: list[AuditPart] = []
     subject = opened.subject
     if request.membership is not None:
@@ -202,7 +202,7 @@ def _parts(
         secrets = replace(request.secrets, trained_on=lineage.trained_on, planned_by=lineage.planned_by)
         parts.append(SecretsAudit(subject, secrets, base, progress))
     if not parts:
-        raise UsageFault(
+        raise CommandError(
             "nothing is asked of the model; give --members and --nonmembers, --canaries, --train, or --secrets"
         )
     return parts
@@ -210,7 +210,7 @@ def _parts(
 
 def _require_causal(subject: AuditedModel, flag: str) -> None:
     if subject.task != CAUSAL_LM:
-        raise UsageFault(f"{flag} asks what a model writes next, which {subject.model.path} does not; remove it")
+        raise CommandError(f"{flag} asks what a model writes next, which {subject.model.path} does not; remove it")
 
 
 def output_paths(model: Path, output: Path | None) -> tuple[Path, Path]:
@@ -228,6 +228,6 @@ def _check_distinct(request: AuditRequest) -> None:
     inputs = {path.resolve() for path in (request.model, *request.files.values())}
     for flag, path in (("--output", request.report), ("--output", request.scores), ("--log", request.log)):
         if path is not None and path.resolve() in inputs:
-            raise UsageFault(f"{path} is an input of this audit; choose another {flag}")
+            raise CommandError(f"{path} is an input of this audit; choose another {flag}")
     if request.log is not None and request.log.resolve() in (request.report.resolve(), request.scores.resolve()):
-        raise UsageFault(f"{request.log} is named as the log and as an output; choose another --log")
+        raise CommandError(f"{request.log} is named as the log and as an output; choose another --log")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,13 +96,13 @@ def own_device(device: torch.device) -> torch.device:
 
 @contextmanager
 def start_workers(device: torch.device, *, together: bool = True) -> Iterator[Workers]:
-    """The processes torchrun started, or this one alone. Raises UsageFault where its variables make no sense.
+    """The processes torchrun started, or this one alone. Raises CommandError where its variables make no sense.
 
     They leave ``together``, unless the others have nothing more to say to the one that goes on.
     """
     size = os.environ.get("WORLD_SIZE", "1")
     if not size.isdecimal() or int(size) < 1:
-        raise UsageFault(f"WORLD_SIZE is {size!r}; start several processes with torchrun, which sets it")
+        raise CommandError(f"WORLD_SIZE is {size!r}; start several processes with torchrun, which sets it")
     if int(size) == 1:
         yield Workers()
         return

@@ -141,7 +141,7 @@ def test_every_room_is_known(root: Path) -> None:
         ("verify/x.py", "from privctl.noise.weight_noise import y", "verify may not import noise"),
         ("verify/x.py", "import audits.loss", "verify may not import audits"),
         ("privctl/train/x.py", "from privctl.cli.options import force", "train may not import cli"),
-        ("privctl/unheard_of.py", "from privctl.domain.errors import InputFault", "unheard_of may not import domain"),
+        ("privctl/unheard_of.py", "from privctl.domain.errors import InputError", "unheard_of may not import domain"),
     ],
 )
 def test_a_planted_breach_is_noticed(path: str, text: str, fault: str) -> None:
@@ -152,7 +152,7 @@ def test_a_planted_breach_is_noticed(path: str, text: str, fault: str) -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("privctl/domain/x.py", "import math\nfrom privctl.domain.errors import InputFault\nfrom . import errors"),
+        ("privctl/domain/x.py", "import math\nfrom privctl.domain.errors import InputError\nfrom . import errors"),
         (
             "privctl/cli/x.py",
             "import click\nfrom privctl import __version__\nimport audits.run\nimport verify.x",

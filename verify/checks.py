@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.guarantee import Guarantee, Notion, Status
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
@@ -123,7 +123,7 @@ def _plans(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) 
                     yield from check_plan(file)
                     yield from _book(path, report, file)
                     yield from _followed(report, artifact, file)
-        except InputFault as fault:
+        except InputError as fault:
             yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=str(fault))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.stats import beta, norm
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
@@ -103,7 +103,7 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks
             what = "an audit's ranks"
             arrays = read_arrays(file, dict.fromkeys(names, "F64"), what)
             member = read_arrays(file, {"member": "BOOL"}, what)["member"] if names else np.empty(0, dtype=bool)
-    except InputFault as fault:
+    except InputError as fault:
         return None, str(fault)
     if any(len(array) != len(member) for array in arrays.values()):
         return None, "the ranks at hand are not as many as the records"

@@ -23,7 +23,7 @@ from privctl.domain.verdict import Outcome
 from verify.answers import Answer, number
 from verify.recompute import gaussian, gridded, ledger, published, risk, secret
 from verify.recompute.enclosure import BoundPair
-from verify.recompute.sensitivity import TooManySteps, least_nonconvex, rounding, sensitivity
+from verify.recompute.sensitivity import TooManyStepsError, least_nonconvex, rounding, sensitivity
 from verify.signs import sign_bits
 
 #: Bounds on an attacker's chances that differ by less, relatively, as two sound ones may, do not contradict each other.
@@ -40,7 +40,7 @@ def weight_noise(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     assert isinstance(mechanism, WeightNoise)
     try:
         return _published(mechanism, guarantee) if guarantee.name == "published" else _regime(mechanism, guarantee)
-    except TooManySteps as error:
+    except TooManyStepsError as error:
         return Outcome.INCONCLUSIVE, str(error)
 
 
@@ -154,7 +154,7 @@ def events(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     try:
         answer = _epsilon(whole, guarantee)
         return answer if answer[0] is Outcome.REFUTED else _with_risks(whole, guarantee, answer)
-    except ledger.NoBound as error:
+    except ledger.NoBoundError as error:
         return Outcome.INCONCLUSIVE, f"no independent bound: {error}"
 
 

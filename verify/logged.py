@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from privctl.domain.errors import InputFault, PrivctlError
+from privctl.domain.errors import InputError, PrivctlError
 from privctl.domain.report import LogPosition, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_log import AuditLog, read_log
@@ -24,7 +24,7 @@ def check_log(path: Path, report: PrivacyReport) -> tuple[list[Verdict], list[Om
     try:
         log = read_log(place)
         found = list(_standing(log, report.log, bytes_digest(read_named_bytes(path))))
-    except InputFault as fault:
+    except InputError as fault:
         return [Verdict(subject=report.log.path, outcome=Outcome.REFUTED, reason=str(fault))], []
     except PrivctlError as fault:
         return [], [Omission(what=f"the log of audits {report.log.path}", reason=str(fault))]

@@ -15,7 +15,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.storage.header import elements_of
 from verify.plans import of_plan
 from verify.recompute import gaussian, gridded, published
-from verify.recompute.sensitivity import TooManySteps, sensitivity
+from verify.recompute.sensitivity import TooManyStepsError, sensitivity
 
 _ROUNDING = 1e-9
 #: Whole numbers in JSON may be larger than any float.
@@ -111,7 +111,7 @@ def _stddev(mechanism: WeightNoise, epsilon: float, delta: float) -> Iterator[st
             for adjacency in (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
             if (value := sensitivity(mechanism.training, regime, adjacency, mechanism.dimension)) is not None
         ]
-    except TooManySteps:
+    except TooManyStepsError:
         return  # the guarantee's own verdict says that it stays open
     if not any(wanted * (1 - _ROUNDING) <= found <= wanted * (1 + more) for wanted in wanted_by):
         shown = " or ".join(f"{wanted:.12g}" for wanted in wanted_by) or "nothing"

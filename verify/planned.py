@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.events import Ledger, SampledGaussian, SecretMixture
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.report import Artifact, PrivacyReport
@@ -21,7 +21,7 @@ from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 from verify.recompute import secret
 from verify.recompute.enclosure import BoundPair
-from verify.recompute.ledger import NoBound
+from verify.recompute.ledger import NoBoundError
 from verify.recompute.posteriors import largest_success
 from verify.recompute.protection import KEY, MOST, Arrays, arrays_of
 
@@ -108,7 +108,7 @@ def _success(run: _PlannedRun, j: int, fano: float) -> BoundPair:
     prior = float(run.arrays["priors"][j])
     try:
         best = largest_success(run.chances(j), run.noise, run.steps, prior, 1.0)
-    except NoBound:
+    except NoBoundError:
         return BoundPair(min(prior, fano), fano)
     return BoundPair(min(best.lower, fano), min(best.upper, fano))
 
@@ -140,7 +140,7 @@ def _arrays(place: Path) -> Arrays | None:
                 return None
             facts: Any = parse_json(file.metadata[KEY], str(place))
             arrays = arrays_of(file)
-    except InputFault:
+    except InputError:
         return None  # said where the plan itself is checked
     fits = isinstance(facts, dict) and facts.get("form") == "reference" and 0 < len(arrays["budgets"]) <= MOST
     return arrays if fits else None

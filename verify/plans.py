@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.events import (
     Batches,
     Event,
@@ -80,7 +80,7 @@ def of_file(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
         return  # told as an omission, as of any input
     try:
         same = decode_events(read_text(place), str(place)) == report.mechanism.events
-    except InputFault as fault:
+    except InputError as fault:
         yield Verdict(subject=files[0].path, outcome=Outcome.REFUTED, reason=str(fault))
         return
     reason = (

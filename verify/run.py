@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.domain.errors import ExitCode, InputFault, PrivctlError
+from privctl.domain.errors import ExitCode, InputError, PrivctlError
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.progress import Advance, silent
@@ -64,7 +64,7 @@ def bytes_of(path: Path, report: PrivacyReport) -> int:
 
 
 def read(path: Path) -> PrivacyReport:
-    """The report at ``path``; raises InputFault where it is none."""
+    """The report at ``path``; raises InputError where it is none."""
     return decode(read_named_text(path), str(path))
 
 
@@ -160,7 +160,7 @@ def _read_files(
                 old = None
                 if isinstance(mechanism, WeightNoise) and len(before) == len(outputs):
                     old = stack.enter_context(SafetensorsFile(before[i]))
-            except InputFault:
+            except InputError:
                 continue  # the chain's verdict will say that it is not what was recorded
             if old is None or not isinstance(mechanism, WeightNoise):
                 hashed[output] = hash_tensors(after, advance)

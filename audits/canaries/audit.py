@@ -21,7 +21,7 @@ from audits.claims import EpsilonClaim
 from audits.findings import Findings
 from audits.scores.scorer import RowScores
 from privctl.domain.checks import fraction
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import Omission
 from privctl.models.language import LanguageModel
@@ -59,21 +59,21 @@ class CanaryRequest:
 
     def __post_init__(self) -> None:
         if self.references is not None and not 10 <= self.references <= _MOST_REFERENCES:
-            raise UsageFault(
+            raise CommandError(
                 f"--references is {self.references}; a canary is compared with 10 to {_MOST_REFERENCES} fresh secrets"
             )
         if self.delta is not None:
             try:
                 fraction("--delta", self.delta, zero=True)
             except ValueError as error:
-                raise UsageFault(str(error)) from None
+                raise CommandError(str(error)) from None
 
 
 class CanaryAudit:
     """Did the model memorize what was planted, and what does that say of epsilon?"""
 
     def __init__(self, model: LanguageModel, request: CanaryRequest) -> None:
-        """Read the manifest and draw references. Raises InputFault for a manifest or tokenizer that does not serve."""
+        """Read the manifest and draw references. Raises InputError for a manifest or tokenizer that does not serve."""
         self._model = model
         self._request = request
         self._manifest = read_manifest(request.manifest)
@@ -159,12 +159,12 @@ class CanaryAudit:
 
 
 def _exact(model: LanguageModel, manifest: Manifest, used: Sequence[int], request: CanaryRequest) -> list[bool]:
-    """Which groups, of formats ``used``, to enumerate. Raises UsageFault for spaces too large that were asked for."""
+    """Which groups, of formats ``used``, to enumerate. Raises CommandError for spaces too large that were asked for."""
     formats = [manifest.formats[f] for f in used]
     if request.exact:
         largest = max(formats, key=lambda form: form.space)
         if largest.space > enumeration.LARGEST:
-            raise UsageFault(
+            raise CommandError(
                 f"--exact would enumerate 2^{largest.bits:.1f} secrets, and {enumeration.LARGEST} is the most; leave "
                 "it out, so that canaries are compared with random ones"
             )

@@ -43,7 +43,7 @@ def conditions(
 def data_conditions(manifest: Manifest, path: Path) -> tuple[Assumption, ...]:
     """Whether the planted data at ``path`` are the manifest's: every copy there, nothing else changed or given away.
 
-    Raises InputFault for a file that holds no records.
+    Raises InputError for a file that holds no records.
     """
     planted = Counter({manifest.line(canary): canary.copies for canary in manifest.canaries if canary.included})
     found: Counter[bytes] = Counter()

@@ -15,7 +15,7 @@ from audits.canaries.manifest import Canary, Guesses, RecordFields
 from audits.statistics.one_run import ceiling
 from audits.statistics.power import one_run_detectable
 from privctl.data.records import json_objects, read_records, text_of
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 
 #: Most canaries, so that a slip of the finger does not fill a disk.
 _MOST = 10_000
@@ -53,23 +53,23 @@ class PlantRequest:
 
     def __post_init__(self) -> None:
         if not 2 <= self.count <= _MOST:
-            raise UsageFault(f"--count is {self.count}; plant between 2 and {_MOST} canaries")
+            raise CommandError(f"--count is {self.count}; plant between 2 and {_MOST} canaries")
         if not 0 <= self.delta < 1:
-            raise UsageFault(f"--delta is {self.delta:g}; it must be at least 0 and below 1, best far below")
+            raise CommandError(f"--delta is {self.delta:g}; it must be at least 0 and below 1, best far below")
         for copies in self.copies:
             if not 1 <= copies <= _MOST_COPIES:
-                raise UsageFault(f"--copies is {copies}; each canary has between 1 and {_MOST_COPIES} copies")
+                raise CommandError(f"--copies is {copies}; each canary has between 1 and {_MOST_COPIES} copies")
         if len(set(self.copies)) > self.count:
-            raise UsageFault(f"--copies names {len(set(self.copies))} numbers for {self.count} canaries; plant more")
+            raise CommandError(f"--copies names {len(set(self.copies))} numbers for {self.count} canaries; plant more")
         kind = self.chosen
         if (kind is SecretAlphabet.TEMPLATE) != bool(self.templates):
-            raise UsageFault("--template goes with --kind template, and only with it")
+            raise CommandError("--template goes with --kind template, and only with it")
         if (kind is SecretAlphabet.TOKENS) != (self.tokenizer is not None):
-            raise UsageFault("--tokenizer goes with --kind tokens, and only with it; name the model to be trained")
+            raise CommandError("--tokenizer goes with --kind tokens, and only with it; name the model to be trained")
         if kind is SecretAlphabet.TEMPLATE and self.length is not None:
-            raise UsageFault("--length is said in the template's slot, such as {digits:9}; leave the option out")
+            raise CommandError("--length is said in the template's slot, such as {digits:9}; leave the option out")
         if self.seed is not None and not 0 <= self.seed < 2**32:
-            raise UsageFault(f"--seed is {self.seed}; it must lie between 0 and 4294967295")
+            raise CommandError(f"--seed is {self.seed}; it must lie between 0 and 4294967295")
 
     @property
     def chosen(self) -> SecretAlphabet:
@@ -145,13 +145,13 @@ def randomness(request: PlantRequest) -> random.Random:
 
 
 def shape_of(path: Path) -> RecordFields:
-    """The fields of a data set's records; raises InputFault where they are not all alike, or are no records."""
+    """The fields of a data set's records; raises InputError where they are not all alike, or are no records."""
     pairs = records = 0
     for number, data in json_objects(path):
         text_of(data, f"{path} line {number}")
         records, pairs = records + 1, pairs + ("text" not in data)
         if 0 < pairs < records:
-            raise InputFault(
+            raise InputError(
                 f"{path} line {number} has other fields than the lines before it; a canary must look like the other "
                 "records, so give data with 'text' alone, or with 'prompt' and 'response' alone"
             )
@@ -190,7 +190,7 @@ def vocabulary_words(path: Path) -> tuple[str, ...]:
         word for word, row in zip(fit, ids, strict=True) if len(row) == 3 and row[1] == row[2] != tokenizer.unk_token_id
     ]
     if len(found) < 2:
-        raise InputFault(f"{path} has a tokenizer without whole words; use --kind digits or --kind template")
+        raise InputError(f"{path} has a tokenizer without whole words; use --kind digits or --kind template")
     step = max(1, -(-len(found) // _WORDS))
     return tuple(found[::step])
 
@@ -200,13 +200,13 @@ def draw(
 ) -> list[Canary]:
     """The canaries with their coins: every secret once, and none that occurs in the data.
 
-    Raises UsageFault where a format has too few secrets for that, InputFault for data that cannot be read.
+    Raises CommandError where a format has too few secrets for that, InputError for data that cannot be read.
     """
     prefixes = _prefixes(request, source)
     where = [i // len(request.copies) % len(formats) for i in range(request.count)]
     for f, form in enumerate(formats):
         if form.space < 2 * where.count(f):
-            raise UsageFault(
+            raise CommandError(
                 f"there are only {form.space} secrets for {where.count(f)} canaries of one format; give a longer "
                 "--length, or fewer canaries"
             )
@@ -230,7 +230,7 @@ def _front(prefix: str, form: CanaryFormat, shape: RecordFields) -> str:
     if shape is RecordFields.PAIR:
         front = front.rstrip()
     if not front.strip():
-        raise UsageFault("a canary needs words before its secret; put some into the template, or give --prefix-from")
+        raise CommandError("a canary needs words before its secret; put some into the template, or give --prefix-from")
     return front + "\n" if shape is RecordFields.PAIR else front
 
 
@@ -271,7 +271,7 @@ def _distinct(data: Path, formats: Sequence[CanaryFormat], fronts: Sequence[str]
         chosen = _apart(chosen, formats, fronts)
         if len(chosen) == len(formats):
             return [chosen[i] for i in range(len(formats))]
-    raise UsageFault(
+    raise CommandError(
         f"--data {data} already holds so many of the possible secrets that {len(formats)} others are hard to find; "
         "give a longer --length"
     )

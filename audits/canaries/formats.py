@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 
 DIGITS = tuple("0123456789")
 _SLOT = re.compile(r"\{(digits|letters|hex):(\d{1,4})\}")
@@ -67,9 +67,9 @@ class CanaryFormat:
 def format_of(
     kind: SecretAlphabet, alphabet: tuple[str, ...], length: int, *, before: str = "", after: str = ""
 ) -> CanaryFormat:
-    """A format with its space; words are kept apart by spaces. Raises UsageFault for a length that cannot be."""
+    """A format with its space; words are kept apart by spaces. Raises CommandError for a length that cannot be."""
     if not 1 <= length <= LONGEST:
-        raise UsageFault(f"--length is {length}; a secret has 1 to {LONGEST} pieces")
+        raise CommandError(f"--length is {length}; a secret has 1 to {LONGEST} pieces")
     return CanaryFormat(
         kind=kind,
         before=before,
@@ -87,10 +87,10 @@ def lead(kind: SecretAlphabet) -> str:
 
 
 def parse_template(text: str) -> CanaryFormat:
-    """The format of a template such as ``my card number is {digits:9}``; raises UsageFault unless it has one slot."""
+    """The format of a template such as ``my card number is {digits:9}``; raises CommandError unless it has one slot."""
     slots = list(_SLOT.finditer(text))
     if len(slots) != 1:
-        raise UsageFault(
+        raise CommandError(
             f"--template {text!r} has {len(slots)} slots; give it one: "
             "{digits:9}, {letters:8} or {hex:16}, with any number"
         )

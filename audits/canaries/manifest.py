@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from audits.canaries.formats import CanaryFormat
 from privctl.domain.checks import fraction
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.reports.codec import decode_value, encode_value
 from privctl.storage.digest import tag
 from privctl.storage.json_text import parse_json, shown
@@ -156,13 +156,13 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest at ``path``, its commitment not yet checked; raises InputFault for anything else."""
+    """The manifest at ``path``, its commitment not yet checked; raises InputError for anything else."""
     source = str(path)
     data = parse_json(read_text(path), source)
     if not isinstance(data, dict) or data.pop("kind", None) != _KIND:
-        raise InputFault(f"{source} is not a manifest of canaries; give the one that privctl canary plant wrote")
+        raise InputError(f"{source} is not a manifest of canaries; give the one that privctl canary plant wrote")
     if data.get("version") != VERSION:
-        raise InputFault(
+        raise InputError(
             f"{source} has version {shown(data.get('version'))}; this privctl reads version {VERSION} of manifests"
         )
     return decode_value(Manifest, data, source, "manifest")

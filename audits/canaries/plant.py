@@ -15,7 +15,7 @@ from blake3 import blake3
 from audits.canaries.design import PlantRequest, draw, formats_of, randomness, register, shape_of
 from audits.canaries.manifest import VERSION, Coins, DataFile, Manifest, committed, encode_manifest
 from privctl.data.records import byte_lines
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.reports.files import now
 from privctl.storage.atomic import PendingFile, require_absent
 from privctl.storage.commit import commit_together
@@ -29,8 +29,8 @@ def plant(request: PlantRequest, *, force: bool = False) -> Manifest:
     """Write the planted data and the manifest, and return the manifest.
 
     Each canary is included, with all its copies, by a fair coin of its own. Every copy goes before a line chosen
-    uniformly and independently; the lines themselves are copied byte for byte. Raises UsageFault for settings that
-    cannot be met and for files that exist, InputFault for data that are no records.
+    uniformly and independently; the lines themselves are copied byte for byte. Raises CommandError for settings that
+    cannot be met and for files that exist, InputError for data that are no records.
     """
     _check_paths(request, force)
     shape = shape_of(request.data)
@@ -70,11 +70,11 @@ def record_lines(path: Path) -> Iterator[tuple[bytes, bool]]:
 def _check_paths(request: PlantRequest, force: bool) -> None:
     written = (request.output, request.manifest)
     if written[0].resolve() == written[1].resolve():
-        raise UsageFault(f"--output and --manifest are both {request.output}; give two names")
+        raise CommandError(f"--output and --manifest are both {request.output}; give two names")
     read = {path.resolve() for path in (request.data, request.prefix_from) if path is not None}
     for path in written:
         if path.resolve() in read:
-            raise UsageFault(f"{path} is the data itself, which is not changed; choose another --output")
+            raise CommandError(f"{path} is the data itself, which is not changed; choose another --output")
         require_absent(path, force)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from audits.canaries.manifest import Manifest
 from audits.scores.rows import begins_with_bos, encode, length_limit
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.models.language import LanguageModel, hushed
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def references_each(groups: int, wanted: int | None) -> int:
 def canary_rows(model: LanguageModel, manifest: Manifest) -> tuple[list[SecretRow | None], dict[int, str]]:
     """A row for each canary, or why there is none, by place.
 
-    Raises InputFault for a tokenizer that does not say which characters a token stands for, or has unknown ids.
+    Raises InputError for a tokenizer that does not say which characters a token stands for, or has unknown ids.
     """
     encode(model, [manifest.text(canary) for canary in manifest.canaries])  # refuses ids that the model lacks
     rows: list[SecretRow | None] = []
@@ -133,7 +133,7 @@ def draw_references(
 def secret_rows(model: LanguageModel, prefix: str, secrets: Sequence[str], after: str) -> list[SecretRow]:
     """Each secret between its ``prefix`` and ``after``, as a row that ends with it.
 
-    Raises InputFault for a tokenizer that does not say which characters a token stands for.
+    Raises InputError for a tokenizer that does not say which characters a token stands for.
     """
     front = [model.tokenizer.bos_token_id] if begins_with_bos(model) else []
     return [
@@ -147,10 +147,10 @@ def located(
 ) -> Iterator[tuple[list[int], int, int]]:
     """The ids of each secret between ``prefix`` and ``after``, without special tokens; which of them are the secret's.
 
-    They are those from the one number up to the other. Raises InputFault as ``secret_rows``.
+    They are those from the one number up to the other. Raises InputError as ``secret_rows``.
     """
     if not model.tokenizer.is_fast:
-        raise InputFault(
+        raise InputError(
             f"{model.folder} has a tokenizer that does not tell which characters its tokens stand for, so that secrets "
             "cannot be found among them; give the model's tokenizer.json"
         )

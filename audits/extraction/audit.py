@@ -29,7 +29,7 @@ from audits.findings import Findings
 from audits.scores.forward import measure_rows
 from audits.scores.scorer import RowScores
 from audits.scores.table import FIELDS
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Advance, Progress, unseen
 from privctl.domain.report import Omission
 from privctl.models.language import LanguageModel
@@ -74,9 +74,9 @@ class ExtractionAudit:
     """Can training text be had from the model by its beginning?"""
 
     def __init__(self, model: LanguageModel, request: ExtractionRequest, progress: Progress = unseen) -> None:
-        """Read and tokenise the files. Raises InputFault for data that cannot be used, UsageFault for settings."""
+        """Read and tokenise the files. Raises InputError for data that cannot be used, CommandError for settings."""
         if request.heldout is not None and request.train.resolve() == request.heldout.resolve():
-            raise UsageFault(f"--train and --heldout are the same file, {request.train}; give text it never saw")
+            raise CommandError(f"--train and --heldout are the same file, {request.train}; give text it never saw")
         self._model = model
         self._request = request
         self._progress = progress
@@ -97,7 +97,7 @@ class ExtractionAudit:
         for i, (side, measured) in enumerate(zip(self._sides, self._measure(book), strict=True)):
             kept = _finite(measured)
             if not kept.any():
-                raise InputFault(
+                raise InputError(
                     f"{self._model.path} gives NaN or infinite scores to every text of {side.sample.path}; "
                     "check its weights for NaN and its format for overflow"
                 )
@@ -221,7 +221,7 @@ def _finite(measured: _Measured) -> NDArray[np.bool_]:
 
 def _require_rows(found: WindowSample, shape: WindowShape) -> None:
     if not found.rows:
-        raise InputFault(
+        raise InputError(
             f"{found.path} has no record of {shape.least_prefix + shape.suffix} tokens, as extraction needs; give "
             "longer records, or smaller --prefix-tokens, --least-prefix or --suffix-tokens"
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +24,11 @@ class SamplingLaw:
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
-            raise UsageFault(f"--temperature is {self.temperature:g}; it must be a finite number above 0")
+            raise CommandError(f"--temperature is {self.temperature:g}; it must be a finite number above 0")
         if self.top_k is not None and self.top_k < 1:
-            raise UsageFault(f"--top-k is {self.top_k}; it must be at least 1, the number of tokens to draw from")
+            raise CommandError(f"--top-k is {self.top_k}; it must be at least 1, the number of tokens to draw from")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UsageFault(f"--top-p is {self.top_p:g}; it must be above 0 and at most 1")
+            raise CommandError(f"--top-p is {self.top_p:g}; it must be above 0 and at most 1")
 
     @property
     def plain(self) -> bool:

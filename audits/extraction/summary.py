@@ -13,7 +13,7 @@ from scipy.special import betaincinv
 from audits.extraction.discoverable import least_queries, log_success
 from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
 from audits.statistics.power import POWER
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.evidence import Evidence
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ class QueryBudget:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise UsageFault(f"--queries is {self.count}; it must be at least 1")
+            raise CommandError(f"--queries is {self.count}; it must be at least 1")
         if not 0 < self.probability < 1:
-            raise UsageFault(f"--query-probability is {self.probability:g}; it must lie between 0 and 1, exclusively")
+            raise CommandError(f"--query-probability is {self.probability:g}; it must lie between 0 and 1, exclusively")
 
 
 def quantities(*, heldout: bool, sampled: bool) -> int:

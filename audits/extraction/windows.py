@@ -15,7 +15,7 @@ from audits.extraction.copies import CopyCounter
 from audits.scores.rows import begins_with_bos, encode
 from audits.scores.scorer import key
 from privctl.data.records import Record, read_records
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel
 
@@ -93,17 +93,17 @@ class LabelledWindows:
 
 
 def shape_of(model: LanguageModel, prefix: int, suffix: int, least_prefix: int | None) -> WindowShape:
-    """The windows' shape. Raises UsageFault for one that is empty or does not fit into the model."""
+    """The windows' shape. Raises CommandError for one that is empty or does not fit into the model."""
     least = prefix if least_prefix is None else least_prefix
     for flag, value in (("--prefix-tokens", prefix), ("--suffix-tokens", suffix), ("--least-prefix", least)):
         if value < 1:
-            raise UsageFault(f"{flag} is {value}; it must be at least 1")
+            raise CommandError(f"{flag} is {value}; it must be at least 1")
     if least > prefix:
-        raise UsageFault(f"--least-prefix is {least}, more than --prefix-tokens {prefix}; give at most that")
+        raise CommandError(f"--least-prefix is {least}, more than --prefix-tokens {prefix}; give at most that")
     bos = begins_with_bos(model)
     context = model.context
     if context is not None and bos + prefix + suffix > context:
-        raise UsageFault(
+        raise CommandError(
             f"--prefix-tokens {prefix} and --suffix-tokens {suffix} are {bos + prefix + suffix} tokens"
             f"{' with BOS' if bos else ''}, but {model.path} sees at most {context}; give less"
         )
@@ -113,11 +113,11 @@ def shape_of(model: LanguageModel, prefix: int, suffix: int, least_prefix: int |
 def sample(model: LanguageModel, shape: WindowShape, path: Path, *, limit: int | None, seed: int) -> WindowSample:
     """At most ``limit`` windows of a file, drawn by numpy's PCG64 under ``seed``; all without a limit.
 
-    A uniform sample of the distinct windows there are (reservoir sampling, Vitter 1985). Raises UsageFault for a
+    A uniform sample of the distinct windows there are (reservoir sampling, Vitter 1985). Raises CommandError for a
     ``limit`` below 1.
     """
     if limit is not None and limit < 1:
-        raise UsageFault(f"--records is {limit}; it must be at least 1, the number of records to look at")
+        raise CommandError(f"--records is {limit}; it must be at least 1, the number of records to look at")
     random = np.random.default_rng(seed)
     kept: list[tuple[int, NDArray[np.int64]]] = []
     left: list[tuple[int, SkippedReason]] = []

@@ -23,7 +23,7 @@ from audits.scores.subject import AuditedModel, read
 from audits.scores.table import ScoreTable, Skip
 from audits.statistics.metrics import roc
 from privctl.data.records import Record
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Omission, TensorDigest
 
@@ -59,12 +59,12 @@ class MembershipAudit:
         weights: Sequence[TensorDigest] = (),
         reference: Reference | None = None,
     ) -> None:
-        """Read and encode both files. Raises InputFault for data that cannot be scored, UsageFault for settings.
+        """Read and encode both files. Raises InputError for data that cannot be scored, CommandError for settings.
 
         ``weights`` are the audited model's tensors, which must not be those of a shadow model.
         """
         if request.members.resolve() == request.nonmembers.resolve():
-            raise UsageFault(
+            raise CommandError(
                 f"--members and --nonmembers are the same file, {request.members}; give two sets to compare"
             )
         members, nonmembers = (read(subject, path) for path in (request.members, request.nonmembers))
@@ -81,7 +81,7 @@ class MembershipAudit:
         candidates = candidates_of(self._work, book, self._reference)
         table = candidates.table
         if not all(table.samples.values()):
-            raise InputFault(
+            raise InputError(
                 f"{self._subject.model.path} gives NaN or infinite scores to every record of one side; "
                 "check its weights for NaN and its format for overflow"
             )
@@ -131,7 +131,7 @@ class MembershipAudit:
         return replace(candidates, shadows=shadows)
 
     def _chosen(self, candidates: Candidates) -> tuple[list[Attack], list[Omission]]:
-        """The attacks to run, and those that lack something. Raises UsageFault where one was asked for by name."""
+        """The attacks to run, and those that lack something. Raises CommandError where one was asked for by name."""
         chosen, omitted = [], []
         for name in self._request.attacks or ATTACKS:
             attack = load_attack(name)
@@ -139,7 +139,7 @@ class MembershipAudit:
             if not missing:
                 chosen.append(attack)
             elif self._request.attacks:
-                raise UsageFault(f"--attack {name} cannot be run: {missing}")
+                raise CommandError(f"--attack {name} cannot be run: {missing}")
             else:
                 omitted.append(Omission(what=f"{name} attack", reason=missing))
         return chosen, omitted
@@ -170,7 +170,7 @@ def _check_sides(work: Workload, request: MembershipRequest) -> None:
                 if side == member:
                     counts[skip] = counts.get(skip, 0) + 1
             why = "; ".join(f"{count} left out ({skip.reason})" for skip, count in counts.items())
-            raise InputFault(
+            raise InputError(
                 f"{path} has no record that can be scored: {why}; give records that differ between the files"
             )
 

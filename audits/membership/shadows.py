@@ -17,7 +17,7 @@ import numpy as np
 from blake3 import blake3
 
 from audits.membership.attack import Shadows
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import TensorDigest
 from privctl.reports.files import POINTER
 from privctl.storage.arrays import staged_arrays
@@ -87,7 +87,7 @@ def staged_shadow(folder: Path, scores: ShadowScores) -> AbstractContextManager[
 
 
 def read_shadow(path: Path) -> ShadowScores:
-    """One model's scores; raises InputFault for a file that holds none, or whose coins are not those of its seed."""
+    """One model's scores; raises InputError for a file that holds none, or whose coins are not those of its seed."""
     with SafetensorsFile(path) as file:
         about = parse_json(file.metadata.get(_KEY, "{}"), f"{path} (header)")
         found = {tensor.name: tensor for tensor in file.tensors}
@@ -101,11 +101,11 @@ def read_shadow(path: Path) -> ShadowScores:
         index, settings, weights = int(about["index"]), dict(about["settings"]), str(about["weights"])
         lp, included, seed = arrays["lp"], arrays["included"], int(settings["seed"])
     except (KeyError, TypeError, ValueError):
-        raise InputFault(f"{path} does not hold the scores of a shadow model; give what privctl shadow wrote") from None
+        raise InputError(f"{path} does not hold the scores of a shadow model; give what privctl shadow wrote") from None
     if not len(lp) == len(included) == len(digests):
-        raise InputFault(f"{path} holds scores, coins and records of different numbers; run privctl shadow again")
+        raise InputError(f"{path} holds scores, coins and records of different numbers; run privctl shadow again")
     if not np.array_equal(included, coins(seed, index, len(included))):
-        raise InputFault(
+        raise InputError(
             f"{path} says that it was trained on records that the coins of its seed {seed} did not choose; halves that "
             "are not random prove nothing, so run privctl shadow again"
         )
@@ -124,39 +124,39 @@ def read_shadows(folder: Path, digests: Sequence[bytes], target: str, scoring: M
     """What every shadow model in ``folder`` says of the records known by ``digests``, in their order.
 
     ``target`` is the audited model's ``weights_digest``, ``scoring`` how its own scores were made
-    (``Subject.describe``). Raises InputFault for files that are damaged or contradict each other, for records that are
-    not in the pool, and where some record has fewer than 2 models that did not see it; UsageFault where the target is
+    (``Subject.describe``). Raises InputError for files that are damaged or contradict each other, for records that are
+    not in the pool, and where some record has fewer than 2 models that did not see it; CommandError where the target is
     among the models, or was scored otherwise.
     """
     recover(folder)
     paths = sorted(folder.glob(_PATTERN))
     if not paths:
-        raise InputFault(f"{folder} holds no shadow scores ({_PATTERN}); give the folder that privctl shadow wrote")
+        raise InputError(f"{folder} holds no shadow scores ({_PATTERN}); give the folder that privctl shadow wrote")
     found = [read_shadow(path) for path in paths]
     first = found[0]
     for path, each in zip(paths, found, strict=True):
         other = difference(first.settings, each.settings)
         if other or not np.array_equal(first.digests, each.digests):
-            raise InputFault(
+            raise InputError(
                 f"{path} is of another run than {paths[0].name} ({other or 'other records'}); keep one run a folder"
             )
         if each.weights == target:
-            raise UsageFault(
+            raise CommandError(
                 f"the audited model is itself the shadow model of {path}, which knows its own answers; audit another, "
                 "or move that file away"
             )
     other = difference(first.settings.get("scoring", {}), scoring)
     if other:
-        raise UsageFault(f"the shadow models in {folder} were scored with {other}; score the model the same way")
+        raise CommandError(f"the shadow models in {folder} were scored with {other}; score the model the same way")
     columns = _columns(first.digests, digests, folder)
     shadows = Shadows(
         lp=np.stack([each.lp[columns] for each in found]), included=np.stack([each.included[columns] for each in found])
     )
     if not np.isfinite(shadows.lp).all():
-        raise InputFault(f"{folder} holds NaN or infinite scores of records to be audited; run privctl shadow again")
+        raise InputError(f"{folder} holds NaN or infinite scores of records to be audited; run privctl shadow again")
     lacking = int(((~shadows.included).sum(axis=0) < 2).sum())
     if lacking:
-        raise InputFault(
+        raise InputError(
             f"{lacking} of {len(columns)} records have fewer than 2 of the {len(found)} shadow models in {folder} that "
             "were not trained on them; train more with a greater --count"
         )
@@ -174,7 +174,7 @@ def _columns(pool: NDArray[np.uint8], digests: Sequence[bytes], folder: Path) ->
     places = {row.tobytes(): i for i, row in enumerate(pool)}
     missing = sum(digest not in places for digest in digests)
     if missing:
-        raise InputFault(
+        raise InputError(
             f"{missing} of {len(digests)} records are not among those that the shadow models in {folder} were trained "
             "and scored on; run privctl shadow with --data for both files"
         )

@@ -25,7 +25,7 @@ import numpy as np
 from blake3 import blake3
 
 from audits.scores.table import FIELDS
-from privctl.domain.errors import InputFault, IoFault, PrivctlError
+from privctl.domain.errors import FileSystemError, InputError, PrivctlError
 from privctl.storage.arrays import write_arrays
 from privctl.storage.digest import tag
 from privctl.storage.reader import SafetensorsFile
@@ -107,14 +107,14 @@ class ScoreCache:
     def __init__(self, folder: Path) -> None:
         """Make the folder, for its owner only, and remove what has expired.
 
-        Raises IoFault where that fails, InputFault where the folder is a link or someone else's.
+        Raises FileSystemError where that fails, InputError where the folder is a link or someone else's.
         """
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
             _close(folder)
         except OSError as error:
-            raise IoFault(
+            raise FileSystemError(
                 f"{folder} cannot be made to keep scores in ({error.strerror}); give another --cache, or keep none"
             ) from None
         sweep(folder.parent)
@@ -153,10 +153,10 @@ class ScoreCache:
 
 
 def _close(folder: Path) -> None:
-    """Take everyone else's permissions away. Raises InputFault where the folder is not the user's own."""
+    """Take everyone else's permissions away. Raises InputError where the folder is not the user's own."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise InputFault(
+        raise InputError(
             f"{folder} is a link, or belongs to another user; give a --cache of your own, as scores are private"
         )
     if stat.S_IMODE(found.st_mode) != _FOLDER_MODE:

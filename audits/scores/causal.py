@@ -35,7 +35,7 @@ class CausalScorer:
 
 
 class CausalSubject:
-    """Records are texts. Raises UsageFault for a ``max_length`` that does not fit the model."""
+    """Records are texts. Raises CommandError for a ``max_length`` that does not fit the model."""
 
     task = CAUSAL_LM
 

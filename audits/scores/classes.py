@@ -13,7 +13,7 @@ from audits.scores.rows import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION, Rows, 
 from audits.scores.table import FIELDS
 from privctl.data.pixels import image_facts
 from privctl.data.records import Record
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel, hushed, pad_of
 
@@ -74,7 +74,7 @@ class TextClassScorer:
 
 
 class TextClassifierSubject:
-    """Records are texts with labels. Raises UsageFault for a ``max_length`` that does not fit the model."""
+    """Records are texts with labels. Raises CommandError for a ``max_length`` that does not fit the model."""
 
     task = TEXT_CLASSIFICATION
 
@@ -152,13 +152,13 @@ class ImageSubject:
         self._labels = _labels(model)
 
     def rows(self, records: Sequence[Record]) -> Rows:
-        """See ``Subject``; raises InputFault for images of another size than the model's."""
+        """See ``Subject``; raises InputError for images of another size than the model's."""
         found = []
         for record in records:
             assert record.pixels is not None  # as they were read
             size = record.pixels.shape[:2] if record.pixels.dtype == np.uint8 else record.pixels.shape[1:]
             if self.facts.size is not None and size != self.facts.size:
-                raise InputFault(
+                raise InputError(
                     f"image {record.line} is {size[0]}x{size[1]} pixels and {self.model.path} takes "
                     f"{self.facts.size[0]}x{self.facts.size[1]}; give --resize"
                 )
@@ -202,7 +202,7 @@ def _labels(model: LanguageModel) -> dict[str, int]:
     """The number of each label, by its name, and by itself where that is not the name of another."""
     names = {int(i): str(name) for i, name in model.network.config.id2label.items()}
     if len(names) < 2:
-        raise InputFault(f"{model.path} has {len(names)} output, which is no choice between labels; give a classifier")
+        raise InputError(f"{model.path} has {len(names)} output, which is no choice between labels; give a classifier")
     return {str(i): i for i in names} | {name: i for i, name in names.items()}
 
 
@@ -211,7 +211,7 @@ def _number(labels: dict[str, int], record: Record, model: LanguageModel) -> int
         return labels[record.label or ""]
     except KeyError:
         known = ", ".join(sorted(name for name in labels if not name.isdecimal())[:4])
-        raise InputFault(
+        raise InputError(
             f"the record on line {record.line} has the label {record.label!r}, which {model.path} does not know (its "
             f"config.json names {known}); give the labels the model was trained with"
         ) from None

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from audits.scores.table import FIELDS
-from privctl.domain.errors import InputFault, IoFault
+from privctl.domain.errors import FileSystemError, InputError
 from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel, hushed
 
@@ -64,7 +64,7 @@ def score_rows(
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Scores [6, tokens] of every token after each row's first, in the rows' order, and the offsets [rows + 1].
 
-    Each row has at least 2 ids. Raises InputFault for a network that looks ahead.
+    Each row has at least 2 ids. Raises InputError for a network that looks ahead.
     """
     return measure_rows(model, rows, token_scores, len(FIELDS), batching=batching, advance=advance)
 
@@ -167,7 +167,7 @@ def enough_memory(model: LanguageModel) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError:
-        raise IoFault(
+        raise FileSystemError(
             f"{model.device} has too little memory to score with {model.path}; give a smaller --max-length, or "
             "--device cpu"
         ) from None
@@ -203,7 +203,7 @@ def _projection(model: LanguageModel) -> _Projection:
 def halves(model: LanguageModel) -> tuple[Any, Any] | None:
     """Trunk and head of a network that computes nothing but the one after the other; None for any other.
 
-    Found out by trying, which also covers networks that scale or cap their logits after the head. Raises InputFault
+    Found out by trying, which also covers networks that scale or cap their logits after the head. Raises InputError
     for a network that looks ahead.
     """
     network = model.network
@@ -213,7 +213,7 @@ def halves(model: LanguageModel) -> tuple[Any, Any] | None:
     changed[0, -1] = (changed[0, -1] + 1) % model.vocabulary
     ahead = network(input_ids=changed, use_cache=False).logits[:, :-1] - whole[:, :-1]
     if ahead.abs().max() > 1e-3 * (1e-6 + whole.abs().max()):
-        raise InputFault(
+        raise InputError(
             f"{model.path} is not a causal language model: what it says of a token depends on later ones; "
             "give one that predicts the next token"
         )

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from audits.scores.table import ScoreTable, Skip
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.storage.arrays import read_arrays, staged_arrays
 from privctl.storage.reader import SafetensorsFile
 
@@ -104,7 +104,7 @@ def _rounded(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def read_scores(path: Path) -> RecordScores:
-    """What ``staged_kept`` wrote of a membership audit; raises InputFault for another file, or one in contradiction."""
+    """What ``staged_kept`` wrote of a membership audit; raises InputError for another file, or one in contradiction."""
     with SafetensorsFile(path) as file:
         what = "an audit's scores; give a *.scores.safetensors file"
         arrays = read_arrays(file, _LAYOUT, what)
@@ -120,4 +120,4 @@ def _check(found: RecordScores, path: Path) -> None:
     skipped = {len(getattr(found, field.name)) for field in fields(found)[3:6]}
     reasons = np.isin(found.skipped_reason, [int(skip) for skip in Skip]).all()
     if len(sizes) != 1 or len(skipped) != 1 or not reasons:
-        raise InputFault(f"{path} holds scores that do not add up to records; run the audit again")
+        raise InputError(f"{path} holds scores that do not add up to records; run the audit again")

@@ -18,7 +18,7 @@ from audits.scores.forward import Batching, batches, enough_memory, token_scores
 from audits.scores.rows import MASKED_LM, Rows, SpecialTokens, frame_of, framed_limit, padded
 from audits.scores.table import FIELDS
 from privctl.data.records import Record
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel, hushed, pad_of
 
@@ -82,13 +82,13 @@ class MaskedScorer:
 
 
 class MaskedSubject:
-    """Records are texts. Raises UsageFault for a ``max_length`` that does not fit, InputFault without a mask token."""
+    """Records are texts. Raises CommandError for an unfit ``max_length``, InputError without a mask token."""
 
     task = MASKED_LM
 
     def __init__(self, model: LanguageModel, max_length: int | None = None) -> None:
         if model.tokenizer.mask_token_id is None:
-            raise InputFault(f"{model.path} has a tokenizer without a mask token; give the one the model was made with")
+            raise InputError(f"{model.path} has a tokenizer without a mask token; give the one the model was made with")
         frame = frame_of(model.tokenizer)
         self.model = model
         self.scorer = MaskedScorer(model, frame)

@@ -10,7 +10,7 @@ import numpy as np
 from audits.scores.forward import Batching, score_rows
 from audits.scores.rows import encode, length_limit
 from audits.scores.table import FIELDS
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel
 
@@ -25,14 +25,14 @@ def perplexity(
 ) -> float:
     """Exp of the mean negative log-likelihood (nats) over every predicted token of ``texts``, long ones cut as above.
 
-    Infinite where the model is that bad. Raises InputFault where no text has 2 tokens, or for NaN scores.
+    Infinite where the model is that bad. Raises InputError where no text has 2 tokens, or for NaN scores.
     """
     limit = length_limit(model, max_length)
     rows = [row[:limit] for row in encode(model, texts) if len(row) >= 2]
     if not rows:
-        raise InputFault(f"none of the {len(texts)} texts has 2 tokens; perplexity needs a next token to predict")
+        raise InputError(f"none of the {len(texts)} texts has 2 tokens; perplexity needs a next token to predict")
     values, _ = score_rows(model, rows, batching=batching, advance=advance)
     mean = -float(values[FIELDS.index("lp")].mean(dtype=np.float64))
     if math.isnan(mean):
-        raise InputFault(f"{model.path} gives NaN scores; check its weights for NaN and its format for overflow")
+        raise InputError(f"{model.path} gives NaN scores; check its weights for NaN and its format for overflow")
     return math.exp(mean) if mean < 709 else math.inf

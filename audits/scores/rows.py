@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.models.language import LanguageModel, context_of, hushed
 
 if TYPE_CHECKING:
@@ -32,15 +32,15 @@ _TEXTS = 1024
 def length_limit(model: LanguageModel, max_length: int | None) -> int:
     """Tokens kept of a record: ``max_length``, else the model's context up to ``DEFAULT_LENGTH``.
 
-    Raises UsageFault for a ``max_length`` below 2 or beyond the context.
+    Raises CommandError for a ``max_length`` below 2 or beyond the context.
     """
     context = model.context
     if max_length is None:
         return min(context or DEFAULT_LENGTH, DEFAULT_LENGTH)
     if max_length < 2:
-        raise UsageFault(f"--max-length is {max_length}; it must be at least 2, as scoring predicts each next token")
+        raise CommandError(f"--max-length is {max_length}; it must be at least 2, as scoring predicts each next token")
     if context is not None and max_length > context:
-        raise UsageFault(f"--max-length is {max_length}, but {model.path} sees at most {context} tokens; give less")
+        raise CommandError(f"--max-length is {max_length}, but {model.path} sees at most {context} tokens; give less")
     return max_length
 
 
@@ -54,7 +54,7 @@ def begins_with_bos(model: LanguageModel) -> bool:
 def encode(model: LanguageModel, texts: Sequence[str]) -> list[NDArray[np.int64]]:
     """Token ids of each text, with BOS in front where the tokenizer's template has it; not cut.
 
-    Raises InputFault for ids the model has no embedding for.
+    Raises InputError for ids the model has no embedding for.
     """
     front = [model.tokenizer.bos_token_id] if begins_with_bos(model) else []
     return [np.array(front + ids, dtype=np.int64) for ids in _tokenised(model, texts)]
@@ -100,14 +100,14 @@ def frame_of(tokenizer: Any) -> SpecialTokens:
 
 
 def framed_limit(model: LanguageModel, frame: SpecialTokens, max_length: int | None) -> int:
-    """Tokens kept of a record, its frame counted. Raises UsageFault for a ``max_length`` with no room, or too much."""
+    """Tokens kept of a record, its frame counted. Raises CommandError for a ``max_length`` that does not fit."""
     context = context_of(model.network, model.tokenizer)
     if max_length is None:
         return min(context or DEFAULT_LENGTH, DEFAULT_LENGTH)
     if max_length <= frame.size:
-        raise UsageFault(f"--max-length is {max_length}, of which special tokens take {frame.size}; give more")
+        raise CommandError(f"--max-length is {max_length}, of which special tokens take {frame.size}; give more")
     if context is not None and max_length > context:
-        raise UsageFault(f"--max-length is {max_length}, but {model.path} sees at most {context} tokens; give less")
+        raise CommandError(f"--max-length is {max_length}, but {model.path} sees at most {context} tokens; give less")
     return max_length
 
 
@@ -122,7 +122,7 @@ def padded(rows: Sequence[NDArray[np.int64]], pad: int) -> tuple[NDArray[np.int6
 
 
 def _tokenised(model: LanguageModel, texts: Sequence[str]) -> Iterator[list[int]]:
-    """Each text's ids without special tokens; raises InputFault for ids the model has no embedding for."""
+    """Each text's ids without special tokens; raises InputError for ids the model has no embedding for."""
     vocabulary = model.vocabulary
     for start in range(0, len(texts), _TEXTS):
         part = list(texts[start : start + _TEXTS])
@@ -130,7 +130,7 @@ def _tokenised(model: LanguageModel, texts: Sequence[str]) -> Iterator[list[int]
             found = model.tokenizer(part, add_special_tokens=False, return_attention_mask=False)["input_ids"]
         highest = max((max(ids) for ids in found if ids), default=0)
         if highest >= vocabulary:
-            raise InputFault(
+            raise InputError(
                 f"{model.folder} has a tokenizer that gives id {highest}, but the model knows {vocabulary} tokens; "
                 "give the tokenizer the model was trained with"
             )

@@ -11,7 +11,7 @@ import numpy as np
 
 from audits.scores.cache import KEY_BYTES, CachedScores, ScoreCache, joined, scored
 from audits.scores.table import FIELDS
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, silent
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def key(row: NDArray[Any]) -> bytes:
 def plan(scorer: Scorer, rows: Sequence[NDArray[Any]], cache: ScoreCache | None = None) -> ScoringPlan:
     """Every distinct row once, less what ``cache`` knows; for a causal model, less what begins another row.
 
-    Raises InputFault where the cache turns out to belong to another model.
+    Raises InputError where the cache turns out to belong to another model.
     """
     distinct = {key(row): row for row in rows}
     whole, beginnings = _beginnings(distinct) if scorer.causal else (list(distinct), {})
@@ -150,7 +150,7 @@ def _probe(made: ScoringPlan, cache: ScoreCache) -> None:
     again = made.scorer.score(rows)[FIELDS.index("lp")]
     kept = RowScores(values=made.known.values, begins=begins).take(rows, counts)[FIELDS.index("lp")]
     if not np.allclose(again, kept, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
-        raise InputFault(f"{cache.folder} holds scores that this model does not give; delete it, or give --no-cache")
+        raise InputError(f"{cache.folder} holds scores that this model does not give; delete it, or give --no-cache")
 
 
 def _beginnings(rows: Mapping[bytes, NDArray[Any]]) -> tuple[list[bytes], dict[bytes, bytes]]:

@@ -19,7 +19,7 @@ from audits.scores.scorer import Scorer
 from privctl.data.images import read_images
 from privctl.data.records import Record, read_records
 from privctl.data.texts import read_texts
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.models.language import (
     CAUSAL,
     IMAGE_CLASSIFIER,
@@ -60,7 +60,7 @@ class AuditedModel(Protocol):
         """Tokens kept of a record, None where records are not cut."""
 
     def rows(self, records: Sequence[Record]) -> Rows:
-        """One row a record; the scorer counts no score for one that cannot be scored. Raises InputFault."""
+        """One row a record; the scorer counts no score for one that cannot be scored. Raises InputError."""
 
     def describe(self) -> dict[str, Any]:
         """How records become rows, as a report's parameters; scores made with others are not comparable."""
@@ -76,7 +76,8 @@ def load_subject(
 ) -> AuditedModel:
     """The model at ``path``, for ``task``, or for what its configuration says it is for.
 
-    Raises InputFault and UsageFault as ``load_model`` does, and UsageFault for settings that say nothing to the task.
+    Raises InputError and CommandError as ``load_model`` does, and CommandError for settings that say nothing to the
+    task.
     """
     task = task or task_of(path)
     return subject_of(task, load_model(path, device=device, kind=TASKS[task][0]), max_length=max_length, resize=resize)
@@ -88,9 +89,9 @@ def subject_of(
     """``model``, loaded already, for ``task``; ``resize`` (height, width) is what images are brought to."""
     images = task == IMAGE_CLASSIFICATION
     if images and max_length is not None:
-        raise UsageFault(f"--max-length says nothing to the task {task}; leave it out")
+        raise CommandError(f"--max-length says nothing to the task {task}; leave it out")
     if not images and resize is not None:
-        raise UsageFault(f"--resize says nothing to the task {task}; leave it out")
+        raise CommandError(f"--resize says nothing to the task {task}; leave it out")
     if task == CAUSAL_LM:
         return CausalSubject(model, max_length)
     if task == MASKED_LM:
@@ -111,7 +112,7 @@ def read(subject: AuditedModel, path: Path) -> list[Record]:
     """The records at ``path``, as the subject takes them.
 
     Texts are JSON lines, or a ``.csv`` or ``.tsv`` table, with ``label`` for a classifier; images a folder of class
-    folders or an ``.npz`` file. Raises InputFault, naming the line, for what is not such a record.
+    folders or an ``.npz`` file. Raises InputError, naming the line, for what is not such a record.
     """
     if isinstance(subject, ImageSubject):
         images = read_images(path, channels=subject.facts.channels, resize=subject.resize)

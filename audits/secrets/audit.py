@@ -23,7 +23,7 @@ from audits.secrets.candidates import Problem, Sources, problem
 from audits.secrets.rows import Reader, reader_of
 from audits.secrets.targets import choose
 from audits.secrets.trace import trace_tests
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Progress, unseen
 from privctl.domain.report import Omission
 from privctl.secrets.protection import Protection, read_protection
@@ -63,9 +63,9 @@ class SecretRequest:
 
     def __post_init__(self) -> None:
         if not 2 <= self.candidates <= _MOST:
-            raise UsageFault(f"--candidates is {self.candidates}; a secret is told from 2 to {_MOST} values")
+            raise CommandError(f"--candidates is {self.candidates}; a secret is told from 2 to {_MOST} values")
         if self.most < 1:
-            raise UsageFault(f"--most-secrets is {self.most}; it must be at least 1")
+            raise CommandError(f"--most-secrets is {self.most}; it must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class SecretsAudit:
     ) -> None:
         """Read the book, find its secrets in the data, and make candidates.
 
-        Raises InputFault for files that do not fit each other or the model, UsageFault for models that do not serve.
+        Raises InputError for files that do not fit each other or the model, CommandError for models that do not serve.
         """
         self._subject, self._request, self._base, self._progress = subject, request, base, progress
         limit = min(s.max_length or 0 for s in ([subject] if base is None else [subject, base.subject]))
@@ -146,17 +146,17 @@ class SecretsAudit:
                 advance(1)
         if not problems:
             reasons = "; ".join(f"{count} {reason}" for reason, count in Counter(why for _, why in left).items())
-            raise InputFault(f"{request.secrets} has no secret that could be attacked: {reasons}")
+            raise InputError(f"{request.secrets} has no secret that could be attacked: {reasons}")
         return tuple(problems), tuple(left)
 
     def _of_base(self, base: BaseModel) -> RowScores:
-        """The base model's scores. Raises UsageFault where its tokenizer splits a secret otherwise."""
+        """The base model's scores. Raises CommandError where its tokenizer splits a secret otherwise."""
         reader = reader_of(base.subject, self._reader.limit)
         for each in self._problems:
             for passage in each.target.passages:
                 ours, theirs = (r.places(passage, [passage.value])[0] for r in (self._reader, reader))
                 if ours.kind != theirs.kind or ours.tokens.tolist() != theirs.tokens.tolist():
-                    raise UsageFault(
+                    raise CommandError(
                         f"--base {base.subject.model.path} has another tokenizer than {self._subject.model.path}; give "
                         "the model that it was trained from"
                     )
@@ -213,13 +213,13 @@ def _plan(request: SecretRequest, digest: str) -> Protection:
     assert request.plan is not None  # the caller looked
     plan = read_protection(request.plan)
     if plan.facts.data != digest:
-        raise InputFault(
+        raise InputError(
             f"{request.plan} plans for other data ({plan.facts.data_name}) than --data {request.data}; give those, or "
             "plan again with privctl secrets plan"
         )
     if request.planned_by is not None and file_digest(request.plan) not in request.planned_by:
         by = "another plan; give that one" if request.planned_by else "no plan; leave --plan out"
-        raise InputFault(f"{request.plan} is not what the model was trained by: its training report names {by}")
+        raise InputError(f"{request.plan} is not what the model was trained by: its training report names {by}")
     return plan
 
 

@@ -25,7 +25,7 @@ from audits.scores.subject import AuditedModel
 from audits.scores.table import FIELDS
 from audits.secrets.continuations import continuations
 from audits.secrets.targets import SecretPassage
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.models.language import LanguageModel, hushed
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ class Reader(Protocol):
 
 
 def reader_of(subject: AuditedModel, limit: int) -> Reader:
-    """How ``subject`` is asked. Raises UsageFault for a classifier, which writes no secrets."""
+    """How ``subject`` is asked. Raises CommandError for a classifier, which writes no secrets."""
     if isinstance(subject, CausalSubject):
         return CausalReader(subject.model, limit)
     if isinstance(subject, MaskedSubject):
         return MaskedReader(subject, limit)
-    raise UsageFault(
+    raise CommandError(
         f"--secrets asks which words a model fills in, which {subject.model.path} does not; give a causal or masked "
         "language model"
     )

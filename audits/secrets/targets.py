@@ -22,7 +22,7 @@ from audits.secrets.find import OtherOccurrences, occurrence
 from audits.secrets.fresh import WordFrequencies, words_of
 from privctl.data.records import read_records
 from privctl.data.texts import read_texts
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.secrets.protection import Protection
 from privctl.secrets.table import Secret, read_secrets
 from privctl.storage.json_text import shown
@@ -104,7 +104,7 @@ def choose(
 ) -> SecretTargets:
     """At most ``most`` secrets of each side, drawn by numpy's PCG64 under ``seed``.
 
-    Raises InputFault for a book that does not fit the data or the plan.
+    Raises InputError for a book that does not fit the data or the plan.
     """
     secrets = list(read_secrets(book))
     left: list[tuple[str, str]] = []
@@ -152,7 +152,7 @@ def _planned(position: int, secret: Secret, plan: Protection | None, places: Map
     if j is None or not np.array_equal(
         np.sort(plan.records[plan.starts[j] : plan.starts[j + 1]]), np.sort(secret.records)
     ):
-        raise InputFault(
+        raise InputError(
             f"{book} has the secret {shown(secret.id)}, which the plan does not hold with the same records; give the "
             "book that was planned for, or plan again with privctl secrets plan"
         )
@@ -225,7 +225,7 @@ def _windows(formats: Sequence[CanaryFormat]) -> list[re.Pattern[str]]:
 def _check_records(secrets: Sequence[Secret], total: int, book: Path, data: Path) -> None:
     for secret in secrets:
         if len(secret.records) and secret.records[-1] >= total:
-            raise InputFault(
+            raise InputError(
                 f"{book} has the secret {shown(secret.id)} in record {secret.records[-1]}, but {data} holds {total} "
                 f"records, 0 to {total - 1}; give the data that the book was made of"
             )

@@ -17,7 +17,7 @@ from typing import NoReturn
 import click
 
 from privctl import __version__
-from privctl.domain.errors import ExitCode, PrivctlError, UsageFault
+from privctl.domain.errors import CommandError, ExitCode, PrivctlError
 from privctl.show.plain import plain, seen
 
 #: Command name -> (where its click command is, one line for ``privctl --help``).
@@ -155,11 +155,11 @@ _WITHOUT_REPORT = ("gate", "inspect", "report", "verify", "completion")
 
 
 def _check_names(arguments: list[str]) -> None:
-    """Raise UsageFault for a name that is not UTF-8, before anything is read: a JSON report cannot hold it."""
+    """Raise CommandError for a name that is not UTF-8, before anything is read: a JSON report cannot hold it."""
     if arguments and arguments[0] not in _WITHOUT_REPORT:
         for argument in arguments:
             if _NOT_UTF8.search(argument):
-                raise UsageFault(_unnameable(argument))
+                raise CommandError(_unnameable(argument))
 
 
 def _unnameable(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.options import common, force, show, to_standard_output, verbose
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.events import Batches
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def account(**options: Any) -> None:
         plan = _plan(options)
         drawn = _drawn(plan, plot) if plot is not None else b""
     except ValueError as error:
-        raise UsageFault(_flagged(str(error))) from None
+        raise CommandError(_flagged(str(error))) from None
     parameters = {k: list(v) if isinstance(v, tuple) else v for k, v in options.items() if k in given - _NOT_REPORTED}
     inputs = []
     if options["ledger"]:
@@ -128,26 +128,26 @@ def _given(options: dict[str, Any]) -> set[str]:
 
 
 def _check_accepted(options: dict[str, Any], given: set[str]) -> None:
-    """Raise UsageFault for an option that the mechanism would ignore."""
+    """Raise CommandError for an option that the mechanism would ignore."""
     what = "ledger" if options["ledger"] else options["mechanism"]
     where = "--ledger, whose events state everything" if options["ledger"] else f"--mechanism {what}"
     extra = given - _ACCEPTED[what] - _ALWAYS | (given & {"mechanism"} if options["ledger"] else set())
     if extra:
         flags = {p.name: p.opts[-1 if p.name == "output" else 0] for p in click.get_current_context().command.params}
-        raise UsageFault(f"{flags[min(extra)]} does not apply to {where}; remove it")
+        raise CommandError(f"{flags[min(extra)]} does not apply to {where}; remove it")
     for prior in options["priors"]:
         if not 0 < prior < 1:
-            raise UsageFault(f"--prior is {prior:g}; it must be above 0 and below 1")
+            raise CommandError(f"--prior is {prior:g}; it must be above 0 and below 1")
 
 
 def _check_files(plot: Path | None, output: Path | None) -> None:
     if plot is not None and plot.suffix.lower() not in (".svg", ".png"):
-        raise UsageFault(f"--plot {plot} ends neither in .svg nor in .png; choose one of these endings")
+        raise CommandError(f"--plot {plot} ends neither in .svg nor in .png; choose one of these endings")
     if plot is not None and plot == output:
-        raise UsageFault(f"--plot and --output both name {plot}; name two different files")
+        raise CommandError(f"--plot and --output both name {plot}; name two different files")
     for flag, path in (("--plot", plot), ("--output", output)):
         if path is not None and not path.parent.is_dir():
-            raise UsageFault(f"{flag} {path} is in a folder that does not exist; create the folder first")
+            raise CommandError(f"{flag} {path} is in a folder that does not exist; create the folder first")
 
 
 def _plan(options: dict[str, Any]) -> BudgetPlan:
@@ -172,7 +172,7 @@ def _plan_of_gaussian(options: dict[str, Any]) -> BudgetPlan:
     target, given = _one_of(options, "epsilon", "noise_multiplier")
     unknown = set(options["methods"]) - {*METHODS, "tight", "opacus-prv"}
     if unknown:
-        raise UsageFault(f"--method {min(unknown)} is not one of {', '.join([*METHODS, 'tight', 'opacus-prv'])}")
+        raise CommandError(f"--method {min(unknown)} is not one of {', '.join([*METHODS, 'tight', 'opacus-prv'])}")
     rate, steps = _rate_and_steps(options)
     event = SampledGaussian(
         noise_multiplier=given if given is not None else 1.0,
@@ -241,7 +241,7 @@ def _plan_of_signs(options: dict[str, Any]) -> BudgetPlan:
 
     target, chance = _one_of(options, "epsilon", "fire_probability")
     if options["groups"] is None:
-        raise UsageFault("--mechanism ferret needs --groups, the number of groups of tensors")
+        raise CommandError("--mechanism ferret needs --groups, the number of groups of tensors")
     rate, steps = _rate_and_steps(options)
     if chance is None:
         assert target is not None
@@ -256,9 +256,9 @@ def _plan_of_secret(options: dict[str, Any]) -> BudgetPlan:
 
     posterior, noise = _one_of(options, "posterior", "noise_multiplier")
     if len(options["priors"]) != 1:
-        raise UsageFault("--mechanism secret needs one --prior, the chance of guessing the secret blindly")
+        raise CommandError("--mechanism secret needs one --prior, the chance of guessing the secret blindly")
     if not options["records"]:
-        raise UsageFault("--mechanism secret needs --record, such as --record 0.001x50 for 50 records")
+        raise CommandError("--mechanism secret needs --record, such as --record 0.001x50 for 50 records")
     _, steps = _rate_and_steps(options)
     chances = tuple(chance for text in options["records"] for chance in _records(text))
     event = SecretMixture(probabilities=chances, noise_multiplier=1.0 if noise is None else noise, steps=steps)
@@ -273,7 +273,7 @@ def _plan_of_ledger(options: dict[str, Any]) -> BudgetPlan:
     path = Path(options["ledger"])
     events = decode_events(read_text(path), str(path))
     if not events:
-        raise InputFault(f"{path} lists no events; a ledger holds at least one")
+        raise InputError(f"{path} lists no events; a ledger holds at least one")
     return plan_ledger(events, _delta(options), priors=options["priors"])
 
 
@@ -286,7 +286,7 @@ def _records(text: str) -> list[float]:
             raise ValueError
         return [probability] * times
     except ValueError:
-        raise UsageFault(
+        raise CommandError(
             f"--record {text} is neither a probability nor PROBABILITYxCOUNT, such as 0.001x50, of at most 100,000"
         ) from None
 
@@ -296,15 +296,15 @@ def _one_of(options: dict[str, Any], wanted: str, given: str) -> tuple[float | N
     target, value = options[wanted], options[given]
     if (target is None) == (value is None):
         names = f"--{wanted} to find the noise or --{given.replace('_', '-')} to find what it yields"
-        raise UsageFault(f"give {'one of' if target is not None else 'either'} {names}")
+        raise CommandError(f"give {'one of' if target is not None else 'either'} {names}")
     return target, value
 
 
 def _delta(options: dict[str, Any]) -> float:
     if options["delta"] is None:
-        raise UsageFault("--delta is missing; give a value well below 1 / number of examples, such as 1e-5")
+        raise CommandError("--delta is missing; give a value well below 1 / number of examples, such as 1e-5")
     if not 0 < options["delta"] < 1:
-        raise UsageFault(f"--delta is {options['delta']:g}; it must be above 0 and below 1")
+        raise CommandError(f"--delta is {options['delta']:g}; it must be above 0 and below 1")
     return float(options["delta"])
 
 
@@ -323,14 +323,14 @@ def _rate_and_steps(options: dict[str, Any]) -> tuple[float, int]:
         )
     if len(stated) < 3:
         missing = next(name for name in facts if name not in stated).replace("_", "-")
-        raise UsageFault(f"--{missing} is missing; --dataset-size, --batch-size and --epochs go together")
+        raise CommandError(f"--{missing} is missing; --dataset-size, --batch-size and --epochs go together")
     if options["sample_rate"] is not None or options["steps"] is not None:
-        raise UsageFault("give either --sample-rate and --steps or --dataset-size, --batch-size and --epochs")
+        raise CommandError("give either --sample-rate and --steps or --dataset-size, --batch-size and --epochs")
     for name, value in stated.items():
         if not (math.isfinite(value) and value > 0):
-            raise UsageFault(f"--{name.replace('_', '-')} is {value:g}; it must be above 0")
+            raise CommandError(f"--{name.replace('_', '-')} is {value:g}; it must be above 0")
     if facts["batch_size"] > facts["dataset_size"]:
-        raise UsageFault(f"--batch-size {facts['batch_size']} exceeds --dataset-size {facts['dataset_size']}")
+        raise CommandError(f"--batch-size {facts['batch_size']} exceeds --dataset-size {facts['dataset_size']}")
     if options["delta"] is not None and options["delta"] >= 1 / facts["dataset_size"]:
         note(
             f"delta {options['delta']:g} is at least 1 / dataset-size, which permits publishing a record as it is",

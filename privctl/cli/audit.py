@@ -10,7 +10,7 @@ import click
 
 from audits import ATTACKS
 from privctl.cli.options import MODEL, common, force, show, verbose
-from privctl.domain.errors import ExitCode, UsageFault
+from privctl.domain.errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
     from audits.canaries.audit import CanaryRequest
@@ -194,14 +194,14 @@ def _of_model(
     from privctl.storage.atomic import require_absent
 
     if model is None:
-        raise UsageFault("there is nothing to audit; give MODEL, or --from-scores FILE")
+        raise CommandError("there is nothing to audit; give MODEL, or --from-scores FILE")
     for name, owner in _BELONGS.items():
         if options[name] not in (None, (), False) and options[owner] is None:
-            raise UsageFault(f"{_flag(name)} needs {_flag(owner)}; give both")
+            raise CommandError(f"{_flag(name)} needs {_flag(owner)}; give both")
     if options["no_cache"] and (options["keep_scores"] or options["cache"] is not None):
-        raise UsageFault("--no-cache contradicts --keep-scores and --cache; remove one")
+        raise CommandError("--no-cache contradicts --keep-scores and --cache; remove one")
     if options["greedy_only"] and (options["top_k"] is not None or options["top_p"] is not None):
-        raise UsageFault("--greedy-only does not sample; remove --top-k and --top-p")
+        raise CommandError("--greedy-only does not sample; remove --top-k and --top-p")
     written = output_paths(Path(model), output)
     for path in written:
         require_absent(path, force)
@@ -246,7 +246,7 @@ def _membership(options: dict[str, Any]) -> MembershipRequest | None:
     if members is None and nonmembers is None:
         return None
     if members is None or nonmembers is None:
-        raise UsageFault("a membership audit compares two files; give both --members and --nonmembers")
+        raise CommandError("a membership audit compares two files; give both --members and --nonmembers")
     return MembershipRequest(
         members=members,
         nonmembers=nonmembers,
@@ -303,7 +303,7 @@ def _secrets(options: dict[str, Any]) -> SecretRequest | None:
     if options["secrets"] is None:
         return None
     if options["data"] is None:
-        raise UsageFault("--secrets needs the records that hold the secrets; give --data too")
+        raise CommandError("--secrets needs the records that hold the secrets; give --data too")
     sizes = {"candidates": options["candidates"], "most": options["most_secrets"]}
     return SecretRequest(
         secrets=options["secrets"],
@@ -327,7 +327,7 @@ def _of_scores(
     given = [name for name in _OF_A_MODEL if options[name]]
     if model is not None or given:
         what = "MODEL" if model is not None else _flag(given[0])
-        raise UsageFault(f"--from-scores audits no model; remove {what}")
+        raise CommandError(f"--from-scores audits no model; remove {what}")
     source: Path = options["from_scores"]
     path = output or source.with_name(f"{source.stem}.audit.report.json")
     require_absent(path, force)
@@ -348,9 +348,9 @@ def _claim(text: str | None) -> EpsilonClaim | None:
     try:
         epsilon, delta = map(float, text.split(","))
     except ValueError:
-        raise UsageFault(f"--claim {text} is not an epsilon and a delta; give both, such as --claim 1,1e-5") from None
+        raise CommandError(f"--claim {text} is not an epsilon and a delta; give both, such as --claim 1,1e-5") from None
     if not (0 <= epsilon < float("inf") and 0 <= delta < 1):
-        raise UsageFault(
+        raise CommandError(
             f"--claim {text} is out of range; epsilon must be finite and at least 0, delta from 0 to below 1"
         )
     return EpsilonClaim(epsilon=epsilon, delta=delta)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.options import common, force, show, to_standard_output, verbose
-from privctl.domain.errors import ExitCode, UsageFault
+from privctl.domain.errors import CommandError, ExitCode
 from privctl.domain.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def ferret_command(**options: Any) -> None:
     from verify.papers.checks import check_ferret
 
     if (options["nats"] is None) == (options["delta"] is None):
-        raise UsageFault("the claim is either --nats or --delta; give exactly one of them")
+        raise CommandError("the claim is either --nats or --delta; give exactly one of them")
     _check(check_ferret, ("groups", "steps", "sample_rate", "fire_probability", "nats", "delta"), options)
 
 
@@ -323,13 +323,13 @@ def _check_output(options: Mapping[str, Any]) -> None:
         require_absent(options["output"], options["force"])
         require_spare(options["output"], but="claims")
     if options["export"] is not None and options["export"].is_file():
-        raise UsageFault(f"--export {options['export']} is a file; name a folder for the proofs")
+        raise CommandError(f"--export {options['export']} is a file; name a folder for the proofs")
 
 
 def _timeout(options: Mapping[str, Any]) -> float:
     timeout = float(options["timeout"])
     if not 0 < timeout <= 3600:
-        raise UsageFault(f"--timeout is {timeout:g}; it must be above 0 and at most 3600 seconds")
+        raise CommandError(f"--timeout is {timeout:g}; it must be above 0 and at most 3600 seconds")
     return timeout
 
 
@@ -341,7 +341,7 @@ def _records(text: str) -> list[Fraction]:
     except (ValueError, click.BadParameter):
         probability, times = Fraction(-1), 0
     if not (0 <= probability <= 1 and 1 <= times <= 1000):
-        raise UsageFault(
+        raise CommandError(
             f"--record {text} is neither a probability nor PROBABILITYxCOUNT, such as 0.001x50, of at most 1000"
         )
     return [probability] * times

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from privctl.cli.options import MODEL, common, verbose
-from privctl.domain.errors import ExitCode, IoFault, UsageFault
+from privctl.domain.errors import CommandError, ExitCode, FileSystemError
 from privctl.domain.gate import GateJudgement, GateOutcome
 from privctl.gate.settings import KEYS
 
@@ -101,9 +101,9 @@ def gate(
         click.echo(STARTER, nl=False)
         return
     if as_json and form not in (None, "json"):
-        raise UsageFault(f"--json and --format {form} contradict each other; remove one")
+        raise CommandError(f"--json and --format {form} contradict each other; remove one")
     if not reports:
-        raise UsageFault("there are no reports to judge; give those of the model, such as model.report.json")
+        raise CommandError("there are no reports to judge; give those of the model, such as model.report.json")
     form = form or ("json" if as_json else "text")
     effective_policy = _policy(policy, settings)
     _check_distinct(output, (*reports, *(() if policy is None else (policy,))))
@@ -142,7 +142,7 @@ def _model(model: str, quiet: bool) -> ModelAtHand:
 
 
 def _check_distinct(output: Path | None, inputs: tuple[Path, ...]) -> None:
-    """Raise UsageFault where the result would overwrite a file that the judgement reads."""
+    """Raise CommandError where the result would overwrite a file that the judgement reads."""
     if output is None:
         return
     from privctl.reports.files import require_spare
@@ -150,7 +150,7 @@ def _check_distinct(output: Path | None, inputs: tuple[Path, ...]) -> None:
 
     for path in (*inputs, Path("privctl-policy.toml"), Path("pyproject.toml")):
         if os.path.realpath(path) == os.path.realpath(output):
-            raise UsageFault(f"{output} is an input of this command; choose another --output")
+            raise CommandError(f"{output} is an input of this command; choose another --output")
     require_absent(output, force=True)
     require_spare(output)
 
@@ -166,4 +166,4 @@ def _summarize(judgement: GateJudgement) -> None:
         with open(path, "a", encoding="utf-8") as stream:
             stream.write(render(judgement) + "\n")
     except OSError as error:
-        raise IoFault(f"{path}, which {_SUMMARY} names, cannot be written: {error.strerror}") from None
+        raise FileSystemError(f"{path}, which {_SUMMARY} names, cannot be written: {error.strerror}") from None

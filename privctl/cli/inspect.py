@@ -127,14 +127,14 @@ def _log_as_report(log: AuditLog) -> PrivacyReport:
 
 
 def _no_report(path: Path) -> None:
-    """Raise InputFault where ``path`` is JSON: other commands read reports."""
-    from privctl.domain.errors import InputFault
+    """Raise InputError where ``path`` is JSON: other commands read reports."""
+    from privctl.domain.errors import InputError
     from privctl.reports.files import read_report
 
     if path.suffix != ".json" or path.is_dir():
         return
     read_report(path)  # raises the right error where it is not a report
-    raise InputFault(
+    raise InputError(
         f"{path} is a report, not a model; give the model that it describes, or use privctl verify {path} to check it "
         f"or privctl report {path} to make a page of it"
     )

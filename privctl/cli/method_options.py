@@ -10,7 +10,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import click
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.train.method import OPTION, MethodSettings, Option, Settings
 
 
@@ -20,7 +20,7 @@ def own_options(settings: type[MethodSettings]) -> list[Callable[[Any], Any]]:
 
 
 def own_settings(settings: type[Settings], options: Mapping[str, Any]) -> Settings:
-    """The settings given by ``options``. Raises UsageFault for values that do not fit."""
+    """The settings given by ``options``. Raises CommandError for values that do not fit."""
     given: dict[str, Any] = {}
     for field, kind, option in _option_fields(settings):
         value = options[field.name]
@@ -33,7 +33,7 @@ def own_settings(settings: type[Settings], options: Mapping[str, Any]) -> Settin
     try:
         return settings(**given)
     except ValueError as error:
-        raise UsageFault(str(error)) from None
+        raise CommandError(str(error)) from None
 
 
 def _option_fields(settings: type[MethodSettings]) -> Iterator[tuple[Field[Any], type, Option]]:
@@ -83,5 +83,5 @@ def _bytes(flag: str, value: str) -> bytes:
     except ValueError:
         content = b""
     if not content:
-        raise UsageFault(f"{flag} is {value!r}; it must be hexadecimal, such as 00ff")
+        raise CommandError(f"{flag} is {value!r}; it must be hexadecimal, such as 00ff")
     return content

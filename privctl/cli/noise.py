@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.options import MODEL, common, force, show
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.guarantee import Adjacency, AssumptionState
 from privctl.domain.mechanism import Calibration, Formula, Optimizer, Regime
 
@@ -92,9 +92,9 @@ def noise(model: str, **options: Any) -> None:
         candidates = plan(release, output)
         if options["dry_run"]:
             if options["as_json"]:
-                raise UsageFault("--dry-run writes no report, so --json has nothing to print; remove one")
+                raise CommandError("--dry-run writes no report, so --json has nothing to print; remove one")
             if options["evaluate"]:
-                raise UsageFault("--dry-run writes no candidates, so --evaluate has nothing to measure; remove one")
+                raise CommandError("--dry-run writes no candidates, so --evaluate has nothing to measure; remove one")
             check_grain(release, candidates)
             _show(release, candidates, [None] * len(candidates), None, dry_run=True)
             return
@@ -151,7 +151,7 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
     try:
         targets = tuple(_target(epsilon, delta, options) for epsilon in options["epsilon"] or (1.0,))
     except ValueError as error:
-        raise UsageFault(f"{error}; give another --{str(error).split()[0]}") from None
+        raise CommandError(f"{error}; give another --{str(error).split()[0]}") from None
     files = {"facts": options["facts"], "evaluation": options["evaluate"]}
     inputs = {role: Path(path) for role, path in files.items() if path}
     collected = collected_names(own_report.report) if own_report else ()
@@ -176,11 +176,11 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
 
 
 def _delta(options: dict[str, Any], sources: Sequence[FactSource], default: float) -> float:
-    """The flag's delta, the facts file's or the default; raises UsageFault where the first two disagree."""
+    """The flag's delta, the facts file's or the default; raises CommandError where the first two disagree."""
     stated = {source.values["delta"] for source in sources if "delta" in source.values}
     flag = options["delta"]
     if flag is not None and stated - {flag}:
-        raise UsageFault(f"--delta {flag} contradicts delta {stated.pop()} of the facts file; remove one")
+        raise CommandError(f"--delta {flag} contradicts delta {stated.pop()} of the facts file; remove one")
     return flag if flag is not None else next(iter(stated), default)
 
 
@@ -189,13 +189,15 @@ def _target(epsilon: float, delta: float, options: dict[str, Any]) -> PrivacyTar
 
     calibration = Calibration(options["calibration"])
     if calibration is Calibration.GAUSSIAN and options["regime"] is None:
-        raise UsageFault(f"--calibration gaussian needs --regime, one of {', '.join(Regime)}")
+        raise CommandError(f"--calibration gaussian needs --regime, one of {', '.join(Regime)}")
     if calibration is Calibration.DP_WEIGHTS and options["regime"] is not None:
-        raise UsageFault("--regime applies to --calibration gaussian only; remove it: dp-weights reports every regime")
+        raise CommandError(
+            "--regime applies to --calibration gaussian only; remove it: dp-weights reports every regime"
+        )
     if calibration is Calibration.DP_WEIGHTS and options["adjacency"] is not None:
-        raise UsageFault("--adjacency applies to --calibration gaussian only; remove it: dp-weights reports both")
+        raise CommandError("--adjacency applies to --calibration gaussian only; remove it: dp-weights reports both")
     if calibration is Calibration.GAUSSIAN and options["formula"] is not None:
-        raise UsageFault("--formula applies to --calibration dp-weights only; remove it")
+        raise CommandError("--formula applies to --calibration dp-weights only; remove it")
     return PrivacyTarget(
         epsilon=epsilon,
         delta=delta,

@@ -10,7 +10,7 @@ import click
 
 from privctl.cli.options import debug, show
 from privctl.cli.options import force as force_option
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
     from privctl.show.dossier import PageData
@@ -55,11 +55,11 @@ def report(
     from privctl.storage.atomic import require_absent, write_bytes
 
     if title is not None and not 0 < len(title) <= _LONGEST:
-        raise UsageFault(f"--title has {len(title)} characters; give 1 to {_LONGEST}")
+        raise CommandError(f"--title has {len(title)} characters; give 1 to {_LONGEST}")
     place = output or _default(reports[0], kind)
     standard = str(place) == "-"
     if not standard and place.resolve() in {path.resolve() for path in reports}:
-        raise UsageFault(f"{place} is one of the reports; choose another --output")
+        raise CommandError(f"{place} is one of the reports; choose another --output")
     if not standard:
         require_spare(place)
     if not standard and not (kind == "model-card" and place.is_file()):

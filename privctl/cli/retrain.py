@@ -12,7 +12,7 @@ from privctl.cli.method_options import own_options, own_settings
 from privctl.cli.options import common, force, show
 from privctl.cli.running import STOPPING, on_epoch, rendered, request_of
 from privctl.cli.training_options import data, shared, training, unprotected
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.train.methods import METHODS, method_named
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _train(method: Method, options: dict[str, Any]) -> None:
     from privctl.train.session import Session
 
     if options["data"] is None:
-        raise UsageFault(
+        raise CommandError(
             f"there is nothing to train {method.name} on; give --data, or --replay with a stream of updates"
         )
     request = request_of(method.name, options, settings=own_settings(method.settings, options))
@@ -114,7 +114,7 @@ def _replay(method: Method, options: dict[str, Any]) -> None:
         source = context.get_parameter_source(name)
         if name not in _REPLAYED and source is not click.core.ParameterSource.DEFAULT:
             flag = "--" + name.replace("_", "-")
-            raise UsageFault(f"{flag} does not apply to --replay, which repeats the recorded updates; remove it")
+            raise CommandError(f"{flag} does not apply to --replay, which repeats the recorded updates; remove it")
     request = ReplayRequest(
         model=Path(options["model"]),
         stream=Path(options["replay"]),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.options import verbose
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.mechanism import Optimizer
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def request_of(method: str, options: dict[str, Any], **fields: Any) -> RetrainRe
             **fields,
         )
     except ValueError as error:
-        raise UsageFault(str(error)) from None
+        raise CommandError(str(error)) from None
 
 
 def secrets_of(options: Mapping[str, Any]) -> SecretsRequest | None:

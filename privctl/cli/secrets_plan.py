@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privctl.cli.options import common, force, show, verbose
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
     from privctl.secrets.plan.targets import PosteriorTargets
@@ -148,13 +148,15 @@ def plan(
 
 def _check(output: Path | None, delta: float | None, *, single_cap: bool) -> None:
     if output is not None and not single_cap:
-        raise UsageFault(
+        raise CommandError(
             "--output writes the plan of a single --cap; compare several without it, then give the best one"
         )
     if output is not None and output.suffix != ".safetensors":
-        raise UsageFault(f"--output {output} does not end in .safetensors; a plan is a safetensors file, so name it so")
+        raise CommandError(
+            f"--output {output} does not end in .safetensors; a plan is a safetensors file, so name it so"
+        )
     if delta is not None and not 0 < delta < 1:
-        raise UsageFault(f"--delta is {delta:g}; it must be above 0 and below 1")
+        raise CommandError(f"--delta is {delta:g}; it must be above 0 and below 1")
 
 
 def _caps(text: str | None) -> tuple[float | None, ...]:
@@ -166,10 +168,12 @@ def _caps(text: str | None) -> tuple[float | None, ...]:
         try:
             caps.append(None if part.strip() == "none" else float(part))
         except ValueError:
-            raise UsageFault(f"--cap is {text!r}; expected numbers such as 5 or 2,5,10, or the word {_SWEEP}") from None
+            raise CommandError(
+                f"--cap is {text!r}; expected numbers such as 5 or 2,5,10, or the word {_SWEEP}"
+            ) from None
     for value in caps:
         if value is not None and not (math.isfinite(value) and value > 0):
-            raise UsageFault(f"--cap is {value:g}; it must be a finite number above 0")
+            raise CommandError(f"--cap is {value:g}; it must be a finite number above 0")
     return tuple(dict.fromkeys(caps))
 
 
@@ -181,16 +185,18 @@ def _targets(prior: float, posterior: float, own: tuple[str, ...]) -> PosteriorT
     try:
         default = PosteriorTarget(prior=prior, posterior=posterior)
     except ValueError as error:
-        raise UsageFault(f"--{error}") from None
+        raise CommandError(f"--{error}") from None
     for text in own:
         kind, _, numbers = text.rpartition("=")
         before, _, after = numbers.partition(":")
         try:
             pair = float(before), float(after)
         except ValueError:
-            raise UsageFault(f"--target is {text!r}; expected KIND=PRIOR:POSTERIOR, such as email=1e-4:0.05") from None
+            raise CommandError(
+                f"--target is {text!r}; expected KIND=PRIOR:POSTERIOR, such as email=1e-4:0.05"
+            ) from None
         try:
             by_kind[kind] = PosteriorTarget(prior=pair[0], posterior=pair[1])
         except ValueError as error:
-            raise UsageFault(f"--target {text}: {error}") from None
+            raise CommandError(f"--target {text}: {error}") from None
     return PosteriorTargets(default=default, by_kind=by_kind)

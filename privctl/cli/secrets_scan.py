@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privctl.cli.options import common, force, show
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
     from privctl.secrets.scan.run import Scanned
@@ -98,7 +98,7 @@ def _names(kinds: str | None) -> tuple[str, ...]:
         return ()
     names = tuple(name.strip() for name in kinds.split(","))
     if "" in names:
-        raise UsageFault(f"--kinds {kinds!r} has an empty name; give names separated by single commas")
+        raise CommandError(f"--kinds {kinds!r} has an empty name; give names separated by single commas")
     return names
 
 

@@ -10,7 +10,7 @@ import click
 
 from privctl.cli.options import MODEL, common, show
 from privctl.cli.running import data_of, model_of
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.mechanism import Optimizer
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _request(options: dict[str, Any]) -> ShadowRequest:
             **{name: options[name] for name in _SAME},
         )
     except ValueError as error:
-        raise UsageFault(str(error)) from None
+        raise CommandError(str(error)) from None
     return ShadowRequest(
         training=training,
         data=options["data"],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privctl.cli.options import debug, force
-from privctl.domain.errors import ExitCode, InputFault, UsageFault
+from privctl.domain.errors import CommandError, ExitCode, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,17 +62,17 @@ def sign(
     from privctl.show.progress import note
 
     if sum(option not in (None, ()) for option in (key, checks, stem)) != 1:
-        raise UsageFault(
+        raise CommandError(
             "give exactly one of --key (sign), --check (verify signatures) and --new-key (create a key pair)"
         )
     if stem is not None:
         if reports:
-            raise UsageFault("--new-key signs nothing; remove the reports, then sign them with --key")
+            raise CommandError("--new-key signs nothing; remove the reports, then sign them with --key")
         private, public = make_keys(stem)
         note(f"wrote {private}, which you must keep secret, and {public}", quiet=quiet)
         return
     if not reports:
-        raise UsageFault("there are no reports to sign or check; give their paths")
+        raise CommandError("there are no reports to sign or check; give their paths")
     if key is not None:
         for written in _signed(reports, key, force):
             note(f"wrote {written}", quiet=quiet)
@@ -116,7 +116,7 @@ def _goes_on(log: AuditLog, place: Path, itself: Signer) -> bool:
 
     try:
         signed_head(read_bounded(place, LARGEST), [itself], log)
-    except InputFault:
+    except InputError:
         return False
     return True
 
@@ -142,7 +142,7 @@ def _checked(paths: Sequence[Path], keys: Sequence[Path]) -> bool:
         found = _read(path)
         try:
             said = vouched(path, partial(_who, found, signers))
-        except InputFault as fault:
+        except InputError as fault:
             fine = False
             said = f"NOT SIGNED: {fault}"
         click.echo(plain(f"{path}: {said}"))

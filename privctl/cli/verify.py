@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privctl.cli.options import common, force, show, to_standard_output, verbose
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
@@ -111,14 +111,14 @@ def verify(
 
 def _check(report: Path, output: Path | None, plot: Path | None) -> None:
     if plot is not None and plot.suffix.lower() not in (".svg", ".png"):
-        raise UsageFault(f"--plot {plot} ends neither in .svg nor in .png; choose one of these endings")
+        raise CommandError(f"--plot {plot} ends neither in .svg nor in .png; choose one of these endings")
     for flag, path in (("--plot", plot), ("--output", output)):
         if path is not None and path.resolve() == report.resolve():
-            raise UsageFault(f"{flag} {path} is the report itself, which no command edits; name another file")
+            raise CommandError(f"{flag} {path} is the report itself, which no command edits; name another file")
         if path is not None and not path.parent.is_dir():
-            raise UsageFault(f"{flag} {path} is in a folder that does not exist; create the folder first")
+            raise CommandError(f"{flag} {path} is in a folder that does not exist; create the folder first")
     if plot is not None and plot == output:
-        raise UsageFault(f"--plot and --output both name {plot}; name two different files")
+        raise CommandError(f"--plot and --output both name {plot}; name two different files")
 
 
 def _counted(data: Path, report: PrivacyReport, path: Path) -> DataAtHand:
@@ -128,7 +128,7 @@ def _counted(data: Path, report: PrivacyReport, path: Path) -> DataAtHand:
     from verify.run import read
 
     if stated(report) is None:
-        raise UsageFault(f"--data {data} cannot be compared: the report states no number of examples; remove --data")
+        raise CommandError(f"--data {data} cannot be compared: the report states no number of examples; remove --data")
     parents = [path.parent / parent.path for parent in report.parents]
     known = [report, *(read(parent) for parent in parents if parent.is_file())]
     examples = count_examples(data, next(filter(None, map(unit_of, known)), None))
@@ -156,7 +156,7 @@ def _drawn(verification: Verification, plot: Path | None) -> bytes:
 
     law = law_of(verification.report)
     if law is None:
-        raise UsageFault("no guarantee of this report has a privacy loss to draw; remove --plot")
+        raise CommandError("no guarantee of this report has a privacy loss to draw; remove --plot")
     names = ("name", "losses", "density", "epsilons", "deltas", "epsilon", "delta")
     picture = LossPicture(**{name: getattr(law, name) for name in names})
     return draw(picture, "svg" if plot.suffix.lower() == ".svg" else "png")

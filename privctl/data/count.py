@@ -12,7 +12,7 @@ def count_examples(path: Path, unit: str | None = None) -> int:
     """The records of a file of texts, the values of ``unit`` where one is given, or the images at ``path``.
 
     A folder or an ``.npz`` file holds images. A text that training splits into pieces is one example. Raises
-    InputFault, UsageFault and IoFault as reading for a training does.
+    InputError, CommandError and FileSystemError as reading for a training does.
     """
     if path.is_dir() or path.suffix.lower() == ".npz":
         return count_images(path)

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from privctl.data.npz import read_npz
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.storage.reader import unreadable
 
 if TYPE_CHECKING:
@@ -64,17 +64,17 @@ def read_images(path: Path, *, channels: int = 3, resize: tuple[int, int] | None
     A folder has one subfolder a class, of JPEG, PNG or PPM files; other files in it are ignored. An ``.npz`` holds
     ``images``, (n, h, w[, c]) uint8 or (n, c, h, w) floats, and ``labels``. Nothing in either is unpickled.
 
-    Raises InputFault, naming the file or position, for what is not an image, for sizes that differ without ``resize``,
-    for NaN or infinity, for a class without images and for a set without any; UsageFault for a path that is neither;
-    IoFault where the system refuses.
+    Raises InputError, naming the file or position, for what is not an image, for sizes that differ without ``resize``,
+    for NaN or infinity, for a class without images and for a set without any; CommandError for a path that is neither;
+    FileSystemError where the system refuses.
     """
     if channels not in (1, 3):
-        raise UsageFault(f"the model takes images of {channels} channels; only 1 (grey) and 3 (colour) are read")
+        raise CommandError(f"the model takes images of {channels} channels; only 1 (grey) and 3 (colour) are read")
     if path.is_dir():
         return _read_folder(path, channels, resize)
     if path.suffix.lower() == ".npz":
         return _read_arrays(path, channels, resize)
-    raise UsageFault(f"{path} is neither a folder of class folders nor an .npz file; images are read from these")
+    raise CommandError(f"{path} is neither a folder of class folders nor an .npz file; images are read from these")
 
 
 def count_images(path: Path) -> int:
@@ -82,7 +82,7 @@ def count_images(path: Path) -> int:
     if path.is_dir():
         files, _ = _list_folder(path)
         if not files:
-            raise InputFault(f"{path} holds no images; expected one subfolder a class, of JPEG, PNG or PPM files")
+            raise InputError(f"{path} holds no images; expected one subfolder a class, of JPEG, PNG or PPM files")
         return len(files)
     return len(read_npz(path, ("images", "labels"))[0])
 
@@ -99,7 +99,7 @@ def _read_folder(path: Path, channels: int, resize: tuple[int, int] | None) -> I
             raise _other_size(str(file), array.shape[:2], files[0][1].name, pixels.shape[1:3])
         pixels[i] = array
     if pixels is None:
-        raise InputFault(f"{path} holds no images; expected one subfolder a class, of JPEG, PNG or PPM files")
+        raise InputError(f"{path} holds no images; expected one subfolder a class, of JPEG, PNG or PPM files")
     return ImageSet(
         pixels=pixels, labels=tuple(label for label, _ in files), places=[str(f) for _, f in files], ignored=ignored
     )
@@ -113,13 +113,13 @@ def _list_folder(path: Path) -> tuple[list[tuple[str, Path]], int]:
         for folder in _visible(path):
             if not folder.is_dir():
                 if folder.suffix.lower() in SUFFIXES:
-                    raise InputFault(f"{folder} is outside the class folders; move it into the folder of its class")
+                    raise InputError(f"{folder} is outside the class folders; move it into the folder of its class")
                 ignored += 1
                 continue
             files = list(_visible(folder))
             images = [file for file in files if file.suffix.lower() in SUFFIXES]
             if not images:
-                raise InputFault(f"{folder} holds no JPEG, PNG or PPM file; remove the folder, or add images to it")
+                raise InputError(f"{folder} holds no JPEG, PNG or PPM file; remove the folder, or add images to it")
             ignored += len(files) - len(images)
             entries += [(folder.name, file) for file in images]
     except OSError as error:
@@ -139,17 +139,17 @@ def _opened(file: Path) -> Image.Image:
             image = Image.open(file, formats=_FORMATS)
             image.load()
     except UnidentifiedImageError:
-        raise InputFault(f"{file} is not a JPEG, PNG or PPM image; remove it or save it as one") from None
+        raise InputError(f"{file} is not a JPEG, PNG or PPM image; remove it or save it as one") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise InputFault(f"{file} exceeds the limit of {Image.MAX_IMAGE_PIXELS} pixels; make it smaller") from None
+        raise InputError(f"{file} exceeds the limit of {Image.MAX_IMAGE_PIXELS} pixels; make it smaller") from None
     except OSError as error:
         if error.errno is not None:
             raise unreadable(file, error) from None
-        raise InputFault(f"{file} cannot be decoded ({error}); repair or remove it") from None
+        raise InputError(f"{file} cannot be decoded ({error}); repair or remove it") from None
     except (ValueError, SyntaxError, EOFError, IndexError, zlib.error) as error:
-        raise InputFault(f"{file} cannot be decoded ({error}); repair or remove it") from None
+        raise InputError(f"{file} cannot be decoded ({error}); repair or remove it") from None
     if image.mode.startswith(_DEEP):
-        raise InputFault(f"{file} has more than 8 bits per channel; save it with 8")
+        raise InputError(f"{file} has more than 8 bits per channel; save it with 8")
     return image
 
 
@@ -162,8 +162,8 @@ def _array(image: Image.Image, channels: int, resize: tuple[int, int] | None) ->
     return array if array.ndim == 3 else array[:, :, None]
 
 
-def _other_size(place: str, size: Sequence[int], first: str, expected: Sequence[int]) -> InputFault:
-    return InputFault(
+def _other_size(place: str, size: Sequence[int], first: str, expected: Sequence[int]) -> InputError:
+    return InputError(
         f"{place} is {size[0]}x{size[1]} pixels but {first} is {expected[0]}x{expected[1]}; give --resize to bring all "
         "images to one size"
     )
@@ -191,22 +191,22 @@ class _Numbered(Sequence[str]):
 def _read_arrays(path: Path, channels: int, resize: tuple[int, int] | None) -> ImageSet:
     images, labels = read_npz(path, ("images", "labels"))
     if images.ndim == 0 or len(images) == 0:
-        raise InputFault(f"{path} holds no images; expected at least one")
+        raise InputError(f"{path} holds no images; expected at least one")
     if len(images) > MOST_IMAGES:
-        raise InputFault(f"{path} has {len(images)} images, and {MOST_IMAGES} are read at most; cut it into parts")
+        raise InputError(f"{path} has {len(images)} images, and {MOST_IMAGES} are read at most; cut it into parts")
     if labels.shape != (len(images),):
-        raise InputFault(
+        raise InputError(
             f"{path} has {len(images)} images and labels of shape {labels.shape}; expected one label per image"
         )
     if labels.dtype.kind not in "iuU":
-        raise InputFault(f"{path} has labels of the type {labels.dtype}; expected integers or strings")
+        raise InputError(f"{path} has labels of the type {labels.dtype}; expected integers or strings")
     different, which = np.unique(labels, return_inverse=True)
     known = [str(label).strip() for label in different.tolist()]
     names = tuple(known[i] for i in which.tolist())
     places = _Numbered(path, len(images))
     bad = next((i for i, name in enumerate(names) if not name or name.startswith("-")), None)
     if bad is not None:
-        raise InputFault(f"{places[bad]} has the label {names[bad]!r}; expected a name, or a number from 0")
+        raise InputError(f"{places[bad]} has the label {names[bad]!r}; expected a name, or a number from 0")
     pixels = (
         _bytes(path, images, channels, resize) if images.dtype == np.uint8 else _floats(path, images, channels, resize)
     )
@@ -216,7 +216,7 @@ def _read_arrays(path: Path, channels: int, resize: tuple[int, int] | None) -> I
 def _bytes(path: Path, images: NDArray[Any], channels: int, resize: tuple[int, int] | None) -> NDArray[np.uint8]:
     shaped = images[..., None] if images.ndim == 3 else images
     if shaped.ndim != 4 or shaped.shape[3] not in (1, 3) or 0 in shaped.shape:
-        raise InputFault(f"{path} has uint8 images of shape {images.shape}; expected (n, h, w) or (n, h, w, 1 or 3)")
+        raise InputError(f"{path} has uint8 images of shape {images.shape}; expected (n, h, w) or (n, h, w, 1 or 3)")
     if shaped.shape[3] == channels and resize in (None, shaped.shape[1:3]):
         return shaped
     return np.stack([_array(Image.fromarray(i if i.shape[2] == 3 else i[:, :, 0]), channels, resize) for i in shaped])
@@ -224,19 +224,19 @@ def _bytes(path: Path, images: NDArray[Any], channels: int, resize: tuple[int, i
 
 def _floats(path: Path, images: NDArray[Any], channels: int, resize: tuple[int, int] | None) -> NDArray[np.float32]:
     if images.dtype.kind != "f":
-        raise InputFault(f"{path} has images of the type {images.dtype}; expected uint8, or floats")
+        raise InputError(f"{path} has images of the type {images.dtype}; expected uint8, or floats")
     if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
-        raise InputFault(f"{path} has float images of shape {images.shape}; expected (n, 1 or 3, h, w)")
+        raise InputError(f"{path} has float images of shape {images.shape}; expected (n, 1 or 3, h, w)")
     sound = np.isfinite(images).all(axis=(1, 2, 3))
     if not sound.all():
-        raise InputFault(f"{path} image {int(np.argmin(sound))} holds NaN or infinity; repair or remove it")
+        raise InputError(f"{path} image {int(np.argmin(sound))} holds NaN or infinity; repair or remove it")
     if resize is not None and resize != images.shape[2:4]:
-        raise InputFault(
+        raise InputError(
             f"{path} has float images of {images.shape[2]}x{images.shape[3]} pixels, and only uint8 images are "
             f"resized; store them at {resize[0]}x{resize[1]}, or as uint8"
         )
     if images.shape[1] > channels:
-        raise InputFault(
+        raise InputError(
             f"{path} has colour images as floats, but the model takes grey ones; store them with 1 channel"
         )
     return np.ascontiguousarray(np.broadcast_to(images, (len(images), channels, *images.shape[2:])), np.float32)

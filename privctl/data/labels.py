@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.storage.reader import read_text
 
 
@@ -14,7 +14,7 @@ from privctl.storage.reader import read_text
 class LabelSet:
     """The labels in the order of their numbers.
 
-    Raises UsageFault for fewer than two labels, or one that occurs twice.
+    Raises CommandError for fewer than two labels, or one that occurs twice.
     """
 
     names: tuple[str, ...]
@@ -22,21 +22,21 @@ class LabelSet:
 
     def __post_init__(self) -> None:
         if len(self.names) < 2:
-            raise UsageFault(f"there is only the label {', '.join(map(repr, self.names))}; a classifier needs two")
+            raise CommandError(f"there is only the label {', '.join(map(repr, self.names))}; a classifier needs two")
         object.__setattr__(self, "_numbers", {name: i for i, name in enumerate(self.names)})
         if len(self._numbers) < len(self.names):
-            raise UsageFault("--labels names a label twice; name each once")
+            raise CommandError("--labels names a label twice; name each once")
 
     def __len__(self) -> int:
         return len(self.names)
 
     def number(self, name: str, where: str) -> int:
-        """The number of ``name``; raises InputFault, naming ``where``, for one that is not among the labels."""
+        """The number of ``name``; raises InputError, naming ``where``, for one that is not among the labels."""
         try:
             return self._numbers[name]
         except KeyError:
             known = ", ".join(map(repr, self.names[:4])) + (", ..." if len(self.names) > 4 else "")
-            raise InputFault(
+            raise InputError(
                 f"{where} has the label {name!r}, which is not one of {known}; name it in --labels"
             ) from None
 
@@ -44,19 +44,19 @@ class LabelSet:
 def labels_named(given: str) -> tuple[str, ...]:
     """The labels in ``given``: a comma-separated list, or the path of a file with one label per line.
 
-    Raises InputFault for a file that does not exist or is not UTF-8, UsageFault for an empty name.
+    Raises InputError for a file that does not exist or is not UTF-8, CommandError for an empty name.
     """
     if "," in given:
         names = tuple(name.strip() for name in given.split(","))
     elif not Path(given).is_file():
-        raise InputFault(
+        raise InputError(
             f"--labels {given} is neither a list such as a,b,c nor a file; name all classes, separated by commas, or "
             "give a file with one per line"
         )
     else:
         names = tuple(line.strip() for line in read_text(Path(given)).splitlines() if line.strip())
     if not all(names):
-        raise UsageFault(f"--labels {given} holds an empty name; put one name between two commas")
+        raise CommandError(f"--labels {given} holds an empty name; put one name between two commas")
     return names
 
 
@@ -64,17 +64,17 @@ def labels_of(names: Iterable[str], source: str) -> LabelSet:
     """The labels that occur: 0 to the greatest if all are integers, else sorted.
 
     Where the data is private, the list itself is released with the model, and no guarantee covers it.
-    ``source`` names the data in errors. Raises InputFault for numbers with gaps, and for a single label.
+    ``source`` names the data in errors. Raises InputError for numbers with gaps, and for a single label.
     """
     labels = set(names)
     if len(labels) < 2:
-        raise InputFault(f"{source} holds only the label {', '.join(map(repr, labels))}; a classifier needs two")
+        raise InputError(f"{source} holds only the label {', '.join(map(repr, labels))}; a classifier needs two")
     if all(name.isascii() and name.isdecimal() and str(int(name)) == name for name in labels):
         # Compared by count: a greatest label of 10^12 must not allocate a list of that length.
         greatest = max(map(int, labels))
         if greatest != len(labels) - 1:
             gap = next(i for i in range(greatest) if str(i) not in labels)
-            raise InputFault(
+            raise InputError(
                 f"{source} has labels up to {greatest} but not {gap}; number them from 0 without gaps, or name all "
                 "of them with --labels"
             )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from privctl.data.records import MOST_RATIO, MOST_UNPACKED
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.storage.reader import unreadable
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ _AT_A_TIME = 1 << 24
 def read_npz(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
     """The arrays ``names`` of the file at ``path``; others are not looked at, and nothing is unpickled.
 
-    Raises InputFault for what is no sound archive, lacks one, or would unpack to more than ``MOST_UNPACKED`` bytes and
-    ``MOST_RATIO`` times the file's size; IoFault where the system refuses.
+    Raises InputError for what is no sound archive, lacks one, or would unpack to more than ``MOST_UNPACKED`` bytes and
+    ``MOST_RATIO`` times the file's size; FileSystemError where the system refuses.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -40,28 +40,28 @@ def read_npz(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
             missing = [name for name in names if name + _SUFFIX not in found]
             if missing:
                 expected = " and ".join(map(repr, names))
-                raise InputFault(f"{path} lacks the array {missing[0]!r}; expected {expected}")
+                raise InputError(f"{path} lacks the array {missing[0]!r}; expected {expected}")
             members = [found[name + _SUFFIX] for name in names]
             _check_size(path, members)
             return [_array(archive, member) for member in members]
     except OSError as error:
         if error.errno is not None:
             raise unreadable(path, error) from None
-        raise InputFault(f"{path} is not an .npz file; write it with numpy.savez") from None
+        raise InputError(f"{path} is not an .npz file; write it with numpy.savez") from None
     except zipfile.BadZipFile as error:
-        raise InputFault(f"{path} is not an .npz file ({error}); write it with numpy.savez") from None
+        raise InputError(f"{path} is not an .npz file ({error}); write it with numpy.savez") from None
     except (ValueError, TypeError, EOFError, RuntimeError, zlib.error, SyntaxError, OverflowError) as error:
         reason = str(error) or type(error).__name__
-        raise InputFault(f"{path} is not a sound .npz file ({reason}); write plain arrays with numpy.savez") from None
+        raise InputError(f"{path} is not a sound .npz file ({reason}); write plain arrays with numpy.savez") from None
     except MemoryError:
-        raise InputFault(f"{path} says that it holds more than fits into memory; cut it into parts") from None
+        raise InputError(f"{path} says that it holds more than fits into memory; cut it into parts") from None
 
 
 def _check_size(path: Path, members: Sequence[zipfile.ZipInfo]) -> None:
     most = max(MOST_UNPACKED, MOST_RATIO * path.stat().st_size)
     total = sum(member.file_size for member in members)
     if total > most:
-        raise InputFault(
+        raise InputError(
             f"{path} unpacks to {total / 2**30:.3g} GiB, and {most / 2**30:.3g} GiB is the most for its size; write it "
             "with numpy.savez, which packs nothing"
         )

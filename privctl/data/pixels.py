@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.storage.atomic import write_bytes
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
@@ -61,13 +61,13 @@ class ImageFacts:
 def image_facts(folder: Path, config: Any) -> ImageFacts:
     """The input format of the model in ``folder``; without a ``preprocessor_config.json``, bytes become -1 to 1.
 
-    Raises InputFault unless the file has one finite number per channel.
+    Raises InputError unless the file has one finite number per channel.
     """
     channels = int(getattr(config, "num_channels", 3))
     path = folder / FILE_NAME
     data = parse_json(read_text(path), str(path)) if path.is_file() else {}
     if not isinstance(data, dict):
-        raise InputFault(f"{path} is not a JSON object; copy the original model's")
+        raise InputError(f"{path} is not a JSON object; copy the original model's")
     normalised = data.get("do_normalize", True) is not False
     default = [0.5] * channels
     mean = (
@@ -77,7 +77,7 @@ def image_facts(folder: Path, config: Any) -> ImageFacts:
     rescaled = data.get("do_rescale", True) is not False
     (factor,) = _numbers([data.get("rescale_factor", 1 / 255)], "rescale_factor", 1, path) if rescaled else (1.0,)
     if min(std) <= 0 or factor <= 0:
-        raise InputFault(f"{path} scales by a number that is not positive; copy the original model's")
+        raise InputError(f"{path} scales by a number that is not positive; copy the original model's")
     return ImageFacts(channels=channels, size=_size(config), mean=mean, std=std, factor=factor)
 
 
@@ -86,7 +86,7 @@ def _numbers(values: Any, name: str, count: int, path: Path) -> tuple[float, ...
         isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in values
     )
     if not sound or len(values) != count:
-        raise InputFault(f"{path} has {values!r} as {name!r}; expected {count} finite numbers")
+        raise InputError(f"{path} has {values!r} as {name!r}; expected {count} finite numbers")
     return tuple(float(v) for v in values)
 
 

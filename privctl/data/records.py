@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.storage.reader import unreadable
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class Passage:
 def read_records(path: Path) -> Iterator[Record]:
     """The records of a JSONL file, plain or gzipped (``.gz``), one at a time; blank lines are skipped.
 
-    Raises InputFault, naming the line, for anything that is not a record, and for a file without any; IoFault where
-    the system refuses.
+    Raises InputError, naming the line, for anything that is not a record, and for a file without any; FileSystemError
+    where the system refuses.
     """
     for number, data in json_objects(path):
         yield Record(number, text_of(data, f"{path} line {number}").text)
@@ -84,20 +84,20 @@ def json_objects(path: Path, expected: str = _EXPECTED) -> Iterator[tuple[int, d
             empty = False
             yield number, _object(line, f"{path} line {number}", expected)
     if empty:
-        raise InputFault(f"{path} holds no records; {expected} on each line")
+        raise InputError(f"{path} holds no records; {expected} on each line")
 
 
 def byte_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file, plain or gzipped (``.gz``), with their ends; raises as ``read_records`` does.
 
-    Raises InputFault also for a line of more than ``LONGEST_LINE`` bytes, and for a gzip file that unpacks to more than
+    Raises InputError also for a line of more than ``LONGEST_LINE`` bytes, and for a gzip file that unpacks to more than
     ``MOST_UNPACKED`` bytes and ``MOST_RATIO`` times its size.
     """
     try:
         with _open(path) as stream:
             yield from _bounded(stream, path, _most_unpacked(path))
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise InputFault(f"{path} is not a complete gzip file; compress it again, or give it without .gz") from None
+        raise InputError(f"{path} is not a complete gzip file; compress it again, or give it without .gz") from None
     except OSError as error:
         raise unreadable(path, error) from None
 
@@ -107,12 +107,12 @@ def _bounded(stream: IO[bytes], path: Path, most: float) -> Iterator[bytes]:
     while line := stream.readline(LONGEST_LINE + 1):
         number, total = number + 1, total + len(line)
         if len(line) > LONGEST_LINE:
-            raise InputFault(
+            raise InputError(
                 f"{path} line {number} has more than {LONGEST_LINE >> 20} MiB; write one record a line, and split "
                 "records that are longer"
             )
         if total > most:
-            raise InputFault(
+            raise InputError(
                 f"{path} unpacks to more than {most / 2**30:.3g} GiB, over {MOST_RATIO} times its size; unpack it and "
                 "give it without .gz if that is intended"
             )
@@ -132,21 +132,21 @@ def _object(line: bytes, where: str, expected: str) -> dict[str, Any]:
     try:
         data = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise InputFault(f"{where} is not UTF-8 text; save the file as UTF-8") from None
+        raise InputError(f"{where} is not UTF-8 text; save the file as UTF-8") from None
     except json.JSONDecodeError as error:
-        raise InputFault(f"{where} is not valid JSON ({error.msg} at column {error.colno}); {expected}") from None
+        raise InputError(f"{where} is not valid JSON ({error.msg} at column {error.colno}); {expected}") from None
     except (ValueError, RecursionError):
-        raise InputFault(f"{where} holds a number or a nesting too large to read; {expected}") from None
+        raise InputError(f"{where} holds a number or a nesting too large to read; {expected}") from None
     if not isinstance(data, dict):
-        raise InputFault(f"{where} is {kind_of(data)}; {expected}")
+        raise InputError(f"{where} is {kind_of(data)}; {expected}")
     return data
 
 
 def text_of(data: Mapping[str, Any], where: str) -> Passage:
-    """The text of one record's fields; raises InputFault, naming ``where``, for fields that are not a record."""
+    """The text of one record's fields; raises InputError, naming ``where``, for fields that are not a record."""
     if "text" in data:
         if "prompt" in data or "response" in data:
-            raise InputFault(f"{where} has both 'text' and 'prompt' or 'response'; keep one form")
+            raise InputError(f"{where} has both 'text' and 'prompt' or 'response'; keep one form")
         return Passage(_string(data, "text", where))
     prompt = _string(data, "prompt", where) + "\n"
     return Passage(prompt + _string(data, "response", where), len(prompt))
@@ -155,16 +155,16 @@ def text_of(data: Mapping[str, Any], where: str) -> Passage:
 def _string(data: Mapping[str, Any], key: str, where: str) -> str:
     if key not in data:
         have = ", ".join(repr(name) for name in list(data)[:4]) or "no keys"
-        raise InputFault(f"{where} lacks {key!r} (it has {have}); {_EXPECTED}")
+        raise InputError(f"{where} lacks {key!r} (it has {have}); {_EXPECTED}")
     value = data[key]
     if not isinstance(value, str):
-        raise InputFault(f"{where} has {kind_of(value)} as {key!r}; expected a string")
+        raise InputError(f"{where} has {kind_of(value)} as {key!r}; expected a string")
     if not value.strip():
-        raise InputFault(f"{where} has an empty {key!r}; fill it or remove the line")
+        raise InputError(f"{where} has an empty {key!r}; fill it or remove the line")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InputFault(f"{where} has an unpaired surrogate in {key!r}, which is not a character; repair it") from None
+        raise InputError(f"{where} has an unpaired surrogate in {key!r}, which is not a character; repair it") from None
     return value
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from privctl.data.records import LONGEST_LINE, byte_lines, json_objects, kind_of, text_of
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 
 #: Suffix (before ``.gz``) -> the delimiter between cells.
 _TABLES = {".csv": ",", ".tsv": "\t"}
@@ -44,8 +44,8 @@ def iter_texts(path: Path, *, labelled: bool = False, unit: str | None = None) -
     the field that ``unit`` names, likewise. Tables name these in their first row. A ``.csv`` may quote cells; in a
     ``.tsv`` quotes are ordinary characters, and no cell holds a tab or a line end.
 
-    Raises InputFault, naming the line, for anything that is not such a record, and for a file without any; UsageFault
-    for a suffix that is not known; IoFault where the system refuses.
+    Raises InputError, naming the line, for anything that is not such a record, and for a file without any; CommandError
+    for a suffix that is not known; FileSystemError where the system refuses.
     """
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     if suffix in _JSON:
@@ -53,7 +53,7 @@ def iter_texts(path: Path, *, labelled: bool = False, unit: str | None = None) -
     elif suffix in _TABLES:
         rows = _read_table(path, _TABLES[suffix])
     else:
-        raise UsageFault(
+        raise CommandError(
             f"{path} ends neither in .jsonl nor .csv nor .tsv (nor these with .gz); give texts as one of them"
         )
     for number, row in rows:
@@ -81,16 +81,16 @@ def _record(row: Mapping[str, Any], path: Path, line: int, labelled: bool, unit:
 def _name(row: Mapping[str, Any], key: str, where: str) -> str:
     """A field that labels or groups records, as a string. A number with a fraction is probably a mistake."""
     if key not in row:
-        raise InputFault(f"{where} lacks {key!r}; give every record one, a string or an integer")
+        raise InputError(f"{where} lacks {key!r}; give every record one, a string or an integer")
     value = row[key]
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         kind = "a number with a fraction" if isinstance(value, float) else kind_of(value)
-        raise InputFault(f"{where} has {kind} as {key!r}; expected a string or an integer")
+        raise InputError(f"{where} has {kind} as {key!r}; expected a string or an integer")
     name = str(value).strip()
     if not name:
-        raise InputFault(f"{where} has an empty {key!r}; fill it or remove the record")
+        raise InputError(f"{where} has an empty {key!r}; fill it or remove the record")
     if not name.isprintable():
-        raise InputFault(f"{where} has unprintable characters in {key!r}; use letters, digits and punctuation")
+        raise InputError(f"{where} has unprintable characters in {key!r}; use letters, digits and punctuation")
     return name
 
 
@@ -112,7 +112,7 @@ def _read_table(path: Path, delimiter: str) -> Iterator[tuple[int, dict[str, str
             elif names is None:
                 names = _header(cells, where)
             elif len(cells) != len(names):
-                raise InputFault(
+                raise InputError(
                     f"{where} has {len(cells)} cells where the first row names {len(names)}; {_advice(path)}"
                 )
             else:
@@ -120,9 +120,9 @@ def _read_table(path: Path, delimiter: str) -> Iterator[tuple[int, dict[str, str
                 yield line, dict(zip(names, cells, strict=True))
             line = reader.line_num + 1
     except csv.Error as error:
-        raise InputFault(f"{path} line {line} is not a row of a table: {error}; {_advice(path)}") from None
+        raise InputError(f"{path} line {line} is not a row of a table: {error}; {_advice(path)}") from None
     if empty:
-        raise InputFault(f"{path} holds no records; expected a row of column names, then one row a record")
+        raise InputError(f"{path} holds no records; expected a row of column names, then one row a record")
 
 
 def _next_row(reader: Iterator[list[str]]) -> list[str] | None:
@@ -137,9 +137,9 @@ def _next_row(reader: Iterator[list[str]]) -> list[str] | None:
 def _header(cells: list[str], where: str) -> list[str]:
     names = [cell.strip() for cell in cells]
     if len(set(names)) != len(names):
-        raise InputFault(f"{where} names a column twice; every column needs a name of its own")
+        raise InputError(f"{where} names a column twice; every column needs a name of its own")
     if "text" not in names and not {"prompt", "response"} <= set(names):
-        raise InputFault(
+        raise InputError(
             f"{where} names no column 'text', nor 'prompt' and 'response'; the first row must name the columns"
         )
     return names
@@ -156,4 +156,4 @@ def _decoded(path: Path) -> Iterator[str]:
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError:
-            raise InputFault(f"{path} line {number} is not UTF-8 text; save the file as UTF-8") from None
+            raise InputError(f"{path} line {number} is not UTF-8 text; save the file as UTF-8") from None

@@ -59,7 +59,7 @@ def prepare(folder: Path, progress: Progress, *, seed: int = 0, notes: int = NOT
     """Draw the notes, train on the members and write everything into ``folder``, which must exist.
 
     ``seed`` makes the notes, the coin, the first weights and the visiting order; nothing here is private. Raises
-    UsageFault where ``folder`` already holds a demonstration.
+    CommandError where ``folder`` already holds a demonstration.
     """
     drawn = draw_notes(notes, seed)
     members, nonmembers = folder / "members.jsonl", folder / "nonmembers.jsonl"

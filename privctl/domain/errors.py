@@ -25,25 +25,25 @@ class PrivctlError(Exception):
     exit_code: ExitCode = ExitCode.FAILURE
 
 
-class UsageFault(PrivctlError):
+class CommandError(PrivctlError):
     """The call itself cannot be carried out: a flag is missing, out of range, or contradicts another."""
 
     exit_code = ExitCode.USAGE
 
 
-class InputFault(PrivctlError):
+class InputError(PrivctlError):
     """A file or value that was read is malformed, unsupported, or not what a report says it is."""
 
     exit_code = ExitCode.BAD_INPUT
 
 
-class Interrupted(PrivctlError):
+class RunInterruptedError(PrivctlError):
     """The user, or whoever may end this process, asked for it to stop; the sentence says what was saved."""
 
     exit_code = ExitCode.INTERRUPTED
 
 
-class IoFault(PrivctlError):
+class FileSystemError(PrivctlError):
     """The operating system refused: no space, no permission, a file that vanished."""
 
     exit_code = ExitCode.FAILURE

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.gate.files import LARGEST_REPORT, LoadedReport, load, read_bounded
 from privctl.reports.chain import ChainTooLongError, ReportFiles, Visit, placed, walk
@@ -44,7 +44,7 @@ def open_docket(paths: Sequence[Path]) -> ReportSet:
     for path in paths[:MOST_GIVEN]:
         try:
             report = load(path, read_bounded(path, LARGEST_REPORT))
-        except InputFault as fault:
+        except InputError as fault:
             faults.append(_unread(path, str(fault)))
             continue
         if report.digest in given:
@@ -90,7 +90,7 @@ def _parent(visit: Visit, place: FileLine) -> LoadedReport | Finding:
         return _broken(str(path), "the report that this one builds on has changed: its digest is another", place)
     try:
         return load(path, read_bounded(path, LARGEST_REPORT))
-    except InputFault as fault:
+    except InputError as fault:
         said = f"what this report builds on cannot be read: {fault}"
         return _unsure(str(path), said, "use the privctl that wrote it, or a later one", place)
 

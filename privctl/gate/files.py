@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from privctl.domain.errors import InputFault, PrivctlError
+from privctl.domain.errors import InputError, PrivctlError
 from privctl.domain.gate import FileLine
 from privctl.domain.report import PrivacyReport
 from privctl.gate.lines import JsonLines, Step
@@ -54,7 +54,7 @@ class LoadedReport:
         return frozenset(a.digest for a in self.report.inputs if a.role == "model")
 
 
-def read_bounded(path: Path, largest: int, fault: type[PrivctlError] = InputFault) -> bytes:
+def read_bounded(path: Path, largest: int, fault: type[PrivctlError] = InputError) -> bytes:
     """The bytes of a regular file of at most ``largest`` bytes; raises ``fault`` with one sentence for anything else.
 
     Opened without waiting, so that a named pipe stops nobody.
@@ -89,11 +89,11 @@ def digest_of(data: bytes) -> str:
 
 
 def load(path: Path, data: bytes) -> LoadedReport:
-    """The report in ``data``, which was read from ``path``; raises InputFault where it is none."""
+    """The report in ``data``, which was read from ``path``; raises InputError where it is none."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
-        raise InputFault(f"{path} is not UTF-8 text") from None
+        raise InputError(f"{path} is not UTF-8 text") from None
     report = decode(text, str(path))
     return LoadedReport(
         path=path, lines=JsonLines(text), digest=digest_of(data), sha256=sha256(data).hexdigest(), report=report

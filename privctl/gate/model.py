@@ -49,13 +49,13 @@ class ModelAtHand:
 
 
 def model_bytes(path: Path) -> int:
-    """How much there is to read; raises InputFault where there is no model."""
+    """How much there is to read; raises InputError where there is no model."""
     with open_checkpoint(path) as checkpoint:
         return sum(file.size for file in checkpoint.files)
 
 
 def model_at(path: Path, advance: Advance = silent) -> ModelAtHand:
-    """The model at ``path``, a safetensors file or a folder of them; raises InputFault for anything else."""
+    """The model at ``path``, a safetensors file or a folder of them; raises InputError for anything else."""
     with open_checkpoint(path) as checkpoint:
         held = {file.path: _held(file) for file in checkpoint.files}
     weights = {file: file_digest(file, advance) for file in held}

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.gate import FileLine, PolicySetting, Rule
 from privctl.domain.guarantee import Adjacency, Notion, PrivacyUnit, Scope, Status
 from privctl.domain.verdict import Outcome
@@ -66,7 +66,7 @@ def read_policy(
 ) -> Policy:
     """The policy of ``path``, or of the one found in this folder, under ``environment`` and ``flags``, which win.
 
-    ``flags`` are texts by the key's name. Raises UsageFault, in one sentence, for anything that is no policy: unknown
+    ``flags`` are texts by the key's name. Raises CommandError, in one sentence, for anything that is no policy: unknown
     keys, values out of range, two files, none at all, or one that asks nothing.
     """
     found, table, text = _table(path)
@@ -80,7 +80,7 @@ def read_policy(
             waivers = _read(where, lambda entries: read_waivers(entries, rules), raw)
             continue
         if name not in KEYS:
-            raise UsageFault(f"{found} has the unknown key {shown(name)}; {nearest(name, [*KEYS, _WAIVER])}")
+            raise CommandError(f"{found} has the unknown key {shown(name)}; {nearest(name, [*KEYS, _WAIVER])}")
         values[name] = _read(where, KEYS[name].read, raw)
         place = FileLine(path=str(found), line=_line_of(name, text))
         settings[name] = PolicySetting(key=name, value=_said(values[name]), source=f"{place.path}:{place.line}")
@@ -92,14 +92,14 @@ def read_policy(
             settings[name] = PolicySetting(key=name, value=_said(values[name]), source=label)
             places.pop(name, None)
     if not any(KEYS[name].demand and value is not False for name, value in values.items()):
-        raise UsageFault(
+        raise CommandError(
             f"{'no policy was found' if found is None else f'{found} asks nothing of a model'}; give a limit such as "
             f"--max-epsilon 8, or write a policy: privctl gate --init > {OWN}"
         )
     if Outcome.REFUTED.value not in values.get("forbid_outcomes", (Outcome.REFUTED.value,)):
         values["forbid_outcomes"] = (Outcome.REFUTED.value, *values["forbid_outcomes"])
     if values.get("audit_log_head") and not values.get("require_audit_log"):
-        raise UsageFault("audit_log_head names a head and require_audit_log no log to look for it in; give both")
+        raise CommandError("audit_log_head names a head and require_audit_log no log to look for it in; give both")
     return Policy(
         **values, waivers=waivers, settings=tuple(settings[name] for name in KEYS if name in settings), places=places
     )
@@ -109,7 +109,7 @@ def _read(label: str, reader: Any, raw: Any) -> Any:
     try:
         return reader(raw)
     except ValueError as error:
-        raise UsageFault(f"{label} {error}") from None
+        raise CommandError(f"{label} {error}") from None
 
 
 def _table(path: Path | None) -> tuple[Path | None, Mapping[str, Any], str]:
@@ -117,10 +117,10 @@ def _table(path: Path | None) -> tuple[Path | None, Mapping[str, Any], str]:
     if path is not None:
         text, data = _toml(path)
         if path.name != PROJECT and _TABLE[0] in data:
-            raise UsageFault(f"{path} has [{'.'.join(_TABLE)}], which only {PROJECT} needs; put its keys at the top")
+            raise CommandError(f"{path} has [{'.'.join(_TABLE)}], which only {PROJECT} needs; put its keys at the top")
         table = _inside(path, data) if path.name == PROJECT else data
         if table is None:
-            raise UsageFault(f"{path} has no table [{'.'.join(_TABLE)}]; add one, or name another --policy")
+            raise CommandError(f"{path} has no table [{'.'.join(_TABLE)}]; add one, or name another --policy")
         return path, table, text
     both: list[tuple[Path, Mapping[str, Any], str]] = []
     if os.path.lexists(OWN):
@@ -132,35 +132,35 @@ def _table(path: Path | None) -> tuple[Path | None, Mapping[str, Any], str]:
         if table is not None:
             both.append((Path(PROJECT), table, text))
     if len(both) > 1:
-        raise UsageFault(f"there are two policies, {OWN} and {PROJECT}; keep one, or name it with --policy")
+        raise CommandError(f"there are two policies, {OWN} and {PROJECT}; keep one, or name it with --policy")
     return both[0] if both else (None, {}, "")
 
 
 def _inside(path: Path, data: Any) -> Mapping[str, Any] | None:
     for name in _TABLE:
         if not isinstance(data, dict):
-            raise UsageFault(f"{path} holds no table where [{'.'.join(_TABLE)}] should stand; write one")
+            raise CommandError(f"{path} holds no table where [{'.'.join(_TABLE)}] should stand; write one")
         if name not in data:
             return None
         data = data[name]
     if not isinstance(data, dict):
-        raise UsageFault(f"{path} holds no table where [{'.'.join(_TABLE)}] should stand; write one")
+        raise CommandError(f"{path} holds no table where [{'.'.join(_TABLE)}] should stand; write one")
     return data
 
 
 def _toml(path: Path) -> tuple[str, dict[str, Any]]:
     import tomllib
 
-    text = read_bounded(path, _LARGEST, UsageFault).decode("utf-8", errors="surrogateescape")
+    text = read_bounded(path, _LARGEST, CommandError).decode("utf-8", errors="surrogateescape")
     try:
         text.encode()
         return text, tomllib.loads(text)
     except UnicodeEncodeError:
-        raise UsageFault(f"{path} is not UTF-8 text") from None
+        raise CommandError(f"{path} is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
-        raise UsageFault(f"{path} is not valid TOML: {error}") from None
+        raise CommandError(f"{path} is not valid TOML: {error}") from None
     except (RecursionError, ValueError):
-        raise UsageFault(f"{path} is nested too deeply, or holds a number too long, to be a policy") from None
+        raise CommandError(f"{path} is nested too deeply, or holds a number too long, to be a policy") from None
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -170,7 +170,7 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
             continue
         name = variable.removeprefix(_PREFIX).lower()
         if name not in KEYS:
-            raise UsageFault(f"the variable {shown(variable)} sets nothing that a policy has; {nearest(name, KEYS)}")
+            raise CommandError(f"the variable {shown(variable)} sets nothing that a policy has; {nearest(name, KEYS)}")
         found[name] = text
     return found
 

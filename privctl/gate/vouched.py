@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.gate.files import read_bounded
 from privctl.reports.signing import LARGEST, signatures_of
 
@@ -16,12 +16,12 @@ Found = TypeVar("Found")
 def vouched(path: Path, check: Callable[[bytes], Found]) -> Found:
     """What ``check`` makes of the first signature beside ``path`` that it accepts.
 
-    Raises InputFault, in one sentence, where it accepts none.
+    Raises InputError, in one sentence, where it accepts none.
     """
     said = []
     for place in signatures_of(path):
         try:
             return check(read_bounded(place, LARGEST))
-        except InputFault as fault:
+        except InputError as fault:
             said.append(str(fault) if str(fault).startswith(str(place)) else f"{place} {fault}")
-    raise InputFault("; ".join(said))
+    raise InputError("; ".join(said))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 
 #: What ``--norm`` may say: batch normalisation keeps its running statistics, and trains scales and shifts.
 FROZEN = "frozen"
@@ -24,12 +24,12 @@ def batch_norms(network: nn.Module) -> tuple[str, ...]:
 def freeze(network: nn.Module, names: tuple[str, ...]) -> None:
     """Put the batch normalisation layers ``names`` into evaluation mode; ``network.train()`` would undo it.
 
-    Raises InputFault for one that keeps no running statistics, which normalises by its batch in any mode.
+    Raises InputError for one that keeps no running statistics, which normalises by its batch in any mode.
     """
     for name in names:
         module = network.get_submodule(name)
         if module.running_mean is None:
-            raise InputFault(
+            raise InputError(
                 f"layer {name!r} is a {type(module).__name__} without running statistics, which --norm frozen cannot "
                 "keep; use a model with group or layer normalisation"
             )

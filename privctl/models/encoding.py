@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from privctl.data.texts import TextRecord
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import Long
 from privctl.models.language import hushed
 from privctl.models.tasks.units import Units, content_key
@@ -77,13 +77,13 @@ class Corpus:
 
 
 def length_limit(facts: TextFacts, options: TextOptions) -> int | None:
-    """The most tokens of an example. Raises UsageFault for a ``max_length`` below 4 or beyond the context."""
+    """The most tokens of an example. Raises CommandError for a ``max_length`` below 4 or beyond the context."""
     if options.max_length is None:
         return facts.context
     if options.max_length < 4:
-        raise UsageFault(f"--max-length is {options.max_length}; it must be at least 4 tokens")
+        raise CommandError(f"--max-length is {options.max_length}; it must be at least 4 tokens")
     if facts.context is not None and options.max_length > facts.context:
-        raise UsageFault(f"--max-length is {options.max_length}, but the model reads at most {facts.context} tokens")
+        raise CommandError(f"--max-length is {options.max_length}, but the model reads at most {facts.context} tokens")
     return options.max_length
 
 
@@ -91,7 +91,7 @@ def encode_causal(records: Sequence[TextRecord], facts: TextFacts, options: Text
     """Examples for a model that predicts the next token.
 
     Every token but the first counts; pieces of a split text overlap by one token, so each still counts once. Raises
-    InputFault, naming the record, for a text that is too long (unless ``options.long`` allows it) or too short.
+    InputError, naming the record, for a text that is too long (unless ``options.long`` allows it) or too short.
     """
     _check_tokenizer(facts, options.response_only)
     limit = length_limit(facts, options)
@@ -122,9 +122,9 @@ def encode_masked(records: Sequence[TextRecord], facts: TextFacts, options: Text
 
 
 def encode_classified(records: Sequence[TextRecord], facts: TextFacts, options: TextOptions) -> Corpus:
-    """Examples for a classifier. Raises as ``encode_causal`` does, and UsageFault for ``Long.SPLIT``."""
+    """Examples for a classifier. Raises as ``encode_causal`` does, and CommandError for ``Long.SPLIT``."""
     if options.long is Long.SPLIT:
-        raise UsageFault("--long split would give pieces of a text its label; choose truncate to classify long texts")
+        raise CommandError("--long split would give pieces of a text its label; choose truncate to classify long texts")
     return _encode_whole(records, facts, options, "to classify", share=1)
 
 
@@ -175,7 +175,7 @@ def _tokenised(
         for i, record in enumerate(chunk):
             row = {name: values[i] for name, values in encodings.items()}
             if row["input_ids"] and not 0 <= max(row["input_ids"]) < facts.vocabulary:
-                raise InputFault(
+                raise InputError(
                     f"{record.where} has the token id {max(row['input_ids'])}, and the model knows ids below "
                     f"{facts.vocabulary}; use the model's own tokenizer"
                 )
@@ -184,7 +184,7 @@ def _tokenised(
 
 def _check_tokenizer(facts: TextFacts, needed: bool) -> None:
     if needed and not facts.tokenizer.is_fast:
-        raise UsageFault(
+        raise CommandError(
             "the model's tokenizer gives no offsets of its tokens, which --response-only and --long split need; give a "
             "model with a tokenizer.json"
         )
@@ -192,7 +192,7 @@ def _check_tokenizer(facts: TextFacts, needed: bool) -> None:
 
 def _allow(long: Long, record: TextRecord, length: int, limit: int) -> None:
     if long is Long.REFUSE:
-        raise InputFault(
+        raise InputError(
             f"{record.where} has {length} tokens where the limit is {limit}; give --long truncate or --long split, or "
             "shorten it"
         )
@@ -213,11 +213,11 @@ def _encoded(ids: Sequence[int], counted: Sequence[bool], record: int) -> Encode
 
 
 def _useful(pieces: Sequence[Encoded], record: TextRecord, purpose: str) -> list[Encoded]:
-    """The pieces with a token that counts. Raises InputFault where no piece has one."""
+    """The pieces with a token that counts. Raises InputError where no piece has one."""
     kept = [example for example in pieces if example.counted.any()]
     if not kept:
         length = sum(len(example.ids) for example in pieces)
-        raise InputFault(f"{record.where} has no token {purpose} ({length} tokens in all); lengthen or remove it")
+        raise InputError(f"{record.where} has no token {purpose} ({length} tokens in all); lengthen or remove it")
     return kept
 
 
@@ -225,7 +225,7 @@ def _corpus(
     examples: Sequence[Encoded], records: Sequence[TextRecord], shortened: int, share: int | None = None
 ) -> Corpus:
     if not examples:
-        raise InputFault("there are no records to train on; give at least one")
+        raise InputError("there are no records to train on; give at least one")
     owners = [unit if (unit := records[e.record].unit) is not None else e.record for e in examples]
     shares = [share or int(e.counted.sum()) for e in examples]
     units = Units(owners, shares, [e.key for e in examples])

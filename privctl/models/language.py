@@ -29,7 +29,7 @@ from transformers import (
 )
 from transformers.utils import logging as _logging
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.models.guard.loading import as_folder, check_alone, check_size, checked_config, strip
 from privctl.models.guard.tokenizers import check_tokenizer
 from privctl.models.guard.weights import check_loaded
@@ -124,7 +124,7 @@ def load_model(
 
     ``kind`` is what it must be for. ``folder`` names another place for configuration and tokenizer. ``device`` None is
     CUDA where there is one, else the CPU. Weights are float32 on a CPU, and in the checkpoint's own format elsewhere.
-    Raises InputFault for what is missing, unsupported or disagrees; UsageFault for a device that is not there.
+    Raises InputError for what is missing, unsupported or disagrees; CommandError for a device that is not there.
     """
     target = choose_device(device)
     with open_checkpoint(path) as checkpoint, hushed():
@@ -161,18 +161,18 @@ def pad_of(network: Any, tokenizer: Any) -> int:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The device called ``name``; None is CUDA where available, else the CPU. Raises UsageFault for one not there."""
+    """The device called ``name``; None is CUDA where available, else the CPU. Raises CommandError for one not there."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise UsageFault(
+        raise CommandError(
             f"--device {name} is not a device of this machine; use cpu, or cuda where PyTorch sees a GPU"
         ) from None
     if device.type == "meta":
-        raise UsageFault("--device meta holds no numbers; use cpu, or cuda where PyTorch sees a GPU")
+        raise CommandError("--device meta holds no numbers; use cpu, or cuda where PyTorch sees a GPU")
     return device
 
 
@@ -195,35 +195,35 @@ def hushed() -> Iterator[None]:
 def read_config(folder: Path, path: Path) -> Any:
     """The transformers configuration in ``folder``; ``path`` is what the user named.
 
-    Raises InputFault where there is none, one of an architecture that does not come with transformers, or one that
+    Raises InputError where there is none, one of an architecture that does not come with transformers, or one that
     makes a loader do more than build a network.
     """
     if not path.exists():
-        raise InputFault(f"{path} does not exist; give a model's folder, or a .safetensors file")
+        raise InputError(f"{path} does not exist; give a model's folder, or a .safetensors file")
     if not (folder / CONFIG_NAME).is_file():
-        raise InputFault(
+        raise InputError(
             f"{path} has no {CONFIG_NAME} beside its weights; the architecture is read from it: copy the original's"
         )
     data = checked_config(folder)
     if not isinstance(data.get("model_type"), str):
-        raise InputFault(f"{folder / CONFIG_NAME} names no model_type; give a Hugging Face model's own {CONFIG_NAME}")
+        raise InputError(f"{folder / CONFIG_NAME} names no model_type; give a Hugging Face model's own {CONFIG_NAME}")
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         strip(config)
         return config
     except (ValueError, KeyError):
-        raise InputFault(
+        raise InputError(
             f"{folder / CONFIG_NAME} has the model_type {data['model_type']!r}, which the installed transformers does "
             "not know; only architectures that come with transformers are run"
         ) from None
     except Exception as error:
-        raise InputFault(f"{folder / CONFIG_NAME} is refused by transformers: {error}") from None
+        raise InputError(f"{folder / CONFIG_NAME} is refused by transformers: {error}") from None
 
 
 def read_tokenizer(folder: Path, path: Path) -> Any:
-    """The transformers tokenizer in ``folder``; raises InputFault where there is none, or it cannot be loaded."""
+    """The transformers tokenizer in ``folder``; raises InputError where there is none, or it cannot be loaded."""
     if not any((folder / name).is_file() for name in TOKENIZER_NAMES):
-        raise InputFault(
+        raise InputError(
             f"{path} has no tokenizer beside its weights (such as {TOKENIZER_NAMES[0]}); copy the original model's"
         )
     check_tokenizer(folder)
@@ -231,7 +231,7 @@ def read_tokenizer(folder: Path, path: Path) -> Any:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         # tokenizers reports a malformed file as a bare Exception
-        raise InputFault(
+        raise InputError(
             f"{folder} has a tokenizer that cannot be loaded: {error}; copy the original model's"
         ) from None
 
@@ -241,7 +241,7 @@ def read_network(
 ) -> tuple[Any, TensorMismatch]:
     """The network with the checkpoint's weights, and every tensor that did not fit: those were made up at random.
 
-    Raises InputFault for an architecture that is not of this ``kind``, for weights that cannot be read, and where the
+    Raises InputError for an architecture that is not of this ``kind``, for weights that cannot be read, and where the
     loaded numbers are not the checkpoint's.
     """
     try:
@@ -259,10 +259,10 @@ def read_network(
             )
     except ValueError as error:
         if "Unrecognized configuration class" not in str(error):
-            raise InputFault(f"{checkpoint.root} cannot be loaded: {error}") from None
+            raise InputError(f"{checkpoint.root} cannot be loaded: {error}") from None
         raise wrong_kind(checkpoint.root, config, kind) from None
     except (RuntimeError, OSError, KeyError) as error:
-        raise InputFault(f"{checkpoint.root} cannot be loaded: {error}") from None
+        raise InputError(f"{checkpoint.root} cannot be loaded: {error}") from None
     mismatch = TensorMismatch(
         mismatched=tuple(sorted(str(entry[0]) for entry in info.get("mismatched_keys", ()))),
         missing=tuple(sorted(info["missing_keys"])),
@@ -272,13 +272,13 @@ def read_network(
     return network, mismatch
 
 
-def wrong_kind(path: Path, config: Any, kind: ModelClass) -> InputFault:
+def wrong_kind(path: Path, config: Any, kind: ModelClass) -> InputError:
     """The error for an architecture that cannot be a network of this ``kind``."""
-    return InputFault(f"{path} is a {config.model_type} model, which is not {kind.noun}; {kind.advice}")
+    return InputError(f"{path} is a {config.model_type} model, which is not {kind.noun}; {kind.advice}")
 
 
 def refuse(path: Path, misfits: TensorMismatch) -> None:
-    """Raise InputFault for weights that only partly fit: transformers has made up the rest at random."""
+    """Raise InputError for weights that only partly fit: transformers has made up the rest at random."""
     for names, fault in (
         (misfits.mismatched, "has other shapes than its config.json describes for"),
         (misfits.missing, "lacks"),
@@ -286,7 +286,7 @@ def refuse(path: Path, misfits: TensorMismatch) -> None:
     ):
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            raise InputFault(
+            raise InputError(
                 f"{path} {fault} {', '.join(names[:3])}{more}; check that config.json belongs to these weights, and "
                 "give the folder where a model has several files"
             )

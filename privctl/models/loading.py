@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from privctl.data.pixels import ImageFacts, image_facts
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.models.batch_norm import FROZEN, batch_norms, freeze
 from privctl.models.choices import TaskName
 from privctl.models.encoding import TextFacts
@@ -96,7 +96,8 @@ def load_for_training(
     "frozen" batch normalisation keeps the running statistics it came with (0 and 1 in random weights) and trains scales
     and shifts; without, it is refused. ``dropout`` leaves it on.
 
-    Raises InputFault for what is missing, unsupported or disagrees; UsageFault for settings that contradict each other.
+    Raises InputError for what is missing, unsupported or disagrees; CommandError for settings that contradict each
+    other.
     """
     folder = path if path.is_dir() else path.parent
     random = from_scratch or _without_weights(path)
@@ -105,7 +106,7 @@ def load_for_training(
         torch.default_generator.manual_seed(seed)
         config = read_config(folder, path)
         if getattr(config, "is_encoder_decoder", False):
-            raise InputFault(
+            raise InputError(
                 f"{path} is an encoder-decoder model ({config.model_type}); none of the tasks trains those"
             )
         tokenizer = _tokenizer(folder, path, vocabulary) if task is not TaskName.IMAGE_CLASSIFICATION else None
@@ -163,15 +164,15 @@ def _check_settings(
     task: TaskName, labels: Sequence[str] | None, random: bool, vocabulary: Vocabulary | None, norm: str | None
 ) -> None:
     if labels is not None and task not in CLASSIFICATION:
-        raise UsageFault(f"--labels does not apply to the task {task}; remove it")
+        raise CommandError(f"--labels does not apply to the task {task}; remove it")
     if vocabulary is not None and task is TaskName.IMAGE_CLASSIFICATION:
-        raise UsageFault(f"a vocabulary does not apply to the task {task}; remove it")
+        raise CommandError(f"a vocabulary does not apply to the task {task}; remove it")
     if vocabulary is not None and not random:
-        raise UsageFault(
+        raise CommandError(
             "--vocabulary does not fit weights that were trained with another vocabulary; add --from-scratch"
         )
     if norm not in (None, FROZEN):
-        raise UsageFault(f"--norm {norm} is unknown; choose {FROZEN}, or remove it")
+        raise CommandError(f"--norm {norm} is unknown; choose {FROZEN}, or remove it")
 
 
 def _tokenizer(folder: Path, path: Path, vocabulary: Vocabulary | None) -> Any:
@@ -196,7 +197,7 @@ def _random_network(path: Path, config: Any, kind: ModelClass) -> Any:
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError, KeyError, AttributeError) as error:
         if "Unrecognized configuration class" in str(error):
             raise wrong_kind(path, config, kind) from None
-        raise InputFault(f"{path} has a config.json that no network can be made of: {error}") from None
+        raise InputError(f"{path} has a config.json that no network can be made of: {error}") from None
 
 
 def _check_misfits(path: Path, task: TaskName, network: Any, misfits: TensorMismatch) -> None:
@@ -217,31 +218,31 @@ def _check_numbers(path: Path, network: Any) -> None:
     """Refuse weights that are not finite, before training appears to have caused it."""
     for name, parameter in network.named_parameters():
         if not torch.isfinite(parameter).all():
-            raise InputFault(f"{path}: {name!r} holds NaN or infinity, which cannot be trained; give other weights")
+            raise InputError(f"{path}: {name!r} holds NaN or infinity, which cannot be trained; give other weights")
 
 
 def _batch_norms(path: Path, network: Any, norm: str | None) -> tuple[str, ...]:
     layers = batch_norms(network)
     if layers and norm is None:
-        raise InputFault(
+        raise InputError(
             f"{path} has batch normalisation ({layers[0]} and {len(layers) - 1} more), which mixes the examples of a "
             "batch, so that none can be protected by itself; --norm frozen keeps its running statistics as they are "
             "and trains the rest, or use a model with group or layer normalisation"
         )
     if norm is not None and not layers:
-        raise UsageFault(f"--norm {norm} applies to batch normalisation only, and {path} has none; remove it")
+        raise CommandError(f"--norm {norm} applies to batch normalisation only, and {path} has none; remove it")
     return layers
 
 
 def _text_facts(path: Path, task: TaskName, network: Any, tokenizer: Any) -> TextFacts:
     vocabulary = int(network.get_input_embeddings().weight.shape[0])
     if len(tokenizer) > vocabulary:
-        raise InputFault(
+        raise InputError(
             f"{path} has a tokenizer of {len(tokenizer)} tokens and embeds {vocabulary}; use its own, or "
             "set vocab_size in config.json"
         )
     if task is TaskName.MASKED_LM and tokenizer.mask_token_id is None:
-        raise InputFault(f"{path} has a tokenizer without a mask token; the task {task} hides tokens behind one")
+        raise InputError(f"{path} has a tokenizer without a mask token; the task {task} hides tokens behind one")
     pad = pad_of(network, tokenizer)
     if task is TaskName.TEXT_CLASSIFICATION and network.config.pad_token_id is None:
         # Causal classifiers look for the last token that is not padding. Only now, as an embedding that is made with a

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from privctl.data.records import byte_lines
 from privctl.data.texts import TextRecord
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 
 #: Ids 0 to 4; ``<bos>`` and ``<eos>`` stand around every text, and serve as BERT's [CLS] and [SEP].
 SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>", "<mask>")
@@ -43,7 +43,7 @@ class Vocabulary:
 def vocabulary_from_file(path: Path, *, limit: int | None = None) -> Vocabulary:
     """The words of a public file, one a line, the first ``limit`` of them; a word that repeats counts once.
 
-    Raises InputFault, naming the line, for a line of more than one word, and for a file without any.
+    Raises InputError, naming the line, for a line of more than one word, and for a file without any.
     """
     words: dict[str, None] = {}
     splitter = _splitter([])
@@ -51,15 +51,15 @@ def vocabulary_from_file(path: Path, *, limit: int | None = None) -> Vocabulary:
         try:
             line_words = _words(splitter, line.decode("utf-8-sig" if number == 1 else "utf-8"))
         except UnicodeDecodeError:
-            raise InputFault(f"{path} line {number} is not UTF-8 text; save the file as UTF-8") from None
+            raise InputError(f"{path} line {number} is not UTF-8 text; save the file as UTF-8") from None
         if len(line_words) > 1:
-            raise InputFault(
+            raise InputError(
                 f"{path} line {number} holds {len(line_words)} words ({line_words[0]!r}, {line_words[1]!r}); give one "
                 "per line"
             )
         words.update(dict.fromkeys(line_words))
     if not words:
-        raise InputFault(f"{path} holds no words; expected one per line")
+        raise InputError(f"{path} holds no words; expected one per line")
     return Vocabulary(tokenizer=_wrapped(list(words)[:limit]), from_private_data=False)
 
 
@@ -68,13 +68,13 @@ def vocabulary_from_records(
 ) -> Vocabulary:
     """The words that occur at least ``min_frequency`` times, the ``limit`` most frequent, ties in alphabetical order.
 
-    Raises InputFault where no word is that frequent.
+    Raises InputError where no word is that frequent.
     """
     splitter = _splitter([])
     counts = Counter(word for record in records for word in _words(splitter, record.text))
     frequent = [word for word, count in counts.items() if count >= min_frequency]
     if not frequent:
-        raise InputFault(f"no word occurs {min_frequency} times in the records; lower --min-frequency")
+        raise InputError(f"no word occurs {min_frequency} times in the records; lower --min-frequency")
     frequent.sort(key=lambda word: (-counts[word], word))
     return Vocabulary(tokenizer=_wrapped(frequent[:limit]), from_private_data=True)
 

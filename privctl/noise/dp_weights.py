@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from privctl.accounting.gaussian import epsilon_at, gaussian_guarantee, noise_multiplier_for
 from privctl.accounting.gridded import NOTE, Released, charged, ideal_target, written
 from privctl.domain.checks import fraction, positive
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.guarantee import Adjacency, Assumption, Guarantee, Scope, Status, status_of
 from privctl.domain.mechanism import Calibration, ClippedTraining, Formula, Regime
 from privctl.domain.report import Omission
@@ -87,23 +87,23 @@ def published_stddev(training: ClippedTraining, epsilon: float, delta: float, fo
 def noise_stddev(training: ClippedTraining, target: PrivacyTarget, dimension: int, candidates: int = 1) -> float:
     """The standard deviation for ``target``; ``dimension`` counts the weights that get noise, in one of ``candidates``.
 
-    What rounding onto the grid costs is within the Gaussian calibration's epsilon. Raises UsageFault where the regime
+    What rounding onto the grid costs is within the Gaussian calibration's epsilon. Raises CommandError where the regime
     says nothing about this training, with the reason.
     """
     if target.calibration is Calibration.DP_WEIGHTS:
         return published_stddev(training, target.epsilon, target.delta, target.formula)
     bound = sensitivity(training, target.regime, target.adjacency, dimension)
     if isinstance(bound, NotApplicable):
-        raise UsageFault(f"the regime {target.regime} does not apply: {bound.reason}; choose another --regime")
+        raise CommandError(f"the regime {target.regime} does not apply: {bound.reason}; choose another --regime")
     epsilon, delta = ideal_target(Released(coordinates=dimension, candidates=candidates), target.epsilon, target.delta)
     if epsilon <= 0:
-        raise UsageFault(
+        raise CommandError(
             f"--epsilon {target.epsilon:g} is below what floating-point noise on {dimension} weights costs by itself; "
             "raise it"
         )
     stddev = bound.value * noise_multiplier_for(epsilon, delta)
     if not math.isfinite(stddev):
-        raise UsageFault(f"no finite noise reaches epsilon {target.epsilon} under the regime {target.regime}")
+        raise CommandError(f"no finite noise reaches epsilon {target.epsilon} under the regime {target.regime}")
     return stddev
 
 

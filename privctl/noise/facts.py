@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.mechanism import ClippedTraining, Optimizer, WeightNoise
 from privctl.domain.report import PrivacyReport
@@ -46,24 +46,24 @@ def from_flags(values: Mapping[str, Any]) -> FactSource:
 def from_file(path: Path) -> FactSource:
     """The facts in a JSON object such as ``{"epochs": 10, "learning_rate": 5e-5, ...}``.
 
-    Raises InputFault for malformed JSON, an unknown key or a value of the wrong kind.
+    Raises InputError for malformed JSON, an unknown key or a value of the wrong kind.
     """
     data = parse_json(read_text(path), str(path))
     if not isinstance(data, dict):
-        raise InputFault(f"{path} is not a JSON object of training facts")
+        raise InputError(f"{path} is not a JSON object of training facts")
     stated = len(data)
     data = {key.replace("-", "_"): value for key, value in data.items()}
     if len(data) < stated:
-        raise InputFault(f"{path} states a fact twice, once with dashes and once with underscores; keep one")
+        raise InputError(f"{path} states a fact twice, once with dashes and once with underscores; keep one")
     for key, value in data.items():
         if key not in _FIELDS and key not in RELEASE_KEYS:
-            raise InputFault(f"{path} has the unknown fact {key!r}; known are {', '.join((*_FIELDS, *RELEASE_KEYS))}")
+            raise InputError(f"{path} has the unknown fact {key!r}; known are {', '.join((*_FIELDS, *RELEASE_KEYS))}")
         if key == "optimizer":
             if value not in list(Optimizer):
-                raise InputFault(f"{path}: optimizer is {value!r}; expected one of {', '.join(Optimizer)}")
+                raise InputError(f"{path}: optimizer is {value!r}; expected one of {', '.join(Optimizer)}")
         elif isinstance(value, bool) or not isinstance(value, int if key in _WHOLE else (int, float)):
             kind = "a whole number" if key in _WHOLE else "a number"
-            raise InputFault(f"{path}: {key} is {value!r}; expected {kind}")
+            raise InputError(f"{path}: {key} is {value!r}; expected {kind}")
     return FactSource(str(path), data)
 
 
@@ -106,7 +106,7 @@ def collected_names(report: PrivacyReport) -> tuple[Assumption, ...]:
 def training_facts(sources: Sequence[FactSource]) -> tuple[ClippedTraining, Assumption]:
     """One training from all ``sources``, and the assumption that says who stands behind it.
 
-    Raises UsageFault where facts are missing (all are listed), InputFault where two sources disagree or a value
+    Raises CommandError where facts are missing (all are listed), InputError where two sources disagree or a value
     describes no training.
     """
     known: dict[str, tuple[Any, FactSource]] = {}
@@ -115,19 +115,21 @@ def training_facts(sources: Sequence[FactSource]) -> tuple[ClippedTraining, Assu
             value = source.values[name]
             if name in known and known[name][0] != value:
                 before, other = known[name]
-                raise InputFault(f"{other.name} says {name} {before} but {source.name} says {value}; correct one")
+                raise InputError(f"{other.name} says {name} {before} but {source.name} says {value}; correct one")
             known.setdefault(name, (value, source))
     missing = [name for name in _REQUIRED if name not in known]
     if missing:
         flags = ", ".join("--" + name.replace("_", "-") for name in missing)
-        raise UsageFault(f"the training facts lack {', '.join(missing)}; give {flags}, or a --facts file that has them")
+        raise CommandError(
+            f"the training facts lack {', '.join(missing)}; give {flags}, or a --facts file that has them"
+        )
     values = {name: value for name, (value, _) in known.items()}
     values["optimizer"] = Optimizer(values.get("optimizer", Optimizer.SGD))
     try:
         training = ClippedTraining(**values)
     except ValueError as error:
         typed = all(source.name == FLAGS for _, source in known.values())
-        fault = UsageFault if typed else InputFault
+        fault = CommandError if typed else InputError
         raise fault(f"the training facts do not hold together: {error}") from None
     return training, _who_says(known)
 

@@ -79,7 +79,7 @@ class Grain:
 def grain_of(checkpoint: Checkpoint, noiser: WeightNoiser, noised: Collection[str]) -> Grain:
     """The spacings of the least noisy weights that ``noiser`` makes of those ``noised``, at up to ``_PLACES`` places.
 
-    Raises InputFault where weights are, or become, NaN or infinite.
+    Raises InputError where weights are, or become, NaN or infinite.
     """
     chosen = [(file, tensor) for file, tensor in checkpoint.tensors() if tensor.name in noised and tensor.elements]
     counts: Counter[int] = Counter()

@@ -55,7 +55,7 @@ class Integers:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Self:
-        """Read names and config.json. Raises InputFault for a config.json that is not JSON."""
+        """Read names and config.json. Raises InputError for a config.json that is not JSON."""
         tensors = [tensor for _, tensor in checkpoint.tensors()]
         if not any(tensor.dtype in INTEGER_DTYPES for tensor in tensors):
             return cls("", frozenset())

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.report import Omission
 from privctl.models.guard.keys import check_keys, read_object, without_code
 from privctl.reports.files import REPORT_SUFFIX
@@ -54,7 +54,7 @@ class Companion:
 def companions(checkpoint: Checkpoint) -> tuple[Companion, ...]:
     """What is copied along with ``checkpoint``; nothing for a lone file.
 
-    Keys that name code are left out. Raises InputFault for a key that makes a loader run code, fetch, compile, or take
+    Keys that name code are left out. Raises InputError for a key that makes a loader run code, fetch, compile, or take
     weights from elsewhere, as loading the folder for an audit would.
     """
     if not checkpoint.is_directory:
@@ -82,7 +82,7 @@ def report_path(model: Path) -> Path:
 def output_path(checkpoint: Checkpoint, output: Path | None, mark: str) -> Path:
     """``NAME.private`` beside the input, or what ``--output`` says; ``mark`` tells candidates of one run apart.
 
-    Raises UsageFault where that is the input itself.
+    Raises CommandError where that is the input itself.
     """
     root = checkpoint.root.resolve()
     suffix = "" if checkpoint.is_directory else ".safetensors"
@@ -95,9 +95,9 @@ def output_path(checkpoint: Checkpoint, output: Path | None, mark: str) -> Path:
         return output / f"{stem}.private{mark}{suffix}"
     path = output.with_name(output.name.removesuffix(suffix) + mark + suffix)
     if path.resolve() == root:
-        raise UsageFault(f"the output {path} is the input; choose another --output")
+        raise CommandError(f"the output {path} is the input; choose another --output")
     if checkpoint.is_directory and root in path.resolve().parents:
-        raise UsageFault(f"the output {path} lies inside the input; choose another --output")
+        raise CommandError(f"the output {path} lies inside the input; choose another --output")
     return path
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.mechanism import Calibration, ClippedTraining, WeightNoise
@@ -94,16 +94,16 @@ def noise_premises(seed: int | None) -> Assumption:
 def plan(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
     """The candidates in the order of their targets, none written yet.
 
-    Raises UsageFault where two targets ask for the same noise or a calibration does not apply.
+    Raises CommandError where two targets ask for the same noise or a calibration does not apply.
     """
     dimension = release.selection.dimension
     count = len(release.targets)
     stddevs = [noise_stddev(release.training, target, dimension, count) for target in release.targets]
     if len(set(stddevs)) < len(stddevs):
-        raise UsageFault("two of the epsilons ask for the same noise; give each --epsilon once")
+        raise CommandError("two of the epsilons ask for the same noise; give each --epsilon once")
     marks = [f"-eps{target.epsilon:g}" if len(stddevs) > 1 else "" for target in release.targets]
     if len(set(marks)) < len(marks):
-        raise UsageFault("two of the epsilons are too close to get files of their own; choose others")
+        raise CommandError("two of the epsilons are too close to get files of their own; choose others")
     return tuple(
         _candidate(release, target, stddev, stddevs, output_path(release.checkpoint, output, mark))
         for target, stddev, mark in zip(release.targets, stddevs, marks, strict=True)
@@ -111,7 +111,7 @@ def plan(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
 
 
 def check_grain(release: NoiseRelease, candidates: Sequence[Candidate], noiser: WeightNoiser | None = None) -> None:
-    """Raise InputFault where the least of the noise would leave most weights as they are, once they are stored.
+    """Raise InputError where the least of the noise would leave most weights as they are, once they are stored.
 
     ``noiser`` is what makes the release: it is judged by what would be released. Without one, by noise drawn for this.
     """
@@ -124,7 +124,7 @@ def check_grain(release: NoiseRelease, candidates: Sequence[Candidate], noiser: 
     if changed >= LEAST_CHANGED:
         return
     dtypes = " and ".join(grain.dtypes)
-    raise InputFault(
+    raise InputError(
         f"{release.checkpoint.root}: the noise for epsilon {least.target.epsilon:g} has standard deviation "
         f"{least.stddev:.3g}, but {dtypes} numbers of the size of these weights lie {grain.median:.3g} apart (median), "
         f"so storing them would undo the noise in {100 * (1 - changed):.4g} % of the weights, and changes of training "
@@ -144,7 +144,7 @@ def privatize(
 ) -> tuple[PrivacyReport, ...]:
     """Write every candidate and its report; returns the reports in the candidates' order.
 
-    All of them appear together. A folder is never replaced; a file only with ``force``. Raises InputFault where the
+    All of them appear together. A folder is never replaced; a file only with ``force``. Raises InputError where the
     input's bytes are not those its report names, and where the noise is too small for the weights (``check_grain``).
     """
     for candidate in candidates:
@@ -213,7 +213,7 @@ def _check_input(release: NoiseRelease, streamed: Sequence[tuple[SafetensorsFile
     known = {artifact.digest for artifact in release.found.report.outputs}
     for file, done in streamed:
         if done.input_digest not in known:
-            raise InputFault(
+            raise InputError(
                 f"{file.path} is not the file that its report {release.found.path} describes (the digest differs); "
                 "give the facts by flags, or restore the file"
             )

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from blake3 import blake3
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.noise.integers import Integers
 from privctl.noise.weight_noise import FLOAT_VIEWS
@@ -76,7 +76,7 @@ def select(
 ) -> Selection:
     """Decide for every tensor of ``checkpoint``; patterns are shell globs on whole names.
 
-    Raises UsageFault for a pattern that matches nothing or when nothing is left to noise, InputFault for a type that
+    Raises CommandError for a pattern that matches nothing or when nothing is left to noise, InputError for a type that
     cannot be noised, quantized weights among them, and for batch statistics that noise cannot make safe.
     """
     located = {tensor.name: _Located(file, tensor) for file, tensor in checkpoint.tensors()}
@@ -97,7 +97,7 @@ def select(
         elif _never_updated(item):
             untouched[name] = _INITIAL
         elif fault is not None:
-            raise InputFault(
+            raise InputError(
                 f"tensor {name!r} is {item.tensor.dtype} and {fault}; noise cannot be added to integers: dequantize "
                 "the model first, or --exclude the tensor if nothing in it was learned from the data"
             )
@@ -105,7 +105,9 @@ def select(
             _check_noisable(item.tensor)
             chosen[name] = item
     if not chosen:
-        raise UsageFault(f"nothing in {checkpoint.root} is left to add noise to; loosen --include, --exclude or --base")
+        raise CommandError(
+            f"nothing in {checkpoint.root} is left to add noise to; loosen --include, --exclude or --base"
+        )
     _check_no_copies({name: located[name] for name, why in untouched.items() if why == _EXCLUDED}, chosen)
     groups, lookalikes = _tied_groups(chosen)
     streams = {name: stream for stream, group in enumerate(groups) for name in group}
@@ -133,18 +135,18 @@ def _check_patterns(patterns: Iterable[str], names: Iterable[str]) -> None:
     known = list(names)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in known):
-            raise UsageFault(f"the pattern {pattern!r} matches no tensor; privctl inspect lists their names")
+            raise CommandError(f"the pattern {pattern!r} matches no tensor; privctl inspect lists their names")
 
 
 def _check_noisable(tensor: TensorInfo) -> None:
     if tensor.name.rsplit(".", 1)[-1] in _BATCH_STATISTICS:
-        raise InputFault(
+        raise InputError(
             f"tensor {tensor.name!r} holds batch statistics, which gradient clipping does not bound; "
             "train with --norm frozen and give the weights it began with as --base, or --exclude it and accept that no "
             "guarantee is left"
         )
     if tensor.dtype not in FLOAT_VIEWS:
-        raise InputFault(
+        raise InputError(
             f"tensor {tensor.name!r} is {tensor.dtype}, which cannot take noise "
             f"(only {', '.join(FLOAT_VIEWS)}); convert the model or --exclude it"
         )
@@ -172,7 +174,7 @@ def _check_no_copies(left_out: Mapping[str, _Located], chosen: Mapping[str, _Loc
             contents[beginning] = {_content(chosen[other]): other for other in reversed(alike[beginning])}
         other = contents[beginning].get(_content(item))
         if other is not None:
-            raise UsageFault(
+            raise CommandError(
                 f"tensor {name!r} is left out but equals {other!r}, whose noise it would give away; "
                 "exclude both or neither"
             )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.randomness import BLOCK, NoiseSource
 from privctl.storage.stream import CHUNK, Piece
 
@@ -51,7 +51,7 @@ class WeightNoiser:
         return len(self._stddevs)
 
     def __call__(self, piece: Piece, buffers: Sequence[memoryview]) -> None:
-        """Noise one piece; raises InputFault where a weight is or becomes NaN or infinite."""
+        """Noise one piece; raises InputError where a weight is or becomes NaN or infinite."""
         stream = self._streams.get(piece.tensor.name)
         if stream is None:
             for buffer in buffers[1:]:
@@ -119,13 +119,13 @@ def _finite(out: NDArray[np.generic], dtype: str) -> bool:
     return bool(np.isfinite(out.min()) and np.isfinite(out.max()))
 
 
-def _not_finite(piece: Piece, values: NDArray[np.generic]) -> InputFault:
+def _not_finite(piece: Piece, values: NDArray[np.generic]) -> InputError:
     tensor = piece.tensor
     if np.isfinite(values.astype(np.float64)).all():
-        return InputFault(
+        return InputError(
             f"tensor {tensor.name!r} overflows {tensor.dtype} once noise is added; convert the model to F32 or BF16"
         )
-    return InputFault(
+    return InputError(
         f"tensor {tensor.name!r} holds NaN or infinite weights, or overflows {tensor.dtype} once noise is added; "
         "repair or --exclude it"
     )

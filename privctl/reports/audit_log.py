@@ -22,7 +22,7 @@ from typing import Any
 from blake3 import blake3
 
 from privctl import __version__
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.report import Artifact, LogPosition, TensorDigest
 from privctl.storage.chained import BrokenChain, Chain, log_file
 from privctl.storage.digest import tag
@@ -120,18 +120,18 @@ class AuditLog:
 
 
 def read_log(path: Path) -> AuditLog:
-    """The log at ``path``. Raises InputFault, in one sentence, where it is missing, none, or was tampered with."""
+    """The log at ``path``. Raises InputError, in one sentence, where it is missing, none, or was tampered with."""
     log = _parsed(path, read_named_bytes(path))
     if not log.entries:
-        raise InputFault(f"{path} holds no entry, which no log of audits does; restore it as privctl wrote it")
+        raise InputError(f"{path} holds no entry, which no log of audits does; restore it as privctl wrote it")
     return log
 
 
 def begin(path: Path, inputs: Sequence[Artifact], settings: Mapping[str, Any]) -> Entry:
     """Enter that an audit of the model whose files are ``inputs`` begins, and return the line, durable on disk.
 
-    The log is made where there is none. Raises InputFault for a log that was tampered with, IoFault where it cannot be
-    written.
+    The log is made where there is none. Raises InputError for a log that was tampered with, FileSystemError where it
+    cannot be written.
     """
     says = {
         "id": secrets.token_hex(16),  # lines of two forks must differ even where they say the same
@@ -148,14 +148,14 @@ def finish(path: Path, begun: LogPosition, *, report: str, refuted: int, worst: 
     """Enter the digest of the ``report`` of the audit that stands at ``begun``.
 
     ``refuted`` counts its verdicts REFUTED; ``worst`` holds the largest value that it measured of each quantity.
-    Raises InputFault where the log is another by now.
+    Raises InputError where the log is another by now.
     """
     says = {"begun": begun.entry, "report": report, "refuted": refuted, "worst": dict(worst)}
     return _enter(path, Event.WRITTEN, says, known=begun.digest)
 
 
 def abandon(path: Path, begun: LogPosition, reason: str) -> Entry:
-    """Enter that the audit that stands at ``begun`` ended without a report; raises InputFault as ``finish`` does."""
+    """Enter that the audit that stands at ``begun`` ended without a report; raises InputError as ``finish`` does."""
     says = {"begun": begun.entry, "reason": reason[:_LONGEST_REASON]}
     return _enter(path, Event.ENDED, says, known=begun.digest)
 
@@ -178,7 +178,7 @@ def _enter(path: Path, event: Event, says: Mapping[str, Any], known: str | None 
         content = file.content()
         log = _parsed(path, content) if content else None
         if known is not None and (log is None or log.holds(known) is None):
-            raise InputFault(f"{path} is not the log that this audit was entered into any more; restore that one")
+            raise InputError(f"{path} is not the log that this audit was entered into any more; restore that one")
         if log is not None and log.torn:
             file.cut(len(log.content))
         last = None if log is None or not log.entries else log.entries[-1]
@@ -203,12 +203,12 @@ def _add(write: Any, last: Entry | None, event: Event, says: Mapping[str, Any]) 
 def _parsed(path: Path, content: bytes) -> AuditLog:
     """The log in ``content``, its chain checked; no entries where not even the first line is whole."""
     if len(content) > _LARGEST:
-        raise InputFault(f"{path} has more than {_LARGEST >> 20} MiB, which no log of audits has; name another file")
+        raise InputError(f"{path} has more than {_LARGEST >> 20} MiB, which no log of audits has; name another file")
     try:
         links, rest = _CHAIN.read(content)
     except BrokenChain as broken:
         if broken.number == 1 and not content.startswith(b'{"entry":1,'):
-            raise InputFault(f"{path} is no log of audits; give the file that privctl audit --log wrote") from None
+            raise InputError(f"{path} is no log of audits; give the file that privctl audit --log wrote") from None
         raise _edited(path, broken.number, "does not follow from the lines before it") from None
     entries: list[Entry] = []
     open_audits: set[int] = set()
@@ -235,7 +235,7 @@ def _parsed(path: Path, content: bytes) -> AuditLog:
 
 
 def _entry(path: Path, number: int, body: bytes, digest: str, previous: str) -> Entry:
-    """What a line says. Raises InputFault for one that privctl does not write: anybody can make a chain of those."""
+    """What a line says. Raises InputError for one that privctl does not write: anybody can make a chain of those."""
     said = parse_json((body + b"}").decode("utf-8", "replace"), f"{path} line {number}")
     known = isinstance(said, dict) and said.get("event") in set(Event)
     event = Event(said["event"]) if known else Event.OPENED
@@ -246,7 +246,7 @@ def _entry(path: Path, number: int, body: bytes, digest: str, previous: str) -> 
         or not all(isinstance(each, str) for each in said.get("weights", ()))
         or not _numbers(said.get("worst"))
     ):
-        raise InputFault(f"{path} line {number} is no entry of this version; use the privctl that wrote it, or a later")
+        raise InputError(f"{path} line {number} is no entry of this version; use the privctl that wrote it, or a later")
     if said["entry"] != number or said["previous"] != previous:
         raise _edited(path, number, "does not name the line before it")
     says = {name: value for name, value in said.items() if name not in _EVERY}
@@ -258,7 +258,7 @@ def _numbers(worst: Any) -> bool:
     return all(isinstance(value, int | float) and abs(value) < _LARGEST_NUMBER for value in values)
 
 
-def _edited(path: Path, number: int, what: str) -> InputFault:
-    return InputFault(
+def _edited(path: Path, number: int, what: str) -> InputError:
+    return InputError(
         f"{path} line {number} {what}: a line was changed, left out or moved; restore the log as privctl wrote it"
     )

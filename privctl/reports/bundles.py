@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 
 PREDICATE = "https://model_signing/signature/v1.0"
 #: A bundle lies beside what it signs, under this ending.
@@ -20,21 +20,21 @@ _MEDIA = "application/vnd.dev.sigstore.bundle.v0.3+json"
 
 
 def envelope_in(bundle: Mapping[str, Any]) -> Any:
-    """The DSSE envelope in a bundle. Raises InputFault, with the end of a sentence, where it holds none for a key."""
+    """The DSSE envelope in a bundle. Raises InputError, with the end of a sentence, where it holds none for a key."""
     if bundle.get("mediaType") != _MEDIA:
-        raise InputFault(f"is no Sigstore bundle of version 0.3: {str(bundle.get('mediaType'))[:60]}")
+        raise InputError(f"is no Sigstore bundle of version 0.3: {str(bundle.get('mediaType'))[:60]}")
     material = bundle.get("verificationMaterial")
     if not isinstance(material, dict) or "publicKey" not in material:
-        raise InputFault("was made without a key (keyless), which no .pub can check; use the tool that made it")
+        raise InputError("was made without a key (keyless), which no .pub can check; use the tool that made it")
     if "dsseEnvelope" not in bundle:
-        raise InputFault("holds no statement about files; sign with model_signing sign key")
+        raise InputError("holds no statement about files; sign with model_signing sign key")
     return bundle["dsseEnvelope"]
 
 
 def files_in(statement: Mapping[str, Any]) -> frozenset[str]:
     """SHA-256 of every file that a statement of model-transparency names, in hexadecimal.
 
-    Raises InputFault, with the end of a sentence, where its one digest is not that of the files it lists; KeyError,
+    Raises InputError, with the end of a sentence, where its one digest is not that of the files it lists; KeyError,
     TypeError or ValueError where it is no such statement.
     """
     (subject,) = statement["subject"]
@@ -45,5 +45,5 @@ def files_in(statement: Mapping[str, Any]) -> frozenset[str]:
         if each["algorithm"] == "sha256":
             found.add(str(each["digest"]).lower())
     if together.hexdigest() != subject["digest"]["sha256"]:
-        raise InputFault("contradicts itself: its digest is not that of the files it lists")
+        raise InputError("contradicts itself: its digest is not that of the files it lists")
     return frozenset(found)

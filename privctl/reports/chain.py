@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.domain.errors import InputFault, PrivctlError
+from privctl.domain.errors import InputError, PrivctlError
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.reports.codec import decode
 from privctl.storage.digest import bytes_digest
@@ -17,7 +17,7 @@ from privctl.storage.reader import named_text, read_named_bytes
 MOST_REPORTS = 1000
 
 
-class ChainTooLongError(InputFault):
+class ChainTooLongError(InputError):
     """More reports are in one chain than are followed; ``path`` is the first one left out."""
 
     def __init__(self, path: Path, most: int) -> None:
@@ -155,5 +155,5 @@ def _file_at(place: Path) -> ReportFile:
     digest = bytes_digest(data)
     try:
         return ReportFile(path=place, digest=digest, report=decode(named_text(data, place), str(place)))
-    except InputFault as fault:
+    except InputError as fault:
         return ReportFile(path=place, digest=digest, fault=str(fault))

@@ -15,7 +15,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.events import (
     Event,
     LaplaceNoise,
@@ -61,7 +61,7 @@ def encode_value(value: Any) -> Any:
 def decode_value(kind: type[Value], data: Any, source: str, where: str) -> Value:
     """The ``kind`` that JSON ``data`` describes, nothing missing or left over; ``source`` and ``where`` are for errors.
 
-    Raises InputFault for anything else.
+    Raises InputError for anything else.
     """
     found: Value = _from_json(kind, data, source, where)
     return found
@@ -70,17 +70,17 @@ def decode_value(kind: type[Value], data: Any, source: str, where: str) -> Value
 def decode(text: str, source: str) -> PrivacyReport:
     """The report held in ``text``; ``source`` names the file in errors.
 
-    Raises InputFault for anything but a report of a known schema version.
+    Raises InputError for anything but a report of a known schema version.
     """
     try:
         data = parse_json(text, source)
-    except InputFault as fault:
+    except InputError as fault:
         said = str(fault)
-        raise InputFault(said if ";" in said else f"{said}; give a report as privctl wrote it") from None
+        raise InputError(said if ";" in said else f"{said}; give a report as privctl wrote it") from None
     if not isinstance(data, dict) or "schema_version" not in data:
-        raise InputFault(f"{source} is not a privctl report: it has no schema_version; give a *.report.json file")
+        raise InputError(f"{source} is not a privctl report: it has no schema_version; give a *.report.json file")
     if data["schema_version"] != SCHEMA_VERSION:
-        raise InputFault(
+        raise InputError(
             f"{source} has schema_version {data['schema_version']!r}; this privctl reads version {SCHEMA_VERSION}; "
             "use the privctl that wrote it"
         )
@@ -89,7 +89,7 @@ def decode(text: str, source: str) -> PrivacyReport:
 
 
 def decode_events(text: str, source: str) -> tuple[Event, ...]:
-    """The list of events held in ``text``; ``source`` names the file in errors. Raises InputFault for anything else."""
+    """The list of events held in ``text``; ``source`` names the file in errors. Raises InputError for anything else."""
     found: tuple[Event, ...] = _from_json(tuple[Event, ...], parse_json(text, source), source, "ledger")
     return found
 
@@ -132,7 +132,7 @@ def _to_json(value: Any) -> Any:
 
 def _from_json(kind: Any, data: Any, source: str, where: str, depth: int = 0) -> Any:
     if depth > _DEPTH_LIMIT:
-        raise InputFault(f"{source} is nested too deeply at {where}")
+        raise InputError(f"{source} is nested too deeply at {where}")
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return _union_from_json(get_args(kind), data, source, where, depth)
@@ -164,7 +164,7 @@ def _container_from_json(kind: Any, data: Any, source: str, where: str, depth: i
 def _shallow(data: Any, source: str, where: str, depth: int) -> Any:
     """``data``, of any kind, unless it is nested deeper than everything else may be."""
     if depth > _DEPTH_LIMIT:
-        raise InputFault(f"{source} is nested too deeply at {where}")
+        raise InputError(f"{source} is nested too deeply at {where}")
     for item in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
         _shallow(item, source, where, depth + 1)
     return data
@@ -207,21 +207,21 @@ def _dataclass_from_json(cls: Any, data: Any, source: str, where: str, depth: in
     body = {k: v for k, v in data.items() if not (tag and k == "type")}
     for name in body:
         if name not in fields:
-            raise InputFault(f"{source}: {where} has the unknown key {shown(name)}")
+            raise InputError(f"{source}: {where} has the unknown key {shown(name)}")
     for name, (_, required) in fields.items():
         if required and name not in body:
-            raise InputFault(f"{source}: {where} lacks the key {name!r}")
+            raise InputError(f"{source}: {where} lacks the key {name!r}")
     values = {k: _from_json(fields[k][0], v, source, f"{where}.{k}", depth + 1) for k, v in body.items()}
     try:
         return cls(**values)
     except ValueError as error:
-        raise InputFault(f"{source}: {where}: {error}") from None
+        raise InputError(f"{source}: {where}: {error}") from None
     except OverflowError:
-        raise InputFault(f"{source}: {where} holds a whole number beyond all bounds") from None
+        raise InputError(f"{source}: {where} holds a whole number beyond all bounds") from None
 
 
-def _mismatch(source: str, where: str, data: Any, expected: str) -> InputFault:
-    return InputFault(f"{source}: {where} is {shown(data)}; expected {expected}")
+def _mismatch(source: str, where: str, data: Any, expected: str) -> InputError:
+    return InputError(f"{source}: {where} is {shown(data)}; expected {expected}")
 
 
 def _schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from privctl import __version__
-from privctl.domain.errors import PrivctlError, UsageFault
+from privctl.domain.errors import CommandError, PrivctlError
 from privctl.domain.progress import Advance, silent
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.reports.codec import decode, encode
@@ -42,7 +42,7 @@ class FoundReport:
 
 
 def read_report(path: Path) -> PrivacyReport:
-    """The report at ``path``; raises InputFault where it is not one."""
+    """The report at ``path``; raises InputError where it is not one."""
     return decode(read_named_text(path), str(path))
 
 
@@ -88,28 +88,28 @@ def pointer_of(checkpoint: Checkpoint) -> Path | None:
 def report_of(checkpoint: Checkpoint) -> FoundReport | None:
     """The report a checkpoint's header points to; None where it names none or the file is gone.
 
-    Raises InputFault where the file is there but is no report.
+    Raises InputError where the file is there but is no report.
     """
     path = pointer_of(checkpoint)
     return FoundReport(path, read_report(path)) if path is not None and os.path.isfile(path) else None
 
 
 def require_spare(path: Path, *, but: str = "") -> None:
-    """Raise UsageFault where ``path`` is a model's weights or a report: neither is ever replaced by what others say.
+    """Raise CommandError where ``path`` is a model's weights or a report: neither is ever replaced by what others say.
 
     A report of the step ``but`` may be replaced, by one of that step.
     """
     if not os.path.isfile(path):
         return
     if path.suffix == ".safetensors":
-        raise UsageFault(f"{path} holds tensors, which --output never replaces; name another file")
+        raise CommandError(f"{path} holds tensors, which --output never replaces; name another file")
     if path.suffix == ".json":
         try:
             step = read_report(path).step
         except PrivctlError:
             return
         if step != but:
-            raise UsageFault(
+            raise CommandError(
                 f"{path} is the report of another step ({step}); no command edits it, so name another file"
             )
 

@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import PrivacyReport
 from privctl.reports import bundles
 from privctl.reports.audit_log import AuditLog, Entry
@@ -75,7 +75,7 @@ def signatures_of(path: Path) -> tuple[Path, ...]:
 
 
 def make_keys(stem: Path) -> tuple[Path, Path]:
-    """A new pair in ``stem.key``, its owner's alone, and ``stem.pub``; raises UsageFault where one exists."""
+    """A new pair in ``stem.key``, its owner's alone, and ``stem.pub``; raises CommandError where one exists."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
@@ -89,20 +89,20 @@ def make_keys(stem: Path) -> tuple[Path, Path]:
 
 
 def private_key(path: Path, content: bytes) -> Ed25519PrivateKey:
-    """The key in ``content``, read from ``path``; raises InputFault where it is no unencrypted Ed25519 key in PEM."""
+    """The key in ``content``, read from ``path``; raises InputError where it is no unencrypted Ed25519 key in PEM."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     key = _loaded(path, lambda: load_pem_private_key(content, password=None))
     if not isinstance(key, Ed25519PrivateKey):
-        raise InputFault(f"{path} holds another kind of key; make an Ed25519 key with privctl sign --new-key")
+        raise InputError(f"{path} holds another kind of key; make an Ed25519 key with privctl sign --new-key")
     return key
 
 
 def signer(path: Path, content: bytes) -> Signer:
     """The public key in ``content``, read from ``path``.
 
-    Raises InputFault where it is neither an Ed25519 key in PEM nor one on a curve of NIST, as others' tools use.
+    Raises InputError where it is neither an Ed25519 key in PEM nor one on a curve of NIST, as others' tools use.
     """
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -111,7 +111,7 @@ def signer(path: Path, content: bytes) -> Signer:
     key = _loaded(path, lambda: load_pem_public_key(content))
     curve = key.curve.name if isinstance(key, EllipticCurvePublicKey) else ""
     if not isinstance(key, Ed25519PublicKey) and curve not in _HASHES:
-        raise InputFault(f"{path} holds another kind of key; expected the .pub of an Ed25519, P-256, -384 or -521 key")
+        raise InputError(f"{path} holds another kind of key; expected the .pub of an Ed25519, P-256, -384 or -521 key")
     return Signer(path=path, key=key)
 
 
@@ -147,39 +147,39 @@ def signed_by(
 
     A bundle need only name the report, by ``sha256_digest``: that holds the digests of what it wrote.
 
-    Raises InputFault, with the end of a sentence about the envelope, where it is none, is about other files, or
+    Raises InputError, with the end of a sentence about the envelope, where it is none, is about other files, or
     bears no signature of theirs.
     """
     payload_type, payload, signatures = _opened(content)
     found = _signature(_encoded(payload_type, payload), signatures, signers)
     if found is None:
         names = ", ".join(str(each.path) for each in signers)
-        raise InputFault(f"bears no valid signature by {names}")
+        raise InputError(f"bears no valid signature by {names}")
     named = set(_subjects(payload_type, payload))
     wanted = {digest, *(artifact.digest for artifact in report.outputs)}
     if not wanted <= named and f"{_OTHERS}:{sha256_digest}" not in named:
-        raise InputFault("is a signature of other files: their digests differ")
+        raise InputError("is a signature of other files: their digests differ")
     return found
 
 
 def signed_head(content: bytes, signers: Sequence[Signer], log: AuditLog) -> tuple[Signer, Entry]:
     """Who among ``signers`` signed a head of ``log``, by the envelope in ``content``, and the line that it is.
 
-    Raises InputFault, with the end of a sentence about the envelope, where it is none, bears no signature of theirs,
+    Raises InputError, with the end of a sentence about the envelope, where it is none, bears no signature of theirs,
     or signs a head that the log does not hold.
     """
     payload_type, payload, signatures = _opened(content)
     found = _signature(_encoded(payload_type, payload), signatures, signers)
     if found is None:
-        raise InputFault(f"bears no valid signature by {', '.join(str(each.path) for each in signers)}")
+        raise InputError(f"bears no valid signature by {', '.join(str(each.path) for each in signers)}")
     statement = _statement(payload_type, payload, HEAD_PREDICATE, bundles.PREDICATE)
     try:
         others = statement["predicateType"] == bundles.PREDICATE
         entry = _line_of(log, bundles.files_in(statement)) if others else log.holds(statement["predicate"]["head"])
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise InputFault("holds no statement about the head of a log") from None
+        raise InputError("holds no statement about the head of a log") from None
     if entry is None:
-        raise InputFault(
+        raise InputError(
             f"signs a head that {log.path} does not hold: the log was cut short, written anew, or is another"
         )
     return found, entry
@@ -220,7 +220,7 @@ def _opened(content: bytes) -> tuple[str, bytes, list[Any]]:
         payload_type, payload = str(body["payloadType"]), base64.b64decode(body["payload"], validate=True)
         signatures = list(body["signatures"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error):
-        raise InputFault("is no DSSE envelope") from None
+        raise InputError("is no DSSE envelope") from None
     return payload_type, payload, signatures
 
 
@@ -232,7 +232,7 @@ def _subjects(payload_type: str, payload: bytes) -> Iterable[str]:
             return [f"{_OTHERS}:{value}" for value in bundles.files_in(statement)]
         return [f"{name}:{value}" for each in statement["subject"] for name, value in each["digest"].items()]
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise InputFault("holds no statement about files") from None
+        raise InputError("holds no statement about files") from None
 
 
 def _line_of(log: AuditLog, named: frozenset[str]) -> Entry | None:
@@ -251,9 +251,9 @@ def _statement(payload_type: str, payload: bytes, *predicates: str) -> Any:
         statement = json.loads(payload)
         kinds = payload_type, statement["_type"], statement["predicateType"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise InputFault("holds no statement about files") from None
+        raise InputError("holds no statement about files") from None
     if kinds[:2] != (PAYLOAD_TYPE, STATEMENT) or kinds[2] not in predicates:
-        raise InputFault(f"is a statement of another kind: {str(kinds[2])[:60]}")
+        raise InputError(f"is a statement of another kind: {str(kinds[2])[:60]}")
     return statement
 
 
@@ -296,6 +296,6 @@ def _loaded(path: Path, load: Any) -> Any:
     try:
         return load()
     except TypeError:
-        raise UsageFault(f"{path} is encrypted with a password; decrypt it first (openssl pkey)") from None
+        raise CommandError(f"{path} is encrypted with a password; decrypt it first (openssl pkey)") from None
     except (ValueError, UnsupportedAlgorithm):
-        raise InputFault(f"{path} holds no key in PEM form; make one with privctl sign --new-key") from None
+        raise InputError(f"{path} holds no key in PEM form; make one with privctl sign --new-key") from None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from privctl.domain.checks import at_least, positive
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.reports.codec import decode_value, encode_value
 from privctl.reports.files import POINTER
 from privctl.storage.arrays import read_arrays, staged_arrays
@@ -151,16 +151,16 @@ def staged_protection(path: Path, plan: Protection, report: Path) -> AbstractCon
 
 
 def read_protection(path: Path) -> Protection:
-    """The plan at ``path``; raises InputFault for any other file, or one that contradicts itself."""
+    """The plan at ``path``; raises InputError for any other file, or one that contradicts itself."""
     with SafetensorsFile(path) as file:
         if _KEY not in file.metadata:
-            raise InputFault(f"{path} does not hold {_WHAT}")
+            raise InputError(f"{path} does not hold {_WHAT}")
         arrays = read_arrays(file, _LAYOUT, _WHAT)
         facts = decode_value(PlanFacts, parse_json(file.metadata[_KEY], str(path)), str(path), "plan")
     ids, kinds = _names(arrays.pop("names"), path)
     plan = Protection(facts=facts, ids=ids, kinds=kinds, **arrays)
     if not _consistent(plan):
-        raise InputFault(f"{path} contradicts itself; plan again with privctl secrets plan")
+        raise InputError(f"{path} contradicts itself; plan again with privctl secrets plan")
     return plan
 
 
@@ -168,14 +168,14 @@ def _names(raw: NDArray[np.uint8], path: Path) -> tuple[tuple[str, ...], tuple[s
     try:
         text = raw.tobytes().decode()
     except UnicodeDecodeError:
-        raise InputFault(f"{path} names its secrets in no UTF-8 text; plan again") from None
+        raise InputError(f"{path} names its secrets in no UTF-8 text; plan again") from None
     found = parse_json(text, str(path))
     if not (
         isinstance(found, list)
         and len(found) == 2
         and all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in found)
     ):
-        raise InputFault(f"{path} does not hold {_WHAT}")
+        raise InputError(f"{path} does not hold {_WHAT}")
     return tuple(found[0]), tuple(found[1])
 
 

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from privctl.data.records import json_objects, kind_of
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.storage.json_text import shown
 
 if TYPE_CHECKING:
@@ -68,14 +68,14 @@ class SecretTable:
 def read_secrets(path: Path) -> Iterator[Secret]:
     """The secrets of the book at ``path`` (plain or ``.gz``), one at a time.
 
-    Raises InputFault, naming the line, for anything that is not a secret, for an id that occurs twice and for a book
-    without any; IoFault where the system refuses.
+    Raises InputError, naming the line, for anything that is not a secret, for an id that occurs twice and for a book
+    without any; FileSystemError where the system refuses.
     """
     seen: set[str] = set()
     for number, row in json_objects(path, _EXPECTED):
         secret = _secret(row, f"{path} line {number}")
         if secret.id in seen:
-            raise InputFault(f"{path} line {number} has the id {shown(secret.id)} a second time; ids must differ")
+            raise InputError(f"{path} line {number} has the id {shown(secret.id)} a second time; ids must differ")
         seen.add(secret.id)
         yield secret
 
@@ -119,10 +119,10 @@ def write_secrets(stream: IO[bytes], secrets: Iterable[Secret]) -> int:
 def _secret(row: Mapping[str, Any], where: str) -> Secret:
     for key in row:
         if key not in _KEYS:
-            raise InputFault(f"{where} has the unknown key {shown(key)}; {_EXPECTED}")
+            raise InputError(f"{where} has the unknown key {shown(key)}; {_EXPECTED}")
     for key in ("id", "kind", "records"):
         if key not in row:
-            raise InputFault(f"{where} lacks {key!r}; {_EXPECTED}")
+            raise InputError(f"{where} lacks {key!r}; {_EXPECTED}")
     return Secret(
         id=_name(row["id"], "id", where),
         kind=_name(row["kind"], "kind", where),
@@ -136,29 +136,29 @@ def _secret(row: Mapping[str, Any], where: str) -> Secret:
 
 def _text(value: Any, key: str, where: str) -> str:
     if not isinstance(value, str):
-        raise InputFault(f"{where} has {kind_of(value)} as {key!r}; expected a string")
+        raise InputError(f"{where} has {kind_of(value)} as {key!r}; expected a string")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InputFault(f"{where} has an unpaired surrogate in {key!r}, which is not a character; repair it") from None
+        raise InputError(f"{where} has an unpaired surrogate in {key!r}, which is not a character; repair it") from None
     if not value:
-        raise InputFault(f"{where} has an empty {key!r}; fill it or remove the line")
+        raise InputError(f"{where} has an empty {key!r}; fill it or remove the line")
     return value
 
 
 def _name(value: Any, key: str, where: str) -> str:
     name = _text(value, key, where)
     if not name.isprintable():
-        raise InputFault(f"{where} has unprintable characters in {key!r}; use letters, digits and punctuation")
+        raise InputError(f"{where} has unprintable characters in {key!r}; use letters, digits and punctuation")
     return name
 
 
 def _records(value: Any, where: str) -> NDArray[np.int64]:
     if not isinstance(value, list):
-        raise InputFault(f"{where} has {kind_of(value)} as 'records'; expected a list of whole numbers, from 0 on")
+        raise InputError(f"{where} has {kind_of(value)} as 'records'; expected a list of whole numbers, from 0 on")
     for item in value:
         if type(item) is not int or not 0 <= item < _MOST:
-            raise InputFault(f"{where} has {shown(item)} among its 'records'; expected whole numbers, from 0 on")
+            raise InputError(f"{where} has {shown(item)} among its 'records'; expected whole numbers, from 0 on")
     return np.unique(np.array(value, dtype=np.int64))
 
 
@@ -167,11 +167,11 @@ def _chance(row: Mapping[str, Any], key: str, where: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
-        raise InputFault(f"{where} has {shown(value)} as {key!r}; expected a number above 0 and below 1")
+        raise InputError(f"{where} has {shown(value)} as {key!r}; expected a number above 0 and below 1")
     return float(value)
 
 
 def _candidates(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise InputFault(f"{where} has {kind_of(value)} as 'candidates'; expected a list of strings")
+        raise InputError(f"{where} has {kind_of(value)} as 'candidates'; expected a list of strings")
     return tuple(dict.fromkeys(_text(item, "candidates", where) for item in value))

@@ -17,7 +17,7 @@ from audits.membership.shadows import REPORT_NAME, ShadowScores, coins, scores_p
 from audits.scores.scorer import make_book, plan
 from audits.scores.subject import AuditedModel, subject_of
 from audits.scores.table import FIELDS
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.report import Artifact, PrivacyReport, TensorDigest
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
 from privctl.models.loading import TrainingModel
@@ -177,7 +177,7 @@ def _scores(pool: ShadowPool, subject: AuditedModel, index: int) -> NDArray[np.f
         values = make_book(plan(subject.scorer, chosen)).take(chosen, counts)[FIELDS.index("lp")].astype(np.float64)
         scores[kept] = np.add.reduceat(values, np.cumsum(counts) - counts) / counts
     if not np.isfinite(scores[kept]).all():
-        raise InputFault(
+        raise InputError(
             f"shadow model {index} gives NaN or infinite scores; the training diverged: lower --learning-rate"
         )
     return scores

@@ -51,7 +51,7 @@ def train_one(
     device: torch.device,
     advance: Advance,
 ) -> nn.Module:
-    """The ``network`` trained on its half. Raises InputFault where the training diverges."""
+    """The ``network`` trained on its half. Raises InputError where the training diverges."""
     model = pool.request.training.model
     trained = adapted(network, model).to(device)
     Trainer(

@@ -14,7 +14,7 @@ from privctl.data.images import ImageSet, read_images
 from privctl.data.labels import labels_of
 from privctl.data.records import Record
 from privctl.data.texts import TextRecord, read_texts
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import Long, TaskName
 from privctl.models.encoding import TextOptions
 from privctl.models.language import hushed, read_config
@@ -87,7 +87,7 @@ def read_pool(request: ShadowRequest) -> ShadowPool:
     images = request.training.task is TaskName.IMAGE_CLASSIFICATION
     records, task_for, repeated = _images(request) if images else _texts(request)
     if len(records) < _FEWEST:
-        raise InputFault(f"the pool holds {len(records)} distinct records; halves of it need at least {_FEWEST}")
+        raise InputError(f"the pool holds {len(records)} distinct records; halves of it need at least {_FEWEST}")
     labels = _labels(request, [record.label or "" for record in records])
     first = _start(request, labels, made, 0)
     recipe, _ = recipe_for(request.training, len(records) // 2)
@@ -108,14 +108,14 @@ def _check(request: ShadowRequest) -> None:
     training = request.training
     data, images = training.data, training.task is TaskName.IMAGE_CLASSIFICATION
     if request.count < 4:
-        raise UsageFault(
+        raise CommandError(
             f"--count is {request.count}; with fewer than 4 models no two are sure not to have seen a record, and 16 "
             "tell more"
         )
     if request.vectorize is not None and request.vectorize < 1:
-        raise UsageFault(f"--vectorize is {request.vectorize}; it must be at least 1")
+        raise CommandError(f"--vectorize is {request.vectorize}; it must be at least 1")
     if data.long is Long.SPLIT:
-        raise UsageFault("--long split trains on pieces of a record, which is scored whole; choose truncate")
+        raise CommandError("--long split trains on pieces of a record, which is scored whole; choose truncate")
     unused = {
         "--long": images and data.long is not Long.REFUSE,
         "--max-length": images and data.max_length is not None,
@@ -125,7 +125,7 @@ def _check(request: ShadowRequest) -> None:
     }
     for flag, given in unused.items():
         if given:
-            raise UsageFault(f"{flag} does not apply to the task {training.task}; remove it")
+            raise CommandError(f"{flag} does not apply to the task {training.task}; remove it")
 
 
 def _start(request: ShadowRequest, labels: Sequence[str], vocabulary: Vocabulary | None, index: int) -> TrainingModel:
@@ -168,7 +168,7 @@ def _images(request: ShadowRequest) -> _Read:
         read_images(path, channels=_channels(training.model.path), resize=training.data.resize) for path in request.data
     ]
     if len({(one.pixels.dtype, one.size) for one in sets}) > 1:
-        raise InputFault("the --data sets hold images of different sizes or number formats; bring them to one")
+        raise InputError("the --data sets hold images of different sizes or number formats; bring them to one")
     pixels = np.concatenate([one.pixels for one in sets])
     labels = [label for one in sets for label in one.labels]
     places = [place for one in sets for place in one.places]

@@ -17,7 +17,7 @@ from audits.membership.shadows import (
     difference,
     read_shadow,
 )
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.progress import Advance, Progress
 from privctl.domain.report import PrivacyReport
 from privctl.models.language import choose_device
@@ -48,8 +48,8 @@ _COPIES = 5
 def run_shadows(request: ShadowRequest, progress: Progress) -> PrivacyReport:
     """Train and score what is not there yet, each model's scores appearing with the folder's report; returns that.
 
-    Raises UsageFault where the folder holds models of other settings, or weights without scores that ``keep_models``
-    would replace; InputFault for data or models that do not fit.
+    Raises CommandError where the folder holds models of other settings, or weights without scores that ``keep_models``
+    would replace; InputError for data or models that do not fit.
     """
     folder = request.training.output
     device = choose_device(request.training.device)
@@ -77,20 +77,22 @@ def run_shadows(request: ShadowRequest, progress: Progress) -> PrivacyReport:
 
 
 def _finished(folder: Path, settings: dict[str, Any]) -> set[int]:
-    """The models that are there already. Raises UsageFault where they were made with other settings."""
+    """The models that are there already. Raises CommandError where they were made with other settings."""
     recover(folder)
     indices = set()
     for path in sorted(folder.glob("shadow-*.scores.safetensors")):
         scores = read_shadow(path)
         other = difference(scores.settings, settings)
         if other:
-            raise UsageFault(f"{path} was made with {other}; go on with the same settings, or choose another --output")
+            raise CommandError(
+                f"{path} was made with {other}; go on with the same settings, or choose another --output"
+            )
         indices.add(scores.index)
     return indices
 
 
 def _at_once(pool: ShadowPool, network: nn.Module, device: torch.device, left: int) -> int:
-    """How many models to train together. Raises UsageFault where that was asked for and cannot be."""
+    """How many models to train together. Raises CommandError where that was asked for and cannot be."""
     training, asked = pool.request.training, pool.request.vectorize
     obstacles = {
         "--lora-rank": training.model.lora_rank is not None,
@@ -100,7 +102,7 @@ def _at_once(pool: ShadowPool, network: nn.Module, device: torch.device, left: i
     hindered = next((flag for flag, given in obstacles.items() if given), "")
     if asked is not None:
         if asked > 1 and hindered:
-            raise UsageFault(f"--vectorize {asked} cannot be combined with {hindered}; remove one")
+            raise CommandError(f"--vectorize {asked} cannot be combined with {hindered}; remove one")
         return min(asked, left)
     size = sum(parameter.numel() for parameter in network.parameters())
     if hindered or size > _PARAMETERS.get(device.type, _PARAMETERS_ELSEWHERE):
@@ -122,6 +124,6 @@ def _trained(
             yield from ((index, model, model.network) for index, model in zip(group, models, strict=True))
             return
         if pool.request.vectorize is not None:
-            raise UsageFault(f"--vectorize {len(group)} does not work for this model: {reason}; remove it")
+            raise CommandError(f"--vectorize {len(group)} does not work for this model: {reason}; remove it")
     for index, model, half in zip(group, models, halves, strict=True):
         yield index, model, train_one(pool, model.network, half, device, advance)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.progress import Advance
 from privctl.models.tasks.base import Task
@@ -44,7 +44,7 @@ def train_together(
 ) -> str:
     """Train ``networks`` in place, model k on the records that ``included[k]`` [models, records] says.
 
-    Returns why that cannot be done, with nothing trained, or nothing. Raises InputFault where a training diverges.
+    Returns why that cannot be done, with nothing trained, or nothing. Raises InputError where a training diverges.
     """
     for network in networks:
         network.to(device)
@@ -115,10 +115,10 @@ class _Stack:
         self._optimizer.step()
 
     def hand_back(self, networks: Sequence[nn.Module]) -> None:
-        """Give each network its own parameters. Raises InputFault where they are no numbers any more."""
+        """Give each network its own parameters. Raises InputError where they are no numbers any more."""
         for name, stacked in self._trained.items():
             if not torch.isfinite(stacked).all():
-                raise InputFault(f"parameter {name!r} of a shadow model holds NaN or infinity; lower --learning-rate")
+                raise InputError(f"parameter {name!r} of a shadow model holds NaN or infinity; lower --learning-rate")
         for k, network in enumerate(networks):
             own = dict(network.named_parameters())
             with torch.no_grad():
@@ -142,7 +142,7 @@ class _Stack:
         counted = torch.from_numpy(weights).to(self._device, torch.float32)
         gradients, losses = self._gradients(batch, torch.from_numpy(order).to(self._device), counted)
         if not torch.isfinite(losses[counted > 0]).all():
-            raise InputFault("the loss of a shadow model is not finite; the training diverged: lower --learning-rate")
+            raise InputError("the loss of a shadow model is not finite; the training diverged: lower --learning-rate")
         for name, gradient in gradients.items():
             parameter = self._trained[name]
             assert parameter.grad is not None  # step made it

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.storage.atomic import PendingFile
 from privctl.storage.header import TensorInfo, serialize_header
 from privctl.storage.reader import SafetensorsFile
@@ -30,7 +30,7 @@ _VIEWS: dict[str, np.dtype[Any]] = {
 def staged_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> Iterator[PendingFile]:
     """``arrays`` as safetensors, written but yet to get the name ``path``; the same arrays give the same bytes.
 
-    Raises IoFault where the system refuses.
+    Raises FileSystemError where the system refuses.
     """
     kinds = {view: kind for kind, view in _VIEWS.items()}
     infos, parts, position = [], [], 0
@@ -52,7 +52,7 @@ def write_arrays(
 ) -> None:
     """Write ``arrays`` to ``path``, whole or not at all.
 
-    Raises as ``staged_arrays``, and UsageFault where the file came to exist and ``replace`` is not set.
+    Raises as ``staged_arrays``, and CommandError where the file came to exist and ``replace`` is not set.
     """
     with staged_arrays(path, arrays, metadata) as pending:
         pending.commit(replace=replace)
@@ -61,10 +61,10 @@ def write_arrays(
 def read_arrays(file: SafetensorsFile, layout: Mapping[str, str], what: str) -> dict[str, NDArray[Any]]:
     """The vectors that ``layout`` names, each with its dtype as safetensors has it; other tensors are left alone.
 
-    Raises InputFault, saying that ``file`` does not hold ``what``, where one is missing or is of another kind.
+    Raises InputError, saying that ``file`` does not hold ``what``, where one is missing or is of another kind.
     """
     found = {tensor.name: tensor for tensor in file.tensors if tensor.name in layout}
     kinds = {tensor.name: tensor.dtype for tensor in found.values()}
     if kinds != dict(layout) or any(len(tensor.shape) != 1 for tensor in found.values()):
-        raise InputFault(f"{file.path} does not hold {what}")
+        raise InputError(f"{file.path} does not hold {what}")
     return {t.name: np.frombuffer(file.read(t), _VIEWS[t.dtype]) for t in found.values()}

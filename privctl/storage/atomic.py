@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from privctl.domain.errors import IoFault, UsageFault
+from privctl.domain.errors import CommandError, FileSystemError
 from privctl.storage.journal import recover, sync_folder
 
 #: Names of the process's own output, which may be a redirected file: written to where it stands, not replaced.
@@ -38,12 +38,16 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise IoFault(f"{path} does not fit: {error.strerror}; free some space or choose another folder") from None
+            raise FileSystemError(
+                f"{path} does not fit: {error.strerror}; free some space or choose another folder"
+            ) from None
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise IoFault(
+            raise FileSystemError(
                 f"{path} cannot be written: {error.strerror}; name fewer files at once, or raise ulimit -n"
             ) from None
-        raise IoFault(f"{path} cannot be written: {error.strerror}; choose another folder with --output") from None
+        raise FileSystemError(
+            f"{path} cannot be written: {error.strerror}; choose another folder with --output"
+        ) from None
 
 
 class PendingFile:
@@ -56,14 +60,14 @@ class PendingFile:
         """Create the temporary beside ``path`` with room for ``size`` bytes, so that a full disk shows at once.
 
         The file is its owner's alone (mode 0600); one that is ``public`` gets the mode that the umask gives, but none
-        wider than that of the file it replaces. Raises UsageFault where ``path`` is a device, a pipe or a socket.
+        wider than that of the file it replaces. Raises CommandError where ``path`` is a device, a pipe or a socket.
         """
         self.path = path
         self.place = _followed(path)
         self._public = public
         self._hinted = 0
         if _kind(self.place) not in (None, stat.S_IFREG, stat.S_IFDIR):
-            raise UsageFault(f"{path} is not a regular file, so it cannot be replaced; choose another --output")
+            raise CommandError(f"{path} is not a regular file, so it cannot be replaced; choose another --output")
         with writing(path):
             _sweep(self.place)
             self.temporary, self._fd = _claim(self.place, _new_file)
@@ -93,7 +97,7 @@ class PendingFile:
     def commit(self, *, replace: bool = True) -> None:
         """Make the bytes durable, then give them their final name.
 
-        Without ``replace`` a file that has come to exist there since is kept, and UsageFault raised.
+        Without ``replace`` a file that has come to exist there since is kept, and CommandError raised.
         """
         self.flush()
         self.rename(replace=replace)
@@ -110,7 +114,7 @@ class PendingFile:
     def rename(self, *, replace: bool) -> None:
         """Give the flushed file its final name; the folder is yet to be synced."""
         if _kind(self.place) not in (None, stat.S_IFREG, stat.S_IFDIR):
-            raise UsageFault(f"{self.path} has become something other than a regular file and was kept")
+            raise CommandError(f"{self.path} has become something other than a regular file and was kept")
         with writing(self.path):
             if replace:
                 os.replace(self.temporary, self.place)
@@ -173,7 +177,7 @@ class PendingFolder:
 def write_bytes(path: Path, data: bytes, *, replace: bool = True, public: bool = False) -> None:
     """Write ``data`` to ``path``, whole or not at all; into a pipe or a character device, as it stands.
 
-    Raises IoFault, or UsageFault as ``PendingFile`` does.
+    Raises FileSystemError, or CommandError as ``PendingFile`` does.
     """
     if takes_a_stream(path):
         with writing(path), _stream(path) as stream:
@@ -230,16 +234,16 @@ def _link(temporary: Path, path: Path) -> None:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        raise UsageFault(f"{path} came to exist meanwhile and was kept; choose another --output") from None
+        raise CommandError(f"{path} came to exist meanwhile and was kept; choose another --output") from None
     temporary.unlink()
 
 
 def new_folder(path: Path) -> None:
-    """Create ``path``, or accept it where it is empty; raises UsageFault where something is in it."""
+    """Create ``path``, or accept it where it is empty; raises CommandError where something is in it."""
     if path.is_dir() and not any(path.iterdir()):
         return
     if path.exists():
-        raise UsageFault(f"{path} exists and is not an empty folder; remove it or choose another --output")
+        raise CommandError(f"{path} exists and is not an empty folder; remove it or choose another --output")
     with writing(path):
         path.mkdir(parents=True)
 
@@ -251,16 +255,16 @@ def fresh_folder(path: Path) -> Path:
 
 
 def require_absent(path: Path, force: bool) -> None:
-    """Raise UsageFault where ``path`` exists and may not be replaced, or has no folder; a folder is never replaced."""
+    """Raise CommandError if ``path`` exists and may not be replaced, or has no folder; folders are never replaced."""
     recover(path.absolute().parent)  # what a kill left half done may be about to exist, or about to go
     if not path.absolute().parent.is_dir():
-        raise UsageFault(f"{path.absolute().parent} is not a folder to write {path.name} into; make it first")
+        raise CommandError(f"{path.absolute().parent} is not a folder to write {path.name} into; make it first")
     if path.is_dir():
-        raise UsageFault(
+        raise CommandError(
             f"{path} exists and is a folder, which --force does not replace; remove it or choose another --output"
         )
     if _kind(path) == stat.S_IFREG and not force and not _OWN_DESCRIPTOR.fullmatch(str(path)):
-        raise UsageFault(f"{path} exists; give --force to replace it, or choose another --output")
+        raise CommandError(f"{path} exists; give --force to replace it, or choose another --output")
 
 
 def _claim(path: Path, create: Callable[[Path], int]) -> tuple[Path, int]:

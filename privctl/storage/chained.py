@@ -17,7 +17,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.storage.atomic import writing
 from privctl.storage.journal import sync_folder
 
@@ -79,8 +79,8 @@ class LogFile:
     def __init__(self, path: Path, *, create: bool, wait: bool) -> None:
         """Open and lock ``path``; a new one is its owner's alone.
 
-        Raises UsageFault where it is no regular file, BlockingIOError where another process holds it and this one is
-        not to ``wait``, IoFault where it cannot be written.
+        Raises CommandError where it is no regular file, BlockingIOError where another process holds it and this one is
+        not to ``wait``, FileSystemError where it cannot be written.
         """
         self.path = path
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_CREAT if create else 0)
@@ -89,7 +89,7 @@ class LogFile:
             self._fd = os.open(path, flags, 0o600)
         try:
             if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-                raise UsageFault(f"{path} is not a regular file, so no log can be kept in it; name another file")
+                raise CommandError(f"{path} is not a regular file, so no log can be kept in it; name another file")
             fcntl.flock(self._fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             if made:
                 with writing(path):

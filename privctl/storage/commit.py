@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.storage.atomic import PendingFile, PendingFolder, takes_a_stream, write_bytes, writing
 from privctl.storage.journal import Journal, Rename
 
@@ -20,12 +20,12 @@ def commit_together(
 
     After a kill the next command that reads or writes in one of the folders carries out the rest
     (``journal.recover``). Without ``replace``, and always for a folder, what stands in an output's place is kept and
-    UsageFault raised.
+    CommandError raised.
     """
     for pending in outputs:
         pending.flush()
         if os.path.lexists(pending.place) and (not replace or isinstance(pending, PendingFolder)):
-            raise UsageFault(f"{pending.path} came to exist meanwhile and was kept; choose another --output")
+            raise CommandError(f"{pending.path} came to exist meanwhile and was kept; choose another --output")
     mark = secrets.token_hex(6)
     renames = [Rename.planned(pending.temporary, pending.place, mark) for pending in outputs]
     removals = [Rename.removal(path, mark) for path in remove if os.path.lexists(path)]

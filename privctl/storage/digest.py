@@ -60,7 +60,7 @@ def bytes_digest(data: bytes) -> str:
 
 
 def file_digest(path: Path, advance: Advance = silent) -> str:
-    """Digest of a file's bytes; raises InputFault or IoFault where it cannot be read."""
+    """Digest of a file's bytes; raises InputError or FileSystemError where it cannot be read."""
     digest = blake3()
     buffer = bytearray(_BLOCK)
     try:
@@ -84,7 +84,7 @@ class NamedFiles:
         self._digests: dict[Path, str] = dict(known or {})
 
     def digest(self, path: Path, advance: Advance = silent) -> str:
-        """As ``file_digest``; raises InputFault also for a device, a pipe, or what the kernel makes up."""
+        """As ``file_digest``; raises InputError also for a device, a pipe, or what the kernel makes up."""
         if path not in self._digests:
             require_ordinary(path)
             self._digests[path] = file_digest(path, advance)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.storage.json_text import parse_json, shown
 
 #: Bits of one element, by the format's dtype names.
@@ -84,18 +84,18 @@ class Header:
 
 
 def header_length(prefix: bytes, file_size: int, source: str) -> int:
-    """Length of the JSON that follows the first 8 bytes ``prefix``; raises InputFault where it cannot be one."""
+    """Length of the JSON that follows the first 8 bytes ``prefix``; raises InputError where it cannot be one."""
     length = int.from_bytes(prefix, "little")
     plausible = length <= HEADER_LIMIT and 8 + length <= file_size
     if prefix[:4] == b"PK\x03\x04" or (prefix[:1] == b"\x80" and not plausible):
-        raise InputFault(
+        raise InputError(
             f"{source} is a pickle file (PyTorch .bin/.pt), which can run code when loaded; "
             "convert it with safetensors.torch.save_file(state_dict, 'model.safetensors') and give that"
         )
     if file_size < 8:
-        raise InputFault(f"{source} is {file_size} bytes long; a safetensors file has at least 8; it is truncated")
+        raise InputError(f"{source} is {file_size} bytes long; a safetensors file has at least 8; it is truncated")
     if not plausible:
-        raise InputFault(
+        raise InputError(
             f"{source} declares a header of {length} bytes but is {file_size} bytes long; "
             "it is truncated or not a safetensors file"
         )
@@ -105,19 +105,19 @@ def header_length(prefix: bytes, file_size: int, source: str) -> int:
 def parse_header(raw: bytes, file_size: int, source: str) -> Header:
     """Parse and check the JSON ``raw``; ``file_size`` is the whole file's.
 
-    Raises InputFault for a malformed entry, a duplicate name, an unknown dtype, a size that disagrees with the shape,
+    Raises InputError for a malformed entry, a duplicate name, an unknown dtype, a size that disagrees with the shape,
     and offsets that overlap, leave a gap or pass the end of the file.
     """
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise InputFault(f"{source} has a header that is not UTF-8; it is not a safetensors file") from None
+        raise InputError(f"{source} has a header that is not UTF-8; it is not a safetensors file") from None
     entries = parse_json(text, f"{source} (header)")
     if not isinstance(entries, dict):
-        raise InputFault(f"{source} has a header that is not a JSON object; it is not a safetensors file")
+        raise InputError(f"{source} has a header that is not a JSON object; it is not a safetensors file")
     metadata = entries.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise InputFault(f"{source} has a __metadata__ that is not a map of strings")
+        raise InputError(f"{source} has a __metadata__ that is not a map of strings")
     tensors = sorted((_entry(n, e, source) for n, e in entries.items()), key=lambda t: (t.begin, t.end, t.name))
     if _NEGATIVE_ZERO.search(text):  # perhaps within a name
         json.loads(text, parse_int=partial(_not_negative_zero, source=source))
@@ -154,7 +154,7 @@ def elements_of(shape: Sequence[int]) -> int | None:
 
 def _not_negative_zero(digits: str, source: str) -> int:
     if digits == "-0":
-        raise InputFault(f"{source} (header) holds the number -0, which is not a count; write 0")
+        raise InputError(f"{source} (header) holds the number -0, which is not a count; write 0")
     return 0
 
 
@@ -165,20 +165,20 @@ def _count(value: Any) -> bool:
 def _entry(name: str, entry: Any, source: str) -> TensorInfo:
     where = f"{source}: tensor {shown(name)}"
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise InputFault(f"{where} must have exactly dtype, shape and data_offsets")
+        raise InputError(f"{where} must have exactly dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise InputFault(f"{where} has the unknown dtype {shown(dtype)}; known are {', '.join(DTYPE_BITS)}")
+        raise InputError(f"{where} has the unknown dtype {shown(dtype)}; known are {', '.join(DTYPE_BITS)}")
     if not isinstance(shape, list) or not all(_count(s) and s < _DIMENSION_LIMIT for s in shape):
-        raise InputFault(f"{where} has the shape {shown(shape)}; expected a list of whole numbers")
+        raise InputError(f"{where} has the shape {shown(shape)}; expected a list of whole numbers")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_count(o) for o in offsets):
-        raise InputFault(f"{where} has the data_offsets {shown(offsets)}; expected two whole numbers")
+        raise InputError(f"{where} has the data_offsets {shown(offsets)}; expected two whole numbers")
     info = TensorInfo(name, dtype, tuple(shape), *offsets)
     count = elements_of(shape)
     if count is None or count * DTYPE_BITS[dtype] >= _COUNT_LIMIT:
-        raise InputFault(f"{where} has the shape {shown(shape)}, which is more than any file can hold")
+        raise InputError(f"{where} has the shape {shown(shape)}, which is more than any file can hold")
     if info.size * 8 != count * DTYPE_BITS[dtype]:
-        raise InputFault(f"{where} spans {info.size} bytes, not what {dtype} of shape {shown(shape)} takes")
+        raise InputError(f"{where} spans {info.size} bytes, not what {dtype} of shape {shown(shape)} takes")
     return info
 
 
@@ -186,13 +186,13 @@ def _check_layout(tensors: list[TensorInfo], data_size: int, source: str) -> Non
     position = 0
     for t in tensors:
         if t.begin < position:
-            raise InputFault(f"{source}: tensor {shown(t.name)} overlaps the one before it")
+            raise InputError(f"{source}: tensor {shown(t.name)} overlaps the one before it")
         if t.begin > position:
-            raise InputFault(f"{source}: {t.begin - position} bytes before tensor {shown(t.name)} belong to no tensor")
+            raise InputError(f"{source}: {t.begin - position} bytes before tensor {shown(t.name)} belong to no tensor")
         position = t.end
     if position > data_size:
-        raise InputFault(
+        raise InputError(
             f"{source} holds {data_size} bytes of tensors but its header describes {position}; it is truncated"
         )
     if position < data_size:
-        raise InputFault(f"{source} has {data_size - position} bytes after its last tensor that belong to none")
+        raise InputError(f"{source} has {data_size - position} bytes after its last tensor that belong to none")

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 
 #: How much of a value an error shows.
 _SHOWN = 100
@@ -17,17 +17,17 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse_json(text: str, source: str) -> Any:
-    """Strict JSON: duplicate keys, NaN, infinities and absurd nesting are refused with an InputFault."""
+    """Strict JSON: duplicate keys, NaN, infinities and absurd nesting are refused with an InputError."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
             twice = Counter(k for k, _ in pairs).most_common(1)[0][0]
-            raise InputFault(f"{source} names {shown(twice)} twice in one JSON object; keep one")
+            raise InputError(f"{source} names {shown(twice)} twice in one JSON object; keep one")
         return found
 
     def refuse(token: str) -> Any:
-        raise InputFault(f"{source} holds {shown(token)}, which is not a finite number")
+        raise InputError(f"{source} holds {shown(token)}, which is not a finite number")
 
     def finite(token: str) -> float:
         number = float(token)
@@ -39,13 +39,13 @@ def parse_json(text: str, source: str) -> Any:
             json.dumps(data, ensure_ascii=False).encode()
         return data
     except json.JSONDecodeError as error:
-        raise InputFault(f"{source} is not valid JSON: {error.msg} at line {error.lineno}") from None
+        raise InputError(f"{source} is not valid JSON: {error.msg} at line {error.lineno}") from None
     except UnicodeEncodeError:
-        raise InputFault(f"{source} holds an unpaired surrogate, which is not a character") from None
+        raise InputError(f"{source} holds an unpaired surrogate, which is not a character") from None
     except ValueError:
-        raise InputFault(f"{source} holds a whole number too long to read") from None
+        raise InputError(f"{source} holds a whole number too long to read") from None
     except RecursionError:
-        raise InputFault(f"{source} is nested too deeply to be a report") from None
+        raise InputError(f"{source} is nested too deeply to be a report") from None
 
 
 def shown(data: Any) -> str:

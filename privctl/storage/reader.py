@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from privctl.domain.errors import InputFault, IoFault
+from privctl.domain.errors import FileSystemError, InputError
 from privctl.storage.header import Header, TensorInfo, header_length, parse_header
 from privctl.storage.journal import recover
 from privctl.storage.json_text import parse_json
@@ -27,7 +27,7 @@ class SafetensorsFile:
     """An open file whose header has been checked. Reads by position (pread), so threads may share it."""
 
     def __init__(self, path: Path) -> None:
-        """Open ``path``; raises InputFault where it is not a well-formed safetensors file, IoFault where unreadable."""
+        """Open ``path``; raises InputError for a malformed safetensors file, FileSystemError for an unreadable one."""
         self.path = path
         recover(path.parent)
         try:
@@ -60,12 +60,12 @@ class SafetensorsFile:
         return self.header.metadata
 
     def read_into(self, position: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from absolute byte ``position``; raises InputFault where the file ends first."""
+        """Fill ``buffer`` from absolute byte ``position``; raises InputError where the file ends first."""
         done = 0
         while done < len(buffer):
             got = os.preadv(self._fd, [buffer[done:]], position + done)
             if got == 0:
-                raise InputFault(f"{self.path} became shorter while it was read; try again when nothing writes to it")
+                raise InputError(f"{self.path} became shorter while it was read; try again when nothing writes to it")
             done += got
 
     def read(self, tensor: TensorInfo, start: int = 0, size: int | None = None) -> bytearray:
@@ -121,36 +121,36 @@ class Checkpoint:
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open ``path``: a ``.safetensors`` file, or a directory holding ``model.safetensors`` or shards with an index.
 
-    Raises InputFault for a malformed file, a missing shard, a tensor the index misplaces, or a directory that holds
-    only pickles; IoFault where the system refuses.
+    Raises InputError for a malformed file, a missing shard, a tensor the index misplaces, or a directory that holds
+    only pickles; FileSystemError where the system refuses.
     """
     if not os.path.isdir(path):  # Path.is_dir would raise on a name too long or a folder without permission
         return Checkpoint(path, (SafetensorsFile(path),))
     index = path / INDEX_NAME
     if index.is_file() and (path / SINGLE_NAME).is_file():
-        raise InputFault(f"{path} holds both {SINGLE_NAME} and {INDEX_NAME}, which may disagree; remove one of them")
+        raise InputError(f"{path} holds both {SINGLE_NAME} and {INDEX_NAME}, which may disagree; remove one of them")
     if index.is_file():
         return _open_sharded(path, index)
     if (path / SINGLE_NAME).is_file():
         return Checkpoint(path, (SafetensorsFile(path / SINGLE_NAME),))
     pickles = sorted(p.name for suffix in ("*.bin", "*.pt", "*.pth") for p in path.glob(suffix))
     if pickles:
-        raise InputFault(
+        raise InputError(
             f"{path} holds pickles ({pickles[0]}), which can run code when loaded; convert them with "
             "AutoModel.from_pretrained(...).save_pretrained(..., safe_serialization=True)"
         )
-    raise InputFault(f"{path} holds neither {SINGLE_NAME} nor {INDEX_NAME}; give a safetensors model")
+    raise InputError(f"{path} holds neither {SINGLE_NAME} nor {INDEX_NAME}; give a safetensors model")
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """The index's tensor name -> shard name; raises InputFault for a malformed one or a name that is no plain file."""
+    """The index's tensor name -> shard name; raises InputError for a malformed one or a name that is no plain file."""
     data = parse_json(read_text(index), str(index))
     mapping = data.get("weight_map") if isinstance(data, dict) else None
     if not isinstance(mapping, dict) or not mapping or not all(isinstance(v, str) for v in mapping.values()):
-        raise InputFault(f"{index} has no weight_map of tensor names to shard names")
+        raise InputError(f"{index} has no weight_map of tensor names to shard names")
     for shard in mapping.values():
         if Path(shard).name != shard:
-            raise InputFault(f"{index} names the shard {shard!r}; a shard must be a file beside the index")
+            raise InputError(f"{index} names the shard {shard!r}; a shard must be a file beside the index")
     return mapping
 
 
@@ -160,7 +160,7 @@ def _open_sharded(folder: Path, index: Path) -> Checkpoint:
     try:
         for shard in sorted(set(mapping.values())):
             if not os.path.isfile(folder / shard):
-                raise InputFault(f"{index} names the shard {shard}, which is not in {folder}")
+                raise InputError(f"{index} names the shard {shard}, which is not in {folder}")
             files.append(SafetensorsFile(folder / shard))
         _check_index(index, mapping, files)
     except BaseException:
@@ -175,24 +175,24 @@ def _check_index(index: Path, mapping: dict[str, str], files: list[SafetensorsFi
     for file in files:
         for tensor in file.tensors:
             if tensor.name in held:
-                raise InputFault(f"{index.parent} holds the tensor {tensor.name!r} in two shards")
+                raise InputError(f"{index.parent} holds the tensor {tensor.name!r} in two shards")
             held[tensor.name] = file.path.name
     for name, shard in mapping.items():
         if held.get(name) != shard:
-            raise InputFault(f"{index} puts the tensor {name!r} into {shard}, which does not hold it")
+            raise InputError(f"{index} puts the tensor {name!r} into {shard}, which does not hold it")
     for name, shard in held.items():
         if name not in mapping:
-            raise InputFault(f"{index} does not list the tensor {name!r}, which {shard} holds")
+            raise InputError(f"{index} does not list the tensor {name!r}, which {shard} holds")
 
 
 def read_text(path: Path) -> str:
-    """The file as UTF-8 text; raises InputFault or IoFault with one sentence."""
+    """The file as UTF-8 text; raises InputError or FileSystemError with one sentence."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise unreadable(path, error) from None
     except UnicodeDecodeError:
-        raise InputFault(f"{path} is not UTF-8 text") from None
+        raise InputError(f"{path} is not UTF-8 text") from None
 
 
 def read_named_text(path: Path) -> str:
@@ -201,15 +201,15 @@ def read_named_text(path: Path) -> str:
 
 
 def named_text(data: bytes, path: Path) -> str:
-    """The text of ``data``, which was read from ``path``; raises InputFault where it is not UTF-8."""
+    """The text of ``data``, which was read from ``path``; raises InputError where it is not UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise InputFault(f"{path} is not UTF-8 text") from None
+        raise InputError(f"{path} is not UTF-8 text") from None
 
 
 def read_named_bytes(path: Path) -> bytes:
-    """The bytes of a file that another one may have named; raises InputFault for what is no ordinary file of text."""
+    """The bytes of a file that another one may have named; raises InputError for what is no ordinary file of text."""
     recover(path.parent)
     require_ordinary(path)
     try:
@@ -218,21 +218,21 @@ def read_named_bytes(path: Path) -> bytes:
     except OSError as error:
         raise unreadable(path, error) from None
     if len(data) > LARGEST_TEXT:
-        raise InputFault(f"{path} has more than {LARGEST_TEXT >> 20} MiB, which no report has; give a smaller file")
+        raise InputError(f"{path} has more than {LARGEST_TEXT >> 20} MiB, which no report has; give a smaller file")
     return data
 
 
 def require_ordinary(path: Path) -> None:
-    """Raise InputFault where ``path`` is a device, a pipe, or a file that the kernel makes up when it is read."""
+    """Raise InputError where ``path`` is a device, a pipe, or a file that the kernel makes up when it is read."""
     try:
         mode = os.stat(path).st_mode
         made_up = is_made_up(path)
     except ValueError:
-        raise InputFault(f"{str(path)!r} is not a file's name") from None
+        raise InputError(f"{str(path)!r} is not a file's name") from None
     except OSError as error:
         raise unreadable(path, error) from None
     if made_up or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise InputFault(f"{path} is a device or a pipe; give a regular file")
+        raise InputError(f"{path} is a device or a pipe; give a regular file")
 
 
 def is_made_up(path: Path) -> bool:
@@ -240,8 +240,8 @@ def is_made_up(path: Path) -> bool:
     return os.path.realpath(path).startswith(_MADE_UP)
 
 
-def unreadable(path: Path, error: OSError) -> InputFault | IoFault:
+def unreadable(path: Path, error: OSError) -> InputError | FileSystemError:
     """The error for a file that could not be opened or read."""
     if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
-        return InputFault(f"{path} is not a file; check the path")
-    return IoFault(f"{path} cannot be read: {error.strerror}")
+        return InputError(f"{path} is not a file; check the path")
+    return FileSystemError(f"{path} cannot be read: {error.strerror}")

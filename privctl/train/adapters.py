@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.train.request import ModelRequest
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ def adapted(network: nn.Module, request: ModelRequest) -> nn.Module:
     if request.lora_rank is None:
         return network
     if request.lora_rank < 1:
-        raise UsageFault(f"--lora-rank is {request.lora_rank}; it must be at least 1")
+        raise CommandError(f"--lora-rank is {request.lora_rank}; it must be at least 1")
     try:
         peft: Any = importlib.import_module("peft")
     except ImportError:
-        raise UsageFault("--lora-rank needs peft, which is not installed; pip install peft") from None
+        raise CommandError("--lora-rank needs peft, which is not installed; pip install peft") from None
     settings = peft.LoraConfig(r=request.lora_rank, lora_alpha=2 * request.lora_rank, target_modules="all-linear")
     wrapped: nn.Module = peft.get_peft_model(network, settings)
     return wrapped

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.storage.chained import BrokenChain, Chain, LogFile
 
 #: A line reaches the disk at least this often, in seconds; a killed process loses nothing, a power cut this much.
@@ -47,7 +47,7 @@ class ReleaseCounter:
     def read(self, known: str | None = None) -> int:
         """The last count, 0 where nothing was ever begun; ``known`` is a digest that must occur in the log.
 
-        A last line that a kill cut short counts in full. Raises InputFault for a log that is missing, damaged, or does
+        A last line that a kill cut short counts in full. Raises InputError for a log that is missing, damaged, or does
         not go as far as ``known``.
         """
         try:
@@ -86,12 +86,12 @@ class ReleaseCounter:
         try:
             return LogFile(self._path, create=False, wait=False)
         except BlockingIOError:
-            raise UsageFault(
+            raise CommandError(
                 f"another process goes on with the run in {self._path.parent}; wait for it, or stop it"
             ) from None
 
-    def _fault(self, what: str) -> InputFault:
-        return InputFault(
+    def _fault(self, what: str) -> InputError:
+        return InputError(
             f"{self._path} {what}, so the ledger of this run would be wrong; start again with another --output, and "
             "account for what this run may have released"
         )

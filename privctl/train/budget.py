@@ -9,7 +9,7 @@ from privctl.accounting.calibrate import noise_multiplier_for
 from privctl.accounting.gridded import Released, ideal_target
 from privctl.accounting.guarantees import default_delta
 from privctl.accounting.ledger import epsilon_bound
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.mechanism import Optimizer
 from privctl.models.language import choose_device
@@ -29,7 +29,7 @@ def recipe_for(
     """The run's settings, and its delta if it is private. A ``plan`` sets batches, steps and least noise.
 
     A step changes at most ``trained`` numbers of the network; the budget includes the cost of floating-point noise on
-    them. Raises UsageFault for settings that contradict each other or the plan, or are out of range.
+    them. Raises CommandError for settings that contradict each other or the plan, or are out of range.
     """
     _check(request, examples)
     size = float(request.batch_size) if plan is None else _planned_size(request, plan)
@@ -61,7 +61,7 @@ def recipe_for(
             bf16=request.bf16,
         ), delta
     except ValueError as error:
-        raise UsageFault(str(error)) from None
+        raise CommandError(str(error)) from None
 
 
 def _tokens_at_once(request: RetrainRequest) -> int:
@@ -89,16 +89,16 @@ def _gaussians(noise: float, rate: float, steps: int, measured: SampledGaussian 
 
 
 def require_one(command: str, given: Mapping[str, float | None]) -> None:
-    """Raises UsageFault unless exactly one of the options, by their flags, has a value."""
+    """Raises CommandError unless exactly one of the options, by their flags, has a value."""
     if sum(value is not None for value in given.values()) != 1:
-        raise UsageFault(f"{command} needs either {' or '.join(given)}; give exactly one of them")
+        raise CommandError(f"{command} needs either {' or '.join(given)}; give exactly one of them")
 
 
 def require_positive(given: Mapping[str, float | None]) -> None:
-    """Raises UsageFault for an option, by its flag, whose value is neither None nor a finite number above 0."""
+    """Raises CommandError for an option, by its flag, whose value is neither None nor a finite number above 0."""
     for flag, value in given.items():
         if value is not None and not (math.isfinite(value) and value > 0):
-            raise UsageFault(f"{flag} is {value:g}; it must be a finite number above 0")
+            raise CommandError(f"{flag} is {value:g}; it must be a finite number above 0")
 
 
 def _noise(
@@ -132,7 +132,7 @@ def _within(epsilon: float, delta: float, released: int) -> tuple[float, float]:
         return epsilon, delta
     left, at = ideal_target(Released(coordinates=released), epsilon, delta)
     if left <= 0:
-        raise UsageFault(
+        raise CommandError(
             f"--epsilon {epsilon:g} is below the cost of floating-point noise on {released} numbers alone; raise it"
         )
     return left, at
@@ -142,10 +142,12 @@ def _planned_noise(request: RetrainRequest, steps: int, delta: float, plan: Prot
     """The noise that the secrets need, or more if --epsilon or --noise-multiplier asks for more."""
     budget, least, rate = request.budget, plan.facts.noise_multiplier, plan.largest_probability
     if budget.epsilon is not None and budget.noise_multiplier is not None:
-        raise UsageFault("--epsilon and --noise-multiplier both set the noise; with --secrets give at most one of them")
+        raise CommandError(
+            "--epsilon and --noise-multiplier both set the noise; with --secrets give at most one of them"
+        )
     if budget.noise_multiplier is not None:
         if budget.noise_multiplier < least:
-            raise UsageFault(
+            raise CommandError(
                 f"--noise-multiplier is {budget.noise_multiplier:g}, and the plan's secrets need at least {least!r}; "
                 "remove --noise-multiplier, or plan again for less protection"
             )
@@ -161,7 +163,7 @@ def _planned_noise(request: RetrainRequest, steps: int, delta: float, plan: Prot
 def _planned_size(request: RetrainRequest, plan: Protection) -> float:
     requested = None if request.secrets is None else request.secrets.batch_size
     if requested is not None and requested != plan.facts.batch_size:
-        raise UsageFault(
+        raise CommandError(
             f"--batch-size is {requested}, but the plan of --secrets is for {plan.facts.batch_size:g} expected "
             "examples per step; remove --batch-size, or plan again"
         )
@@ -174,7 +176,7 @@ def _planned_steps(request: RetrainRequest, plan: Protection) -> int:
         requested = _steps(request, plan.facts.examples, plan.facts.batch_size / plan.facts.examples)
         if requested != planned:
             flag = "--epochs" if request.steps is None else "--steps"
-            raise UsageFault(
+            raise CommandError(
                 f"{flag} asks for {requested} steps, but the plan of --secrets is for {planned}; remove {flag}, or "
                 "plan again"
             )
@@ -183,23 +185,23 @@ def _planned_steps(request: RetrainRequest, plan: Protection) -> int:
 
 def _steps(request: RetrainRequest, examples: int, rate: float) -> int:
     if request.steps is not None and request.epochs is not None:
-        raise UsageFault("--steps and --epochs both set the length of the run; give one")
+        raise CommandError("--steps and --epochs both set the length of the run; give one")
     pass_steps = math.ceil(examples / request.batch_size)
     if request.steps is not None:
         accounted = request.way.whole_passes
         if accounted and not request.way.sampled(request) and request.steps % pass_steps:
-            raise UsageFault(
+            raise CommandError(
                 f"--steps is {request.steps}; {accounted} accounted for in whole passes of {pass_steps} steps here, so "
                 "give a multiple of that, or --epochs"
             )
         return request.steps
     epochs = _DEFAULT_EPOCHS if request.epochs is None else request.epochs
     if not (math.isfinite(epochs) and epochs > 0):
-        raise UsageFault(f"--epochs is {epochs:g}; it must be above 0")
+        raise CommandError(f"--epochs is {epochs:g}; it must be above 0")
     if request.way.sampled(request):
         return max(1, math.ceil(round(epochs / rate, 6)))
     if epochs != int(epochs):
-        raise UsageFault(f"--epochs is {epochs:g}; this method trains in whole epochs, so give a whole number")
+        raise CommandError(f"--epochs is {epochs:g}; this method trains in whole epochs, so give a whole number")
     return int(epochs) * pass_steps
 
 
@@ -208,15 +210,17 @@ def _check(request: RetrainRequest, examples: int) -> None:
         _check_batch_size(request, examples)
     delta = request.budget.delta
     if delta is not None and not 0 < delta < 1:
-        raise UsageFault(f"--delta is {delta:g}; it must be above 0 and below 1")
+        raise CommandError(f"--delta is {delta:g}; it must be above 0 and below 1")
     require_positive({"--epsilon": request.budget.epsilon, "--noise-multiplier": request.budget.noise_multiplier})
     if (request.momentum > 0) != (request.optimizer is Optimizer.MOMENTUM):
-        raise UsageFault("--momentum is needed with --optimizer momentum and applies to no other; give both or neither")
+        raise CommandError(
+            "--momentum is needed with --optimizer momentum and applies to no other; give both or neither"
+        )
     request.way.check(request)
 
 
 def _check_batch_size(request: RetrainRequest, examples: int) -> None:
     if request.batch_size < 1:
-        raise UsageFault(f"--batch-size is {request.batch_size}; it must be at least 1")
+        raise CommandError(f"--batch-size is {request.batch_size}; it must be at least 1")
     if request.batch_size > examples:
-        raise UsageFault(f"--batch-size {request.batch_size} exceeds the data, which holds {examples} examples")
+        raise CommandError(f"--batch-size {request.batch_size} exceeds the data, which holds {examples} examples")

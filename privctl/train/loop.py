@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputFault, Interrupted
+from privctl.domain.errors import InputError, RunInterruptedError
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.progress import Advance
 from privctl.models.tasks.base import Task
 from privctl.parallel import Workers
-from privctl.train.clipping.engine import ClippedBatch, NotFinite, PerExample
+from privctl.train.clipping.engine import ClippedBatch, NotFiniteError, PerExample
 from privctl.train.clipping.norms_and_weights import Clipping
 from privctl.train.epoch_stats import EpochStats
 from privctl.train.gradient_noise import GradientNoise
@@ -74,8 +74,9 @@ class Trainer:
         """Train to the end, or until the budget of begun steps is spent.
 
         ``stop`` is called after each step; if it is true in any process, the state is saved and every process raises
-        Interrupted. Raises InputFault for a weight that is not finite after an epoch and, without noise, for a loss or
-        gradient that is not finite. With noise such an example counts as zero, so that stopping does not reveal it.
+        RunInterruptedError. Raises InputError for a weight that is not finite after an epoch and, without noise, for a
+        loss or gradient that is not finite. With noise such an example counts as zero, so that stopping does not reveal
+        it.
         """
         step, spent, history = 0, 0, list(start.history) if start else []
         optimizer = _optimizer(self._trainable(), self.recipe)
@@ -103,7 +104,7 @@ class Trainer:
                     self._save(optimizer, tally, self._state(step, spent, history))
                     last_save = self.clock()
                 if stopping:
-                    raise Interrupted(self._interruption(step))
+                    raise RunInterruptedError(self._interruption(step))
                 self.advance(1)
         measured = self.precision.measured
         released = spent * sum(p.numel() for p in self._trainable()) + measured * self.precision.numbers
@@ -123,7 +124,7 @@ class Trainer:
     def _trainable(self) -> list[nn.Parameter]:
         parameters = [p for p in self.network.parameters() if p.requires_grad]
         if not parameters:
-            raise InputFault("the model has no parameter that requires a gradient; there is nothing to train")
+            raise InputError("the model has no parameter that requires a gradient; there is nothing to train")
         return parameters
 
     def _gradients(self) -> AbstractContextManager[PerExample | None]:
@@ -176,7 +177,7 @@ class Trainer:
         with self.precision.on(examples):
             batch_losses = losses()
             if not torch.isfinite(batch_losses).all():
-                raise InputFault(
+                raise InputError(
                     "the loss is not finite; the training diverged: lower --learning-rate, or check the model"
                 )
             torch.autograd.backward(batch_losses.sum() / self.recipe.batch_size)
@@ -195,13 +196,13 @@ class Trainer:
                 engine.verify(losses)
             with self.precision.on(examples):
                 return engine.accumulate(losses, weight=1 / self.recipe.batch_size)
-        except NotFinite as fault:
+        except NotFiniteError as fault:
             if self.noise is None:
                 raise
             return frozenset(fault.rows)
 
     def _epoch_measures(self, step: int, tally: EpochStats) -> dict[str, float]:
-        """One epoch's finite measures. Raises InputFault for weights that are not finite."""
+        """One epoch's finite measures. Raises InputError for weights that are not finite."""
         require_finite(self.network, step)
         tally.gather(self.workers)
         measured = self.evaluate(self.network) if self.workers.is_main else {}
@@ -267,7 +268,7 @@ def _state_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict
 
 
 def _restore(network: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Restore what ``_state_tensors`` collected. Raises InputFault where it does not fit."""
+    """Restore what ``_state_tensors`` collected. Raises InputError where it does not fit."""
     load_tensors(network, {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")})
     state: dict[int, dict[str, Any]] = {}
     for name, tensor in tensors.items():

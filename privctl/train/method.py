@@ -62,7 +62,7 @@ class SideReleases(Protocol):
         ...
 
     def check_alone(self, epsilon: float, delta: float) -> None:
-        """Raises UsageFault where they exceed the budget by themselves."""
+        """Raises CommandError where they exceed the budget by themselves."""
         ...
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from privctl.data.images import read_images
 from privctl.data.labels import labels_of
 from privctl.data.texts import TextRecord, read_texts
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.models.choices import Long, TaskName
 from privctl.models.encoding import TextOptions
 from privctl.models.language import hushed, read_config
@@ -118,7 +118,7 @@ def _check_task(request: RetrainRequest) -> None:
     }
     for flag, given in unused.items():
         if given:
-            raise UsageFault(f"{flag} does not apply to the task {request.task}; remove it")
+            raise CommandError(f"{flag} does not apply to the task {request.task}; remove it")
 
 
 def _channels(path: Path) -> int:
@@ -180,12 +180,12 @@ def most_trained(network: nn.Module, request: ModelRequest) -> int:
 
 
 def choose_trained(network: nn.Module, request: ModelRequest) -> None:
-    """Freeze every parameter that none of the globs matches. Raises UsageFault for a glob that matches nothing."""
+    """Freeze every parameter that none of the globs matches. Raises CommandError for a glob that matches nothing."""
     if not request.train:
         return
     names = [name for name, _ in network.named_parameters()]
     for glob in request.train:
         if not fnmatch.filter(names, glob):
-            raise UsageFault(f"--train {glob} matches no parameter; the first are {', '.join(names[:3])}")
+            raise CommandError(f"--train {glob} matches no parameter; the first are {', '.join(names[:3])}")
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(any(fnmatch.fnmatchcase(name, glob) for glob in request.train))

@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.parallel import Workers
 from privctl.storage.reader import read_text
 from privctl.train.request import RetrainRequest
@@ -21,14 +21,14 @@ SEED_FILE = "public-seed"
 def public_seed(request: RetrainRequest, workers: Workers, given: bytes | None) -> bytes:
     """The given seed, the one that a resumed run began with, or a fresh one; the same in all processes.
 
-    Raises InputFault where the seed of a resumed run is damaged.
+    Raises InputError where the seed of a resumed run is damaged.
     """
     place, seed = run_folder(request.output) / SEED_FILE, given
     if seed is None and request.resume and place.is_file():
         try:
             seed = bytes.fromhex(read_text(place))
         except ValueError:
-            raise InputFault(
+            raise InputError(
                 f"{place} is damaged, so the run cannot repeat its public random choices; remove the folder and start "
                 "again"
             ) from None

@@ -42,9 +42,10 @@ def save_network(
     """Write the directory ``output`` and its report; returns the report.
 
     ``companion`` is a tokenizer or an image scaling, saved by its ``save_pretrained``. Directory, report and the files
-    ``beside`` them appear together; the first is never replaced, the others only with ``force``. Raises UsageFault
-    where something is in the way, InputFault for weights that are not finite or the format cannot hold, and where
-    transformers makes something else of the directory than the ``witness`` saw; IoFault where the system refuses.
+    ``beside`` them appear together; the first is never replaced, the others only with ``force``. Raises CommandError
+    where something is in the way, InputError for weights that are not finite or the format cannot hold, and where
+    transformers makes something else of the directory than the ``witness`` saw; FileSystemError where the system
+    refuses.
     """
     place = report_path(output)
     require_absent(output, force=False)

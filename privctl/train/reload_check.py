@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.models.encoding import TextFacts
 from privctl.models.language import ModelClass, hushed
 from privctl.models.loading import KINDS, TrainingModel
@@ -49,13 +49,13 @@ class ReferenceAnswers:
     tokenizer: Any = None
 
     def require(self, folder: Path, network: nn.Module, output: Path) -> None:
-        """Raise InputFault unless transformers loads ``folder`` as the saved ``network``, with these answers.
+        """Raise InputError unless transformers loads ``folder`` as the saved ``network``, with these answers.
 
         Errors call the folder ``output``. On a CPU the weights are mapped from the file, not copied.
         """
         fault = next(self._faults(folder, network), None)
         if fault is not None:
-            raise InputFault(
+            raise InputError(
                 f"{output} would not be the trained model: {fault}; nothing was written, so check that the installed "
                 "transformers fits the model's config.json"
             )
@@ -100,13 +100,13 @@ class ReferenceAnswers:
 
 
 def witness_of(model: TrainingModel, network: nn.Module) -> ReferenceAnswers:
-    """The witness of ``network``, which is ``model``'s, whatever it is wrapped in. Raises InputFault where it fails."""
+    """The witness of ``network``, which is ``model``'s, whatever it is wrapped in. Raises InputError where it fails."""
     device = next(network.parameters()).device
     inputs = _texts(model.text) if model.text is not None else _images(model)
     try:
         logits = answers(network, inputs)
     except (RuntimeError, ValueError, IndexError) as error:
-        raise InputFault(
+        raise InputError(
             f"{model.path} fails on made-up {' and '.join(inputs)}: {error}; check its config.json"
         ) from None
     return ReferenceAnswers(

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.storage.atomic import PendingFolder, write_bytes
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
@@ -57,9 +57,9 @@ class RunFolder:
 
     @classmethod
     def begin(cls, path: Path, fingerprint: Mapping[str, Any]) -> Self:
-        """Make the folder; raises UsageFault where it exists."""
+        """Make the folder; raises CommandError where it exists."""
         if path.exists():
-            raise UsageFault(f"{path} holds the state of an unfinished run; continue it with --resume, or remove it")
+            raise CommandError(f"{path} holds the state of an unfinished run; continue it with --resume, or remove it")
         with PendingFolder(path) as pending:
             write_bytes(pending.temporary / _SETTINGS, json.dumps(dict(fingerprint), indent=1).encode())
             for name in (_BEGUN, _MEASURED):
@@ -71,10 +71,10 @@ class RunFolder:
     def resume(cls, path: Path, fingerprint: Mapping[str, Any]) -> tuple[Self, SavedState | None]:
         """Open the folder and read its state, None where none was saved yet.
 
-        Raises UsageFault where there is no folder or the run had other settings, InputFault for a damaged state.
+        Raises CommandError where there is no folder or the run had other settings, InputError for a damaged state.
         """
         if not path.is_dir():
-            raise UsageFault(f"{path} does not exist, so there is no run to resume; remove --resume")
+            raise CommandError(f"{path} does not exist, so there is no run to resume; remove --resume")
         folder = cls(path, fingerprint)
         folder._compare(parse_json(read_text(path / _SETTINGS), str(path / _SETTINGS)))
         if not (path / _STATE).is_file():
@@ -87,7 +87,7 @@ class RunFolder:
             history, measured = tuple(data["history"]), int(data["measured"])
             heads = str(data["begun_log"]), str(data["measured_log"])
         except (KeyError, TypeError, ValueError):
-            raise InputFault(f"{path / _STATE} is not the state of a run; remove {path} and start again") from None
+            raise InputError(f"{path / _STATE} is not the state of a run; remove {path} and start again") from None
         begun, counted = folder._begun.read(heads[0]), folder._measured.read(heads[1])
         tensors = read_tensors(path / name)
         return folder, SavedState(
@@ -99,11 +99,11 @@ class RunFolder:
         )
 
     def _compare(self, kept: Any) -> None:
-        """Raises UsageFault where the run was begun with other settings."""
+        """Raises CommandError where the run was begun with other settings."""
         for key, value in self._fingerprint.items():
             before = kept.get(key) if isinstance(kept, dict) else None
             if before != json.loads(json.dumps(value)):
-                raise UsageFault(
+                raise CommandError(
                     f"{self.path} was begun with {key} {before!r}, not {value!r}; resume with the same settings"
                 )
 

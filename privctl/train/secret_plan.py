@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import TaskName
 from privctl.reports.files import FoundReport, report_of
 from privctl.secrets.protection import Protection, read_protection
@@ -29,16 +29,16 @@ class SecretPlan:
     report: FoundReport | None
 
     def check_examples(self, examples: int) -> None:
-        """Raises InputFault where the data has another number of examples than the plan."""
+        """Raises InputError where the data has another number of examples than the plan."""
         planned = self.protection.facts.examples
         if examples != planned:
-            raise InputFault(f"{self.path} is a plan for {planned} records, but the data has {examples}; {_AGAIN}")
+            raise InputError(f"{self.path} is a plan for {planned} records, but the data has {examples}; {_AGAIN}")
 
 
 def plan_of(request: RetrainRequest) -> SecretPlan | None:
     """The plan that ``request`` names; None where it names none.
 
-    Raises UsageFault for settings that do not go with one, InputFault for a file that is no plan, a plan without
+    Raises CommandError for settings that do not go with one, InputError for a file that is no plan, a plan without
     secrets and one that was made for other data.
     """
     if request.secrets is None:
@@ -47,16 +47,16 @@ def plan_of(request: RetrainRequest) -> SecretPlan | None:
     path, data = request.secrets.plan, request.data.train
     protection = read_protection(path)
     if not protection.ids:
-        raise InputFault(f"{path} protects no secret; remove --secrets, or {_AGAIN}")
+        raise InputError(f"{path} protects no secret; remove --secrets, or {_AGAIN}")
     drawn, size = math.fsum(protection.probabilities), protection.facts.batch_size
     if not math.isclose(drawn, size, rel_tol=_CLOSE):
-        raise InputFault(
+        raise InputError(
             f"{path} contradicts itself: it states {size:g} records per batch, but its probabilities sum to "
             f"{drawn:.6g}; {_AGAIN}"
         )
     digest = file_digest(data)
     if digest != protection.facts.data:
-        raise InputFault(
+        raise InputError(
             f"{path} was made for {protection.facts.data_name} ({protection.facts.data}), but {data} is another file "
             f"or has changed ({digest}); train on the original file, or {_AGAIN}"
         )
@@ -67,8 +67,8 @@ def plan_of(request: RetrainRequest) -> SecretPlan | None:
 
 def _check_settings(request: RetrainRequest) -> None:
     if not request.way.noised:
-        raise UsageFault(f"--secrets applies to dp-sgd and dpquant, not to {request.method}; remove it")
+        raise CommandError(f"--secrets applies to dp-sgd and dpquant, not to {request.method}; remove it")
     if request.task is TaskName.IMAGE_CLASSIFICATION:
-        raise UsageFault("--secrets needs texts in one file, as privctl secrets plan reads them; remove it")
+        raise CommandError("--secrets needs texts in one file, as privctl secrets plan reads them; remove it")
     if request.data.unit is not None:
-        raise UsageFault("--unit cannot be combined with --secrets, whose plan draws records one by one; remove one")
+        raise CommandError("--unit cannot be combined with --secrets, whose plan draws records one by one; remove one")

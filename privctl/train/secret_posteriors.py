@@ -14,7 +14,7 @@ import numpy as np
 from privctl.accounting.secrets.batched import informations
 from privctl.accounting.secrets.fano import binary_kl
 from privctl.accounting.secrets.posterior_curves import SecretMemberships, curve_bounds, fano_bounds, sharpen
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, Progress
 from privctl.secrets.protection import Form, Protection, ProtectionCalibration
 from privctl.storage.json_text import shown
@@ -55,7 +55,7 @@ class Posteriors:
 def check_secrets(plan: SecretPlan, noise_multiplier: float, progress: Progress) -> CheckedSecrets:
     """The plan's secrets at ``noise_multiplier``, which must be the plan's or more.
 
-    Raises InputFault where the plan allows a secret more than its posterior does, says less of it than it gives away,
+    Raises InputError where the plan allows a secret more than its posterior does, says less of it than it gives away,
     or lets its posterior be exceeded.
     """
     held = plan.protection
@@ -120,18 +120,18 @@ def _check_budgets(plan: SecretPlan) -> None:
     rows = zip(held.ids, held.priors, held.posteriors, held.budgets, held.information, strict=True)
     for name, prior, posterior, budget, stated in rows:
         if not 0 < prior <= posterior or prior == 1:
-            raise InputFault(
+            raise InputError(
                 f"{plan.path} allows the secret {shown(name)} a posterior of {posterior:g} at a prior of {prior:g}; "
                 "expected 0 < prior <= posterior, and a prior below 1, so plan again"
             )
         allowed = binary_kl(float(posterior), float(prior))
         if budget > allowed * (1 + CLOSE):
-            raise InputFault(
+            raise InputError(
                 f"{plan.path} contradicts itself: it gives the secret {shown(name)} {budget:.6g} nats where its "
                 f"posterior allows {allowed:.6g}; plan again"
             )
         if held.facts.calibration is ProtectionCalibration.FANO and stated > budget * (1 + CLOSE):
-            raise InputFault(
+            raise InputError(
                 f"{plan.path} contradicts itself: it says that its run gives away {stated:.6g} nats of the secret "
                 f"{shown(name)}, which may lose {budget:.6g}; plan again"
             )
@@ -143,7 +143,7 @@ def _check_claims(plan: SecretPlan, information: NDArray[np.float64]) -> None:
     wrong = np.flatnonzero(information > stated * (1 + CLOSE))
     if len(wrong):
         j = int(wrong[0])
-        raise InputFault(
+        raise InputError(
             f"{plan.path} contradicts itself: it says that its run gives away {stated[j]:.6g} nats of the secret "
             f"{shown(plan.protection.ids[j])}, and that is {information[j]:.6g}; plan again"
         )
@@ -155,7 +155,7 @@ def _check_posteriors(plan: SecretPlan, posteriors: Posteriors) -> None:
     wrong = np.flatnonzero(posteriors.sharper > held.posteriors * (1 + CLOSE))
     if len(wrong):
         j = int(wrong[0])
-        raise InputFault(
+        raise InputError(
             f"{plan.path} contradicts itself: it allows the secret {shown(held.ids[j])} a posterior of "
             f"{held.posteriors[j]:.6g}, and its noise leaves {posteriors.sharper[j]:.6g}; plan again"
         )

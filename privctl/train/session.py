@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.progress import Notify, Progress, unseen
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
@@ -57,10 +57,10 @@ def keeping(folder: RunFolder | None) -> Iterator[None]:
     """If the trained model cannot be written, add to the error that the training is saved."""
     try:
         yield
-    except InputFault as fault:
+    except InputError as fault:
         if folder is None:
             raise
-        raise InputFault(f"{fault}; the training is saved in {folder.path}, so continue with --resume") from None
+        raise InputError(f"{fault}; the training is saved in {folder.path}, so continue with --resume") from None
 
 
 def run_folder(output: Path) -> Path:

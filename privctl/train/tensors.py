@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.storage.atomic import PendingFile
 from privctl.storage.header import TensorInfo, serialize_header
 from privctl.storage.reader import SafetensorsFile
@@ -35,8 +35,8 @@ def staged_tensors(
 ) -> Iterator[PendingFile]:
     """``tensors``, written in order of their names but yet to get the name ``path``; ``public`` if meant for release.
 
-    Raises InputFault for a tensor that is not finite or of a kind the format cannot hold, IoFault where the system
-    refuses.
+    Raises InputError for a tensor that is not finite or of a kind the format cannot hold, FileSystemError where the
+    system refuses.
     """
     infos, position = [], 0
     for name, tensor in sorted(tensors.items()):
@@ -62,7 +62,7 @@ def write_tensors(
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Every tensor of the file at ``path``, copied into memory; raises InputFault for a file that is not sound."""
+    """Every tensor of the file at ``path``, copied into memory; raises InputError for a file that is not sound."""
     with SafetensorsFile(path) as file:
         tensors = {}
         for info in file.tensors:
@@ -80,18 +80,18 @@ def named_tensors(network: nn.Module) -> dict[str, Tensor]:
 
 
 def load_tensors(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy ``tensors`` into the network's by name. Raises InputFault where they are another model's."""
+    """Copy ``tensors`` into the network's by name. Raises InputError where they are another model's."""
     mismatch = network.load_state_dict(tensors, strict=False)
     parameters = {name for name, _ in network.named_parameters()}
     if mismatch.unexpected_keys or parameters & set(mismatch.missing_keys):
-        raise InputFault("the saved state is of another model; resume with the model that the run began with")
+        raise InputError("the saved state is of another model; resume with the model that the run began with")
 
 
 def require_finite(network: nn.Module, step: int) -> None:
-    """Raises InputFault for weights that are not finite after ``step``."""
+    """Raises InputError for weights that are not finite after ``step``."""
     for name, parameter in network.named_parameters():
         if not torch.isfinite(parameter).all():
-            raise InputFault(
+            raise InputError(
                 f"parameter {name!r} holds NaN or infinity after step {step}; the training diverged: lower "
                 "--learning-rate, or raise --batch-size"
             )
@@ -99,6 +99,6 @@ def require_finite(network: nn.Module, step: int) -> None:
 
 def _check(name: str, tensor: Tensor) -> None:
     if tensor.dtype not in _DTYPES:
-        raise InputFault(f"tensor {name!r} is {tensor.dtype}, which is not written here; convert the model to float32")
+        raise InputError(f"tensor {name!r} is {tensor.dtype}, which is not written here; convert the model to float32")
     if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-        raise InputFault(f"tensor {name!r} holds NaN or infinity; the training diverged: lower --learning-rate")
+        raise InputError(f"tensor {name!r} holds NaN or infinity; the training diverged: lower --learning-rate")

@@ -54,7 +54,7 @@ def private_path(output: Path) -> Path:
 
 
 def require_room(request: RetrainRequest) -> None:
-    """Raise UsageFault where the private file is asked for and something is in its place."""
+    """Raise CommandError where the private file is asked for and something is in its place."""
     if request.show_unprotected:
         require_absent(private_path(request.output), request.force)
 

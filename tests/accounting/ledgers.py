@@ -16,7 +16,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from privctl.accounting.ledger import epsilon_bound, epsilon_floor
 from privctl.domain.events import Batches, Event, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian
-from verify.recompute.ledger import NoBound, bounds
+from verify.recompute.ledger import NoBoundError, bounds
 from verify.recompute.once import epsilon_once
 
 KINDS = ("poisson", "poisson", "poisson", "once", "plain", "fixed", "shuffled", "laplace", "responses", "mix")
@@ -180,7 +180,7 @@ def peers_of(case: Case, found: float) -> Peers:
             again = bounds(case.ledger, math.log(case.delta), 1e-3, found if 0 < found < math.inf else None)
             certified = again.epsilon(case.delta)
         peers.below["verify"], peers.above["verify"] = certified.lower, certified.upper
-    except NoBound:
+    except NoBoundError:
         pass
     if all(isinstance(event, SampledGaussian) for event in case.events):
         peers.above["rdp"] = _renyi(case)

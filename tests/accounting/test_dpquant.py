@@ -11,7 +11,7 @@ import pytest
 from privctl.accounting import renyi
 from privctl.accounting.ledger import epsilon_bound
 from privctl.accounting.published_measurements import aggregate_ledger, claimed_ledger
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.train.budget import ledger_of, recipe_for
 from privctl.train.choices import FormatName
@@ -159,5 +159,5 @@ def test_a_measurement_is_no_larger_than_a_batch_unless_asked(tmp_path: Path) ->
     ],
 )
 def test_measurements_that_cannot_be(asked: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageFault, match=said):
+    with pytest.raises(CommandError, match=said):
         recipe_for(request(tmp_path, **asked), 2000)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from privctl.data.records import Record, read_records
-from privctl.domain.errors import InputFault, IoFault
+from privctl.domain.errors import FileSystemError, InputError
 
 
 def test_both_forms_with_line_numbers(tmp_path: Path) -> None:
@@ -20,10 +20,10 @@ def test_gzip_is_read_as_plain(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b'{"text": "one"}\n{"text": "two"}'))
     assert [record.text for record in read_records(path)] == ["one", "two"]
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(InputFault, match="not a complete gzip file"):
+    with pytest.raises(InputError, match="not a complete gzip file"):
         list(read_records(path))
     path.write_bytes(b'{"text": "plain"}')
-    with pytest.raises(InputFault, match="not a complete gzip file"):
+    with pytest.raises(InputError, match="not a complete gzip file"):
         list(read_records(path))
 
 
@@ -32,7 +32,7 @@ def test_records_come_one_at_a_time(tmp_path: Path) -> None:
     path.write_text('{"text": "one"}\nbroken')
     source = read_records(path)
     assert next(source).text == "one"
-    with pytest.raises(InputFault, match="line 2"):
+    with pytest.raises(InputError, match="line 2"):
         next(source)
 
 
@@ -62,7 +62,7 @@ def test_records_come_one_at_a_time(tmp_path: Path) -> None:
 def test_bad_lines_are_named(tmp_path: Path, line: bytes, fault: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "fine"}\n' + line + b"\n")
-    with pytest.raises(InputFault, match=fault) as caught:
+    with pytest.raises(InputError, match=fault) as caught:
         list(read_records(path))
     assert str(caught.value).startswith(f"{path} line 2 ")
     assert "\n" not in str(caught.value)
@@ -72,12 +72,12 @@ def test_bad_lines_are_named(tmp_path: Path, line: bytes, fault: str) -> None:
 def test_an_empty_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)
-    with pytest.raises(InputFault, match="holds no records"):
+    with pytest.raises(InputError, match="holds no records"):
         list(read_records(path))
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputFault, match="is not a file"):
+    with pytest.raises(InputError, match="is not a file"):
         list(read_records(tmp_path / "none.jsonl"))
-    with pytest.raises((InputFault, IoFault)):
+    with pytest.raises((InputError, FileSystemError)):
         list(read_records(tmp_path))

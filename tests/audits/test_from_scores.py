@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from audits.claims import EpsilonClaim
 from audits.from_scores import audit_scores, read_scores
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Bound
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
@@ -146,7 +146,7 @@ def test_the_three_formats_and_dtypes_agree(tmp_path: Path) -> None:
 def test_text_that_holds_no_scores(tmp_path: Path, name: str, text: str, fault: str) -> None:
     path = tmp_path / name
     path.write_text(text)
-    with pytest.raises(InputFault, match=fault) as caught:
+    with pytest.raises(InputError, match=fault) as caught:
         audit_scores(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -164,12 +164,12 @@ def test_text_that_holds_no_scores(tmp_path: Path, name: str, text: str, fault: 
 )
 def test_tensors_that_are_no_scores(tmp_path: Path, tensors: dict[str, np.ndarray], fault: str) -> None:
     save_file(tensors, tmp_path / "s.safetensors")
-    with pytest.raises(InputFault, match=fault):
+    with pytest.raises(InputError, match=fault):
         audit_scores(tmp_path / "s.safetensors")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputFault, match="not a file"):
+    with pytest.raises(InputError, match="not a file"):
         audit_scores(tmp_path / "s.json")
 
 
@@ -185,7 +185,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     ],
 )
 def test_settings_out_of_range(tmp_path: Path, delta: float, claim: EpsilonClaim | None, fault: str) -> None:
-    with pytest.raises(UsageFault, match=fault):
+    with pytest.raises(CommandError, match=fault):
         audit_scores(tmp_path / "not read", delta=delta, claim=claim)
 
 

@@ -93,10 +93,10 @@ def test_an_entry_is_durable_before_the_model_is_looked_at(here: Path, monkeypat
 
 def test_a_report_that_cannot_be_written_ends_the_entry(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from audits import run as audit_run
-    from privctl.domain.errors import IoFault
+    from privctl.domain.errors import FileSystemError
 
     def full(*_: Any, **__: Any) -> None:
-        raise IoFault("no space")
+        raise FileSystemError("no space")
 
     monkeypatch.setattr(audit_run, "commit_with_report", full)
     assert audit("-q") == 4

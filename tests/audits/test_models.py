@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.models.language import choose_device, load_model
 from tests.audits.tiny import save_model, save_tokenizer
 
@@ -75,11 +75,11 @@ def test_nothing_is_printed_and_nothing_is_fetched(
 
 def test_missing_parts_are_named(folder: Path) -> None:
     (folder / "tokenizer.json").rename(folder / "t")
-    with pytest.raises(InputFault, match=r"no tokenizer beside its weights \(such as tokenizer.json\)"):
+    with pytest.raises(InputError, match=r"no tokenizer beside its weights \(such as tokenizer.json\)"):
         load_model(folder, device="cpu")
     (folder / "t").rename(folder / "tokenizer.json")
     (folder / "config.json").unlink()
-    with pytest.raises(InputFault, match=r"has no config\.json beside its weights"):
+    with pytest.raises(InputError, match=r"has no config\.json beside its weights"):
         load_model(folder / "model.safetensors", device="cpu")
 
 
@@ -96,7 +96,7 @@ def test_missing_parts_are_named(folder: Path) -> None:
 @pytest.mark.parametrize("single", [False, True])
 def test_a_config_that_does_not_fit(folder: Path, changes: dict[str, Any], fault: str, single: bool) -> None:
     edit_config(folder, **changes)
-    with pytest.raises(InputFault, match=fault):
+    with pytest.raises(InputError, match=fault):
         load_model(folder / "model.safetensors" if single else folder, device="cpu")
 
 
@@ -104,28 +104,28 @@ def test_code_that_comes_with_a_model_is_not_run(folder: Path) -> None:
     (folder / "mine.py").write_text("raise SystemExit('it ran')")
     auto = {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
     edit_config(folder, model_type="mine", auto_map=auto)
-    with pytest.raises(InputFault, match="only architectures that come with transformers are run"):
+    with pytest.raises(InputError, match="only architectures that come with transformers are run"):
         load_model(folder, device="cpu")
 
 
 def test_other_kinds_of_model_are_refused(folder: Path) -> None:
     T5Config().save_pretrained(folder)
-    with pytest.raises(InputFault, match="is a t5 model, which is not a causal language model"):
+    with pytest.raises(InputError, match="is a t5 model, which is not a causal language model"):
         load_model(folder, device="cpu")
 
 
 def test_a_malformed_tokenizer_and_pickles(folder: Path) -> None:
     (folder / "tokenizer.json").write_text('{"model": 3}')
-    with pytest.raises(InputFault, match="tokenizer that cannot be loaded"):
+    with pytest.raises(InputError, match="tokenizer that cannot be loaded"):
         load_model(folder, device="cpu")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(InputFault, match="holds pickles"):
+    with pytest.raises(InputError, match="holds pickles"):
         load_model(folder, device="cpu")
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "tpu", "meta"])
 def test_devices_that_are_not_there(name: str) -> None:
-    with pytest.raises(UsageFault, match=f"--device {name}"):
+    with pytest.raises(CommandError, match=f"--device {name}"):
         choose_device(name)
 
 
@@ -137,5 +137,5 @@ def test_shards_are_one_model(tmp_path: Path) -> None:
     assert len(list((tmp_path / "cut").glob("*.safetensors"))) > 1
     assert torch.equal(logits(tmp_path / "cut"), logits(whole))
     shard = min((tmp_path / "cut").glob("model-*.safetensors"))
-    with pytest.raises(InputFault, match="lacks .*give the folder where a model has several files"):
+    with pytest.raises(InputError, match="lacks .*give the folder where a model has several files"):
         load_model(shard, device="cpu")

@@ -16,7 +16,7 @@ from audits.lineage import lineage_of
 from privctl.accounting.ledger import epsilon_bound
 from privctl.accounting.secrets.fano import information
 from privctl.cli import run
-from privctl.domain.errors import Interrupted
+from privctl.domain.errors import RunInterruptedError
 from privctl.domain.events import Ledger, SampledGaussian, SecretMixture
 from privctl.domain.guarantee import Adjacency, AssumptionState, Notion, PrivacyUnit, RiskMeasure, Status
 from privctl.domain.report import PrivacyReport
@@ -256,7 +256,7 @@ def test_a_run_is_resumed_with_its_own_plan(
         secrets=SecretsRequest(plan=plan),
         device="cpu",
     )
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterruptedError):
         run_training(prepare(request), Session(progress=quiet, interrupts=nullcontext(lambda: True)))
     begun = tmp_path / "a.run" / "begun"
     assert logged(begun) == 1

@@ -17,7 +17,7 @@ from PIL import Image
 from privctl.data.images import read_images
 from privctl.data.labels import LabelSet, labels_of, numbers_of
 from privctl.data.texts import TextRecord, read_texts
-from privctl.domain.errors import InputFault, IoFault, PrivctlError, UsageFault
+from privctl.domain.errors import CommandError, FileSystemError, InputError, PrivctlError
 
 
 def jsonl(path: Path, *rows: Any) -> Path:
@@ -83,7 +83,7 @@ def test_tables_are_read_as_jsonl_is(tmp_path: Path) -> None:
 )
 def test_bad_records_are_named(tmp_path: Path, row: dict[str, Any], fault: str) -> None:
     path = jsonl(tmp_path / "a.jsonl", {"text": "fine", "label": "x", "who": 1}, row)
-    with pytest.raises(InputFault, match=fault) as caught:
+    with pytest.raises(InputError, match=fault) as caught:
         read_texts(path, labelled=True, unit="who")
     assert message(caught).startswith(str(path))
 
@@ -108,15 +108,15 @@ def test_bad_records_are_named(tmp_path: Path, row: dict[str, Any], fault: str) 
 )
 def test_bad_tables_are_named(tmp_path: Path, name: str, content: bytes, fault: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputFault, match=fault) as caught:
+    with pytest.raises(InputError, match=fault) as caught:
         read_texts(tmp_path / name, labelled=True)
     assert message(caught).startswith(str(tmp_path / name))
 
 
 def test_places_that_are_no_texts(tmp_path: Path) -> None:
-    with pytest.raises(UsageFault, match=r"ends neither in \.jsonl nor"):
+    with pytest.raises(CommandError, match=r"ends neither in \.jsonl nor"):
         read_texts(tmp_path / "a.parquet")
-    with pytest.raises(InputFault, match="is not a file"):
+    with pytest.raises(InputError, match="is not a file"):
         read_texts(tmp_path / "a.csv")
 
 
@@ -129,16 +129,16 @@ def test_labels_get_numbers() -> None:
 
 
 def test_labels_that_do_not_work() -> None:
-    with pytest.raises(InputFault, match="a.jsonl has labels up to 3 but not 1; number them from 0"):
+    with pytest.raises(InputError, match="a.jsonl has labels up to 3 but not 1; number them from 0"):
         labels_of(["0", "2", "3"], "a.jsonl")
-    with pytest.raises(InputFault, match="up to 999999999999 but not 1"):
+    with pytest.raises(InputError, match="up to 999999999999 but not 1"):
         labels_of(["0", "999999999999"], "a.jsonl")
-    with pytest.raises(InputFault, match="only the label 'x'"):
+    with pytest.raises(InputError, match="only the label 'x'"):
         labels_of(["x", "x"], "a.jsonl")
-    with pytest.raises(InputFault, match="line 2 has the label 'c', which is not one of 'a', 'b'"):
+    with pytest.raises(InputError, match="line 2 has the label 'c', which is not one of 'a', 'b'"):
         numbers_of(["a", "c"], ["line 1", "line 2"], LabelSet(("a", "b")))
     for names in (("a",), ("a", "a")):
-        with pytest.raises(UsageFault):
+        with pytest.raises(CommandError):
             LabelSet(names)
 
 
@@ -192,32 +192,32 @@ def test_files_that_are_no_images(tmp_path: Path, content: bytes, fault: str) ->
     bad = tmp_path / "b" / "bad.png"
     bad.parent.mkdir()
     bad.write_bytes(content)
-    with pytest.raises(InputFault, match=fault) as caught:
+    with pytest.raises(InputError, match=fault) as caught:
         read_images(tmp_path)
     assert message(caught).startswith(str(bad))
 
 
 def test_folders_that_do_not_work(tmp_path: Path) -> None:
-    with pytest.raises(InputFault, match="holds no images"):
+    with pytest.raises(InputError, match="holds no images"):
         read_images(tmp_path)
     picture(tmp_path / "a" / "a.png")
     picture(tmp_path / "a" / "b.png", size=(5, 5))
-    with pytest.raises(InputFault, match=r"b\.png is 5x5 pixels but a\.png is 3x4; give --resize"):
+    with pytest.raises(InputError, match=r"b\.png is 5x5 pixels but a\.png is 3x4; give --resize"):
         read_images(tmp_path)
     picture(tmp_path / "a" / "b.png", mode="I;16", colour=1)
-    with pytest.raises(InputFault, match=r"b\.png has more than 8 bits per channel"):
+    with pytest.raises(InputError, match=r"b\.png has more than 8 bits per channel"):
         read_images(tmp_path)
     (tmp_path / "a" / "b.png").unlink()
     (tmp_path / "b").mkdir()
-    with pytest.raises(InputFault, match="b holds no JPEG, PNG or PPM file"):
+    with pytest.raises(InputError, match="b holds no JPEG, PNG or PPM file"):
         read_images(tmp_path)
     (tmp_path / "b").rmdir()
     picture(tmp_path / "stray.png")
-    with pytest.raises(InputFault, match=r"stray\.png is outside the class folders"):
+    with pytest.raises(InputError, match=r"stray\.png is outside the class folders"):
         read_images(tmp_path)
-    with pytest.raises(UsageFault, match="is neither a folder of class folders nor an .npz file"):
+    with pytest.raises(CommandError, match="is neither a folder of class folders nor an .npz file"):
         read_images(tmp_path / "none")
-    with pytest.raises(UsageFault, match="takes images of 4 channels"):
+    with pytest.raises(CommandError, match="takes images of 4 channels"):
         read_images(tmp_path, channels=4)
 
 
@@ -262,7 +262,7 @@ FLOAT = np.zeros((2, 3, 4, 4), np.float32)
 def test_bad_arrays_are_named(tmp_path: Path, arrays: dict[str, Any], fault: str) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, **arrays)
-    with pytest.raises(InputFault, match=fault) as caught:
+    with pytest.raises(InputError, match=fault) as caught:
         read_images(path)
     assert message(caught).startswith(str(path))
 
@@ -270,9 +270,9 @@ def test_bad_arrays_are_named(tmp_path: Path, arrays: dict[str, Any], fault: str
 def test_float_images_are_neither_resized_nor_made_grey(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, images=FLOAT, labels=np.array([0, 1]))
-    with pytest.raises(InputFault, match="4x4 pixels, and only uint8 images are resized; store them at 5x5"):
+    with pytest.raises(InputError, match="4x4 pixels, and only uint8 images are resized; store them at 5x5"):
         read_images(path, resize=(5, 5))
-    with pytest.raises(InputFault, match="colour images as floats"):
+    with pytest.raises(InputError, match="colour images as floats"):
         read_images(path, channels=1)
 
 
@@ -280,10 +280,10 @@ def test_float_images_are_neither_resized_nor_made_grey(tmp_path: Path) -> None:
 def test_files_that_are_no_arrays(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.npz"
     path.write_bytes(content)
-    with pytest.raises(InputFault, match=r"is not (an|a valid) \.npz file|holds pickled") as caught:
+    with pytest.raises(InputError, match=r"is not (an|a valid) \.npz file|holds pickled") as caught:
         read_images(path)
     message(caught)
-    with pytest.raises((InputFault, IoFault), match="is not a file"):
+    with pytest.raises((InputError, FileSystemError), match="is not a file"):
         read_images(tmp_path / "none.npz")
 
 

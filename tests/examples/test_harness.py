@@ -15,7 +15,7 @@ import pytest
 
 from examples.harness import commands, running, tables
 from examples.harness.results import ResultsFile, open_results
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from tests.examples.parts import modules
 
 EXAMPLES = ("ferret", "dpquant", "secrets")
@@ -143,7 +143,7 @@ def test_a_model_goes_with_all_that_is_large_and_its_reports_stay(tmp_path: Path
 
 def test_a_fault_is_one_sentence() -> None:
     def fails() -> None:
-        raise InputFault("x.jsonl is empty; give one with records")
+        raise InputError("x.jsonl is empty; give one with records")
 
     with pytest.raises(SystemExit, match=r"^run\.py: x\.jsonl is empty; give one with records$"):
         running.start(fails)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from privctl.cli import run
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.report import Artifact, LogPosition, TensorDigest
 from privctl.gate.checks import RULES
@@ -291,7 +291,7 @@ def test_earlier_audits_of_the_log_may_be_old(here: Path) -> None:
 def test_a_head_that_is_none_is_one_sentence(here: Path, more: dict[str, str], says: str) -> None:
     making(Path("m.report.json"), PROVED, step="x")
     Path("m.report.json").write_text("{}")
-    with pytest.raises(UsageFault, match=says):
+    with pytest.raises(CommandError, match=says):
         judged(Path("a.report.json"), **ASKED | more)
 
 

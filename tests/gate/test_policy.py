@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.gate import FileLine
 from privctl.domain.guarantee import Notion, Scope
 from privctl.gate.checks import RULES
@@ -99,7 +99,7 @@ def test_pyproject_holds_a_table() -> None:
     assert (found.max_epsilon, found.require) == (2, ("proved",))
     assert found.places["max_epsilon"].line == 5
     assert read_policy(Path(PROJECT), {}, {}, RULES) == found
-    with pytest.raises(UsageFault, match="two policies"):
+    with pytest.raises(CommandError, match="two policies"):
         read("max_epsilon = 3\n")
     assert read_policy(Path(OWN), {}, {}, RULES).max_epsilon == 3
 
@@ -113,18 +113,18 @@ def test_waivers_in_a_project() -> None:
 
 def test_a_project_without_a_table_is_no_policy() -> None:
     Path(PROJECT).write_text("[tool.other]\n")
-    with pytest.raises(UsageFault, match=r"no policy was found.*--init"):
+    with pytest.raises(CommandError, match=r"no policy was found.*--init"):
         read()
-    with pytest.raises(UsageFault, match="has no table"):
+    with pytest.raises(CommandError, match="has no table"):
         read_policy(Path(PROJECT), {}, {}, RULES)
     Path(PROJECT).write_text("[tool]\nprivctl = 3\n")
-    with pytest.raises(UsageFault, match="holds no table"):
+    with pytest.raises(CommandError, match="holds no table"):
         read()
 
 
 @pytest.mark.parametrize("text", ["", "at_delta = 1e-6\n", "require_model = false\n", WAIVER])
 def test_a_policy_that_asks_nothing_is_none(text: str) -> None:
-    with pytest.raises(UsageFault, match="asks nothing"):
+    with pytest.raises(CommandError, match="asks nothing"):
         read(text)
 
 
@@ -188,7 +188,7 @@ def test_the_starter_is_a_policy_that_names_every_key() -> None:
     ],
 )  # fmt: skip
 def test_a_policy_that_makes_no_sense_is_one_sentence(text: str, says: str) -> None:
-    with pytest.raises(UsageFault, match=says) as caught:
+    with pytest.raises(CommandError, match=says) as caught:
         read(text)
     assert OWN in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -197,20 +197,20 @@ def test_a_policy_that_makes_no_sense_is_one_sentence(text: str, says: str) -> N
 
 @pytest.mark.parametrize("text", ["", "x", "nan", "inf", "-1", "1e400", "1,2", "0x10"])
 def test_text_of_a_flag_is_held_to_the_same(text: str) -> None:
-    with pytest.raises(UsageFault, match="^--max-epsilon is "):
+    with pytest.raises(CommandError, match="^--max-epsilon is "):
         read(flags={"max_epsilon": text})
-    with pytest.raises(UsageFault, match="^PRIVCTL_GATE_MAX_EPSILON is "):
+    with pytest.raises(CommandError, match="^PRIVCTL_GATE_MAX_EPSILON is "):
         read(environment={"PRIVCTL_GATE_MAX_EPSILON": text})
 
 
 def test_an_unknown_variable_is_an_error() -> None:
-    with pytest.raises(UsageFault, match="did you mean max_epsilon"):
+    with pytest.raises(CommandError, match="did you mean max_epsilon"):
         read("max_epsilon = 1\n", environment={"PRIVCTL_GATE_MAX_EPSILOM": "1"})
 
 
 @pytest.mark.parametrize("text", ["auc=0.6,auc=0.7", "auc", "=", "auc=x"])
 def test_text_of_powers(text: str) -> None:
-    with pytest.raises(UsageFault, match="^--min-power "):
+    with pytest.raises(CommandError, match="^--min-power "):
         read(flags={"min_power": text})
 
 
@@ -221,7 +221,7 @@ def test_refuted_is_forbidden_whatever_the_policy_says() -> None:
 
 def test_a_policy_that_only_names_outcomes_asks_nothing() -> None:
     """A model without a single report of an audit or a guarantee would meet it."""
-    with pytest.raises(UsageFault, match="asks nothing of a model"):
+    with pytest.raises(CommandError, match="asks nothing of a model"):
         read('forbid_outcomes = ["REFUTED", "INCONCLUSIVE"]\n')
 
 
@@ -243,7 +243,7 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
         ("bytes", "not UTF-8"),
         ("none", "is not there"),
     ):
-        with pytest.raises(UsageFault, match=says):
+        with pytest.raises(CommandError, match=says):
             read_policy(tmp_path / name, {}, {}, RULES)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from safetensors import SafetensorError, deserialize
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.storage.header import header_length, parse_header
 
 #: Part of our sentence -> why we refuse what the official parser takes. Nothing else may be refused here alone.
@@ -48,7 +48,7 @@ def ours(data: bytes) -> str:
     try:
         length = header_length(data[:8], len(data), "f")
         parse_header(data[8 : 8 + length], len(data), "f")
-    except InputFault as fault:
+    except InputError as fault:
         return str(fault)
     return ""
 

@@ -13,7 +13,7 @@ import pytest
 
 from privctl.cli import run
 from privctl.data import records as readers
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.gate import GateOutcome
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
@@ -37,7 +37,7 @@ from tests.hostile.bombs import (
     repeated_parent,
 )
 from verify.integrity import check_chain
-from verify.recompute.sensitivity import TooManySteps, sensitivity
+from verify.recompute.sensitivity import TooManyStepsError, sensitivity
 
 NOW = datetime(2030, 1, 10, 12, tzinfo=UTC)
 #: More than linear work shows as 4 when the size doubles; caches and fixed parts make linear work a little less than 2.
@@ -176,7 +176,7 @@ def test_trainings_too_long_to_follow_are_said_to_be(regime: Regime, more: dict[
         **{"epochs": 10**12, "learning_rate": 0.1, "clip_norm": 1, "dataset_size": 100, "batch_size": 5, **more},
         smoothness=1,
     )
-    with pytest.raises(TooManySteps, match="are not"):
+    with pytest.raises(TooManyStepsError, match="are not"):
         sensitivity(training, regime, Adjacency.ZERO_OUT, 9)
 
 
@@ -334,7 +334,7 @@ def test_what_a_gzip_file_may_unpack_to(tmp_path: Path, monkeypatch: pytest.Monk
     assert path.stat().st_size * readers.MOST_RATIO < 4 << 20
     records = sum(1 for _ in readers.read_records(path))
     monkeypatch.setattr(readers, "MOST_UNPACKED", 1 << 20)
-    with pytest.raises(InputFault, match="unpacks to more than .* 100 times its size; unpack it"):
+    with pytest.raises(InputError, match="unpacks to more than .* 100 times its size; unpack it"):
         list(readers.read_records(path))
     path.with_suffix("").write_bytes(b'{"text": "the same again and again"}\n' * records)
     assert sum(1 for _ in readers.read_records(path.with_suffix(""))) == records, "what is not packed has no bound"
@@ -357,5 +357,5 @@ def test_the_bounds_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         return path
 
     assert len(list(iter_texts(written(1000)))) == 1
-    with pytest.raises(InputFault, match=r"line [12] has more than .* MiB"):
+    with pytest.raises(InputError, match=r"line [12] has more than .* MiB"):
         list(iter_texts(written(1001)))

@@ -17,7 +17,7 @@ from privctl.cli import run
 from privctl.data import images as reader
 from privctl.data import npz
 from privctl.data.images import read_images
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 
 MIB = 1 << 20
 LABELS = np.array([0, 1])
@@ -55,7 +55,7 @@ def peak(call: Callable[[], object]) -> int:
 
 def refused(path: Path, fault: str, most: int = 8 * MIB) -> None:
     def read() -> None:
-        with pytest.raises(InputFault, match=fault) as caught:
+        with pytest.raises(InputError, match=fault) as caught:
             read_images(path)
         sentence = str(caught.value)
         assert str(path) in sentence

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Guarantee, Scope, Status
 from privctl.domain.mechanism import Calibration, ClippedTraining, Formula, Optimizer, Regime
 from privctl.noise.dp_weights import (
@@ -133,7 +133,7 @@ def test_gaussian_calibration(regime: Regime, adjacency: Adjacency, batch: int, 
 def test_a_regime_that_does_not_apply_is_refused_with_its_reason() -> None:
     t = replace(PAPER, optimizer=Optimizer.MOMENTUM, momentum=0.9)
     target = PrivacyTarget(epsilon=1, delta=DELTA, calibration=Calibration.GAUSSIAN, regime=Regime.CONVEX)
-    with pytest.raises(UsageFault, match="momentum"):
+    with pytest.raises(CommandError, match="momentum"):
         noise_stddev(t, target, 1)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from privctl.domain.errors import InputFault, PrivctlError, UsageFault
+from privctl.domain.errors import CommandError, InputError, PrivctlError
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.mechanism import Calibration, ClippedTraining, Optimizer, WeightNoise
@@ -25,7 +25,7 @@ def test_a_plan_or_a_private_training_holds_no_facts_of_clipped_training() -> No
 
 
 def test_everything_missing_is_listed_at_once() -> None:
-    with pytest.raises(UsageFault) as caught:
+    with pytest.raises(CommandError) as caught:
         training_facts([from_flags({"epochs": 3, "clip_norm": None})])
     text = str(caught.value)
     assert all(flag in text for flag in ("--learning-rate", "--clip-norm", "--dataset-size", "--batch-size"))
@@ -49,7 +49,7 @@ def test_dashes_serve_as_underscores(tmp_path: Path) -> None:
 def test_two_sources_that_disagree_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "facts.json"
     path.write_text(json.dumps(FULL))
-    with pytest.raises(InputFault, match=r"facts\.json says batch_size 5 but the command line says 6"):
+    with pytest.raises(InputError, match=r"facts\.json says batch_size 5 but the command line says 6"):
         training_facts([from_file(path), from_flags({"batch_size": 6})])
 
 
@@ -72,7 +72,7 @@ def test_two_sources_that_disagree_are_refused(tmp_path: Path) -> None:
 def test_malformed_files(tmp_path: Path, text: str, because: str) -> None:
     path = tmp_path / "facts.json"
     path.write_text(text)
-    with pytest.raises(InputFault, match=because):
+    with pytest.raises(InputError, match=because):
         from_file(path)
 
 
@@ -96,7 +96,7 @@ def test_facts_that_contradict_each_other(change: dict[str, Any], because: str, 
     source = from_flags(values) if typed else FactSource("facts.json", values)
     with pytest.raises(PrivctlError, match=because) as caught:
         training_facts([source])
-    assert caught.type is (UsageFault if typed else InputFault)
+    assert caught.type is (CommandError if typed else InputError)
 
 
 def report(step: str, mechanism: Any) -> PrivacyReport:

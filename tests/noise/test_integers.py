@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from privctl.cli import run
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.guarantee import AssumptionState
 from privctl.noise.selection import Selection, select
 from privctl.storage.reader import open_checkpoint
@@ -105,7 +105,7 @@ def choose(tmp_path: Path, write_model: Callable[..., Path]) -> Callable[..., Se
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_quantized_weights_are_refused(kind: str, told: bool, choose: Callable[..., Selection]) -> None:
     tensors, method = QUANTIZED[kind]
-    with pytest.raises(InputFault, match=r"tensor 'l\..*dequantize the model first, or --exclude"):
+    with pytest.raises(InputError, match=r"tensor 'l\..*dequantize the model first, or --exclude"):
         choose(tensors, method if told else "")
     left_out = choose(tensors, method if told else "", exclude=["l.*"])
     assert {a.name: a.state for a in left_out.assumptions} == {"excluded-tensors": AssumptionState.ASSERTED}
@@ -118,7 +118,7 @@ def test_every_integer_of_a_quantized_layer_is_refused(choose: Callable[..., Sel
             if tensor.dtype.kind not in "iub":
                 continue
             others = [other for other in tensors if other != name]
-            with pytest.raises(InputFault, match=f"tensor '{name}'"):
+            with pytest.raises(InputError, match=f"tensor '{name}'"):
                 choose(tensors, exclude=others) if others else choose(tensors)
 
 
@@ -126,7 +126,7 @@ def test_what_a_quantized_config_says_counts_for_unknown_names(choose: Callable[
     """Positions that count up could be a permutation that a quantizer chose."""
     order = {"l.order": np.arange(64, dtype=np.int32)}
     assert choose(order).untouched == {"l.order": "integer type"}
-    with pytest.raises(InputFault, match=r"quantized \(gptq\)"):
+    with pytest.raises(InputError, match=r"quantized \(gptq\)"):
         choose(order, "gptq")
     assert choose({"e.position_ids": np.arange(64)[None]}, "gptq").untouched == {"e.position_ids": "integer type"}
 
@@ -164,7 +164,7 @@ def test_buffers_pass(name: str, tensor: np.ndarray, choose: Callable[..., Selec
     ],
 )
 def test_a_buffers_name_alone_is_not_enough(name: str, tensor: np.ndarray, choose: Callable[..., Selection]) -> None:
-    with pytest.raises(InputFault, match=f"tensor '{name}'"):
+    with pytest.raises(InputError, match=f"tensor '{name}'"):
         choose({name: tensor})
 
 

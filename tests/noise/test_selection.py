@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.guarantee import AssumptionState
 from privctl.noise.selection import Selection, select
 from privctl.storage.reader import open_checkpoint
@@ -55,7 +55,7 @@ def test_globs(choose: Choose) -> None:
 
 
 def test_a_copy_may_not_be_left_out(choose: Choose) -> None:
-    with pytest.raises(UsageFault, match="'head' is left out but equals 'embed'"):
+    with pytest.raises(CommandError, match="'head' is left out but equals 'embed'"):
         choose({"embed": W, "head": W.copy()}, exclude=["head"])
 
 
@@ -66,12 +66,12 @@ def test_half_precision_brings_an_assumption(choose: Choose) -> None:
 
 @pytest.mark.parametrize("options", [{"include": ["x*"]}, {"exclude": ["A.*"]}])
 def test_a_glob_that_matches_nothing_is_refused(choose: Choose, options: dict[str, list[str]]) -> None:
-    with pytest.raises(UsageFault, match="matches no tensor"):
+    with pytest.raises(CommandError, match="matches no tensor"):
         choose({"a.weight": W}, **options)
 
 
 def test_nothing_left_is_refused(choose: Choose) -> None:
-    with pytest.raises(UsageFault, match="nothing in"):
+    with pytest.raises(CommandError, match="nothing in"):
         choose({"w": W, "n": np.arange(2)}, exclude=["w"])
 
 
@@ -112,7 +112,7 @@ def test_tensors_of_the_public_base_are_left_alone(choose: Choose) -> None:
 
 def test_batch_statistics_are_refused_and_leaving_them_out_voids(choose: Choose) -> None:
     tensors = {"bn.weight": W, "bn.running_var": V, "bn.num_batches_tracked": np.array(3)}
-    with pytest.raises(InputFault, match=r"bn\.running_var.*--norm frozen"):
+    with pytest.raises(InputError, match=r"bn\.running_var.*--norm frozen"):
         choose(tensors)
     found = choose(tensors, exclude=["*running_*"])
     assert {a.name: a.state for a in found.assumptions}["batch-statistics"] is AssumptionState.VIOLATED
@@ -128,7 +128,7 @@ def test_statistics_of_the_public_base_or_never_computed_are_left_alone(choose: 
         assert set(found.streams) == {"w"}
         assert {a.name: a.state for a in found.assumptions} == {"initial-statistics": AssumptionState.ASSERTED}
         for name in initial:
-            with pytest.raises(InputFault, match="holds batch statistics"):
+            with pytest.raises(InputError, match="holds batch statistics"):
                 choose({"w": W, **initial, name: 1 - initial[name]})
 
 
@@ -137,6 +137,6 @@ def test_float_types_that_cannot_be_noised_are_refused_by_name(
 ) -> None:
     path = write_model(tmp_path / "m.safetensors", {"w": W, "q": ("F8_E4M3", np.zeros(4, np.uint8))})
     with open_checkpoint(path) as checkpoint:
-        with pytest.raises(InputFault, match="'q' is F8_E4M3"):
+        with pytest.raises(InputError, match="'q' is F8_E4M3"):
             select(checkpoint)
         assert set(select(checkpoint, exclude=["q"]).streams) == {"w"}

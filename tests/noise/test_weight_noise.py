@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.noise.weight_noise import FLOAT_VIEWS, WeightNoiser, _narrow, _widen
 from privctl.randomness import BLOCK, NoiseSource
 from privctl.randomness.deviates import fine
@@ -277,7 +277,7 @@ def test_weights_that_are_not_finite_are_refused(dtype: str, bad: float, place: 
     weights = np.ones(300_001)
     weights[place] = bad
     for stddevs in ([0.1], [0.1, 0.2]):
-        with pytest.raises(InputFault, match=r"^tensor 'h\.0\.w' holds NaN or infinite"):
+        with pytest.raises(InputError, match=r"^tensor 'h\.0\.w' holds NaN or infinite"):
             noised({"h.0.w": (dtype, stored(weights, dtype))}, stddevs, {"h.0.w": 0})
 
 
@@ -288,7 +288,7 @@ def test_every_pattern_that_is_not_finite_is_refused(dtype: str) -> None:
     patterns = array[~np.isfinite(numbers(array, dtype))]
     assert len(patterns) in (2 * 128, 2 * 1024)
     for pattern in patterns:
-        with pytest.raises(InputFault, match="NaN or infinite"):
+        with pytest.raises(InputError, match="NaN or infinite"):
             one(dtype, np.array([pattern], array.dtype), 0.1)
 
 
@@ -305,11 +305,11 @@ def test_every_pattern_that_is_not_finite_is_refused(dtype: str) -> None:
 )
 def test_overflow_is_refused_without_a_warning_of_numpy(dtype: str, largest: float, stddev: float) -> None:
     weights = stored(np.full(100, largest), dtype)
-    with pytest.raises(InputFault, match=rf"^tensor 'w' .*overflows {dtype}"):
+    with pytest.raises(InputError, match=rf"^tensor 'w' .*overflows {dtype}"):
         one(dtype, weights, stddev)
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_half_format_that_overflows_is_told_from_one_that_was_broken() -> None:
-    with pytest.raises(InputFault, match="^tensor 'w' overflows F16"):
+    with pytest.raises(InputError, match="^tensor 'w' overflows F16"):
         one("F16", np.full(100, 65504, np.float16), 100.0)

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.events import (
     Batches,
     LaplaceNoise,
@@ -151,7 +151,7 @@ MINIMAL = PrivacyReport(step="inspect", created="2026-01-02T03:04:05+00:00", ver
 
 def refused(data: Any) -> str:
     """The sentence with which a report is refused, given as text or as what it holds."""
-    with pytest.raises(InputFault) as caught:
+    with pytest.raises(InputError) as caught:
         decode(data if isinstance(data, str) else json.dumps(data), "r.json")
     message = str(caught.value)
     assert message.startswith("r.json")
@@ -250,7 +250,7 @@ def test_changed_reports(where: tuple[Any, ...], value: Any, cause: str) -> None
         part = part[key]
     part[where[-1]] = value
     message = refused(data)
-    with pytest.raises(InputFault, match=cause):
+    with pytest.raises(InputError, match=cause):
         decode(json.dumps(data), "r.json")
     assert message
 
@@ -355,7 +355,7 @@ def test_replaced_parts_raise_nothing_but_input_faults() -> None:
         text = json.dumps(replaced(whole, generator))
         try:
             report = decode(text, "r.json")
-        except InputFault as fault:
+        except InputError as fault:
             refusals += 1
             assert "r.json" in str(fault)
             continue

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.secrets.protection import Form, PlanFacts, Protection, read_protection, staged_protection
 from privctl.storage.arrays import write_arrays
 
@@ -74,14 +74,14 @@ def test_a_plan_that_contradicts_itself_is_refused(tmp_path: Path, changes: dict
     path = tmp_path / "plan.safetensors"
     with staged_protection(path, plan(**changes), tmp_path / "plan.report.json") as pending:
         pending.commit()
-    with pytest.raises(InputFault, match="contradicts itself"):
+    with pytest.raises(InputError, match="contradicts itself"):
         read_protection(path)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.safetensors"
     write_arrays(path, {"weights": np.ones(3)}, {})
-    with pytest.raises(InputFault, match="does not hold a plan of protection"):
+    with pytest.raises(InputError, match="does not hold a plan of protection"):
         read_protection(path)
 
 
@@ -90,5 +90,5 @@ def test_a_plan_of_another_version_is_refused(tmp_path: Path) -> None:
     with staged_protection(path, plan(), tmp_path / "plan.report.json") as pending:
         pending.commit()
     path.write_bytes(path.read_bytes().replace(b'\\"version\\": 1', b'\\"version\\": 2'))
-    with pytest.raises(InputFault, match="version is 2"):
+    with pytest.raises(InputError, match="version is 2"):
         read_protection(path)

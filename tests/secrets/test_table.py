@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.secrets.table import Secret, read_secrets, table_of, write_secrets
 
 GOOD = '{"id": "a", "kind": "email", "value": "x@y.example", "records": [4, 1, 4]}'
@@ -69,16 +69,16 @@ def test_tables_keep_the_order(tmp_path: Path) -> None:
     ],
 )
 def test_faults_name_the_line(tmp_path: Path, line: str, part: str) -> None:
-    with pytest.raises(InputFault, match="line 2") as fault:
+    with pytest.raises(InputError, match="line 2") as fault:
         list(read_secrets(book(tmp_path, json.dumps(json.loads(GOOD)).replace('"a"', '"first"'), line)))
     assert part in str(fault.value)
 
 
 def test_an_id_occurs_once(tmp_path: Path) -> None:
-    with pytest.raises(InputFault, match="a second time"):
+    with pytest.raises(InputError, match="a second time"):
         list(read_secrets(book(tmp_path, GOOD, GOOD)))
 
 
 def test_an_empty_book_is_none(tmp_path: Path) -> None:
-    with pytest.raises(InputFault, match="holds no records"):
+    with pytest.raises(InputError, match="holds no records"):
         list(read_secrets(book(tmp_path, "")))

@@ -24,7 +24,7 @@ from audits.membership.shadows import (
 from audits.scores.subject import load_subject, read
 from privctl.cli import run
 from privctl.data.records import read_records
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.reports.files import read_report
 from privctl.shadow.halves import train_one
 from privctl.storage.digest import hash_tensors
@@ -222,14 +222,14 @@ def test_the_audit_finds_its_records_in_any_order(tmp_path: Path) -> None:
     assert found.lp[3].tolist() == [one.lp[pool.index(name)] for name in wanted]
     assert summary(found) == {"models": 4, "fewest_in": 2, "fewest_out": 2}
     data(tmp_path / "other.jsonl", 9)
-    with pytest.raises(InputFault, match="20 of 60 records are not among those"):
+    with pytest.raises(InputError, match="20 of 60 records are not among those"):
         read_shadows(folder, [*pool, *digests(tmp_path / "other.jsonl")], "", described(folder))
-    with pytest.raises(UsageFault, match="were scored with max_length 40, not 30; score the model the same way"):
+    with pytest.raises(CommandError, match="were scored with max_length 40, not 30; score the model the same way"):
         read_shadows(folder, pool, "", {**described(folder), "max_length": 30})
     for index in (0, 1):
         scores_path(folder, index).unlink()
     lacking = int((coins(0, 2, 40).astype(int) + coins(0, 3, 40) > 0).sum())
-    with pytest.raises(InputFault, match=f"{lacking} of 40 records have fewer than 2 of the 2 shadow models"):
+    with pytest.raises(InputError, match=f"{lacking} of 40 records have fewer than 2 of the 2 shadow models"):
         read_shadows(folder, pool, "", {"task": "causal-lm", **read_shadow(scores_path(folder, 2)).settings["scoring"]})
 
 
@@ -261,12 +261,12 @@ def test_files_that_were_changed_are_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     included = read_shadow(path).included
     path.write_bytes(whole.replace(included.tobytes(), np.sort(included).tobytes()))
-    with pytest.raises(InputFault, match="the coins of its seed 0 did not choose"):
+    with pytest.raises(InputError, match="the coins of its seed 0 did not choose"):
         read_shadow(path)
     save_file(load_file(path), path)
-    with pytest.raises(InputFault, match="does not hold the scores of a shadow model"):
+    with pytest.raises(InputError, match="does not hold the scores of a shadow model"):
         read_shadow(path)
-    with pytest.raises(InputFault, match="holds no shadow scores"):
+    with pytest.raises(InputError, match="holds no shadow scores"):
         read_shadows(tmp_path / "gpt2", [], "", {})
 
 

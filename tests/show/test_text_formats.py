@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.show.formats.intoto import PREDICATE, statement
 from privctl.show.markdown.model_card import BEGIN, END, inserted
 from privctl.show.markdown.report import markdown, plain
@@ -103,7 +103,7 @@ def test_the_metadata_is_yaml_with_numbers_that_are_numbers() -> None:
     ],
 )
 def test_a_readme_that_is_not_as_it_was_left_is_refused_in_one_sentence(readme: bytes, says: str) -> None:
-    with pytest.raises(InputFault, match=says):
+    with pytest.raises(InputError, match=says):
         inserted(readme, dossier(), "README.md")
 
 

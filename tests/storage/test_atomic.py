@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from privctl.domain.errors import IoFault, UsageFault
+from privctl.domain.errors import CommandError, FileSystemError
 from privctl.storage.atomic import PendingFile, PendingFolder, require_absent, write_bytes
 
 MIB = 1 << 20
@@ -214,7 +214,7 @@ LIMITED = """
 import resource, sys
 from collections.abc import Callable
 from pathlib import Path
-from privctl.domain.errors import IoFault
+from privctl.domain.errors import FileSystemError
 from privctl.storage.atomic import PendingFile
 if sys.argv[3] == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
@@ -225,7 +225,7 @@ try:
         for i in range(64):
             pending.write_at(i * 16384, b"x" * 16384)
         pending.commit()
-except IoFault as fault:
+except FileSystemError as fault:
     print("fault:", fault)
 print("left:", sorted(p.name for p in path.parent.iterdir()), path.read_bytes() if path.exists() else None)
 """
@@ -280,23 +280,23 @@ def test_a_read_only_file_system_is_one_sentence(tiny: Path, root: Path) -> None
 def test_a_folder_without_permission_is_one_sentence(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     try:
-        with pytest.raises(IoFault, match="cannot be written: Permission denied"):
+        with pytest.raises(FileSystemError, match="cannot be written: Permission denied"):
             write_bytes(tmp_path / "f", b"data")
     finally:
         tmp_path.chmod(0o755)
 
 
 def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(IoFault, match=r"absent/f cannot be written: No such file or directory"):
+    with pytest.raises(FileSystemError, match=r"absent/f cannot be written: No such file or directory"):
         write_bytes(tmp_path / "absent" / "f", b"data")
-    with pytest.raises(IoFault, match="cannot be written"):
+    with pytest.raises(FileSystemError, match="cannot be written"):
         PendingFolder(tmp_path / "absent" / "f")
 
 
 def test_a_folder_in_the_way_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "kept").touch()
-    with pytest.raises(IoFault, match="f cannot be written"):
+    with pytest.raises(FileSystemError, match="f cannot be written"):
         write_bytes(tmp_path / "f", b"data")
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
@@ -307,7 +307,7 @@ def test_descriptors_are_released(tmp_path: Path) -> None:
         write_bytes(tmp_path / "f", b"data")
         with contextlib.suppress(RuntimeError), PendingFile(tmp_path / "f"):
             raise RuntimeError
-        with contextlib.suppress(IoFault):
+        with contextlib.suppress(FileSystemError):
             PendingFile(tmp_path / "absent" / "f")
         with PendingFolder(tmp_path / "d"):
             pass
@@ -336,7 +336,7 @@ def test_a_folder_that_fails_leaves_nothing(tmp_path: Path) -> None:
 def test_a_folder_never_replaces_one_that_holds_something(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "kept").touch()
-    with pytest.raises(IoFault, match="d cannot be written"), PendingFolder(tmp_path / "d") as pending:
+    with pytest.raises(FileSystemError, match="d cannot be written"), PendingFolder(tmp_path / "d") as pending:
         pending.commit()
     assert (tmp_path / "d" / "kept").exists()
     assert [p.name for p in tmp_path.iterdir()] == ["d"]
@@ -345,10 +345,10 @@ def test_a_folder_never_replaces_one_that_holds_something(tmp_path: Path) -> Non
 def test_what_exists_needs_force(tmp_path: Path) -> None:
     require_absent(tmp_path / "f", force=False)
     (tmp_path / "f").touch()
-    with pytest.raises(UsageFault, match="--force"):
+    with pytest.raises(CommandError, match="--force"):
         require_absent(tmp_path / "f", force=False)
     require_absent(tmp_path / "f", force=True)
     (tmp_path / "d").mkdir()
     for force in (False, True):
-        with pytest.raises(UsageFault, match="is a folder"):
+        with pytest.raises(CommandError, match="is a folder"):
             require_absent(tmp_path / "d", force=force)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from privctl.domain.errors import IoFault, UsageFault
+from privctl.domain.errors import CommandError, FileSystemError
 from privctl.storage.chained import BrokenChain, Chain, LogFile, log_file
 
 CHAIN = Chain(root="0" * 32, before=b" ")
@@ -90,7 +90,7 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.Mon
     with log_file(tmp_path / "log") as file:
         file.add(b"first\n")
         monkeypatch.setattr(os, "write", full)
-        with pytest.raises(IoFault, match="does not fit"):
+        with pytest.raises(FileSystemError, match="does not fit"):
             file.add(b"second\n")
         assert file.content() == b"first\n"
 
@@ -104,5 +104,5 @@ def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
         path.mkdir()
     else:
         path = Path("/dev/null")
-    with pytest.raises((UsageFault, IoFault)), log_file(path):
+    with pytest.raises((CommandError, FileSystemError)), log_file(path):
         pass

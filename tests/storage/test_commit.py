@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from privctl.domain.errors import IoFault, UsageFault
+from privctl.domain.errors import CommandError, FileSystemError
 from privctl.storage.atomic import PendingFile, PendingFolder
 from privctl.storage.commit import commit_together
 from privctl.storage.journal import Journal, Rename, recover
@@ -117,7 +117,7 @@ def test_a_rename_that_fails_takes_back_those_before_it(
         pending = [stack.enter_context(PendingFile(folder / name)) for name in ("model", "report", "manifest")]
         for file in pending:
             file.write_at(0, b"new")
-        with pytest.raises(IoFault, match="Input/output error"):
+        with pytest.raises(FileSystemError, match="Input/output error"):
             commit_together(pending)
     assert contents(folder) == (dict.fromkeys(("manifest", "model", "report"), "old") if existed else {})
 
@@ -125,7 +125,7 @@ def test_a_rename_that_fails_takes_back_those_before_it(
 def test_what_came_to_exist_meanwhile_is_kept(tmp_path: Path) -> None:
     with PendingFile(tmp_path / "model") as model, PendingFile(tmp_path / "report") as report:
         (tmp_path / "report").write_text("another's")
-        with pytest.raises(UsageFault, match="came to exist meanwhile"):
+        with pytest.raises(CommandError, match="came to exist meanwhile"):
             commit_together([model, report], replace=False)
     assert contents(tmp_path) == {"report": "another's"}
 
@@ -136,7 +136,7 @@ def test_a_folder_is_never_replaced(tmp_path: Path) -> None:
     with (
         PendingFolder(tmp_path / "model") as model,
         PendingFile(tmp_path / "report") as report,
-        pytest.raises(UsageFault, match="came to exist meanwhile"),
+        pytest.raises(CommandError, match="came to exist meanwhile"),
     ):
         commit_together([model, report])
     assert contents(tmp_path) == {"model": "old"}

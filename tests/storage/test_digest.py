@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.storage.digest import changed_tensors, file_digest, hash_tensors
 from privctl.storage.reader import SafetensorsFile
 
@@ -98,7 +98,7 @@ def test_changes_of_any_kind_are_named(tmp_path: Path, write_model: Callable[...
 
 
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputFault, match="absent is not a file"):
+    with pytest.raises(InputError, match="absent is not a file"):
         file_digest(tmp_path / "absent")
-    with pytest.raises(InputFault, match="is not a file"):
+    with pytest.raises(InputError, match="is not a file"):
         file_digest(tmp_path)

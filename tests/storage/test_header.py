@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.storage.header import (
     DTYPE_BITS,
     HEADER_LIMIT,
@@ -37,7 +37,7 @@ def entry(dtype: Any = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[
 
 def refused(path: Path) -> str:
     """The sentence with which a file is refused."""
-    with pytest.raises(InputFault) as caught:
+    with pytest.raises(InputError) as caught:
         SafetensorsFile(path)
     message = str(caught.value)
     assert path.name in message
@@ -89,7 +89,7 @@ MALFORMED = {
 @pytest.mark.parametrize(("header", "body", "cause"), MALFORMED.values(), ids=list(MALFORMED))
 def test_malformed_headers(tmp_path: Path, write_raw: WriteRaw, header: Any, body: int, cause: str) -> None:
     path = write_raw(tmp_path / "m.safetensors", json.dumps(header), bytes(body))
-    with pytest.raises(InputFault, match=cause):
+    with pytest.raises(InputError, match=cause):
         SafetensorsFile(path)
     refused(path)
 
@@ -116,7 +116,7 @@ RAW = {
 @pytest.mark.parametrize(("header", "cause"), RAW.values(), ids=list(RAW))
 def test_headers_that_are_not_json(tmp_path: Path, write_raw: WriteRaw, header: str | bytes, cause: str) -> None:
     path = write_raw(tmp_path / "m.safetensors", header, bytes(8))
-    with pytest.raises(InputFault, match=cause):
+    with pytest.raises(InputError, match=cause):
         SafetensorsFile(path)
     refused(path)
 
@@ -276,14 +276,14 @@ def test_agreement_with_the_library_on_damaged_files(tmp_path: Path, write_raw: 
         path.write_bytes(raw + bytes(size))
         try:
             SafetensorsFile(path).close()
-        except InputFault:
+        except InputError:
             continue
         with safe_open(path, "numpy") as file:
             accepted += len(list(file.keys())) >= 0
     assert accepted, "no damaged file was accepted, so nothing was compared"
 
 
-# Fuzz: only InputFault may escape.
+# Fuzz: only InputError may escape.
 
 
 def damaged(generator: random.Random, count: int) -> Any:
@@ -323,7 +323,7 @@ def test_damaged_bytes_raise_nothing_but_input_faults() -> None:
     for raw, body in damaged(random.Random(1), 6000):
         try:
             header = parse_whole(raw, body)
-        except InputFault as fault:
+        except InputError as fault:
             refusals += 1
             assert "f.safetensors" in str(fault)
             continue
@@ -363,7 +363,7 @@ def test_replaced_parts_raise_nothing_but_input_faults() -> None:
         text = json.dumps(replaced(whole, generator)).encode()
         try:
             header = parse_header(text, 8 + len(text) + tensors[-1].end, "f.safetensors")
-        except InputFault:
+        except InputError:
             refusals += 1
             continue
         raw = serialize_header(header.tensors, header.metadata)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.storage.atomic import PendingFile, PendingFolder, require_absent, write_bytes
 
 
@@ -56,7 +56,7 @@ def test_a_device_is_written_to_and_stays() -> None:
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.mknod(path, 0o140600)], ids=["pipe", "socket"])
 def test_no_model_is_streamed_into_what_is_not_a_file(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "f")
-    with pytest.raises(UsageFault, match="is not a regular file"), PendingFile(tmp_path / "f", 10):
+    with pytest.raises(CommandError, match="is not a regular file"), PendingFile(tmp_path / "f", 10):
         pass
     assert not (tmp_path / "f").is_file()
     assert len(list(tmp_path.iterdir())) == 1
@@ -66,7 +66,7 @@ def test_what_becomes_a_pipe_meanwhile_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "f"
     with PendingFile(path) as pending:
         os.mkfifo(path)
-        with pytest.raises(UsageFault, match="other than a regular file"):
+        with pytest.raises(CommandError, match="other than a regular file"):
             pending.commit()
     assert path.is_fifo()
 

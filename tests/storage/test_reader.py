@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from privctl.domain.errors import InputFault, IoFault
+from privctl.domain.errors import FileSystemError, InputError
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, SafetensorsFile, open_checkpoint, read_text, weight_map
 
 WriteModel = Callable[..., Path]
@@ -28,7 +28,7 @@ def test_a_folder_with_both_forms_is_refused(tmp_path: Path, write_model: WriteM
 
 def refused(path: Path, *names: str) -> str:
     """The sentence with which a model is refused; it must name ``names``."""
-    with pytest.raises(InputFault) as caught:
+    with pytest.raises(InputError) as caught:
         open_checkpoint(path)
     message = str(caught.value)
     assert "\n" not in message
@@ -181,7 +181,7 @@ def test_a_path_through_a_file(tmp_path: Path, write_model: WriteModel) -> None:
 
 
 def test_a_path_too_long_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises((InputFault, IoFault), match="cannot be read|is not a file"):
+    with pytest.raises((InputError, FileSystemError), match="cannot be read|is not a file"):
         open_checkpoint(tmp_path / ("n" * 300))
 
 
@@ -189,7 +189,7 @@ def test_a_path_too_long_is_one_sentence(tmp_path: Path) -> None:
 def test_a_file_without_permission_is_one_sentence(tmp_path: Path, write_model: WriteModel) -> None:
     path = write_model(tmp_path / "m.safetensors", {"w": np.ones(2)})
     path.chmod(0)
-    with pytest.raises(IoFault, match="cannot be read: Permission denied"):
+    with pytest.raises(FileSystemError, match="cannot be read: Permission denied"):
         open_checkpoint(path)
 
 
@@ -198,7 +198,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path, write_model: Write
     with SafetensorsFile(path) as file:
         with path.open("r+b") as stream:
             stream.truncate(500)
-        with pytest.raises(InputFault, match=r"m\.safetensors became shorter"):
+        with pytest.raises(InputError, match=r"m\.safetensors became shorter"):
             file.read(file.tensors[0])
 
 
@@ -213,12 +213,12 @@ def test_failed_openings_release_their_descriptors(sharded: Path) -> None:
 
 
 def test_text_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(InputFault, match="is not a file"):
+    with pytest.raises(InputError, match="is not a file"):
         read_text(tmp_path / "absent")
-    with pytest.raises(InputFault, match="is not a file"):
+    with pytest.raises(InputError, match="is not a file"):
         read_text(tmp_path)
     (tmp_path / "f").write_bytes(b"\xff")
-    with pytest.raises(InputFault, match="f is not UTF-8"):
+    with pytest.raises(InputError, match="f is not UTF-8"):
         read_text(tmp_path / "f")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from privctl.domain.errors import InputFault, IoFault
+from privctl.domain.errors import FileSystemError, InputError
 from privctl.storage.atomic import PendingFile
 from privctl.storage.digest import file_digest, hash_tensors
 from privctl.storage.header import serialize_header
@@ -232,7 +232,7 @@ def test_a_source_that_shrinks_is_one_sentence(model: Path, tmp_path: Path) -> N
         with copy.open("r+b") as file:
             file.truncate(1000)
 
-    with pytest.raises(InputFault, match=r"in\.safetensors became shorter"):
+    with pytest.raises(InputError, match=r"in\.safetensors became shorter"):
         stream(copy, [tmp_path / "out"], shrinking, 2)
 
 
@@ -241,7 +241,7 @@ def test_an_output_that_cannot_be_written_is_one_sentence(model: Path, tmp_path:
         header = serialize_header(source.tensors, {})
         with PendingFile(tmp_path / "out") as pending:
             pass
-        with pytest.raises(IoFault, match="out cannot be written"):
+        with pytest.raises(FileSystemError, match="out cannot be written"):
             in_time(lambda: rewrite(source, [pending], [header], identity))
 
 

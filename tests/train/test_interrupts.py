@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import Interrupted
+from privctl.domain.errors import RunInterruptedError
 from privctl.domain.mechanism import Optimizer
 from privctl.randomness import NoiseSource
 from privctl.train import interrupts
@@ -50,9 +50,9 @@ def test_the_first_one_waits(number: int) -> None:
             send(signal.SIGINT)  # at once after the first: the same one, told twice
             assert stop()
             assert told == [1]
-            raise Interrupted
+            raise RunInterruptedError
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterruptedError):
         ask()
     assert signal.getsignal(number) is before
 
@@ -81,9 +81,9 @@ def test_a_terminal_that_hung_up_is_no_matter() -> None:
         with held(told) as stop:
             send(signal.SIGHUP)
             assert stop()
-            raise Interrupted
+            raise RunInterruptedError
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterruptedError):
         ask()
 
 
@@ -130,7 +130,7 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(tmp_path: Path, met
     entire = whole.run()
     with RunFolder.begin(tmp_path / "run", {}) as folder:
         first = trainer(ROWS, plan, Passes(4, 1, seed=3), folder=folder, task=Interrupting(ROWS, 6))
-        with pytest.raises(Interrupted, match="after step 6 of 9; the state was saved"), held() as stop:
+        with pytest.raises(RunInterruptedError, match="after step 6 of 9; the state was saved"), held() as stop:
             first.run(stop=stop)
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None
@@ -146,7 +146,7 @@ def test_no_noise_is_lost(tmp_path: Path) -> None:
     with RunFolder.begin(tmp_path / "run", {}) as folder:
         batches = PoissonBatches(4, 1.0, NoiseSource())
         first = trainer(ROWS, plan, batches, folder=folder, task=Interrupting(ROWS, 6))
-        with pytest.raises(Interrupted), held() as stop:
+        with pytest.raises(RunInterruptedError), held() as stop:
             first.run(stop=stop)
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None
@@ -159,5 +159,5 @@ def test_no_noise_is_lost(tmp_path: Path) -> None:
 def test_whoever_is_asked_may_say_stop(answers: list[bool]) -> None:
     left = iter(answers)
     asked: Callable[[], bool] = lambda: next(left)  # noqa: E731
-    with pytest.raises(Interrupted, match=f"after step {len(answers)} of 4$"):
+    with pytest.raises(RunInterruptedError, match=f"after step {len(answers)} of 4$"):
         trainer(ROWS, recipe(), Passes(4, 4, seed=0)).run(stop=asked)

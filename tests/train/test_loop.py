@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import TaskName
 from privctl.models.tasks.base import grouped
@@ -221,20 +221,20 @@ def test_a_loss_that_is_no_number_is_one_sentence() -> None:
     rows = ROWS.clone()
     rows[2, 0] = math.nan
     for method in ("clipped", "plain"):
-        with pytest.raises(InputFault, match="not finite"):
+        with pytest.raises(InputError, match="not finite"):
             trainer(rows, recipe(method=method), Passes(4, 4, seed=0)).run()
 
 
 def test_weights_that_run_away_are_one_sentence() -> None:
     plan = replace(recipe(method="plain", steps=4, batch_size=4.0), learning_rate=1e38)
-    with pytest.raises(InputFault, match="diverged|not finite"):
+    with pytest.raises(InputError, match="diverged|not finite"):
         trainer(1e30 * ROWS, plan, Passes(4, 4, seed=0)).run()
 
 
 def test_nothing_to_train() -> None:
     made = trainer(ROWS, recipe(), Passes(4, 4, seed=0))
     made.network.requires_grad_(False)
-    with pytest.raises(InputFault, match="nothing to train"):
+    with pytest.raises(InputError, match="nothing to train"):
         made.run()
 
 

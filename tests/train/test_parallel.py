@@ -19,7 +19,7 @@ SCRIPT = """
 import json, sys, torch
 from pathlib import Path
 from torch import nn
-from privctl.domain.errors import Interrupted
+from privctl.domain.errors import RunInterruptedError
 from privctl.randomness import NoiseSource
 from privctl.train.sampling import Passes, PoissonBatches
 from privctl.train.loop import Trainer
@@ -58,7 +58,7 @@ with start_workers(device) as workers:
     history = []
     try:
         history = made.run(start, lambda: workers.rank == workers.size - 1 and len(trail) + 1 == stop).history
-    except Interrupted as error:
+    except RunInterruptedError as error:
         assert ("was saved" in str(error)) is workers.is_main, str(error)
     same = network.weight.detach().clone()
     workers.all_reduce([same])
@@ -136,9 +136,9 @@ def test_two_processes_add_the_noise_of_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", ["zero", "0", "-1"])
 def test_a_size_that_is_none(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from privctl.domain.errors import UsageFault
+    from privctl.domain.errors import CommandError
     from privctl.parallel import start_workers
 
     monkeypatch.setenv("WORLD_SIZE", size)
-    with pytest.raises(UsageFault, match="torchrun"), start_workers(torch.device("cpu")):
+    with pytest.raises(CommandError, match="torchrun"), start_workers(torch.device("cpu")):
         pass

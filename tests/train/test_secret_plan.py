@@ -12,7 +12,7 @@ import pytest
 
 from privctl.accounting.ledger import epsilon_bound
 from privctl.accounting.secrets.fano import binary_kl
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.events import SampledGaussian
 from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Notion, PrivacyUnit, Status
 from privctl.secrets.protection import Form, Protection, ProtectionCalibration
@@ -122,7 +122,7 @@ def test_a_plan_by_the_curve_is_followed(
 def test_a_plan_by_the_curve_with_too_little_noise_is_refused(
     rates: tuple[float, ...], steps: int, prior: float, posterior: float, fano: float, noise: float
 ) -> None:
-    with pytest.raises(InputFault, match="and its noise leaves"):
+    with pytest.raises(InputError, match="and its noise leaves"):
         checked(by_curve_with(0.998 * noise, rates, steps, prior, posterior))
 
 
@@ -233,14 +233,14 @@ def test_more_noise_may_be_asked_for() -> None:
 )
 def test_settings_that_contradict_the_plan(more: dict[str, Any], words: str) -> None:
     plan = planned(RATES, SECRETS)
-    with pytest.raises(UsageFault) as fault:
+    with pytest.raises(CommandError) as fault:
         asked(plan, **more)
     assert words in str(fault.value)
 
 
 def test_the_least_noise_is_named_so_that_it_can_be_given() -> None:
     plan = planned(RATES, SECRETS)
-    with pytest.raises(UsageFault) as fault:
+    with pytest.raises(CommandError) as fault:
         asked(plan, budget=BudgetRequest(noise_multiplier=0.1))
     least = float(str(fault.value).split("at least ")[1].split(";")[0])
     assert asked(plan, budget=BudgetRequest(noise_multiplier=least)).noise_multiplier == plan.facts.noise_multiplier
@@ -262,7 +262,7 @@ def test_the_least_noise_is_named_so_that_it_can_be_given() -> None:
 def test_a_plan_whose_numbers_are_not_so_is_refused(changes: dict[str, Any], words: str) -> None:
     good = planned(RATES, SECRETS)
     checked(good)
-    with pytest.raises(InputFault) as fault:
+    with pytest.raises(InputError) as fault:
         checked(replace(good, **changes))
     assert words in str(fault.value)
     assert "plan again" in str(fault.value)
@@ -271,7 +271,7 @@ def test_a_plan_whose_numbers_are_not_so_is_refused(changes: dict[str, Any], wor
 def test_a_plan_for_less_noise_or_more_steps_than_it_was_made_with_is_refused() -> None:
     good = planned(RATES, SECRETS)
     for change in ({"noise_multiplier": good.facts.noise_multiplier * 0.99}, {"steps": 11}):
-        with pytest.raises(InputFault, match="contradicts itself"):
+        with pytest.raises(InputError, match="contradicts itself"):
             checked(replace(good, facts=replace(good.facts, **change)))
 
 

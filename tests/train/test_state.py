@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from privctl.domain.errors import InputFault, IoFault, UsageFault
+from privctl.domain.errors import CommandError, FileSystemError, InputError
 from privctl.train.run_folder import RunFolder, SavedState
 
 FACTS = {"steps": 10, "clip_norm": 1.0, "task": "causal-lm"}
@@ -59,15 +59,15 @@ def test_only_the_last_state_is_kept(tmp_path: Path) -> None:
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
     RunFolder.begin(tmp_path / "run", FACTS)
-    with pytest.raises(UsageFault, match=r"begun with clip_norm 1\.0, not 2\.0"):
+    with pytest.raises(CommandError, match=r"begun with clip_norm 1\.0, not 2\.0"):
         RunFolder.resume(tmp_path / "run", {**FACTS, "clip_norm": 2.0})
 
 
 def test_what_is_in_the_way_or_missing(tmp_path: Path) -> None:
-    with pytest.raises(UsageFault, match="no run to resume"):
+    with pytest.raises(CommandError, match="no run to resume"):
         RunFolder.resume(tmp_path / "run", FACTS)
     RunFolder.begin(tmp_path / "run", FACTS)
-    with pytest.raises(UsageFault, match="--resume"):
+    with pytest.raises(CommandError, match="--resume"):
         RunFolder.begin(tmp_path / "run", FACTS)
 
 
@@ -76,7 +76,7 @@ def test_a_damaged_state_is_one_sentence(tmp_path: Path, content: str) -> None:
     with RunFolder.begin(tmp_path / "run", FACTS) as folder:
         folder.save(saved(1, 1))
     (tmp_path / "run" / "state.json").write_text(content)
-    with pytest.raises(InputFault) as caught:
+    with pytest.raises(InputError) as caught:
         RunFolder.resume(tmp_path / "run", FACTS)
     assert "\n" not in str(caught.value)
 
@@ -85,7 +85,7 @@ def test_a_damaged_count_is_not_guessed(tmp_path: Path) -> None:
     with RunFolder.begin(tmp_path / "run", FACTS) as folder:
         folder.mark(3)
     (tmp_path / "run" / "begun").write_bytes(b"many")
-    with pytest.raises(InputFault, match="ledger"):
+    with pytest.raises(InputError, match="ledger"):
         RunFolder.resume(tmp_path / "run", FACTS)
 
 
@@ -122,7 +122,7 @@ def _drop_line(number: int) -> Callable[[Path], object]:
 def test_a_log_that_was_tampered_with_is_refused(begun: Path, change: Callable[[Path], object], what: str) -> None:
     """It would make the ledger too small."""
     change(begun)
-    with pytest.raises(InputFault, match=what):
+    with pytest.raises(InputError, match=what):
         RunFolder.resume(begun.parent, FACTS)
 
 
@@ -131,7 +131,7 @@ def test_a_log_of_another_run_is_refused(begun: Path, tmp_path: Path) -> None:
         for step in range(1, 6):
             folder.mark(step)
     begun.write_bytes((tmp_path / "other" / "begun").read_bytes())
-    with pytest.raises(InputFault, match="was edited"):
+    with pytest.raises(InputError, match="was edited"):
         RunFolder.resume(begun.parent, FACTS)
 
 
@@ -156,7 +156,7 @@ def test_a_full_disk_at_the_start_leaves_nothing(tmp_path: Path, monkeypatch: py
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(IoFault, match="does not fit"):
+    with pytest.raises(FileSystemError, match="does not fit"):
         RunFolder.begin(tmp_path / "run", FACTS)
     monkeypatch.setattr(os, "pwrite", real)
     assert not list(tmp_path.iterdir())
@@ -167,7 +167,7 @@ def test_only_one_process_goes_on_with_a_run(tmp_path: Path) -> None:
     with RunFolder.begin(tmp_path / "run", FACTS) as folder:
         folder.mark(1)
         other, _ = RunFolder.resume(tmp_path / "run", FACTS)
-        with pytest.raises(UsageFault, match="another process"):
+        with pytest.raises(CommandError, match="another process"):
             other.mark(2)
         assert (tmp_path / "run" / "begun").read_text().splitlines()[-1].startswith(f"{1:020d} ")
     other.mark(2)
@@ -187,5 +187,5 @@ def test_releases_beside_the_steps_are_counted_too(tmp_path: Path) -> None:
     assert found is not None
     assert (found.step, found.spent, found.measured) == (2, 2, 3)
     (tmp_path / "run" / "measured").write_text("many")
-    with pytest.raises(InputFault, match="measured is damaged"):
+    with pytest.raises(InputError, match="measured is damaged"):
         RunFolder.resume(tmp_path / "run", FACTS)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from privctl.data.texts import TextRecord
-from privctl.domain.errors import Interrupted
+from privctl.domain.errors import RunInterruptedError
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import TaskName
 from privctl.models.loading import load_for_training
@@ -50,7 +50,7 @@ def test_a_run_in_two_parts_is_the_run_in_one(tmp_path: Path) -> None:
     begun = RunFolder.begin(tmp_path / "run", {})
     first = keyed(plan, begun)
     asked = iter(range(100))
-    with begun, pytest.raises(Interrupted):
+    with begun, pytest.raises(RunInterruptedError):
         first.run(stop=lambda: next(asked) == 6)
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None

@@ -16,7 +16,7 @@ from PIL import Image
 from privctl.cli import run
 from privctl.data.count import count_examples
 from privctl.data.images import read_images
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from tests.verify.reports import noise, trained
 
 
@@ -122,5 +122,5 @@ def test_counting_finds_what_the_reading_finds(made: Path, tmp_path: Path) -> No
     np.savez(tmp_path / "images.npz", images=np.zeros((7, 4, 4, 3), np.uint8), labels=np.arange(7))
     assert count_examples(tmp_path / "images.npz") == len(read_images(tmp_path / "images.npz")) == 7
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputFault, match="holds no images"):
+    with pytest.raises(InputError, match="holds no images"):
         count_examples(tmp_path / "empty")

@@ -18,7 +18,7 @@ from privctl.domain.events import (
     SecretMixture,
 )
 from verify.recompute import gaussian, ledger, risk
-from verify.recompute.ledger import NoBound, bounds, epsilon_of
+from verify.recompute.ledger import NoBoundError, bounds, epsilon_of
 
 
 def poisson(noise: float, rate: float, steps: int) -> Ledger:
@@ -184,7 +184,7 @@ def test_the_bound_from_above_is_never_below_the_one_from_below() -> None:
 
 def test_what_is_not_bounded_says_so() -> None:
     passes = SampledGaussian(noise_multiplier=1, sample_rate=0.1, steps=10, batches=Batches.SHUFFLED)
-    with pytest.raises(NoBound, match="records in turn"):
+    with pytest.raises(NoBoundError, match="records in turn"):
         epsilon_of(Ledger(events=(passes, *poisson(1, 0.1, 5).events)), 1e-5)
 
 

@@ -29,7 +29,7 @@ from verify.run import Verification, read, verify
 from verify.weights.law import law_of
 from verify.weights.moves import adam_reach, coefficients, kept, most_drawn, reach, signal
 from verify.weights.presence import Presence
-from verify.weights.settings import TrainingFacts, Unknown
+from verify.weights.settings import TrainingFacts, UncheckableError
 from verify.weights.tally import Tally
 
 #: Name of a run -> how it was asked for.
@@ -371,5 +371,5 @@ def test_the_limit_is_that_of_two_normal_laws() -> None:
 def test_the_way_of_clipped_gradients_is_their_rates() -> None:
     clipped = settings(method="clipped", noise_multiplier=0.0, clip_norm=0.5)
     assert reach(clipped, 1e-6) == pytest.approx(12 * 0.1 * 0.5)
-    with pytest.raises(Unknown, match="too many to draw"):
+    with pytest.raises(UncheckableError, match="too many to draw"):
         law_of(settings(updates=20_000, planned=20_000), 1e-6)

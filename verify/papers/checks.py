@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.verdict import Outcome
 from verify.papers.claim import Judgement
 from verify.papers.judging import bounded, judge_gaussian, rounded
@@ -42,7 +42,7 @@ def check_gaussian(
 ) -> Judgement:
     """(``epsilon``, ``delta``)-DP of ``steps`` Gaussian mechanisms, on Poisson batches where the rate is below 1.
 
-    Raises UsageFault for numbers out of range.
+    Raises CommandError for numbers out of range.
     """
     _ranges(epsilon, steps, delta=delta, sample_rate=sample_rate)
     _positive("noise-multiplier", noise_multiplier)
@@ -153,7 +153,7 @@ def check_ferret(
     """What FERRET's sign bits tell: at most ``nats`` on average, or (any epsilon, ``delta``)-DP; give one."""
     _ranges(Fraction(0), steps, sample_rate=sample_rate, fire_probability=fire_probability)
     if not 1 <= groups <= MOST_STEPS:
-        raise UsageFault(f"--groups is {groups}; it must lie between 1 and {MOST_STEPS}")
+        raise CommandError(f"--groups is {groups}; it must lie between 1 and {MOST_STEPS}")
     leak = information.reveal(groups, steps, sample_rate, fire_probability)
     if delta is not None:
         return _ferret_delta(prover, leak, delta)
@@ -221,7 +221,7 @@ def check_secret(
     _ranges(Fraction(0), steps, prior=prior, posterior=posterior)
     _positive("noise-multiplier", noise_multiplier)
     if not 0 < prior < 1:
-        raise UsageFault(f"--prior is {shown(prior)}; it must be above 0 and below 1")
+        raise CommandError(f"--prior is {shown(prior)}; it must be above 0 and below 1")
     if posterior < prior:
         return Judgement(
             outcome=Outcome.REFUTED, reason="a blind guess is right with the prior's chance", holds=f"{shown(prior)}"
@@ -278,16 +278,16 @@ def _secret_refuted(
 
 def _ranges(epsilon: Fraction, steps: int, **chances: Fraction) -> None:
     if not 0 <= epsilon <= MOST_EPSILON:
-        raise UsageFault(f"--epsilon is {shown(epsilon)}; it must lie between 0 and {MOST_EPSILON}")
+        raise CommandError(f"--epsilon is {shown(epsilon)}; it must lie between 0 and {MOST_EPSILON}")
     if not 1 <= steps <= MOST_STEPS:
-        raise UsageFault(f"--steps is {steps}; it must lie between 1 and {MOST_STEPS}")
+        raise CommandError(f"--steps is {steps}; it must lie between 1 and {MOST_STEPS}")
     if 0 < chances.get("delta", 1) < LEAST_DELTA:
-        raise UsageFault(f"--delta is {shown(chances['delta'])}; it must be 0 or at least 1e-90")
+        raise CommandError(f"--delta is {shown(chances['delta'])}; it must be 0 or at least 1e-90")
     for name, value in chances.items():
         if not 0 <= value <= 1:
-            raise UsageFault(f"--{name.replace('_', '-')} is {shown(value)}; it must lie between 0 and 1")
+            raise CommandError(f"--{name.replace('_', '-')} is {shown(value)}; it must lie between 0 and 1")
 
 
 def _positive(flag: str, value: Fraction) -> None:
     if value <= 0:
-        raise UsageFault(f"--{flag} is {shown(value)}; it must be above 0")
+        raise CommandError(f"--{flag} is {shown(value)}; it must be above 0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.report import Omission
 from verify.papers import PAPERS, load_paper
 from verify.papers.claim import JudgedClaim, judge
@@ -19,10 +19,10 @@ CITED = Omission(
 
 
 def chosen(papers: Sequence[str]) -> tuple[str, ...]:
-    """The papers asked for, in the book's order; all of them where none was named. Raises UsageFault for others."""
+    """The papers asked for, in the book's order; all of them where none was named. Raises CommandError for others."""
     unknown = [name for name in papers if name not in PAPERS]
     if unknown:
-        raise UsageFault(f"--paper {unknown[0]} is not in the book; it has {', '.join(PAPERS)}")
+        raise CommandError(f"--paper {unknown[0]} is not in the book; it has {', '.join(PAPERS)}")
     return tuple(name for name in PAPERS if not papers or name in papers)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.storage.atomic import writing
 from privctl.storage.commit import write_together
 from verify.prove.terms import symbols
@@ -49,10 +49,10 @@ def exported(proofs: Iterable[Proof], folder: Path) -> dict[Path, bytes]:
 def export(proofs: Iterable[Proof], folder: Path, beside: Mapping[Path, bytes] = MappingProxyType({})) -> list[Path]:
     """Write the files of ``proofs`` into ``folder``, made where it is absent, and those ``beside`` them, all together.
 
-    Raises UsageFault where ``folder`` is something else.
+    Raises CommandError where ``folder`` is something else.
     """
     if folder.exists() and not folder.is_dir():
-        raise UsageFault(f"{folder} is not a folder; name one to export the proofs to")
+        raise CommandError(f"{folder} is not a folder; name one to export the proofs to")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     files = exported(proofs, folder)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.verdict import Outcome, Verdict
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -26,7 +26,7 @@ def check_book(names: list[list[str]], arrays: Arrays, parameters: Mapping[str, 
     """Verdicts on a plan's secrets, called ``names`` (ids, kinds), against ``book``.
 
     ``parameters`` are those of the plan's own report, with the targets of secrets that the book leaves without; where
-    they are not those of a plan, only what the book says itself is compared. Raises InputFault for a book that cannot
+    they are not those of a plan, only what the book says itself is compared. Raises InputError for a book that cannot
     be read.
     """
     ids, kinds = names
@@ -72,4 +72,4 @@ def _rows(book: Path) -> Iterator[Mapping[str, Any]]:
                 row = json.loads(line)
                 yield {"id": row["id"], **row, "records": list(row["records"])}
             except (ValueError, TypeError, KeyError):
-                raise InputFault(f"{book} line {number} is no secret; give the book that was planned for") from None
+                raise InputError(f"{book} line {number} is no secret; give the book that was planned for") from None

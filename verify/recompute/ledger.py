@@ -51,7 +51,7 @@ _SKETCH = 2000
 Made = list[tuple[list[tuple[LossCells, int]], ComposeGrid]]
 
 
-class NoBound(ValueError):
+class NoBoundError(ValueError):
     """Nothing here bounds this ledger; the message says why."""
 
 
@@ -110,7 +110,7 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floo
     """The smallest epsilon at ``delta``, as sharply as it takes to decide what is said of it.
 
     That it is at most each of ``claimed``, and at least each of ``floors``; without either, as sharply as usual. The
-    lower end is 0 where no claim hangs on it. Raises NoBound where nothing bounds the ledger.
+    lower end is 0 where no claim hangs on it. Raises NoBoundError where nothing bounds the ledger.
     """
     mu = exact_shift(ledger)
     if mu is not None:
@@ -162,7 +162,7 @@ def pure_epsilon(ledger: Ledger) -> BoundPair:
 def bounds(ledger: Ledger, log_delta: float | None, precision: float, near: float | None = None) -> Bounds:
     """Both orders, sharpest near the delta whose log is given (None: in the bulk), where epsilon is about ``near``.
 
-    Raises NoBound.
+    Raises NoBoundError.
     """
     steps = sum(event.steps for event in ledger.events)
     tail = (-40.0 if log_delta is None else log_delta - 25.0 - _tilted(ledger, log_delta)) - math.log(steps)
@@ -172,7 +172,7 @@ def bounds(ledger: Ledger, log_delta: float | None, precision: float, near: floa
         if _fixed_size(ledger):
             lower = _orders(ledger, tail, (log_delta, precision, near), attained_only=True)[:1]
     except (ValueError, OverflowError, MemoryError) as error:
-        raise NoBound(str(error)) from None
+        raise NoBoundError(str(error)) from None
     return Bounds(above=tuple(bound_above(kinds, grid) for kinds, grid in upper), attained=lower)
 
 
@@ -242,7 +242,7 @@ def _cells_of(event: Event, attained_only: bool) -> Callable[[float, CellReach],
         twice = replace(event, noise_multiplier=event.noise_multiplier / 2, batches=Batches.POISSON)
         return lambda width, reach: symmetrized(sampled_gaussian(twice, width, reach))
     if event.batches is Batches.SHUFFLED:
-        raise NoBound("passes that take records in turn compose here only with Gaussians that take all")
+        raise NoBoundError("passes that take records in turn compose here only with Gaussians that take all")
     if event.sample_rate == 1:
         return lambda width, reach: plain_gaussian(1 / event.noise_multiplier, width, reach)
     return lambda width, reach: sampled_gaussian(event, width, reach)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from privctl.domain.events import Ledger, SecretMixture
 from privctl.domain.verdict import Outcome, Verdict
 from verify.recompute.enclosure import BoundPair
-from verify.recompute.ledger import NoBound
+from verify.recompute.ledger import NoBoundError
 from verify.recompute.risk import power
 
 Arrays = dict[str, NDArray[Any]]
@@ -32,8 +32,8 @@ _GRIDS, _ROUNDING = 1e-4, 1e-9
 def largest_success(chances: NDArray[np.float64], noise: float, steps: int, prior: float, told: float) -> BoundPair:
     """The best test's true positive rate at false positive rate ``prior``, as sharply as it takes to judge ``told``.
 
-    The secret's records, drawn with ``chances`` above 0, against their absence. Raises NoBound. Example: ten records of
-    0.005, noise multiplier 1.378 and 500 steps give 0.0849 at a prior of 0.01.
+    The secret's records, drawn with ``chances`` above 0, against their absence. Raises NoBoundError. Example: ten
+    records of 0.005, noise multiplier 1.378 and 500 steps give 0.0849 at a prior of 0.01.
     """
     whole = Ledger(events=(SecretMixture(probabilities=tuple(chances.tolist()), noise_multiplier=noise, steps=steps),))
     found = BoundPair(0.0, 1.0)
@@ -63,7 +63,7 @@ def check_posteriors(facts: dict[str, Any], arrays: Arrays, name: str) -> Iterat
                     if len(chances)
                     else BoundPair(prior, prior)
                 )
-            except NoBound as error:
+            except NoBoundError as error:
                 doubtful = f"secret {j}: no independent bound: {error}"
                 continue
             if told < found.lower * (1 - _ROUNDING):

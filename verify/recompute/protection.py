@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.arrays import read_arrays
 from privctl.storage.json_text import parse_json
@@ -33,7 +33,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def check_plan(file: SafetensorsFile) -> Iterator[Verdict]:
-    """Verdicts on the plan in ``file``, whose metadata has ``KEY``; raises InputFault where it is malformed."""
+    """Verdicts on the plan in ``file``, whose metadata has ``KEY``; raises InputError where it is malformed."""
     facts = parse_json(file.metadata[KEY], str(file.path))
     arrays = arrays_of(file)
     name = file.path.name
@@ -49,7 +49,7 @@ def check_plan(file: SafetensorsFile) -> Iterator[Verdict]:
 
 
 def arrays_of(file: SafetensorsFile) -> Arrays:
-    """The plan's arrays; raises InputFault where they do not fit together, so that no later look-up can miss."""
+    """The plan's arrays; raises InputError where they do not fit together, so that no later look-up can miss."""
     arrays = read_arrays(file, LAYOUT, "a plan of protection")
     starts, records = arrays["starts"], arrays["records"]
     secrets, examples = len(arrays["budgets"]), len(arrays["probabilities"])
@@ -68,18 +68,18 @@ def arrays_of(file: SafetensorsFile) -> Arrays:
         )
     )
     if not fits:
-        raise InputFault(f"{file.path} is no plan of protection: its arrays do not fit together; make the plan again")
+        raise InputError(f"{file.path} is no plan of protection: its arrays do not fit together; make the plan again")
     return arrays
 
 
 def names_of(file: SafetensorsFile) -> list[list[str]]:
-    """The ids of the plan's secrets, and their kinds; raises InputFault where they are no such lists."""
+    """The ids of the plan's secrets, and their kinds; raises InputError where they are no such lists."""
     raw = read_arrays(file, {"names": "U8"}, "a plan of protection")["names"].tobytes()
     found = parse_json(raw.decode(errors="replace"), str(file.path))
     if not (
         isinstance(found, list) and [type(part) for part in found] == [list, list] and len({*map(len, found)}) == 1
     ):
-        raise InputFault(f"{file.path} does not name its secrets; make the plan again")
+        raise InputError(f"{file.path} does not name its secrets; make the plan again")
     return found
 
 
@@ -89,7 +89,7 @@ def _faults(facts: Any, arrays: Arrays) -> Iterator[str]:
         isinstance(facts.get(name), (int, float)) and facts[name] > 0
         for name in ("steps", "batch_size", "noise_multiplier")
     ):
-        raise InputFault("the plan of protection does not say its steps, batch_size and noise_multiplier")
+        raise InputError("the plan of protection does not say its steps, batch_size and noise_multiplier")
     _check_shapes(arrays)
     weights, chances = arrays["weights"], arrays["probabilities"]
     by_curve = facts.get("calibration") == "curve"
@@ -114,7 +114,7 @@ def _faults(facts: Any, arrays: Arrays) -> Iterator[str]:
 
 
 def _check_shapes(arrays: Arrays) -> None:
-    """Raises InputFault unless every secret has its numbers, its records are there, and probabilities are such."""
+    """Raises InputError unless every secret has its numbers, its records are there, and probabilities are such."""
     starts, records, chances = arrays["starts"], arrays["records"], arrays["probabilities"]
     by_secret = ("priors", "posteriors", "budgets", "information", "posterior_bounds", "curve_bounds")
     if not (
@@ -127,7 +127,7 @@ def _check_shapes(arrays: Arrays) -> None:
         and ((chances >= 0) & (chances <= 1)).all()
         and ((arrays["priors"] > 0) & (arrays["priors"] <= arrays["posteriors"]) & (arrays["posteriors"] <= 1)).all()
     ):
-        raise InputFault("the plan of protection contradicts itself: lengths, positions or probabilities do not fit")
+        raise InputError("the plan of protection contradicts itself: lengths, positions or probabilities do not fit")
 
 
 def _information(facts: dict[str, Any], arrays: Arrays, name: str) -> Verdict:

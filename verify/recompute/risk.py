@@ -26,7 +26,7 @@ _POINTS = 100
 def advantage(ledger: Ledger, claimed: float | None = None) -> BoundPair:
     """The largest true minus false positive rate, delta at epsilon 0; fine enough to decide whether it is ``claimed``.
 
-    Raises NoBound where nothing bounds the ledger.
+    Raises NoBoundError where nothing bounds the ledger.
     """
     mu = exact_shift(ledger)
     if mu is not None:
@@ -51,7 +51,7 @@ def power(
 ) -> BoundPair:
     """The largest true positive rate at false positive ``rate``, in the worse order (or with the record as P alone).
 
-    As fine as ``advantage``, or as ``precisions`` say. Raises NoBound.
+    As fine as ``advantage``, or as ``precisions`` say. Raises NoBoundError.
     """
     mu = exact_shift(ledger)
     if mu is not None:

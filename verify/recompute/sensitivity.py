@@ -33,7 +33,7 @@ _VISITS = 512
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
-class TooManySteps(ValueError):
+class TooManyStepsError(ValueError):
     """A training so long that its bound is not computed again here; the message is half a sentence."""
 
 
@@ -41,7 +41,7 @@ class TooManySteps(ValueError):
 def sensitivity(training: ClippedTraining, regime: Regime, adjacency: Adjacency, dimension: int) -> float | None:
     """The L2 distance of the final weights, in their own units; None where the regime says nothing here.
 
-    Raises TooManySteps where it would take more than some seconds.
+    Raises TooManyStepsError where it would take more than some seconds.
 
     Example: E=10, N=1000, B=5, lr=5e-5, C=1, convex, replace-one: 2e-4.
     """
@@ -145,7 +145,7 @@ def _blocks(steps: int) -> Iterator[Floats]:
 
 def _require(steps: int, most: int, how: str) -> None:
     if steps > most:
-        raise TooManySteps(f"more than {most} steps are not {how} here")
+        raise TooManyStepsError(f"more than {most} steps are not {how} here")
 
 
 def _smooth(t: ClippedTraining, change: float) -> float:

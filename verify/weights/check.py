@@ -19,7 +19,7 @@ from privctl.storage.reader import SafetensorsFile
 from verify.weights.law import law_of
 from verify.weights.moves import adam_reach, coefficients, kept, reach, signal
 from verify.weights.presence import Presence
-from verify.weights.settings import TrainingFacts, Unknown, settings_of
+from verify.weights.settings import TrainingFacts, UncheckableError, settings_of
 from verify.weights.start import Digest, Start, start_of
 from verify.weights.tally import Compared, MoveScale, compare, together
 
@@ -57,7 +57,7 @@ def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
     try:
         start = start_of(path, report, output, digest)
         _judge(report, start, output, found)
-    except Unknown as reason:
+    except UncheckableError as reason:
         found.omissions.append(Omission(what=what, reason=str(reason)))
     return found
 
@@ -67,9 +67,9 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
     bounds: _Bounds | None = None
     try:
         if adapted:
-            raise Unknown("adapters of low rank were merged into them, whose product is not bounded here")
+            raise UncheckableError("adapters of low rank were merged into them, whose product is not bounded here")
         bounds = _bounds(settings_of(report), report)
-    except Unknown as reason:
+    except UncheckableError as reason:
         found.omissions.append(Omission(what="how far the training moved the weights", reason=str(reason)))
     with SafetensorsFile(output) as file:
         if adapted:
@@ -95,7 +95,7 @@ def _trained(report: PrivacyReport) -> tuple[list[str], bool]:
     """Globs of what was trained, and whether by adapters of low rank."""
     globs, rank = report.parameters.get("trained"), report.parameters.get("lora_rank")
     if not isinstance(globs, list) or not all(isinstance(glob, str) for glob in globs):
-        raise Unknown("the report does not say which tensors were trained")
+        raise UncheckableError("the report does not say which tensors were trained")
     return [str(glob) for glob in globs], rank is not None
 
 
@@ -195,13 +195,17 @@ class _Bounds:
 
 
 def _bounds(settings: TrainingFacts, report: PrivacyReport) -> _Bounds:
-    """Raises Unknown where nothing follows for this optimizer."""
+    """Raises UncheckableError where nothing follows for this optimizer."""
     if settings.method not in _METHODS:
-        raise Unknown(f"the method {settings.method!r} is not known")
+        raise UncheckableError(f"the method {settings.method!r} is not known")
     if settings.method == "ferret" and (not settings.adaptive or report.parameters.get("silent") != "coast"):
-        raise Unknown("no bound is derived here for these updates; privctl retrain ferret --replay makes them again")
+        raise UncheckableError(
+            "no bound is derived here for these updates; privctl retrain ferret --replay makes them again"
+        )
     if settings.method == "plain" and not settings.adaptive:
-        raise Unknown(f"gradients were not clipped, and nothing bounds what {settings.optimizer} makes of them")
+        raise UncheckableError(
+            f"gradients were not clipped, and nothing bounds what {settings.optimizer} makes of them"
+        )
     if settings.noise_multiplier:
         return _noised(settings)
     entry = adam_reach(settings) if settings.adaptive else None
@@ -227,7 +231,7 @@ def _noised(settings: TrainingFacts) -> _Bounds:
         law = law_of(settings, LEVEL / 4)
         # Two tests of each tensor, of which there are fewer than 2^20.
         presence = Presence(shift=signal(settings, LEVEL / 4), level=LEVEL / 2**23, law=law, stddevs=stddevs)
-    except Unknown as reason:
+    except UncheckableError as reason:
         unseen = f"the noise was not looked for: {reason}"
     return _Bounds(
         settings=settings,

@@ -15,7 +15,7 @@ from scipy.special import betaincinv
 
 from verify.measured.values import Floats
 from verify.weights.moves import coefficients, kept
-from verify.weights.settings import TrainingFacts, Unknown
+from verify.weights.settings import TrainingFacts, UncheckableError
 
 #: Draws, and steps of all draws together: a second or two.
 _DRAWS, _WORK = 400_000, 60_000_000
@@ -43,11 +43,11 @@ class NoiseLaw:
 def law_of(settings: TrainingFacts, level: float) -> NoiseLaw:
     """The law of a move D by noise alone; every chance is bounded from above, but with probability ``level``.
 
-    Raises Unknown where there are too many steps to draw from.
+    Raises UncheckableError where there are too many steps to draw from.
     """
     draws = min(_DRAWS, _WORK // settings.updates)
     if draws < _FEWEST:
-        raise Unknown(f"{settings.updates} updates are too many to draw from what noise alone would do")
+        raise UncheckableError(f"{settings.updates} updates are too many to draw from what noise alone would do")
     coins = np.random.default_rng(17)  # not private: it decides nothing but which error below ``level`` is made
     first, second = (np.abs(_moves(settings, draws // 2, coins)) for _ in range(2))
     positive = np.unique(np.quantile(first, _SHARES))

@@ -16,14 +16,14 @@ import numpy as np
 from scipy.optimize import brentq
 
 from verify.measured.values import Floats
-from verify.weights.settings import TrainingFacts, Unknown
+from verify.weights.settings import TrainingFacts, UncheckableError
 
 
 def kept(settings: TrainingFacts) -> Floats:
     """P_s of each update, and at the end P, the share that is left of the first weights: [updates + 1]."""
     factors = 1 - settings.rates * settings.weight_decay
     if not (factors > 0).all():
-        raise Unknown("weight decay times the learning rate is 1 or more")
+        raise UncheckableError("weight decay times the learning rate is 1 or more")
     after = np.append(np.cumprod(factors[::-1])[::-1][1:], 1.0)
     return np.append(after, after[0] * factors[0])
 
@@ -43,7 +43,7 @@ def adam_reach(settings: TrainingFacts) -> float:
     beta1, beta2 = settings.beta1, settings.beta2
     if beta2 == 0:  # then v_t = g_t^2, which bounds no earlier gradient
         if beta1 > 0:
-            raise Unknown("with beta2 0 and beta1 above 0 nothing bounds an update of Adam")
+            raise UncheckableError("with beta2 0 and beta1 above 0 nothing bounds an update of Adam")
         return float(settings.rates @ kept(settings)[:-1])
     ratio = beta1 * beta1 / beta2
     with np.errstate(over="ignore"):
@@ -52,7 +52,7 @@ def adam_reach(settings: TrainingFacts) -> float:
     second = np.sqrt(-np.expm1(steps * math.log(beta2)) / (1 - beta2))
     reach = float((settings.rates * kept(settings)[:-1]) @ (first * second * np.sqrt(summed)))
     if not math.isfinite(reach):
-        raise Unknown("the bound on an update of Adam with these betas is beyond any float")
+        raise UncheckableError("the bound on an update of Adam with these betas is beyond any float")
     return reach
 
 

@@ -21,7 +21,7 @@ _SCHEDULES = ("constant", "linear", "cosine")
 _LARGEST = 1e100
 
 
-class Unknown(Exception):
+class UncheckableError(Exception):
     """Why something cannot be checked, in words."""
 
 
@@ -81,17 +81,19 @@ class TrainingFacts:
 
 
 def settings_of(report: PrivacyReport) -> TrainingFacts:
-    """The settings of a ``retrain`` report; raises Unknown, with the reason, where they do not describe a training."""
+    """The settings of a ``retrain`` report; raises UncheckableError where they describe no training."""
     said = report.parameters
     method = str(said.get("method"))
     updates, planned = _whole(said, "updates"), _whole(said, "steps")
     if not 1 <= updates <= min(planned, MOST_UPDATES):
-        raise Unknown(f"the report says {updates} updates of {planned} steps, and up to {MOST_UPDATES} are followed")
+        raise UncheckableError(
+            f"the report says {updates} updates of {planned} steps, and up to {MOST_UPDATES} are followed"
+        )
     noised = method in _NOISED
     try:
         optimizer = Optimizer(str(said.get("optimizer")))
     except ValueError:
-        raise Unknown(f"the optimizer {said.get('optimizer')!r} is not known") from None
+        raise UncheckableError(f"the optimizer {said.get('optimizer')!r} is not known") from None
     found = TrainingFacts(
         method=method,
         updates=updates,
@@ -110,30 +112,30 @@ def settings_of(report: PrivacyReport) -> TrainingFacts:
         weight_decay=_number(said, "weight_decay"),
     )
     if found.schedule not in _SCHEDULES or found.warmup > MOST_UPDATES:
-        raise Unknown(f"the schedule {found.schedule!r} with {found.warmup} steps of warm-up is not known")
+        raise UncheckableError(f"the schedule {found.schedule!r} with {found.warmup} steps of warm-up is not known")
     if found.examples < 1:
-        raise Unknown(f"the report says {found.examples} examples")
+        raise UncheckableError(f"the report says {found.examples} examples")
     return found
 
 
 def _whole(said: Mapping[str, Any], name: str) -> int:
     value = said.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 53:
-        raise Unknown(f"the parameters do not say {name} as a whole number of a training")
+        raise UncheckableError(f"the parameters do not say {name} as a whole number of a training")
     return value
 
 
 def _number(said: Mapping[str, Any], name: str, *, positive: bool = False) -> float:
     value = said.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
-        raise Unknown(f"the parameters do not say {name} as a number of a training")
+        raise UncheckableError(f"the parameters do not say {name} as a number of a training")
     if positive and value < 1 / _LARGEST:
-        raise Unknown(f"the parameters say {name} {value}, which no training has")
+        raise UncheckableError(f"the parameters say {name} {value}, which no training has")
     return float(value)
 
 
 def _fraction(said: Mapping[str, Any], name: str) -> float:
     value = _number(said, name)
     if value >= 1:
-        raise Unknown(f"the parameters say {name} {value:g}, which must be below 1")
+        raise UncheckableError(f"the parameters say {name} {value:g}, which must be below 1")
     return value

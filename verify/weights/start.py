@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from privctl.domain.errors import PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, open_checkpoint
-from verify.weights.settings import Unknown
+from verify.weights.settings import UncheckableError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,22 +39,23 @@ class Start:
 def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) -> Start:
     """The first weights of the training whose report lies at ``path`` and whose model is the file ``output``.
 
-    The architecture is that of the released config.json. Raises Unknown with the reason where they cannot be had.
+    The architecture is that of the released config.json. Raises UncheckableError with the reason where they cannot be
+    had.
     """
     said = report.parameters
     seed = said.get("initial_seed")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise Unknown("the report does not say from which seed its weights were drawn")
+        raise UncheckableError("the report does not say from which seed its weights were drawn")
     how = said.get("initial_weights")
     if how not in ("random", "checkpoint"):
-        raise Unknown(f"the report says {how!r} of what its weights began as")
+        raise UncheckableError(f"the report says {how!r} of what its weights began as")
     place = None if how == "random" else _given(path, report, digest)
     try:
         network = _network(output, str(said.get("task")), seed, place)
     except ImportError as error:
-        raise Unknown(f"the first weights cannot be made again: {error}") from None
+        raise UncheckableError(f"the first weights cannot be made again: {error}") from None
     except (PrivctlError, ArithmeticError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as e:
-        raise Unknown(f"the first weights cannot be made again: {e}") from None
+        raise UncheckableError(f"the first weights cannot be made again: {e}") from None
     alone = dict(network.named_parameters())
     tied = dict(network.named_parameters(remove_duplicate=False)).keys() - alone.keys()
     return Start(
@@ -66,20 +67,20 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
 
 
 def _given(path: Path, report: PrivacyReport, digest: Digest) -> Path:
-    """The checkpoint that the report names as its start; raises Unknown unless all of its weights are at hand."""
+    """The checkpoint that the report names as its start; raises UncheckableError if weights are missing."""
     files = [(a, _located(path, a)) for a in report.inputs if a.role.startswith(_PREFIX)]
     weights = [(a, place) for a, place in files if a.role.endswith(".safetensors")]
     if not weights:
-        raise Unknown("the report names no weights that the training began with")
+        raise UncheckableError("the report names no weights that the training began with")
     for artifact, place in weights:
         if not os.path.isfile(place):
-            raise Unknown(f"the weights that it began with, {artifact.path}, are not at hand")
+            raise UncheckableError(f"the weights that it began with, {artifact.path}, are not at hand")
         try:
             found = digest(place)
         except PrivctlError as fault:
-            raise Unknown(str(fault)) from None
+            raise UncheckableError(str(fault)) from None
         if found != artifact.digest:
-            raise Unknown(f"{artifact.path} is not what the training began with: its digest differs")
+            raise UncheckableError(f"{artifact.path} is not what the training began with: its digest differs")
     names = {a.role.removeprefix(_PREFIX) for a, _ in files}
     if len(weights) == 1 and INDEX_NAME not in names:
         return weights[0][1].parent if SINGLE_NAME in names else weights[0][1]
@@ -87,10 +88,10 @@ def _given(path: Path, report: PrivacyReport, digest: Digest) -> Path:
 
 
 def _folder(weights: Sequence[tuple[Artifact, Path]]) -> Path:
-    """Where shards lie together; raises Unknown where they do not."""
+    """Where shards lie together; raises UncheckableError where they do not."""
     folders = {place.parents[artifact.role.removeprefix(_PREFIX).count("/")] for artifact, place in weights}
     if len(folders) != 1:
-        raise Unknown("the weights that it began with lie in several folders")
+        raise UncheckableError("the weights that it began with lie in several folders")
     return folders.pop()
 
 
@@ -123,7 +124,7 @@ def _kind(task: str) -> ModelClass:
         "image-classification": IMAGE_CLASSIFIER,
     }  # fmt: skip
     if task not in kinds:
-        raise Unknown(f"the task {task!r} is not known")
+        raise UncheckableError(f"the task {task!r} is not known")
     return kinds[task]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile
 from verify.measured.values import VIEWS, Floats, numbers
-from verify.weights.settings import Unknown
+from verify.weights.settings import UncheckableError
 from verify.weights.start import Start
 
 if TYPE_CHECKING:
@@ -71,16 +71,19 @@ class Compared:
 def compare(start: Start, file: SafetensorsFile, trained: Sequence[str], scale: MoveScale | None) -> Compared:
     """Hold every tensor of ``file`` against ``start``; ``trained`` are globs of what was trained, all where empty.
 
-    Without a ``scale`` only what was not trained is looked at. Raises Unknown where the tensors are other ones.
+    Without a ``scale`` only what was not trained is looked at. Raises UncheckableError where the tensors are other
+    ones.
     """
     held = {info.name: info for info in file.tensors}
     if held.keys() != start.tensors.keys():
         odd = sorted(held.keys() ^ start.tensors.keys())
-        raise Unknown(f"the installed transformers makes other tensors of config.json than were released: {odd[0]}")
+        raise UncheckableError(
+            f"the installed transformers makes other tensors of config.json than were released: {odd[0]}"
+        )
     moved, touched, still = [], [], 0
     for name, info in sorted(held.items()):
         if start.tensors[name].shape != info.shape:
-            raise Unknown(f"the tensor {name!r} has another shape than config.json gives it")
+            raise UncheckableError(f"the tensor {name!r} has another shape than config.json gives it")
         if name in start.parameters and (not trained or any(fnmatch.fnmatchcase(name, glob) for glob in trained)):
             if scale is not None:
                 moved.append(_tally(start, file, info, scale))
@@ -94,7 +97,7 @@ def compare(start: Start, file: SafetensorsFile, trained: Sequence[str], scale: 
 def _chunks(start: Start, file: SafetensorsFile, info: TensorInfo) -> Iterator[tuple[Floats, Floats]]:
     """The same stretch of a tensor before and after, in float64."""
     if info.dtype not in VIEWS:
-        raise Unknown(f"the tensor {info.name!r} is {info.dtype}, which no training here moves")
+        raise UncheckableError(f"the tensor {info.name!r} is {info.dtype}, which no training here moves")
     flat, size = start.tensors[info.name].reshape(-1), VIEWS[info.dtype].itemsize
     for first in range(0, len(flat), _CHUNK):
         old = flat[first : first + _CHUNK]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from privctl.domain.errors import InputFault, PrivctlError, UsageFault
+from privctl.domain.errors import CommandError, InputError, PrivctlError
 from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.gate.case import JudgedModel
 from privctl.gate.files import LoadedReport, read_bounded
@@ -113,7 +113,7 @@ def _read(policy: Policy) -> tuple[list[AuditLog], list[Finding]]:
         try:
             logs.append(read_log(path))
         except PrivctlError as fault:
-            outcome = _FAIL if isinstance(fault, InputFault) and os.path.isfile(path) else _UNSURE
+            outcome = _FAIL if isinstance(fault, InputError) and os.path.isfile(path) else _UNSURE
             wrong.append(_fault(str(path), str(fault), FileLine(path=str(path)), outcome))
     return logs, wrong
 
@@ -130,9 +130,9 @@ def _kept(logs: list[AuditLog], policy: Policy) -> Iterator[Finding]:
 
 def _head_in(path: Path) -> str:
     """The head that the file at ``path`` keeps; a policy that names anything else is none."""
-    found = _HEAD.search(read_bounded(path, _LARGEST_HEAD, UsageFault).decode("utf-8", "replace"))
+    found = _HEAD.search(read_bounded(path, _LARGEST_HEAD, CommandError).decode("utf-8", "replace"))
     if found is None:
-        raise UsageFault(f"{HEAD} {path} holds no head of a log; expected blake3: and 64 digits, as a gate prints it")
+        raise CommandError(f"{HEAD} {path} holds no head of a log; expected blake3: and 64 digits, as a gate prints it")
     return found[0]
 
 
@@ -140,14 +140,16 @@ def _signatures(logs: list[AuditLog], policy: Policy) -> Iterator[Finding]:
     if not policy.require_signer:
         return
     try:
-        signers = [signer(Path(name), read_bounded(Path(name), LARGEST, UsageFault)) for name in policy.require_signer]
+        signers = [
+            signer(Path(name), read_bounded(Path(name), LARGEST, CommandError)) for name in policy.require_signer
+        ]
     except ImportError:
         return  # the rule of signatures says so
     for log in logs:
         place = FileLine(path=str(log.path), line=len(log.entries))
         try:
             _, entry = vouched(log.path, partial(_signed, signers, log))
-        except InputFault as fault:
+        except InputError as fault:
             yield _fault(str(log.path), f"nobody the policy trusts vouches for its head: {fault}", place)
             continue
         if entry.digest != log.head:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.gate.case import JudgedModel
 from privctl.gate.files import LoadedReport, read_bounded
@@ -27,7 +27,9 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     reports = list({each.digest: each for each in (*case.history, *case.looks)}.values())
     place = policy.places.get(RULE, case.anchor)
     try:
-        signers = [signer(Path(name), read_bounded(Path(name), LARGEST, UsageFault)) for name in policy.require_signer]
+        signers = [
+            signer(Path(name), read_bounded(Path(name), LARGEST, CommandError)) for name in policy.require_signer
+        ]
     except ImportError as missing:
         yield Finding(
             rule=RULE,
@@ -42,7 +44,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     for report in reports:
         try:
             vouched(report.path, partial(_signed, signers, report))
-        except InputFault as fault:
+        except InputError as fault:
             unsigned = True
             yield Finding(
                 rule=RULE,

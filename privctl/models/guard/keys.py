@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import read_named_text
 
@@ -78,25 +78,25 @@ _NOT_A_NORM = ("adam_epsilon",)
 
 
 def read_object(path: Path, largest: int = LARGEST_CONFIG) -> dict[str, Any]:
-    """The JSON object in a file of at most ``largest`` bytes; raises InputFault for anything else."""
+    """The JSON object in a file of at most ``largest`` bytes; raises InputError for anything else."""
     size = path.stat().st_size
     if size > largest:
-        raise InputFault(f"{path} has {size} bytes, more than the limit of {largest}; give the model's own file")
+        raise InputError(f"{path} has {size} bytes, more than the limit of {largest}; give the model's own file")
     data = parse_json(read_named_text(path), str(path))
     if not isinstance(data, dict):
-        raise InputFault(f"{path} is not a JSON object; give the model's own file")
+        raise InputError(f"{path} is not a JSON object; give the model's own file")
     return data
 
 
 def check_keys(data: Any, path: Path) -> None:
-    """Raise InputFault for the first key in ``data``, read from ``path``, that is refused."""
+    """Raise InputError for the first key in ``data``, read from ``path``, that is refused."""
     for key, value in _pairs(data):
         test, why = REFUSED.get(key, (None, ""))
         if test is not None and any(test(each) for each in _leaves(value)):
-            raise InputFault(f"{path} has {key} {shown(value)}, and {why}; remove the key, or use another model")
+            raise InputError(f"{path} has {key} {shown(value)}, and {why}; remove the key, or use another model")
         normal = key == "eps" or (key.endswith(_EPS) and key not in _NOT_A_NORM)
         if normal and isinstance(value, int | float) and not 0 <= value <= LARGEST_EPS:
-            raise InputFault(
+            raise InputError(
                 f"{path} has {key} {value:g}, which leaves little of what the weights compute; expected 0 to "
                 f"{LARGEST_EPS:g}, as the model was trained with"
             )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.models.guard.keys import STRIPPED, check_keys, read_object
 from privctl.models.guard.sizes import check_built, check_counts, on_meta
 from privctl.storage.folder import strays_of
@@ -18,7 +18,7 @@ _CONFIG, _GENERATION = "config.json", "generation_config.json"
 
 
 def checked_config(folder: Path) -> dict[str, Any]:
-    """The configuration in ``folder`` as JSON has it; raises InputFault where it, or that of generation, is refused."""
+    """The configuration in ``folder`` as JSON has it; raises InputError where it, or that of generation, is refused."""
     data = read_object(folder / _CONFIG)
     check_keys(data, folder / _CONFIG)
     check_counts(data, folder / _CONFIG, None)
@@ -35,7 +35,7 @@ def strip(config: Any) -> None:
 
 
 def check_size(auto: Any, config: Any, folder: Path, checkpoint: Checkpoint | None) -> None:
-    """Raise InputFault where the network of ``config`` would be larger than the weights in ``checkpoint``.
+    """Raise InputError where the network of ``config`` would be larger than the weights in ``checkpoint``.
 
     ``auto`` is transformers' class that builds it, here on the meta device. None are random weights.
     """
@@ -46,11 +46,11 @@ def check_size(auto: Any, config: Any, folder: Path, checkpoint: Checkpoint | No
 
 
 def check_alone(checkpoint: Checkpoint) -> None:
-    """Raise InputFault where the folder holds weights, or adapters, that ``checkpoint`` has no part of."""
+    """Raise InputError where the folder holds weights, or adapters, that ``checkpoint`` has no part of."""
     strays = [path.relative_to(checkpoint.root).as_posix() for path in strays_of(checkpoint)]
     if strays:
         more = f" and {len(strays) - 3} more" if len(strays) > 3 else ""
-        raise InputFault(
+        raise InputError(
             f"{checkpoint.root} also holds weights that are not part of the model: {', '.join(strays[:3])}{more}; a "
             "loader may take those instead, or add them, so move them to another folder"
         )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.storage.header import TensorInfo
 
 #: Layers of a network; the deepest published ones have about 1,000.
@@ -30,7 +30,7 @@ _PARTS = re.compile(r"(^|_)(labels|heads|experts|groups|channels)$")
 
 
 def check_counts(data: Any, path: Path, tensors: Iterable[TensorInfo] | None) -> None:
-    """Raise InputFault where ``data``, a configuration from ``path``, counts more layers than can be.
+    """Raise InputError where ``data``, a configuration from ``path``, counts more layers than can be.
 
     ``tensors`` are those of the weights, None where random ones are to be drawn. A layer has at least one tensor.
     """
@@ -38,15 +38,15 @@ def check_counts(data: Any, path: Path, tensors: Iterable[TensorInfo] | None) ->
     for key, count in _integers(data):
         if _LAYERS.search(key):
             if held is not None and count > max(held, 1):
-                raise InputFault(
+                raise InputError(
                     f"{path} has {key} {count}, but the weights are {held} tensors, and each layer has at least one; "
                     "give the weights' own config.json"
                 )
             if count > MOST_LAYERS:
-                raise InputFault(f"{path} has {key} {count}; at most {MOST_LAYERS} layers are built")
+                raise InputError(f"{path} has {key} {count}; at most {MOST_LAYERS} layers are built")
         most = MOST_PARTS if _PARTS.search(key) else MOST
         if abs(count) > most and not _unlimited(key):
-            raise InputFault(f"{path} has {key} {count}, and {most} is the most; give the weights' own config.json")
+            raise InputError(f"{path} has {key} {count}, and {most} is the most; give the weights' own config.json")
 
 
 def _unlimited(key: str) -> bool:
@@ -66,7 +66,7 @@ def _integers(data: Any, key: str = "") -> Iterator[tuple[str, int]]:
 
 
 def check_built(network: nn.Module, path: Path, tensors: Iterable[TensorInfo] | None) -> None:
-    """Raise InputFault where ``network``, built on the meta device from a configuration at ``path``, is too large.
+    """Raise InputError where ``network``, built on the meta device from a configuration at ``path``, is too large.
 
     That is: more numbers than ``tensors`` hold by a factor of ``SPARE_FACTOR`` and by ``SPARE``; for random weights,
     more than the machine's memory has room for.
@@ -75,14 +75,14 @@ def check_built(network: nn.Module, path: Path, tensors: Iterable[TensorInfo] | 
     if tensors is None:
         room = int(_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         if wanted * _BYTES > room:
-            raise InputFault(
+            raise InputError(
                 f"{path} describes a network of {wanted} numbers, {wanted * _BYTES >> 30} GiB, and this machine has "
                 f"room for {room >> 30} GiB; give a smaller one"
             )
         return
     held = sum(_count(tensor.shape) for tensor in tensors)
     if wanted > SPARE_FACTOR * held + SPARE:
-        raise InputFault(
+        raise InputError(
             f"{path} describes a network of {wanted} numbers, but the weights hold {held}; give the weights' own "
             "config.json"
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.models.guard.keys import LARGEST_CONFIG, check_keys, read_object
 from privctl.storage.reader import LARGEST_TEXT
 
@@ -30,7 +30,7 @@ _VOCABULARIES = ("vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "sp
 
 
 def check_tokenizer(folder: Path) -> None:
-    """Raise InputFault for a tokenizer in ``folder`` that is too large, or that reads or runs what is not beside it."""
+    """Raise InputError for a tokenizer in ``folder`` that is too large, or that reads or runs what is not beside it."""
     for name in _VOCABULARIES:
         _bound(folder / name, LARGEST_TOKENIZER)
     for name in _CONFIGS:
@@ -48,7 +48,7 @@ def check_tokenizer(folder: Path) -> None:
 
 def _bound(path: Path, largest: int) -> None:
     if path.is_file() and path.stat().st_size > largest:
-        raise InputFault(f"{path} has {path.stat().st_size} bytes, and {largest} is the most that is read")
+        raise InputError(f"{path} has {path.stat().st_size} bytes, and {largest} is the most that is read")
 
 
 def _check_json(data: dict[str, Any], path: Path) -> None:
@@ -58,7 +58,7 @@ def _check_json(data: dict[str, Any], path: Path) -> None:
     model = data.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, dict | list) and len(vocabulary) > MOST_TOKENS:
-        raise InputFault(f"{path} has a vocabulary of {len(vocabulary)} tokens, and {MOST_TOKENS} is the most")
+        raise InputError(f"{path} has a vocabulary of {len(vocabulary)} tokens, and {MOST_TOKENS} is the most")
     _check_padding(data.get("padding"), path)
     growth, frame = 1.0, 0
     for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
@@ -67,20 +67,20 @@ def _check_json(data: dict[str, Any], path: Path) -> None:
             growth *= _growth(step) if part != "decoder" else 1.0
             frame = max(frame, *(len(step[name]) for name in ("single", "pair") if isinstance(step.get(name), list)), 0)
     if growth > LARGEST_GROWTH:
-        raise InputFault(
+        raise InputError(
             f"{path} replaces and prepends so that a text may grow by a factor of {growth:.3g}, and "
             f"{LARGEST_GROWTH} is the most; give the model's own tokenizer"
         )
     if frame > MOST_FRAME:
-        raise InputFault(f"{path} puts {frame} tokens around every text, and {MOST_FRAME} is the most")
+        raise InputError(f"{path} puts {frame} tokens around every text, and {MOST_FRAME} is the most")
 
 
 def _check_added(path: Path, tokens: list[Any]) -> None:
     lengths = [len(token) for token in tokens if isinstance(token, str)]
     if len(tokens) > MOST_ADDED:
-        raise InputFault(f"{path} adds {len(tokens)} tokens, and {MOST_ADDED} is the most; give the model's own")
+        raise InputError(f"{path} adds {len(tokens)} tokens, and {MOST_ADDED} is the most; give the model's own")
     if max(lengths, default=0) > LONGEST_ADDED or sum(lengths) > MOST_ADDED_CHARACTERS:
-        raise InputFault(
+        raise InputError(
             f"{path} adds tokens of up to {max(lengths)} characters, {sum(lengths)} in all; at most {LONGEST_ADDED} "
             f"and {MOST_ADDED_CHARACTERS} are read: give the model's own"
         )
@@ -93,7 +93,7 @@ def _check_padding(padding: Any, path: Path) -> None:
     fixed = strategy.get("Fixed") if isinstance(strategy, dict) else None
     for length in (fixed, padding.get("pad_to_multiple_of")):
         if isinstance(length, int) and length > LONGEST_PADDING:
-            raise InputFault(f"{path} fills every text up to {length} tokens, and {LONGEST_PADDING} is the most")
+            raise InputError(f"{path} fills every text up to {length} tokens, and {LONGEST_PADDING} is the most")
 
 
 def _steps(data: Any) -> Iterator[dict[str, Any]]:
@@ -111,7 +111,7 @@ def _steps(data: Any) -> Iterator[dict[str, Any]]:
 def _check_patterns(step: dict[str, Any], path: Path) -> None:
     for value in (step.get("Regex"), step.get("String"), step.get("content"), step.get("prepend")):
         if isinstance(value, str) and len(value) > LONGEST_PATTERN:
-            raise InputFault(f"{path} has a pattern of {len(value)} characters, and {LONGEST_PATTERN} is the most")
+            raise InputError(f"{path} has a pattern of {len(value)} characters, and {LONGEST_PATTERN} is the most")
 
 
 def _growth(step: dict[str, Any]) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import Checkpoint, SafetensorsFile
 
@@ -34,7 +34,7 @@ _CLOSE = 1e-9
 
 
 def check_loaded(network: nn.Module, checkpoint: Checkpoint, unused: Collection[str], fresh: Collection[str]) -> None:
-    """Raise InputFault unless every number of ``network`` is one of ``checkpoint``, converted to the network's format.
+    """Raise InputError unless every number of ``network`` is one of ``checkpoint``, converted to the network's format.
 
     ``unused`` names tensors of the checkpoint without a place, ``fresh`` those of the network that were drawn at
     random. Tensors are held against each other by name. Where an architecture keeps them rearranged (experts in one
@@ -56,7 +56,7 @@ def check_loaded(network: nn.Module, checkpoint: Checkpoint, unused: Collection[
             left.append((file, info))
             continue
         if not _equal(state[name], _read(file, info)):
-            raise InputFault(
+            raise InputError(
                 f"{checkpoint.root}: the loaded tensor {name!r} is not the one in {file.path.name}, so results would "
                 "be about other weights; remove whatever redirects the loader"
             )
@@ -87,7 +87,7 @@ def _learned(network: nn.Module, name: str) -> bool:
 def _read(file: SafetensorsFile, info: TensorInfo) -> torch.Tensor:
     kind = _TORCH.get(info.dtype)
     if kind is None:
-        raise InputFault(f"{file.path}: the tensor {info.name!r} is {info.dtype}, which is not run here; convert it")
+        raise InputError(f"{file.path}: the tensor {info.name!r} is {info.dtype}, which is not run here; convert it")
     raw = file.read(info)
     return torch.frombuffer(raw, dtype=kind).reshape(info.shape) if raw else torch.empty(info.shape, dtype=kind)
 
@@ -112,7 +112,7 @@ def _check_rearranged(
     room = _CLOSE * max(here[3], there[3], 1e-300)
     if here[0] != there[0] or not all(abs(a - b) <= room for a, b in zip(here[1:3], there[1:3], strict=True)):
         named = left[0][1].name if left else "tensors of the network"
-        raise InputFault(
+        raise InputError(
             f"{checkpoint.root}: the loaded model holds other numbers than the file for {named!r} and "
             f"{max(len(left), 1) - 1} more, so results would be about other weights; remove whatever redirects the "
             "loader"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from privctl.data.images import ImageSet
 from privctl.data.labels import LabelSet, numbers_of
 from privctl.data.texts import TextRecord
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.models.choices import TaskName
 from privctl.models.encoding import TextOptions, encode_causal, encode_classified, encode_masked
 from privctl.models.loading import TrainingModel
@@ -21,8 +21,8 @@ def text_task(
 ) -> Task:
     """The model's task on ``records``; for classification they must have been read with their labels.
 
-    ``seed`` makes the draws of masks and of examples from units. Raises InputFault, naming the record, for a text that
-    does not fit or a label that the model has not; UsageFault for options that do not go together.
+    ``seed`` makes the draws of masks and of examples from units. Raises InputError, naming the record, for a text that
+    does not fit or a label that the model has not; CommandError for options that do not go together.
     """
     facts, options = model.text, options or TextOptions()
     if facts is None:
@@ -39,17 +39,17 @@ def text_task(
 def image_task(model: TrainingModel, images: ImageSet) -> Task:
     """The model's task on ``images``.
 
-    Raises InputFault for images of another size or number of channels than the model's, or a label that it has not.
+    Raises InputError for images of another size or number of channels than the model's, or a label that it has not.
     """
     facts = model.images
     if facts is None:
         raise ValueError(f"the task {model.task} is not on images")
     if images.channels != facts.channels:
-        raise InputFault(
+        raise InputError(
             f"the images have {images.channels} channels and {model.path} takes {facts.channels}; convert them"
         )
     if facts.size is not None and images.size != facts.size:
-        raise InputFault(
+        raise InputError(
             f"the images are {images.size[0]}x{images.size[1]} pixels and {model.path} takes "
             f"{facts.size[0]}x{facts.size[1]}; give --resize, or set image_size in config.json to train from scratch"
         )

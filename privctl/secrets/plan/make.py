@@ -21,7 +21,7 @@ from privctl.accounting.secrets.posterior_curves import (
     sharpen,
 )
 from privctl.data.texts import count_texts
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Advance, Progress
 from privctl.reports.files import FoundReport, read_report, report_beside
 from privctl.secrets.plan.targets import Budgets, PosteriorTargets, budgets_of
@@ -124,7 +124,7 @@ def question(request: PlanRequest) -> PlanProblem:
     last = int(table.records.max(initial=-1))
     if last >= examples:
         j = int(np.searchsorted(table.starts, np.argmax(table.records), side="right")) - 1
-        raise InputFault(
+        raise InputError(
             f"{request.secrets} puts the secret {table.ids[j]!r} into record {last}, and {request.data} holds "
             f"{examples} records, counted from 0; scan this data"
         )
@@ -132,7 +132,7 @@ def question(request: PlanRequest) -> PlanProblem:
     parent = _scan_report(request.secrets, request.data, digest)
     unheld = int((np.diff(table.starts) == 0).sum())
     if unheld == len(table):
-        raise InputFault(f"no secret of {request.secrets} is in any record; there is nothing to protect")
+        raise InputError(f"no secret of {request.secrets} is in any record; there is nothing to protect")
     return PlanProblem(
         request=request,
         examples=examples,
@@ -147,27 +147,27 @@ def question(request: PlanRequest) -> PlanProblem:
 
 def _check(request: PlanRequest) -> None:
     if request.steps < 1:
-        raise UsageFault(f"--steps is {request.steps}; it must be at least 1")
+        raise CommandError(f"--steps is {request.steps}; it must be at least 1")
     if request.batch_size < 1:
-        raise UsageFault(f"--batch-size is {request.batch_size}; it must be at least 1")
+        raise CommandError(f"--batch-size is {request.batch_size}; it must be at least 1")
     if request.gap is not None and not 0 < request.gap < 1:
-        raise UsageFault(f"--gap is {request.gap:g}; it must be above 0 and below 1")
+        raise CommandError(f"--gap is {request.gap:g}; it must be above 0 and below 1")
     if request.chosen_by is ProtectionCalibration.CURVE and request.form is not Form.REFERENCE:
-        raise UsageFault(
+        raise CommandError(
             f"--calibration curve cannot be combined with --form {request.form}: the trade-off curve bounds a secret "
             "against its absence; remove one"
         )
 
 
 def _scan_report(secrets: Path, data: Path, digest: str) -> FoundReport | None:
-    """The report beside the book; raises InputFault where it is of other data."""
+    """The report beside the book; raises InputError where it is of other data."""
     place = report_beside(secrets)
     if not place.is_file():
         return None
     scan = FoundReport(place, read_report(place))
     scanned = next((entry.digest for entry in scan.report.inputs if entry.role == "data"), None)
     if scanned is not None and scanned != digest:
-        raise InputFault(f"{secrets} was made from other data than {data}, as {place} says; scan {data} again")
+        raise InputError(f"{secrets} was made from other data than {data}, as {place} says; scan {data} again")
     return scan
 
 
@@ -186,14 +186,14 @@ def caps_to_sweep(asked: PlanProblem) -> list[float | None]:
 
 
 def explore(asked: PlanProblem, caps: Sequence[float | None], progress: Progress, *, strict: bool) -> CapSweep:
-    """Each of ``caps`` tried out. Raises UsageFault for one that cannot be, where ``strict`` or none can."""
+    """Each of ``caps`` tried out. Raises CommandError for one that cannot be, where ``strict`` or none can."""
     trials, refused = [], []
     for cap in caps:
         label = "no cap" if cap is None else f"cap {cap:.4g}"
         with progress(f"weights and noise, {label}", 1.0, "plan") as advance:
             try:
                 trials.append(_tried(asked, cap, advance))
-            except UsageFault as fault:
+            except CommandError as fault:
                 if strict or (not trials and cap == caps[-1]):
                     raise
                 refused.append((cap, str(fault)))
@@ -257,7 +257,7 @@ def _probabilities(weighted: Weighted, batch_size: int, cap: float | None) -> ND
     most = total / float(weights.max()) if total > 0 else 0.0
     if batch_size > most:
         held = f"under --cap {cap:g} the records weigh" if cap is not None else "the records weigh"
-        raise UsageFault(
+        raise CommandError(
             f"--batch-size is {batch_size}, and {held} {total:.6g} in all, so that at most {int(most)} can be expected "
             "in a batch; give a smaller batch or a larger cap"
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from privctl.accounting.secrets.fano import binary_kl
 from privctl.domain.checks import fraction
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.secrets.table import SecretTable
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ class Budgets:
 def budgets_of(table: SecretTable, targets: PosteriorTargets) -> Budgets:
     """The budget kl(posterior, prior) of every secret (Hush, definition 3.1 and lemma 3.2 with the KL divergence).
 
-    Raises UsageFault, naming the secret, where a posterior is not above the prior, and for a kind with a target of its
-    own that no secret is of.
+    Raises CommandError, naming the secret, where a posterior is not above the prior, and for a kind with a target of
+    its own that no secret is of.
     """
     unknown = sorted(set(targets.by_kind) - set(table.kinds))
     if unknown:
-        raise UsageFault(
+        raise CommandError(
             f"--target names the kind {unknown[0]!r}, of which the book has no secret; it has "
             + ", ".join(sorted(set(table.kinds))[:8])
         )
@@ -70,7 +70,7 @@ def budgets_of(table: SecretTable, targets: PosteriorTargets) -> Budgets:
     wrong = np.flatnonzero(posteriors <= priors)
     if len(wrong):
         j = int(wrong[0])
-        raise UsageFault(
+        raise CommandError(
             f"the secret {table.ids[j]!r} has the posterior {posteriors[j]:g}, which must be above its prior, "
             f"{priors[j]:g}: change it in the book, or with --posterior or --target"
         )

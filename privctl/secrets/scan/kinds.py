@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.secrets.scan import cards, emails, ibans, keys, phones
 from privctl.secrets.scan.place import Find
 
@@ -43,13 +43,13 @@ KINDS: dict[str, SecretKind] = {
 def chosen(names: Sequence[str]) -> list[SecretKind]:
     """The kinds called ``names`` in the table's order, all of them for no names, none for ``none``.
 
-    Raises UsageFault for a name that is not in the table.
+    Raises CommandError for a name that is not in the table.
     """
     if list(names) == [NONE]:
         return []
     for name in names:
         if name not in KINDS:
-            raise UsageFault(
+            raise CommandError(
                 f"--kinds {name} is not one of {', '.join(KINDS)}; give some of these, or {NONE} to look only for what "
                 "other options name"
             )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from privctl.data.records import byte_lines
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.secrets.scan.place import SPACED, Occurrence
 
 _SPACED = re.compile(f"[{SPACED}]")
@@ -22,17 +22,17 @@ _HEAD = 4
 def read_literals(path: Path) -> list[str]:
     """The lines of ``path`` (plain or ``.gz``) without the white space around them, each once, blank ones left out.
 
-    Raises InputFault for a file without any and for one that is not UTF-8; IoFault where the system refuses.
+    Raises InputError for a file without any and for one that is not UTF-8; FileSystemError where the system refuses.
     """
     found: dict[str, None] = {}
     for number, line in enumerate(byte_lines(path), start=1):
         try:
             found[line.decode("utf-8-sig" if number == 1 else "utf-8").strip()] = None
         except UnicodeDecodeError:
-            raise InputFault(f"{path} line {number} is not UTF-8 text; save the file as UTF-8") from None
+            raise InputError(f"{path} line {number} is not UTF-8 text; save the file as UTF-8") from None
     found.pop("", None)
     if not found:
-        raise InputFault(f"{path} lists nothing; expected one text a line")
+        raise InputError(f"{path} lists nothing; expected one text a line")
     return list(found)
 
 

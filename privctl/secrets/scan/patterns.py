@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 import regex
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.secrets.scan.place import Occurrence
 from privctl.storage.json_text import shown
 
@@ -40,7 +40,7 @@ class Pattern:
     """A finder of what a regular expression matches, taking at most ``seconds`` of processor time for a text."""
 
     def __init__(self, name: str, expression: str, seconds: float) -> None:
-        """Raises UsageFault for an expression that cannot be used."""
+        """Raises CommandError for an expression that cannot be used."""
         self._name, self._seconds = name, seconds
         self._compiled = _compiled(name, expression)
         self._group: int | str = _GROUP if _GROUP in self._compiled.groupindex else 0
@@ -70,20 +70,20 @@ class Pattern:
 
 
 def parse_patterns(given: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
-    """Name -> expression of each ``NAME=REGEX``; raises UsageFault for another form and for names ``taken`` already."""
+    """Name -> expression of each ``NAME=REGEX``; raises CommandError for another form or a ``taken`` name."""
     expressions: dict[str, str] = {}
     reserved = set(taken)
     for text in given:
         name, sign, expression = text.partition("=")
         if not sign or not expression or not _NAME.fullmatch(name):
-            raise UsageFault(
+            raise CommandError(
                 f"--pattern {shown(text)} is not NAME=REGEX with a name of letters, digits, - and _, such as "
                 r"ticket=T-\d{6}"
             )
         if name in reserved or name.startswith("by-"):
-            raise UsageFault(f"--pattern {name} has the name of another kind of secret; choose another name")
+            raise CommandError(f"--pattern {name} has the name of another kind of secret; choose another name")
         if name in expressions:
-            raise UsageFault(f"--pattern {name} is given twice; names must differ")
+            raise CommandError(f"--pattern {name} is given twice; names must differ")
         expressions[name] = expression
     return expressions
 
@@ -94,14 +94,14 @@ def _compiled(name: str, expression: str) -> regex.Pattern[str]:
         [sys.executable, "-c", _TRIAL], input=expression.encode(errors="replace"), capture_output=True, check=False
     )
     if trial.returncode:
-        raise UsageFault(
+        raise CommandError(
             f"--pattern {name} takes too much memory or time to prepare; avoid large counts of repetition within each "
             "other"
         )
     try:
         compiled = regex.compile(expression)
     except (regex.error, ValueError, OverflowError) as error:
-        raise UsageFault(f"--pattern {name} is not a valid regular expression ({error}); correct it") from None
+        raise CommandError(f"--pattern {name} is not a valid regular expression ({error}); correct it") from None
     if compiled.fullmatch("", timeout=1) is not None:
-        raise UsageFault(f"--pattern {name} matches the empty text; have it match at least one character")
+        raise CommandError(f"--pattern {name} matches the empty text; have it match at least one character")
     return compiled

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 
 _BOOKS = (".jsonl", ".jsonl.gz")
 
@@ -16,7 +16,7 @@ class ScanRequest:
     """``kinds`` empty means all in the table; ``patterns`` are ``NAME=REGEX`` as given.
 
     ``rare_words`` N asks for words in at least ``rare_least`` and at most N records. ``pattern_seconds`` is the time a
-    pattern may take for a record. Raises UsageFault for settings that cannot be met.
+    pattern may take for a record. Raises CommandError for settings that cannot be met.
     """
 
     data: Path
@@ -32,23 +32,23 @@ class ScanRequest:
 
     def __post_init__(self) -> None:
         if not self.output.name.endswith(_BOOKS) or self.output.name in _BOOKS:
-            raise UsageFault(f"--output {self.output} ends neither in .jsonl nor .jsonl.gz; name the book so")
+            raise CommandError(f"--output {self.output} ends neither in .jsonl nor .jsonl.gz; name the book so")
         if self.rare_words is None and self.rare_least != 1:
-            raise UsageFault("--rare-least needs --rare-words N, the most records that a rare word is in; give both")
+            raise CommandError("--rare-least needs --rare-words N, the most records that a rare word is in; give both")
         if self.rare_words is not None and not 1 <= self.rare_least <= self.rare_words:
-            raise UsageFault(
+            raise CommandError(
                 f"--rare-words {self.rare_words} and --rare-least {self.rare_least} leave no number of records; give "
                 "at least 1 for both, and no more for --rare-least than for --rare-words"
             )
         if not 1 <= self.most_secrets <= 10**9:
-            raise UsageFault(f"--most-secrets is {self.most_secrets}; it must lie between 1 and 1e9")
+            raise CommandError(f"--most-secrets is {self.most_secrets}; it must lie between 1 and 1e9")
         if not (self.pattern_seconds > 0 and math.isfinite(self.pattern_seconds)):
-            raise UsageFault(f"--pattern-seconds is {self.pattern_seconds:g}; it must be a finite number above 0")
+            raise CommandError(f"--pattern-seconds is {self.pattern_seconds:g}; it must be a finite number above 0")
         if self.by is not None and not (self.by and self.by.isprintable()):
-            raise UsageFault(f"--by {self.by!r} is not a field name; name a field that every record has")
+            raise CommandError(f"--by {self.by!r} is not a field name; name a field that every record has")
         for path in (self.data, self.literals):
             if path is not None and path.resolve() in (self.output.resolve(), self.report.resolve()):
-                raise UsageFault(f"{path} is an input and would be overwritten; choose another --output")
+                raise CommandError(f"{path} is an input and would be overwritten; choose another --output")
 
     @property
     def report(self) -> Path:

@@ -8,7 +8,7 @@ from functools import partial
 
 from privctl.data.records import byte_lines
 from privctl.data.texts import TextRecord, iter_texts
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import PrivacyReport
 from privctl.reports.files import commit_with_report, pending_artifact
 from privctl.secrets.scan.finds import SecretGroup, SecretOccurrences
@@ -49,9 +49,9 @@ class _ScanSearch:
 def scan(request: ScanRequest, *, force: bool = False, quiet: bool = False) -> Scanned:
     """Find secrets, and write the book and its report; where nothing is found there is no book, only the report.
 
-    Raises UsageFault for files that exist and for settings and patterns that cannot be used; InputFault, naming the
+    Raises CommandError for files that exist and for settings and patterns that cannot be used; InputError, naming the
     line, for data that are no records, a pattern that takes too long in a record, and more secrets than are allowed;
-    IoFault where the system refuses.
+    FileSystemError where the system refuses.
     """
     for path in (request.output, request.report):
         require_absent(path, force)
@@ -82,7 +82,9 @@ def _prepared(request: ScanRequest) -> _ScanSearch:
     for name, expression in patterns.items():
         kinds.append(SecretKind(name=name, find=Pattern(name, expression, request.pattern_seconds), named=True))
     if not kinds and request.by is None and request.rare_words is None:
-        raise UsageFault(f"--kinds {NONE} leaves nothing to look for; give --pattern, --literals, --by or --rare-words")
+        raise CommandError(
+            f"--kinds {NONE} leaves nothing to look for; give --pattern, --literals, --by or --rare-words"
+        )
     return _ScanSearch(kinds=tuple(kinds), patterns=patterns, listed=len(listed))
 
 
@@ -103,7 +105,7 @@ def _searched(
         try:
             matches = claims(search.kinds, record.text)
         except PatternError as error:
-            raise InputFault(f"{record.where} {error}") from None
+            raise InputError(f"{record.where} {error}") from None
         for kind, place, stands in matches:
             finds.add(kind, place.key, place.value, number, stands)
         if record.unit is not None:
@@ -114,7 +116,7 @@ def _searched(
     groups = (*finds.groups(), *(rare.groups(request.rare_least) if sieve else ()))
     total = sum(map(len, groups))
     if total > request.most_secrets:
-        raise InputFault(
+        raise InputError(
             f"{request.data} holds {total} secrets with its rare words, more than --most-secrets "
             f"{request.most_secrets}; lower --rare-words, raise --rare-least, or allow more"
         )
@@ -145,12 +147,12 @@ def _add_words(rare: SecretOccurrences, sieve: Sieve, text: str, found: Sequence
 def _check_amount(finds: SecretOccurrences, rare: SecretOccurrences, request: ScanRequest, where: str) -> None:
     most = request.most_secrets
     if len(finds) > most:
-        raise InputFault(
+        raise InputError(
             f"{where} brings more than {most} secrets, most of the kind {finds.most_numerous()!r}; have that kind find "
             "less, or allow more with --most-secrets"
         )
     if finds.memberships + rare.memberships > most * _MEMBERSHIPS_EACH:
-        raise InputFault(
+        raise InputError(
             f"{where} brings more than {_MEMBERSHIPS_EACH} records for each of the {most} secrets allowed, most of the "
             f"kind {(finds if finds.memberships >= rare.memberships else rare).most_numerous()!r}; have that kind find "
             "less, or allow more with --most-secrets"

@@ -36,7 +36,7 @@ class _Appending(io.RawIOBase):
 def write_book(pending: PendingFile, secrets: Iterable[Secret]) -> int:
     """Write ``secrets``, packed where the file's name ends in ``.gz``; returns how many.
 
-    Raises IoFault where the system refuses.
+    Raises FileSystemError where the system refuses.
     """
     with io.BufferedWriter(_Appending(pending), _BUFFER) as stream:
         if pending.path.suffix == ".gz":

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.domain.errors import PrivctlError, UsageFault
+from privctl.domain.errors import CommandError, PrivctlError
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.chain import ChainTooLongError, ReportFiles, located, placed, walk
@@ -36,7 +36,7 @@ class ChainEntry:
 def entries_of(paths: Sequence[Path]) -> tuple[ChainEntry, ...]:
     """The reports at ``paths`` and everything they build on, parents first.
 
-    Raises InputFault where a named file is not a report, UsageFault where they are too many for a page. A parent that
+    Raises InputError where a named file is not a report, CommandError where they are too many for a page. A parent that
     is missing, unreadable or changed is said to be so, and does not fail the page.
     """
     given = {placed(path): read_report(path) for path in paths}
@@ -48,7 +48,7 @@ def entries_of(paths: Sequence[Path]) -> tuple[ChainEntry, ...]:
             if report is not None and path not in found:
                 found[path] = _entry(path, report, reports, files, given=path in given)
     except ChainTooLongError:
-        raise UsageFault(f"more than {MOST_REPORTS} reports lead to a page; give fewer of them") from None
+        raise CommandError(f"more than {MOST_REPORTS} reports lead to a page; give fewer of them") from None
     return tuple(found[path] for path in _ordered(found))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.report import Artifact
 from privctl.reports.chain import located
 from privctl.show.dossier import MODEL_ROLE, OutputFile, PageData
@@ -23,7 +23,7 @@ _BLOCK = 1 << 20
 def with_files(dossier: PageData, paths: Sequence[Path]) -> PageData:
     """``dossier``, read from ``paths``, with the models' files and the reports' digests.
 
-    A file has the digest its report records, and SHA-256 too where it is at hand. Raises InputFault where a file at
+    A file has the digest its report records, and SHA-256 too where it is at hand. Raises InputError where a file at
     hand is not the one that its report wrote, or where no report wrote a model.
     """
     entries = dict(zip((source.key for source in dossier.sources), entries_of(paths), strict=True))
@@ -34,7 +34,7 @@ def with_files(dossier: PageData, paths: Sequence[Path]) -> PageData:
         if artifact.role in _ROLES and subject.source.models
     ]
     if not files:
-        raise InputFault(
+        raise InputError(
             "no report here wrote a model, so there is nothing to make a statement over; give one that did"
         )
     reports = {key: {"sha256": _sha256(entry.path)} for key, entry in entries.items()}
@@ -49,13 +49,13 @@ def _file(report: Path, artifact: Artifact) -> OutputFile:
 def _digests(place: Path, artifact: Artifact) -> Iterator[tuple[str, str]]:
     algorithm, _, value = artifact.digest.partition(":")
     if not value:
-        raise InputFault(
+        raise InputError(
             f"the digest {artifact.digest[:40]!r} of {artifact.path[:80]!r} is not of the form algorithm:hex"
         )
     yield algorithm, value
     if os.path.isfile(place):
         if file_digest(place) != artifact.digest:
-            raise InputFault(f"{place} is not the file that its report wrote; put the right one there, or move it away")
+            raise InputError(f"{place} is not the file that its report wrote; put the right one there, or move it away")
         yield "sha256", _sha256(place)
 
 

@@ -33,7 +33,7 @@ _MOST = 2000
 def tensors_of(report: PrivacyReport, place: Path, largest: int) -> Iterator[TensorNoiseSummary]:
     """The released tensors of a noise step, files beyond ``largest`` bytes left alone.
 
-    Raises InputFault for a malformed file, IoFault where the system refuses.
+    Raises InputError for a malformed file, FileSystemError where the system refuses.
     """
     if not isinstance(report.mechanism, WeightNoise):
         return

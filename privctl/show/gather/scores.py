@@ -34,7 +34,7 @@ _MOST_COPIES = 8
 def curves_of(file: SafetensorsFile, report: PrivacyReport) -> Iterator[RocCurve]:
     """The ROC of every score in the file, thinned to what can be seen; the band is at the audit's own confidence.
 
-    Raises InputFault where the file does not hold what an audit writes.
+    Raises InputError where the file does not hold what an audit writes.
     """
     names = [t.name for t in file.tensors if t.name.startswith(_SCORE) and t.dtype == "F64" and len(t.shape) == 1]
     if not names:
@@ -54,7 +54,7 @@ def curves_of(file: SafetensorsFile, report: PrivacyReport) -> Iterator[RocCurve
 def exposures_of(file: SafetensorsFile) -> Iterator[ExposureGroup]:
     """Canaries by whole bits of exposure: the included ones by their copies, then those left out.
 
-    Raises InputFault where the file holds canaries that are not what an audit writes.
+    Raises InputError where the file holds canaries that are not what an audit writes.
     """
     if not any(tensor.name == "canary.exposure" for tensor in file.tensors):
         return

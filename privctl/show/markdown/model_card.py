@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.show.dossier import PLANS, PageData
 from privctl.show.markdown.report import plain, rows, verdict_lines
 from privctl.show.plain import json_text
@@ -25,16 +25,16 @@ _FENCE = "---"
 def inserted(existing: bytes | None, dossier: PageData, name: str) -> bytes:
     """The README with metadata and section in it; ``existing`` None or empty makes a new one, ``name`` is for errors.
 
-    Raises InputFault where the file is not UTF-8, or marks or metadata are not as privctl leaves them.
+    Raises InputError where the file is not UTF-8, or marks or metadata are not as privctl leaves them.
     """
     try:
         text = (existing or b"").decode()
     except UnicodeDecodeError:
-        raise InputFault(f"{name} is not UTF-8 text; save it as UTF-8, or choose another --output") from None
+        raise InputError(f"{name} is not UTF-8 text; save it as UTF-8, or choose another --output") from None
     newline = "\r\n" if "\r\n" in text else "\n"
     standings = [standing_of(subject) for subject in dossier.subjects if subject.source.report.step not in PLANS]
     if not standings:
-        raise InputFault("the reports are of no model, only of plans; give the report that lies beside a model")
+        raise InputError("the reports are of no model, only of plans; give the report that lies beside a model")
     metadata = newline.join([META_BEGIN, *_metadata(standings), META_END])
     section = newline.join([BEGIN, *_section(dossier, standings), END])
     front, body = _split(text, name)
@@ -49,7 +49,7 @@ def _split(text: str, name: str) -> tuple[str, str]:
         return "", text
     end = next((i for i, line in enumerate(lines[1:], start=1) if line.rstrip() == _FENCE), None)
     if end is None:
-        raise InputFault(f"{name} begins with metadata that has no end; close it with a line of three dashes")
+        raise InputError(f"{name} begins with metadata that has no end; close it with a line of three dashes")
     return mark + "".join(lines[: end + 1]), "".join(lines[end + 1 :])
 
 
@@ -59,7 +59,7 @@ def _with_metadata(front: str, metadata: str, newline: str, name: str) -> str:
     found = _between(front, META_BEGIN, META_END, name)
     outside = front if found is None else front[: found[0]] + front[found[1] :]
     if re.search(rf"(?m)^{KEY}\s*:", outside):
-        raise InputFault(f"{name} has {KEY} metadata that privctl did not write; remove it, or choose another --output")
+        raise InputError(f"{name} has {KEY} metadata that privctl did not write; remove it, or choose another --output")
     if found is not None:
         return front[: found[0]] + metadata + front[found[1] :]
     close = front.rstrip().rindex(_FENCE)
@@ -81,7 +81,7 @@ def _between(text: str, begin: str, end: str, name: str) -> tuple[int, int] | No
         return None
     start, stop = text.find(begin), text.find(end)
     if marks != (1, 1) or stop < start:
-        raise InputFault(
+        raise InputError(
             f"{name} has marks of privctl that do not make a pair ({begin} ... {end}); repair or remove them"
         )
     return start, stop + len(end)

@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.train.clipping.measure import example_norm
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.terms import GradientTerm
@@ -72,7 +72,7 @@ def sketch(gradient: Tensor) -> Tensor:
 
 
 def compare(sketches: Mapping[str, Tensor], expected: Reference, *, reduced: bool) -> None:
-    """Raise InputFault for a parameter whose sketch is another than expected.
+    """Raise InputError for a parameter whose sketch is another than expected.
 
     ``reduced`` says that some of the forward pass was in half precision, where autograd itself rounds.
     """
@@ -81,7 +81,7 @@ def compare(sketches: Mapping[str, Tensor], expected: Reference, *, reduced: boo
     for name, gradient in sketches.items():
         other = expected.sketches.get(name, torch.zeros_like(gradient))
         if not float(_length(gradient - other)) <= relative * float(_length(other)) + absolute * whole:
-            raise InputFault(
+            raise InputError(
                 f"parameter {name!r} has another gradient than autograd's, which happens where a parameter is used "
                 "outside its own module, or where examples of a batch are mixed; freeze it or call the module that "
                 "owns it, and return losses that depend on one row each"
@@ -89,11 +89,11 @@ def compare(sketches: Mapping[str, Tensor], expected: Reference, *, reduced: boo
 
 
 def compare_norms(terms: Mapping[str, Sequence[GradientTerm]], norms: Tensor) -> None:
-    """Raise InputFault for a first or last row whose norm, of ``norms`` (n,), is not that of what is added for it."""
+    """Raise InputError for a first or last row whose norm, of ``norms`` (n,), is not that of what is added for it."""
     for row in sorted({0, len(norms) - 1}):
         measured, expected = float(norms[row]), example_norm(terms, row)
         if not abs(measured - expected) <= _TOLERANCE[0] * expected:
-            raise InputFault(
+            raise InputError(
                 f"the gradient of row {row} has norm {measured:.6g} as measured and {expected:.6g} as it would be "
                 "added; this model cannot be trained privately: please report it"
             )

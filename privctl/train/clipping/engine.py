@@ -17,7 +17,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.train.choices import ClippingStyle
 from privctl.train.clipping import check, rules
 from privctl.train.clipping import norms_and_weights as clipping
@@ -40,7 +40,7 @@ class ClippedBatch:
     clipped_fraction: float
 
 
-class NotFinite(InputFault):
+class NotFiniteError(InputError):
     """The loss or the gradient of some ``rows`` of a batch is not finite."""
 
     def __init__(self, rows: tuple[int, ...]) -> None:
@@ -54,7 +54,7 @@ class NotFinite(InputFault):
 class PerExample:
     """Clips each example's gradient of ``model``'s parameters that require one; use it as a context manager.
 
-    Parameters are float32 or float64. Raises InputFault for a model that cannot work, naming module and remedy.
+    Parameters are float32 or float64. Raises InputError for a model that cannot work, naming module and remedy.
     """
 
     def __init__(self, model: nn.Module, clipping: Clipping) -> None:
@@ -96,8 +96,8 @@ class PerExample:
 
         ``losses_of`` runs the forward pass and returns losses (n,), n > 0, that of example i from row i alone. On the
         first call the result is compared with autograd's, which costs one more backward pass. Raises, with every
-        ``grad`` as it was, NotFinite for rows whose loss or gradient is not finite (where one is, others of its batch
-        may only seem to be) and InputFault for a parameter whose use was not seen.
+        ``grad`` as it was, NotFiniteError for rows whose loss or gradient is not finite (where one is, others of its
+        batch may only seem to be) and InputError for a parameter whose use was not seen.
         """
         self._check_modules()
         losses, terms, expected = self._pass(losses_of)
@@ -160,7 +160,7 @@ class PerExample:
             except RuntimeError as error:
                 if "use_reentrant" not in str(error):
                     raise
-                raise InputFault(
+                raise InputError(
                     "the model is checkpointed with use_reentrant=True, which hides its modules from the backward pass;"
                     " enable gradient checkpointing with use_reentrant=False"
                 ) from None
@@ -168,7 +168,7 @@ class PerExample:
                 terms = self._recorder.stop()
         for name, gradient in zip(idle, gradients[1:], strict=True):
             if gradient is not None:
-                raise InputFault(
+                raise InputError(
                     f"parameter {name!r} is used now, and was not in the first batch that was checked; use every "
                     "trained parameter in the first batch, or freeze it"
                 )
@@ -181,7 +181,7 @@ class PerExample:
         norms = total.sqrt()
         sound = torch.isfinite(norms) & torch.isfinite(losses.detach())
         if not sound.all():
-            raise NotFinite(tuple((~sound).nonzero().flatten().tolist()))
+            raise NotFiniteError(tuple((~sound).nonzero().flatten().tolist()))
         return norms
 
     def _compare(self, terms: Mapping[str, list[GradientTerm]], norms: Tensor, expected: check.Reference) -> None:
@@ -213,10 +213,10 @@ class PerExample:
 
     def _check_parameters(self) -> None:
         if not self.trainable:
-            raise InputFault("the model has no parameter that requires a gradient; there is nothing to train")
+            raise InputError("the model has no parameter that requires a gradient; there is nothing to train")
         for name, parameter in self.trainable.items():
             if parameter.dtype not in (torch.float32, torch.float64):
-                raise InputFault(
+                raise InputError(
                     f"parameter {name!r} is {parameter.dtype}, in which a clipped gradient would be rounded past the "
                     "clip norm; load it as float32 and use autocast"
                 )
@@ -294,9 +294,9 @@ def _groups(sites: list[Site], trainable: Mapping[str, nn.Parameter], style: Cli
 
 def _check_losses(losses: Tensor, rows: int | None) -> None:
     if losses.dim() != 1 or not losses.requires_grad:
-        raise InputFault(
+        raise InputError(
             f"the losses have shape {tuple(losses.shape)} and {'a' if losses.requires_grad else 'no'} gradient, where "
             "one differentiable loss an example is needed; do not reduce them over the batch"
         )
     if rows is not None and rows != len(losses):
-        raise InputFault(f"the model saw {rows} rows and {len(losses)} losses came back; return one loss a row")
+        raise InputError(f"the model saw {rows} rows and {len(losses)} losses came back; return one loss a row")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.train.choices import ClippingStyle
 from privctl.train.clipping.terms import Squares
 
@@ -37,7 +37,7 @@ class Clipping:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.norm) and self.norm > 0):
-            raise UsageFault(f"the clip norm {self.norm} is not a positive number; choose one, such as 1.0")
+            raise CommandError(f"the clip norm {self.norm} is not a positive number; choose one, such as 1.0")
 
 
 def summed(squares: Mapping[str, Squares], names: list[str]) -> Squares:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.train.clipping.convolution import convolution
 from privctl.train.clipping.embedding import embedding, scaled_embedding
 from privctl.train.clipping.generic import generic
@@ -50,7 +50,7 @@ def check(name: str, module: nn.Module, *, trained: bool) -> None:
     """Refuse a module that mixes examples, or whose gradients cannot be taken apart."""
     fault = _fault(module, trained=trained)
     if fault:
-        raise InputFault(f"module {name!r} ({type(module).__name__}) {fault}")
+        raise InputError(f"module {name!r} ({type(module).__name__}) {fault}")
 
 
 def _fault(module: nn.Module, *, trained: bool) -> str | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.train.clipping.embedding import over_examples
 from privctl.train.clipping.generic import generic
 from privctl.train.clipping.products import full_precision
@@ -207,7 +207,7 @@ class Recorder:
             return False
         if output.dim() == 2 and len(output) == (self.rows or 0) * self._positions and site.rule is not generic:
             return True
-        raise InputFault(
+        raise InputError(
             f"module {site.name!r} ({type(site.module).__name__}) gives an output of shape {tuple(output.shape)} in a "
             f"batch of {self.rows}, so that its examples cannot be told apart; freeze its parameters, or have it "
             "return one row an example"

@@ -6,7 +6,7 @@ and the task's own loss are run on made-up records, alone and among others, and 
 """
 
 from privctl.train.contribution.examine import IndependenceTest, examine
-from privctl.train.contribution.findings import Dependence, Dependent
+from privctl.train.contribution.findings import Dependence, DependentRecordsError
 from privctl.train.contribution.probes import BatchLimits
 from privctl.train.contribution.views import ClippedDerivatives, ClippedGradients, ComputationStage, LossOnly
 
@@ -16,7 +16,7 @@ __all__ = [
     "ClippedGradients",
     "ComputationStage",
     "Dependence",
-    "Dependent",
+    "DependentRecordsError",
     "IndependenceTest",
     "LossOnly",
     "examine",

@@ -11,13 +11,13 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.corpus import CorpusTask
-from privctl.train.clipping.engine import NotFinite
+from privctl.train.clipping.engine import NotFiniteError
 from privctl.train.clipping.products import full_precision
 from privctl.train.contribution.carried import BufferSnapshot, seeded, stirred, without_dropout
-from privctl.train.contribution.findings import ROUNDING, Dependence, Dependent
+from privctl.train.contribution.findings import ROUNDING, Dependence, DependentRecordsError
 from privctl.train.contribution.place import first_apart
 from privctl.train.contribution.probes import COPIES, DIFFERENT, PLAIN, BatchArrangement, BatchLimits, Probes, probes
 from privctl.train.contribution.views import ComputationStage, Contribution, LossesOf
@@ -47,8 +47,8 @@ def examine(
     """Test ``network``, as it is, on records like those of ``task``, with the padding that the task has.
 
     The network is left as it was, and the random state too; a compiled one is run uncompiled. Without ``stages`` only
-    what a pass leaves behind is tested. Raises Dependent, saying on what, where a record's loss or contribution depends
-    on others; InputFault for a network that cannot do what the run needs.
+    what a pass leaves behind is tested. Raises DependentRecordsError, saying on what, where a record's loss or
+    contribution depends on others; InputError for a network that cannot do what the run needs.
     """
     test = _Test(network=network, probes=probes(task, limits), limits=limits, device=device)
     before = BufferSnapshot(network)
@@ -59,8 +59,8 @@ def examine(
                 test.stage(ComputationStage(name="loss in float32", view=_LossesOnly()))
             differences = {stage.name: test.stage(stage) for stage in stages}
             test.again()
-    except NotFinite:
-        raise InputFault(
+    except NotFiniteError:
+        raise InputError(
             "the loss or a gradient of made-up records is not finite; check that the model's weights are sound"
         ) from None
     finally:
@@ -216,7 +216,7 @@ class _Test:
             self._refuse_for(f"a lone record's loss moves by {moved:.3g} after other batches")
 
     def _refuse_for(self, evidence: str, kind: Dependence = Dependence.STATE) -> NoReturn:
-        raise Dependent(kind, evidence, padded=self.padding, limited=self.limits.length is not None)
+        raise DependentRecordsError(kind, evidence, padded=self.padding, limited=self.limits.length is not None)
 
     def _alone(self, seed: int) -> list[float]:
         lone = (self.probes.longest, *self.probes.subjects[::-1])
@@ -262,7 +262,7 @@ class _Test:
                 return stage.view.see(losses_of, task.keys(rows), targets)
         except (AssertionError, NotImplementedError) as error:
             said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            raise InputFault(f"this model cannot be differentiated as the run needs it ({said}); use another") from None
+            raise InputError(f"this model cannot be differentiated as the run needs it ({said}); use another") from None
 
 
 def _padding(task: Task) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 
 #: The most that a record's gradient may differ alone and among others, relative to its norm, and its loss in nats.
 #: Other shapes add up in another order: with float32 products that makes about 1e-6, 1e-5 in deep networks. n records
@@ -42,7 +42,7 @@ _REMEDY = {
 }
 
 
-class Dependent(InputFault):
+class DependentRecordsError(InputError):
     """A record's loss or gradient depends on other records, in the way that ``kind`` says."""
 
     def __init__(self, kind: Dependence, evidence: str, *, padded: int | None = None, limited: bool = True) -> None:

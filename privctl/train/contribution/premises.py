@@ -17,7 +17,7 @@ from privctl.train.contribution import (
     ClippedGradients,
     ComputationStage,
     Dependence,
-    Dependent,
+    DependentRecordsError,
     IndependenceTest,
     LossOnly,
     examine,
@@ -43,12 +43,13 @@ def tested(
 ) -> TrainingJob:
     """The job with the test that it passed, and with a padding of all texts where only that makes it pass.
 
-    Raises Dependent where a record's contribution depends on other records, InputFault for what cannot be trained.
+    Raises DependentRecordsError where a record's contribution depends on other records, InputError for what cannot be
+    trained.
     """
     limits = limits_of(job)
     try:
         return replace(job, contribution=examine(network, job.task, limits, stages, device))
-    except Dependent as fault:
+    except DependentRecordsError as fault:
         alike = limits.length is not None and isinstance(job.task, CorpusTask)
         if limits.length is None or not alike or fault.kind is Dependence.PARAMETERS:
             raise

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.train.choices import DerivativeMethod
 from privctl.train.clipping import rules
 from privctl.train.directional import cost, reverse
@@ -31,11 +31,11 @@ class Derivatives:
     def __init__(
         self, network: nn.Module, method: DerivativeMethod | str = DerivativeMethod.AUTO, *, step: float = STEP
     ) -> None:
-        """Raises InputFault for a method that there is not, and a step that is not between 0 and 1."""
+        """Raises InputError for a method that there is not, and a step that is not between 0 and 1."""
         if method not in tuple(DerivativeMethod):
-            raise InputFault(f"the method {method!r} is not one of {', '.join(DerivativeMethod)}; choose one of these")
+            raise InputError(f"the method {method!r} is not one of {', '.join(DerivativeMethod)}; choose one of these")
         if not 0 < step < 1:
-            raise InputFault(f"the step of differences is {step}; choose a step between 0 and 1, such as {STEP}")
+            raise InputError(f"the step of differences is {step}; choose a step between 0 and 1, such as {STEP}")
         self.network, self.method, self.step = network, DerivativeMethod(method), step
         #: Methods found out of the question, with whether it was for each example.
         self._unable: set[tuple[DerivativeMethod, bool]] = set()
@@ -46,7 +46,7 @@ class Derivatives:
         """For each group the sum over the batch of <gradient of the example's loss, u>, (fired,) float64.
 
         ``losses_of`` runs the network on a batch and gives losses (n,) in nats, n > 0; for no groups it is not called.
-        Raises InputFault for what the network or its parameters cannot do. A loss that is not finite gives what it
+        Raises InputError for what the network or its parameters cannot do. A loss that is not finite gives what it
         gives.
         """
         asked = questions(self.network, fired, directions)

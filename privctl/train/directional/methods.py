@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
 
-class MethodUnavailableError(InputFault):
+class MethodUnavailableError(InputError):
     """The network cannot be differentiated by this method; the sentence names another."""
 
 
@@ -36,7 +36,7 @@ class DirectionalQuery:
 def questions(
     network: nn.Module, fired: Sequence[FiredGroup], directions: Sequence[Mapping[str, Tensor]]
 ) -> list[DirectionalQuery]:
-    """Look everything up. Raises InputFault for a name that the network does not have or cannot be differentiated by.
+    """Look everything up. Raises InputError for a name that the network does not have or cannot be differentiated by.
 
     Raises ValueError for directions that are not those of the groups.
     """
@@ -69,13 +69,13 @@ def _parameter(network: nn.Module, known: Mapping[str, nn.Parameter], group: Fir
         alias = dict(network.named_parameters(remove_duplicate=False)).get(name)
         first = next((n for n, p in known.items() if p is alias), None)
         if first is None:
-            raise InputFault(
+            raise InputError(
                 f"group {group.index} names the parameter {name!r}, which the model does not have; give names of its "
                 "named_parameters()"
             )
-        raise InputFault(f"group {group.index} names {name!r}, which is tied to {first!r}; give that name")
+        raise InputError(f"group {group.index} names {name!r}, which is tied to {first!r}; give that name")
     if not parameter.is_floating_point():
-        raise InputFault(
+        raise InputError(
             f"group {group.index} names {name!r}, which is {parameter.dtype} and has no derivative; remove it, or "
             "load the model as float32"
         )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 
 #: Runs the network on a batch and gives the losses (n,), that of example i from row i alone.
 Losses = Callable[[], Tensor]
@@ -65,7 +65,7 @@ def short_of_memory(error: RuntimeError) -> bool:
 def checked(losses: Tensor) -> Tensor:
     """The losses, of which there must be one an example."""
     if losses.dim() != 1:
-        raise InputFault(
+        raise InputError(
             f"the losses have shape {tuple(losses.shape)}, where one an example is needed; do not reduce them over "
             "the batch"
         )

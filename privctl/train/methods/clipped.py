@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.train.choices import ClippingStyle, Schedule
 from privctl.train.method import Method
 from privctl.train.methods.plain import UNPROTECTED
@@ -17,23 +17,25 @@ if TYPE_CHECKING:
 
 
 def check(request: RetrainRequest) -> None:
-    """Raises UsageFault for settings that training facts cannot describe, or for which their bounds would be wrong."""
+    """Raises CommandError for settings that training facts cannot describe, or for which bounds would be wrong."""
     if request.steps is not None:
-        raise UsageFault("clipped records the facts of whole epochs; give --epochs instead of --steps")
+        raise CommandError("clipped records the facts of whole epochs; give --epochs instead of --steps")
     if request.schedule is not Schedule.CONSTANT or request.warmup_steps:
-        raise UsageFault("clipped records the facts of a constant learning rate; remove --schedule and --warmup-steps")
+        raise CommandError(
+            "clipped records the facts of a constant learning rate; remove --schedule and --warmup-steps"
+        )
     if request.clipping is not ClippingStyle.FLAT:
-        raise UsageFault(
+        raise CommandError(
             f"clipped records the facts of flat clipping, and the bounds of privctl noise do not hold for --clipping "
             f"{request.clipping}; remove --clipping"
         )
     if request.model.lora_rank is not None:
-        raise UsageFault(
+        raise CommandError(
             "clipped records how far the trained weights can move, which gives no bound for merged adapters; remove "
             "--lora-rank"
         )
     if request.learning_rate * request.weight_decay >= 1:
-        raise UsageFault(
+        raise CommandError(
             f"--weight-decay {request.weight_decay:g} times --learning-rate {request.learning_rate:g} must be below 1"
         )
 

@@ -8,7 +8,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.train.quantized.rounding import SMALLEST, RoundingBuffers, Scales, largest, spacing, to_integers
 
 #: Levels of 3 exponent bits beside zero. The published code of LUQ has 8, which 3 bits do not hold, and equation 11 as
@@ -31,7 +31,9 @@ class Luq:
 
     def __post_init__(self) -> None:
         if not 1 <= self.levels <= 64:
-            raise UsageFault(f"{self.levels} levels of logarithmic quantization; choose 1 to 64, such as {LUQ_LEVELS}")
+            raise CommandError(
+                f"{self.levels} levels of logarithmic quantization; choose 1 to 64, such as {LUQ_LEVELS}"
+            )
 
     @property
     def stochastic(self) -> bool:

@@ -23,7 +23,7 @@ class NumberFormat:
 
 
 def luq_fp4(levels: int = LUQ_LEVELS) -> NumberFormat:
-    """LUQ-FP4 with so many levels beside zero; raises UsageFault for a number of them that cannot be."""
+    """LUQ-FP4 with so many levels beside zero; raises CommandError for a number of them that cannot be."""
     return _of_one(FormatName.LUQ_FP4, Luq(levels=levels))
 
 

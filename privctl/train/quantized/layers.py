@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.train.clipping.rules import WHOLE
 from privctl.train.quantized import hardware
 from privctl.train.quantized.formats import NumberFormat
@@ -118,10 +118,10 @@ class QuantizedLayers:
         return frozenset(layer.name for layer in self._chosen)
 
     def choose(self, names: frozenset[str]) -> None:
-        """Quantize these and no others from now on. Raises UsageFault for a name that is not a layer's."""
+        """Quantize these and no others from now on. Raises CommandError for a name that is not a layer's."""
         unknown = sorted(names - self._layers.keys())
         if unknown:
-            raise UsageFault(
+            raise CommandError(
                 f"{unknown[0]!r} is no layer that can be quantized; those are Linear, Conv1D and Conv2d, such as "
                 f"{next(iter(self._layers), 'none here')}"
             )
@@ -141,7 +141,7 @@ class QuantizedLayers:
         """Inside, the chosen layers are quantized; the rows of what passes are the examples that have these ``keys``.
 
         A key (below 2^64) stands for an example's content, as the draws of tasks have it; an example that is there
-        twice in a step is rounded the same way twice. Pass them through once, forward and backward. Raises InputFault
+        twice in a step is rounded the same way twice. Pass them through once, forward and backward. Raises InputError
         where a layer's rows are not the examples, and RuntimeError before the first ``begin``.
         """
         if self._words is None:
@@ -245,7 +245,7 @@ def _by_example(layer: _Layer, values: Tensor, count: int) -> Tensor:
         "told apart; remove it from the layers to be quantized"
     )
     # A rule that re-runs modules on trial may call them with rows of its own; a RuntimeError tells it to do otherwise.
-    raise RuntimeError(fault) if _in_backward() else InputFault(fault)
+    raise RuntimeError(fault) if _in_backward() else InputError(fault)
 
 
 def _call(layer: _Layer) -> int:
@@ -253,7 +253,7 @@ def _call(layer: _Layer) -> int:
     if not _in_backward():
         layer.calls += 1
     elif layer.calls > 1:
-        raise InputFault(
+        raise InputError(
             f"layer {layer.name!r} is called {layer.calls} times and computed again for the backward pass, which "
             "cannot tell the calls apart; switch gradient checkpointing off, or remove it from the quantized layers"
         )

@@ -12,7 +12,7 @@ import pytest
 
 from audits.canaries.check import conditions, data_conditions, violated
 from audits.canaries.manifest import Coins, Manifest, committed, encode_manifest, read_manifest
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.guarantee import AssumptionState
 from tests.audits.canaries.small import planted
 
@@ -147,7 +147,7 @@ def test_a_wrong_manifest_ends_in_one_sentence(
     change(data)
     path = tmp_path / "m.json"
     path.write_text(json.dumps(data))
-    with pytest.raises(InputFault) as caught:
+    with pytest.raises(InputError) as caught:
         read_manifest(path)
     assert sentence in str(caught.value)
     assert str(path) in str(caught.value)
@@ -156,5 +156,5 @@ def test_a_wrong_manifest_ends_in_one_sentence(
 def test_what_is_no_manifest_at_all(tmp_path: Path) -> None:
     for text in ("", "[]", "{}", '{"kind": "privctl-canaries"}'):
         (tmp_path / "m.json").write_text(text)
-        with pytest.raises(InputFault):
+        with pytest.raises(InputError):
             read_manifest(tmp_path / "m.json")

@@ -12,7 +12,7 @@ from audits.canaries.audit import CanaryAudit, CanaryRequest
 from audits.canaries.manifest import Manifest, committed, encode_manifest, read_manifest
 from audits.canaries.rows import SecretRow, secret_rows, secret_sums
 from audits.findings import Findings
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.evidence import Bound, Evidence
 from privctl.models.language import LanguageModel, load_model
 from tests.audits.canaries.small import judged, new_model, planted, train
@@ -215,10 +215,10 @@ def test_a_canary_that_does_not_fit_is_listed_and_counts(place: Path, knows: Lan
 
 def test_settings_that_cannot_be(place: Path, knows: LanguageModel, tmp_path: Path) -> None:
     planted(tmp_path, templates=("pin {digits:7}",))
-    with pytest.raises(UsageFault, match=r"--exact would enumerate 2\^23\.3 secrets"):
+    with pytest.raises(CommandError, match=r"--exact would enumerate 2\^23\.3 secrets"):
         CanaryAudit(knows, CanaryRequest(manifest=tmp_path / "m.json", exact=True))
     for settings in ({"references": 3}, {"delta": 1.0}, {"delta": -0.1}):
-        with pytest.raises(UsageFault):
+        with pytest.raises(CommandError):
             CanaryRequest(manifest=tmp_path / "m.json", **settings)
 
 

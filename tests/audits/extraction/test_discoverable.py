@@ -9,7 +9,7 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 
 from audits.extraction.discoverable import least_queries, log_queries, log_success
 from audits.extraction.law import SamplingLaw, law_scores
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 
 TOY = torch.tensor([0.5, 0.3, 0.15, 0.05])
 
@@ -93,5 +93,5 @@ def test_equal_logits_at_the_cut_stay_in() -> None:
     [({"temperature": 0}, "--temperature is 0"), ({"top_k": 0}, "--top-k is 0"), ({"top_p": 1.5}, "--top-p is 1.5")],
 )
 def test_impossible_laws_are_refused(settings: dict[str, float], complaint: str) -> None:
-    with pytest.raises(UsageFault, match=complaint):
+    with pytest.raises(CommandError, match=complaint):
         SamplingLaw(**settings)

@@ -18,7 +18,7 @@ from audits.findings import Findings
 from audits.scores.causal import CausalScorer
 from audits.scores.scorer import make_book, plan
 from audits.statistics.metrics import clopper_pearson
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
 from privctl.models.language import LanguageModel, load_model
 from tests.audits.tiny import WORDS, save_model, write_jsonl
@@ -155,7 +155,7 @@ def test_a_short_prefix_is_a_choice(model: LanguageModel, known: list[str], tmp_
     assert named(found)["rate on training text"].details["extracted"] == 1
     assert named(found)["rate on training text"].details["texts"] == 4
     assert any("4 training texts have a prefix of fewer than 9 tokens" in line for line in found.warnings)
-    with pytest.raises(InputFault, match="no record of 14 tokens"):
+    with pytest.raises(InputError, match="no record of 14 tokens"):
         judged(model, train, prefix_tokens=9)
 
 
@@ -217,7 +217,7 @@ def test_weights_of_zero_and_of_nan(tmp_path: Path, files: tuple[Path, Path]) ->
         ]
         assert len(left) == 2
     embedding.fill_(math.nan)
-    with pytest.raises(InputFault, match="NaN or infinite scores to every text"):
+    with pytest.raises(InputError, match="NaN or infinite scores to every text"):
         judged(model, *files)
 
 
@@ -232,19 +232,19 @@ def test_weights_of_zero_and_of_nan(tmp_path: Path, files: tuple[Path, Path]) ->
 def test_impossible_settings_are_refused(
     settings: dict[str, int], complaint: str, model: LanguageModel, files: tuple[Path, Path]
 ) -> None:
-    with pytest.raises(UsageFault, match=complaint):
+    with pytest.raises(CommandError, match=complaint):
         judged(model, files[0], **settings)
 
 
 def test_impossible_queries_are_refused() -> None:
-    with pytest.raises(UsageFault, match="--queries is 0"):
+    with pytest.raises(CommandError, match="--queries is 0"):
         QueryBudget(count=0)
-    with pytest.raises(UsageFault, match="--query-probability is 1"):
+    with pytest.raises(CommandError, match="--query-probability is 1"):
         QueryBudget(probability=1)
 
 
 def test_one_file_on_both_sides_is_refused(model: LanguageModel, files: tuple[Path, Path]) -> None:
-    with pytest.raises(UsageFault, match="same file"):
+    with pytest.raises(CommandError, match="same file"):
         judged(model, files[0], files[0])
 
 

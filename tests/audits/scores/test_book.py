@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from audits.scores.cache import KEPT_DAYS, ScoreCache, folder_name, joined
 from audits.scores.scorer import RowScores, make_book, plan
-from privctl.domain.errors import InputFault, IoFault
+from privctl.domain.errors import FileSystemError, InputError
 from privctl.domain.progress import Advance, silent
 
 
@@ -143,7 +143,7 @@ def test_a_broken_file_is_scored_again(tmp_path: Path) -> None:
 
 def test_a_cache_of_another_model_does_not_speak(tmp_path: Path) -> None:
     make_book(plan(Counting(), ROWS, ScoreCache(tmp_path)))
-    with pytest.raises(InputFault, match="scores that this model does not give; delete it"):
+    with pytest.raises(InputError, match="scores that this model does not give; delete it"):
         plan(Counting(offset=0.5), ROWS, ScoreCache(tmp_path))
 
 
@@ -163,7 +163,7 @@ def test_the_cache_is_the_owners(tmp_path: Path) -> None:
     ScoreCache(tmp_path / "c")
     assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o700
     (tmp_path / "file").write_text("")
-    with pytest.raises(IoFault, match="give another --cache"):
+    with pytest.raises(FileSystemError, match="give another --cache"):
         ScoreCache(tmp_path / "file" / "c")
 
 
@@ -178,7 +178,7 @@ def test_a_folder_and_a_file_are_closed_to_others_even_under_a_wide_umask(tmp_pa
     (path,) = cache.folder.iterdir()
     assert (stat.S_IMODE(cache.folder.stat().st_mode), stat.S_IMODE(path.stat().st_mode)) == (0o700, 0o600)
     (tmp_path / "link").symlink_to(cache.folder)
-    with pytest.raises(InputFault, match="is a link"):
+    with pytest.raises(InputError, match="is a link"):
         ScoreCache(tmp_path / "link")
 
 

@@ -15,7 +15,7 @@ from audits.scores.rows import encode
 from audits.scores.scorer import make_book, plan
 from audits.scores.table import FIELDS, ScoreTable, Skip
 from privctl.data.records import Record
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.models.language import LanguageModel, load_model
 from tests.audits.tiny import CONFIGS, save_model, save_tokenizer, sentences
 
@@ -131,7 +131,7 @@ def test_a_network_that_looks_ahead_is_refused(llama: Path) -> None:
     model = load_model(llama, device="cpu")
     for layer in model.network.model.layers:
         layer.self_attn.is_causal = False
-    with pytest.raises(InputFault, match="not a causal language model"):
+    with pytest.raises(InputError, match="not a causal language model"):
         score_rows(model, encode(model, ["w1 w2 w3"]))
 
 
@@ -165,7 +165,7 @@ def test_truncation_is_counted(llama: Path) -> None:
     model = load_model(llama, device="cpu")
     work = prepare(CausalSubject(model, max_length=3), records(["w1 w2 w3 w4 w5", "w1 w2 w3"]), records(["w7 w8"]))
     assert work.truncated.tolist() == [True, False, False]
-    with pytest.raises(UsageFault, match="at most 64 tokens"):
+    with pytest.raises(CommandError, match="at most 64 tokens"):
         prepare(CausalSubject(model, max_length=65), records(["w1 w2"]), records(["w3 w4"]))
 
 
@@ -179,14 +179,14 @@ def test_nan_weights_are_named_with_the_record(tmp_path: Path) -> None:
     assert table.skipped() == {(False, Skip.NOT_FINITE): 1}
     assert table.skipped_line.tolist() == [3]
     assert table.line.tolist() == [1, 2, 1, 2]
-    with pytest.raises(InputFault, match="NaN"):
+    with pytest.raises(InputError, match="NaN"):
         perplexity(model, ["w1 w7 w2"])
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     save_model(tmp_path)
     save_tokenizer(tmp_path, words=[f"x{i}" for i in range(90)])
-    with pytest.raises(InputFault, match="gives id 92, but the model knows 63 tokens"):
+    with pytest.raises(InputError, match="gives id 92, but the model knows 63 tokens"):
         encode(load_model(tmp_path, device="cpu"), ["x89"])
 
 
@@ -195,7 +195,7 @@ def test_perplexity_weighs_every_token_alike(llama: Path) -> None:
     texts = sentences(10, seed=6)
     lp = np.concatenate([naive(model, text)[0] for text in texts])
     assert perplexity(model, [*texts, "w1"]) == pytest.approx(math.exp(-lp.mean()), rel=1e-5)
-    with pytest.raises(InputFault, match="none of the 1 texts has 2 tokens"):
+    with pytest.raises(InputError, match="none of the 1 texts has 2 tokens"):
         perplexity(model, ["w1"])
 
 

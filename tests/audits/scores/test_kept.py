@@ -21,7 +21,7 @@ from audits.scores.table import ScoreTable
 from audits.statistics.metrics import auc
 from privctl.cli import run
 from privctl.data.records import Record
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.models.language import LanguageModel, load_model
 from privctl.storage.arrays import write_arrays
 from privctl.storage.reader import SafetensorsFile
@@ -167,9 +167,9 @@ def test_what_is_kept_survives_the_file(model: LanguageModel, tmp_path: Path) ->
 
 
 def test_other_files_are_no_scores(place: Path, model: LanguageModel, tmp_path: Path) -> None:
-    with pytest.raises(InputFault, match="does not hold an audit's scores"):
+    with pytest.raises(InputError, match="does not hold an audit's scores"):
         read_scores(place / "model" / "model.safetensors")
     arrays = arrays_of(table_of(model))
     write_arrays(tmp_path / "s", {**arrays, "line": arrays["line"][1:]}, {})
-    with pytest.raises(InputFault, match="do not add up"):
+    with pytest.raises(InputError, match="do not add up"):
         read_scores(tmp_path / "s")

@@ -19,7 +19,7 @@ from audits.scores.scorer import make_book, plan
 from audits.scores.subject import AuditedModel, load_subject, read, task_of
 from audits.scores.table import FIELDS
 from privctl.data.records import Record
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from tests.audits.other import NAMES, TASKS, save, write_data
 from tests.audits.tiny import save_model
 
@@ -162,30 +162,30 @@ def test_long_texts_keep_their_frame(folders: dict[str, Path]) -> None:
     assert [len(row) for row in found.rows] == [5, 4]
     assert found.truncated.tolist() == [True, False]
     assert all((row[0], row[-1]) == (frame.front[0], frame.back[0]) for row in found.rows)
-    with pytest.raises(UsageFault, match="of which special tokens take 2"):
+    with pytest.raises(CommandError, match="of which special tokens take 2"):
         load_subject(folders["masked"], device="cpu", max_length=2)
-    with pytest.raises(UsageFault, match="at most 40 tokens"):
+    with pytest.raises(CommandError, match="at most 40 tokens"):
         load_subject(folders["masked"], device="cpu", max_length=41)
 
 
 def test_mistakes_are_named(folders: dict[str, Path], data: dict[str, Path], tmp_path: Path) -> None:
     bert = load_subject(folders["bert"], device="cpu")
-    with pytest.raises(InputFault, match=r"line 1 has the label 'u', which .* not know \(its config.json names v, w"):
+    with pytest.raises(InputError, match=r"line 1 has the label 'u', which .* not know \(its config.json names v, w"):
         bert.rows([Record(1, "a cat", "u")])
     assert bert.rows([Record(1, "a cat", "1")]).rows[0][-1] == 1, "labels go by number too"
-    with pytest.raises(InputFault, match="lacks 'label'"):
+    with pytest.raises(InputError, match="lacks 'label'"):
         plain = tmp_path / "plain.jsonl"
         plain.write_text('{"text": "a cat"}\n')
         read(bert, plain)
-    with pytest.raises(UsageFault, match="--resize says nothing to the task text-classification"):
+    with pytest.raises(CommandError, match="--resize says nothing to the task text-classification"):
         load_subject(folders["bert"], device="cpu", resize=(8, 8))
-    with pytest.raises(UsageFault, match="--max-length says nothing"):
+    with pytest.raises(CommandError, match="--max-length says nothing"):
         load_subject(folders["vit"], device="cpu", max_length=8)
     vit = load_subject(folders["vit"], device="cpu")
-    with pytest.raises(InputFault, match="is 32x32 pixels and .* takes 8x8; give --resize"):
+    with pytest.raises(InputError, match="is 32x32 pixels and .* takes 8x8; give --resize"):
         vit.rows(read(vit, data["resnet"]))
     bert.model.tokenizer.mask_token = None
-    with pytest.raises(InputFault, match="without a mask token"):
+    with pytest.raises(InputError, match="without a mask token"):
         MaskedSubject(bert.model)
 
 
@@ -197,9 +197,9 @@ def test_spare_heads_of_a_masked_model_are_left_alone(folders: dict[str, Path], 
     assert load_subject(folder, device="cpu").task == "masked-lm"
     spare["bert.encoder.layer.7.output.dense.bias"] = np.zeros(16, dtype=np.float32)
     save_file(spare, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputFault, match=r"no place for: bert\.encoder\.layer\.7"):
+    with pytest.raises(InputError, match=r"no place for: bert\.encoder\.layer\.7"):
         load_subject(folder, device="cpu")
-    with pytest.raises(InputFault, match=r"lacks .*classifier\.bias"):
+    with pytest.raises(InputError, match=r"lacks .*classifier\.bias"):
         load_subject(folders["masked"], task="text-classification", device="cpu")
 
 

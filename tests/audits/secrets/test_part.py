@@ -12,7 +12,7 @@ from audits.secrets.evidence import INDEPENDENT
 from audits.secrets.targets import choose
 from audits.secrets.verdict import TRACELESS
 from privctl.accounting.secrets.fano import posterior
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.secrets.protection import read_protection
 from privctl.storage.digest import file_digest
@@ -173,26 +173,26 @@ def test_candidates_of_the_book_s_own(place: Path, tmp_path: Path) -> None:
 
 def test_faults_are_one_sentence(place: Path, tmp_path: Path) -> None:
     far = book(tmp_path / "far.jsonl", [("1234", [60])])
-    with pytest.raises(InputFault, match=r"the secret 'pin-0' in record 60, but .* holds 60 records, 0 to 59"):
+    with pytest.raises(InputError, match=r"the secret 'pin-0' in record 60, but .* holds 60 records, 0 to 59"):
         judged(place / "before", request(place, secrets=far))
     none = book(tmp_path / "none.jsonl", [("none", [0])])
-    with pytest.raises(InputFault, match=r"has no secret that could be attacked: 1 whose value does not occur"):
+    with pytest.raises(InputError, match=r"has no secret that could be attacked: 1 whose value does not occur"):
         judged(place / "before", request(place, secrets=none))
     plan = place / "plan.safetensors"
-    with pytest.raises(InputFault, match=r"plans for other data \(data.jsonl\) than --data .*other.jsonl"):
+    with pytest.raises(InputError, match=r"plans for other data \(data.jsonl\) than --data .*other.jsonl"):
         judged(place / "before", request(place, data=place / "other.jsonl", plan=plan))
     other = book(tmp_path / "other.jsonl", [(PINS[0], [1])])
-    with pytest.raises(InputFault, match=r"'pin-0', which the plan does not hold with the same records"):
+    with pytest.raises(InputError, match=r"'pin-0', which the plan does not hold with the same records"):
         judged(place / "before", request(place, secrets=other, plan=plan))
     new_model(tmp_path / "words", extra=["pinpin"])
     far_data = records(tmp_path, "words.jsonl", ["wal wak 1234", "wal wam 77"])
     named = book(tmp_path / "named.jsonl", [("1234", [0])])
     vocabulary = (tmp_path / "words" / "tokenizer.json").read_text()
     (tmp_path / "words" / "tokenizer.json").write_text(vocabulary.replace('"wak"', '"wxx"'))
-    with pytest.raises(UsageFault, match="has another tokenizer than"):
+    with pytest.raises(CommandError, match="has another tokenizer than"):
         judged(place / "before", request(place, secrets=named, data=far_data), tmp_path / "words")
     for settings in ({"candidates": 1}, {"most": 0}):
-        with pytest.raises(UsageFault):
+        with pytest.raises(CommandError):
             request(place, **settings)
 
 
@@ -202,7 +202,7 @@ def test_only_the_plan_that_the_model_was_trained_by(place: Path) -> None:
     held = judged(place / "before", request(place, plan=plan, planned_by=(file_digest(plan),)))
     assert held.evidence
     for named, told in (("blake3:00",), "another plan; give that one"), ((), "no plan; leave --plan out"):
-        with pytest.raises(InputFault, match=told):
+        with pytest.raises(InputError, match=told):
             judged(place / "before", request(place, plan=plan, planned_by=named))
 
 

@@ -15,7 +15,7 @@ from audits.secrets import continuations
 from audits.secrets.audit import SecretRequest
 from audits.secrets.rows import CausalReader, MaskedReader, reader_of
 from audits.secrets.targets import SecretPassage
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from tests.audits.canaries.small import new_model
 from tests.audits.other import WORDS, save, sentences, write_data
 from tests.audits.secrets.small import judged
@@ -146,5 +146,5 @@ def test_masked_models_are_attacked_too(masked: Path, tmp_path: Path) -> None:
 
 def test_classifiers_write_no_secrets(tmp_path: Path) -> None:
     save(tmp_path / "bert", "bert")
-    with pytest.raises(UsageFault, match="--secrets asks which words a model fills in"):
+    with pytest.raises(CommandError, match="--secrets asks which words a model fills in"):
         reader_of(load_subject(tmp_path / "bert", device="cpu"), 32)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.models.choices import TaskName
 from privctl.models.guard import sizes, tokenizers
 from privctl.models.guard.keys import REFUSED
@@ -75,10 +75,10 @@ def test_keys_that_reach_beyond_the_weights_are_refused(folder: Path, key: str, 
     (folder / "other.safetensors").rename(folder.parent / "other.safetensors")
     edit(folder / "config.json", **{key: value})
     for load in (load_model, lambda path: load_for_training(path, TaskName.CAUSAL_LM)):
-        with pytest.raises(InputFault, match=rf"config\.json has {key} .*{why}"):
+        with pytest.raises(InputError, match=rf"config\.json has {key} .*{why}"):
             load(folder)
     edit(folder / "config.json", **{key: None}, text_config={key: value})
-    with pytest.raises(InputFault, match=rf"config\.json has {key} .*{why}"):
+    with pytest.raises(InputError, match=rf"config\.json has {key} .*{why}"):
         load_model(folder)
 
 
@@ -90,7 +90,7 @@ def test_the_book_of_keys_is_whole() -> None:
 
 def test_generation_may_not_name_code(folder: Path) -> None:
     edit(folder / "generation_config.json", custom_generate="somebody/decoding")
-    with pytest.raises(InputFault, match=r"generation_config\.json has custom_generate"):
+    with pytest.raises(InputError, match=r"generation_config\.json has custom_generate"):
         load_model(folder)
 
 
@@ -104,7 +104,7 @@ def test_generation_may_not_name_code(folder: Path) -> None:
 )
 def test_tokenizers_that_reach_beyond_their_folder(folder: Path, name: str, changes: Any, why: str) -> None:
     edit(folder / name, **changes)
-    with pytest.raises(InputFault, match=why):
+    with pytest.raises(InputError, match=why):
         read_tokenizer(folder, folder)
 
 
@@ -119,7 +119,7 @@ def test_names_of_code_are_taken_out(folder: Path) -> None:
 @pytest.mark.parametrize("eps", [1e12, -1.0, 3])
 def test_a_normalisation_that_drowns_the_weights_is_refused(folder: Path, eps: float) -> None:
     edit(folder / "config.json", rms_norm_eps=eps)
-    with pytest.raises(InputFault, match="leaves little of what the weights compute"):
+    with pytest.raises(InputError, match="leaves little of what the weights compute"):
         load_model(folder)
 
 
@@ -130,7 +130,7 @@ def test_a_normalisation_that_drowns_the_weights_is_refused(folder: Path, eps: f
 def test_weights_that_nobody_lists_are_refused(folder: Path, name: str) -> None:
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_bytes(b"{}")
-    with pytest.raises(InputFault, match=f"also holds weights that are not part of the model: {name}"):
+    with pytest.raises(InputError, match=f"also holds weights that are not part of the model: {name}"):
         load_model(folder)
     load_model(folder / "model.safetensors", device="cpu")
 
@@ -172,7 +172,7 @@ def test_every_architecture_comes_back_as_it_was_digested(tmp_path: Path, kind: 
         parameter = next(p for p in loaded.network.parameters() if p.ndim > 1)
         with torch.no_grad():
             parameter.view(-1)[7] += 1e-3
-        with pytest.raises(InputFault, match="is not the one in model.safetensors"):
+        with pytest.raises(InputError, match="is not the one in model.safetensors"):
             check_loaded(loaded.network, checkpoint, (), ())
 
 
@@ -180,7 +180,7 @@ def test_a_loader_that_takes_other_weights_is_caught(folder: Path, monkeypatch: 
     other = save_model(folder.parent / "other", seed=5)
     real = CAUSAL.auto.from_pretrained
     monkeypatch.setattr(CAUSAL.auto, "from_pretrained", lambda _, **k: real(other, **k))
-    with pytest.raises(InputFault, match="results would be about other weights"):
+    with pytest.raises(InputError, match="results would be about other weights"):
         load_model(folder, device="cpu")
 
 
@@ -201,7 +201,7 @@ def test_experts_that_are_kept_in_one_tensor_come_back(tmp_path: Path) -> None:
         assert moved, "this architecture keeps its experts rearranged"
         with torch.no_grad():
             network.get_parameter(moved[0]).view(-1)[0] += 1e-2
-        with pytest.raises(InputFault, match="holds other numbers than the file"):
+        with pytest.raises(InputError, match="holds other numbers than the file"):
             check_loaded(network, checkpoint, (), ())
 
 
@@ -210,7 +210,7 @@ def refusals(load: str, folders: list[Path]) -> list[str]:
     program = f"""
 import resource, sys
 from pathlib import Path
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.models.language import load_model, read_tokenizer
 from privctl.models.choices import TaskName
 from privctl.models.loading import load_for_training
@@ -221,7 +221,7 @@ for folder in map(Path, sys.argv[1:]):
     try:
         {load}
         print("loaded")
-    except InputFault as fault:
+    except InputError as fault:
         print(fault)
 print((peak() - before) >> 20)
 """
@@ -324,7 +324,7 @@ def test_tokenizers_that_take_memory_without_end_are_refused(tmp_path: Path) -> 
 def test_files_of_a_vocabulary_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizers, "LARGEST_TOKENIZER", 1000)
     (folder / "merges.txt").write_bytes(b"a b\n" * 300)
-    with pytest.raises(InputFault, match=r"merges\.txt has 1200 bytes, and 1000 is the most"):
+    with pytest.raises(InputError, match=r"merges\.txt has 1200 bytes, and 1000 is the most"):
         read_tokenizer(folder, folder)
 
 

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer
 
 from privctl.data.texts import TextRecord
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import Long, TaskName
 from privctl.models.encoding import TextFacts, TextOptions, encode_causal, encode_classified, encode_masked
 from privctl.models.loading import load_for_training
@@ -31,7 +31,7 @@ def facts(context: int | None = 8) -> TextFacts:
 
 def test_long_texts_are_refused_unless_asked_otherwise() -> None:
     for encode in (encode_causal, encode_masked, encode_classified):
-        with pytest.raises(InputFault, match=r"a\.jsonl line 9 has 22 tokens where the limit is 8; give --long trunc"):
+        with pytest.raises(InputError, match=r"a\.jsonl line 9 has 22 tokens where the limit is 8; give --long trunc"):
             encode([RECORDS[4], LONG], facts(), TextOptions())
         corpus = encode([RECORDS[4], LONG], facts(), TextOptions(long=Long.TRUNCATE))
         assert (len(corpus.units), len(corpus.examples), corpus.shortened) == (2, 2, 1)
@@ -57,7 +57,7 @@ def test_pieces_of_a_split_text_cover_it_once_and_stay_one_unit() -> None:
     asked = np.concatenate([piece.ids[piece.counted] for piece in corpus.examples])
     assert asked.tolist() == whole.ids[whole.counted].tolist()
     assert all(piece.ids[0] == 2 and piece.ids[-1] == 3 for piece in corpus.examples)
-    with pytest.raises(UsageFault, match="would give pieces of a text its label"):
+    with pytest.raises(CommandError, match="would give pieces of a text its label"):
         encode_classified([LONG], facts(), TextOptions(long=Long.SPLIT))
 
 
@@ -83,14 +83,14 @@ def test_a_unit_shows_its_examples_in_proportion_and_by_itself() -> None:
 
 
 def test_limits_and_ids_that_do_not_fit() -> None:
-    with pytest.raises(UsageFault, match="--max-length is 3; it must be at least 4"):
+    with pytest.raises(CommandError, match="--max-length is 3; it must be at least 4"):
         encode_causal(RECORDS, facts(), TextOptions(max_length=3))
-    with pytest.raises(UsageFault, match="--max-length is 9, but the model reads at most 8"):
+    with pytest.raises(CommandError, match="--max-length is 9, but the model reads at most 8"):
         encode_causal(RECORDS, facts(), TextOptions(max_length=9))
     few = TextFacts(tokenizer=words().tokenizer, context=None, vocabulary=7, pad=0)
-    with pytest.raises(InputFault, match="a.jsonl line 1 has the token id .* knows ids below 7"):
+    with pytest.raises(InputError, match="a.jsonl line 1 has the token id .* knows ids below 7"):
         encode_causal(RECORDS, few, TextOptions())
-    with pytest.raises(InputFault, match="no records to train on"):
+    with pytest.raises(InputError, match="no records to train on"):
         encode_causal([], facts(), TextOptions())
 
 
@@ -98,7 +98,7 @@ def test_words_come_from_records_or_from_a_public_file(tmp_path: Path) -> None:
     found = vocabulary_from_records(RECORDS, min_frequency=2, limit=3)
     assert found.from_private_data
     assert found.tokenizer.convert_ids_to_tokens(range(8)) == [*SPECIAL, "sat", "the", "."]
-    with pytest.raises(InputFault, match="no word occurs 99 times"):
+    with pytest.raises(InputError, match="no word occurs 99 times"):
         vocabulary_from_records(RECORDS, min_frequency=99)
     path = tmp_path / "words.txt.gz"
     path.write_bytes(gzip.compress(b"Cat\n\n dog \r\ncat\nmat\n,\n"))
@@ -122,7 +122,7 @@ def test_words_come_from_records_or_from_a_public_file(tmp_path: Path) -> None:
 def test_bad_vocabulary_files_are_named(tmp_path: Path, content: bytes, fault: str) -> None:
     path = tmp_path / "words.txt"
     path.write_bytes(content)
-    with pytest.raises(InputFault, match=fault):
+    with pytest.raises(InputError, match=fault):
         vocabulary_from_file(path)
 
 

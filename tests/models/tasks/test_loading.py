@@ -20,7 +20,7 @@ from transformers import (
     T5Config,
 )
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import PrivacyReport
 from privctl.models.batch_norm import batch_norms
 from privctl.models.choices import TaskName
@@ -83,10 +83,10 @@ def test_a_checkpoint_is_used_unless_told_otherwise(tmp_path: Path) -> None:
     scratch = load_for_training(folder / "model.safetensors", TaskName.CAUSAL_LM, from_scratch=True)
     assert scratch.initial_weights == "random"
     assert not torch.equal(weights(scratch.network), weights(model.network))
-    with pytest.raises(UsageFault, match="add --from-scratch"):
+    with pytest.raises(CommandError, match="add --from-scratch"):
         load_for_training(folder, TaskName.CAUSAL_LM, vocabulary=words())
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(InputFault, match="holds pickles"):
+    with pytest.raises(InputError, match="holds pickles"):
         load_for_training(folder, TaskName.CAUSAL_LM)
 
 
@@ -138,36 +138,36 @@ def test_a_body_that_does_not_fit_is_refused(
     kind(config("bert", vocab_size=63)).save_pretrained(tmp_path)
     save_tokenizer(tmp_path)
     edit(tmp_path, **changes)
-    with pytest.raises(InputFault, match=fault):
+    with pytest.raises(InputError, match=fault):
         load_for_training(tmp_path, TEXT, labels=["x", "y"])
 
 
 def test_what_is_not_supported_says_so(tmp_path: Path) -> None:
     llama = save_model(tmp_path / "llama")
-    with pytest.raises(InputFault, match="is a llama model, which is not a masked language model"):
+    with pytest.raises(InputError, match="is a llama model, which is not a masked language model"):
         load_for_training(llama, TaskName.MASKED_LM)
-    with pytest.raises(InputFault, match="is a llama model, which is not an image classifier"):
+    with pytest.raises(InputError, match="is a llama model, which is not an image classifier"):
         load_for_training(llama, IMAGES, from_scratch=True)
-    with pytest.raises(UsageFault, match="--labels does not apply to the task causal-lm"):
+    with pytest.raises(CommandError, match="--labels does not apply to the task causal-lm"):
         load_for_training(llama, TaskName.CAUSAL_LM, labels=["a", "b"])
-    with pytest.raises(UsageFault, match="--norm batch is unknown"):
+    with pytest.raises(CommandError, match="--norm batch is unknown"):
         load_for_training(llama, TaskName.CAUSAL_LM, norm="batch")
     bert = architecture(tmp_path / "bert", "bert")
-    with pytest.raises(InputFault, match="has no tokenizer beside its weights"):
+    with pytest.raises(InputError, match="has no tokenizer beside its weights"):
         load_for_training(bert, TaskName.MASKED_LM)
     save_tokenizer(bert)
-    with pytest.raises(InputFault, match="tokenizer without a mask token"):
+    with pytest.raises(InputError, match="tokenizer without a mask token"):
         load_for_training(bert, TaskName.MASKED_LM)
     edit(bert, vocab_size=20)
-    with pytest.raises(InputFault, match="has a tokenizer of 63 tokens and embeds 20"):
+    with pytest.raises(InputError, match="has a tokenizer of 63 tokens and embeds 20"):
         load_for_training(bert, TEXT, labels=["a", "b"])
     edit(bert, num_attention_heads=3)
-    with pytest.raises(InputFault, match="config.json"):
+    with pytest.raises(InputError, match="config.json"):
         load_for_training(bert, TEXT, labels=["a", "b"])
     T5Config(d_model=8, d_ff=8, num_layers=1, num_heads=1).save_pretrained(tmp_path / "t5")
-    with pytest.raises(InputFault, match="encoder-decoder"):
+    with pytest.raises(InputError, match="encoder-decoder"):
         load_for_training(tmp_path / "t5", TEXT, labels=["a", "b"])
-    with pytest.raises(InputFault, match="has no config.json"):
+    with pytest.raises(InputError, match="has no config.json"):
         load_for_training(tmp_path, TaskName.CAUSAL_LM)
 
 
@@ -200,13 +200,13 @@ def with_statistics(folder: Path) -> nn.Module:
 
 def test_batch_normalisation_is_refused_or_frozen(tmp_path: Path) -> None:
     folder = architecture(tmp_path / "resnet", "resnet")
-    with pytest.raises(InputFault, match=r"has batch normalisation .* and 5 more.*--norm frozen keeps"):
+    with pytest.raises(InputError, match=r"has batch normalisation .* and 5 more.*--norm frozen keeps"):
         load_for_training(folder, IMAGES, labels=["a", "b"])
     fresh = load_for_training(folder, IMAGES, labels=["a", "b"], norm="frozen", dropout=True)
     assert fresh.frozen_norms == batch_norms(fresh.network)
     assert len(fresh.frozen_norms) == 6
     start = with_statistics(folder)
-    with pytest.raises(InputFault, match="has batch normalisation"):
+    with pytest.raises(InputError, match="has batch normalisation"):
         load_for_training(folder, IMAGES, labels=["a", "b"])
     model = load_for_training(folder, IMAGES, labels=["a", "b"], norm="frozen", dropout=True)
     pixels = torch.rand(2, 3, 32, 32)
@@ -220,7 +220,7 @@ def test_batch_normalisation_is_refused_or_frozen(tmp_path: Path) -> None:
         assert torch.equal(model.network(pixels).logits, start(pixels).logits)
     again = load_for_training(saved(model, tmp_path / "out"), IMAGES, norm="frozen")
     assert torch.equal(again.network(pixels).logits, model.network(pixels).logits)
-    with pytest.raises(UsageFault, match="applies to batch normalisation"):
+    with pytest.raises(CommandError, match="applies to batch normalisation"):
         load_for_training(architecture(tmp_path / "vit", "vit"), IMAGES, labels=["a", "b"], norm="frozen")
 
 
@@ -233,9 +233,9 @@ def test_weights_of_group_normalisation_are_refused(tmp_path: Path) -> None:
         tmp_path / "model.safetensors",
     )
     edit(tmp_path, privctl_norm="group")
-    with pytest.raises(InputFault, match="lacks .*running_mean"):
+    with pytest.raises(InputError, match="lacks .*running_mean"):
         load_for_training(tmp_path, IMAGES, norm="frozen")
-    with pytest.raises(InputFault, match="lacks .*running_mean"):
+    with pytest.raises(InputError, match="lacks .*running_mean"):
         load_model(tmp_path, device="cpu", kind=IMAGE_CLASSIFIER)
 
 
@@ -267,7 +267,7 @@ def test_the_scaling_of_images_is_saved_and_read(tmp_path: Path) -> None:
     assert load_for_training(out, IMAGES).images == model.images
     for fault in ({"image_mean": [1]}, {"image_std": [0, 1, 1]}, {"rescale_factor": None}, {"image_mean": "x"}):
         (folder / "preprocessor_config.json").write_text(json.dumps(fault))
-        with pytest.raises(InputFault, match="preprocessor_config.json"):
+        with pytest.raises(InputError, match="preprocessor_config.json"):
             load_for_training(folder, IMAGES, labels=["a", "b"])
 
 

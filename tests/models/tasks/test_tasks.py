@@ -14,7 +14,7 @@ from torch.nn import functional
 from privctl.data.images import ImageSet
 from privctl.data.labels import labels_of
 from privctl.data.texts import TextRecord, read_texts
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.models.choices import Long, TaskName
 from privctl.models.encoding import TextOptions
 from privctl.models.language import load_model
@@ -136,7 +136,7 @@ def test_only_a_response_counts_when_asked(tmp_path: Path) -> None:
     assert weights.tolist() == pytest.approx([0, 0, 0, 1 / 3, 1 / 3, 1 / 3, 0])
     without_end = text_task(model, [RECORDS[0]], TextOptions(response_only=True))
     assert (without_end.batch([0], CPU, 0)["weights"][:, :-1] > 0).all()
-    with pytest.raises(InputFault, match="a.jsonl line 1 has no token to predict"):
+    with pytest.raises(InputError, match="a.jsonl line 1 has no token to predict"):
         text_task(model, [record], TextOptions(response_only=True, long=Long.TRUNCATE, max_length=4))
 
 
@@ -204,11 +204,11 @@ def test_images_are_scaled_as_the_model_says(tmp_path: Path) -> None:
 
 def test_images_and_labels_that_do_not_fit(tmp_path: Path) -> None:
     model = model_for(tmp_path, "vit", TaskName.IMAGE_CLASSIFICATION)
-    with pytest.raises(InputFault, match=r"the images are 8x4 pixels and .* takes 8x8; give --resize"):
+    with pytest.raises(InputError, match=r"the images are 8x4 pixels and .* takes 8x8; give --resize"):
         image_task(model, ImageSet(pixels=IMAGES.pixels[:, :, :4], labels=IMAGES.labels, places=IMAGES.places))
-    with pytest.raises(InputFault, match="have 1 channels and"):
+    with pytest.raises(InputError, match="have 1 channels and"):
         image_task(model, ImageSet(pixels=IMAGES.pixels[..., :1], labels=IMAGES.labels, places=IMAGES.places))
-    with pytest.raises(InputFault, match="image 2 has the label 'd'"):
+    with pytest.raises(InputError, match="image 2 has the label 'd'"):
         image_task(model, ImageSet(pixels=IMAGES.pixels, labels=("a", "b", "d", "a", "b"), places=IMAGES.places))
 
 

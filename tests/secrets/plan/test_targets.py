@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.secrets.plan.targets import PosteriorTarget, PosteriorTargets, budgets_of
 from privctl.secrets.table import Secret, SecretTable, table_of
 
@@ -37,12 +37,12 @@ def test_a_secrets_own_target_goes_before_its_kinds_and_that_before_the_default(
 
 @pytest.mark.parametrize(("prior", "posterior"), [(0.2, 0.1), (0.1, 0.1), (0.5, None)])
 def test_a_posterior_below_the_prior_names_the_secret(prior: float, posterior: float | None) -> None:
-    with pytest.raises(UsageFault, match="'s1' has the posterior"):
+    with pytest.raises(CommandError, match="'s1' has the posterior"):
         budgets_of(table(("a", None, None), ("a", prior, posterior)), PosteriorTargets())
 
 
 def test_a_kind_that_nobody_is_of_is_a_mistake() -> None:
-    with pytest.raises(UsageFault, match="'emial'.*it has a"):
+    with pytest.raises(CommandError, match="'emial'.*it has a"):
         budgets_of(table(("a", None, None)), PosteriorTargets(by_kind={"emial": PosteriorTarget()}))
 
 

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from privctl.cli.secrets import secrets
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.secrets.scan import cards, emails, ibans, keys, phones
 from privctl.secrets.scan.keys.beside_words import entropy, looks_random
 from privctl.secrets.scan.kinds import KINDS, chosen
@@ -158,7 +158,7 @@ def test_kinds_are_chosen_by_name() -> None:
     assert [kind.name for kind in chosen(())] == list(KINDS)
     assert [kind.name for kind in chosen(("phone", "email"))] == ["email", "phone"]
     assert chosen(("none",)) == []
-    with pytest.raises(UsageFault, match="--kinds mail is not one of card, iban, key, email, phone"):
+    with pytest.raises(CommandError, match="--kinds mail is not one of card, iban, key, email, phone"):
         chosen(("mail",))
 
 

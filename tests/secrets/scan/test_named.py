@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.secrets.scan.kinds import LITERAL, SecretKind, chosen
 from privctl.secrets.scan.literals import Literals, read_literals
 from privctl.secrets.scan.overlaps import claims
@@ -82,10 +82,10 @@ def test_reading_a_list(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert read_literals(packed) == ["Ann", "Bob", "müller"]
     path.write_bytes(b"a\n\xff\n")
-    with pytest.raises(InputFault, match="line 2 is not UTF-8"):
+    with pytest.raises(InputError, match="line 2 is not UTF-8"):
         read_literals(path)
     path.write_bytes(b" \n\n")
-    with pytest.raises(InputFault, match="lists nothing"):
+    with pytest.raises(InputError, match="lists nothing"):
         read_literals(path)
 
 
@@ -111,13 +111,13 @@ def test_a_pattern_and_its_group() -> None:
     ],
 )
 def test_patterns_that_are_not_given_well(given: str, fault: str) -> None:
-    with pytest.raises(UsageFault, match=fault):
+    with pytest.raises(CommandError, match=fault):
         parse_patterns([given], ["email"])
 
 
 def test_a_name_is_given_once_and_an_expression_may_hold_any_sign() -> None:
     assert parse_patterns(["a=x=y", "b==="], []) == {"a": "x=y", "b": "=="}
-    with pytest.raises(UsageFault, match="--pattern a is given twice"):
+    with pytest.raises(CommandError, match="--pattern a is given twice"):
         parse_patterns(["a=x", "a=y"], [])
 
 
@@ -133,7 +133,7 @@ def test_a_name_is_given_once_and_an_expression_may_hold_any_sign() -> None:
     ],
 )
 def test_expressions_that_cannot_be_used(expression: str, fault: str) -> None:
-    with pytest.raises(UsageFault, match=fault):
+    with pytest.raises(CommandError, match=fault):
         Pattern("p", expression, 1)
 
 

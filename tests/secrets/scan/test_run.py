@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.secrets.scan.request import ScanRequest
 from privctl.secrets.scan.run import Scanned, scan
 from privctl.secrets.table import Secret, read_secrets
@@ -75,10 +75,10 @@ def test_only_its_owner_may_read_the_book_and_the_report_holds_no_secret(tmp_pat
     book, report = tmp_path / "secrets.jsonl", tmp_path / "secrets.report.json"
     assert stat.S_IMODE(book.stat().st_mode) == 0o600
     assert "ann@" not in report.read_text()
-    with pytest.raises(UsageFault, match="exists; give --force"):
+    with pytest.raises(CommandError, match="exists; give --force"):
         scanned(path)
     book.unlink()
-    with pytest.raises(UsageFault, match=r"secrets\.report\.json exists; give --force"):
+    with pytest.raises(CommandError, match=r"secrets\.report\.json exists; give --force"):
         scanned(path)
     _, secrets = scanned(path, force=True)
     assert len(secrets) == 1
@@ -153,7 +153,7 @@ def test_listed_texts_that_are_nowhere_are_told(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_asked(tmp_path: Path, asked: dict[str, Any], fault: str) -> None:
     path = data(tmp_path, "x")
-    with pytest.raises(UsageFault, match=fault):
+    with pytest.raises(CommandError, match=fault):
         scanned(path, **{**asked, "output": tmp_path / asked.get("output", "secrets.jsonl")})
     assert [each.name for each in tmp_path.iterdir()] == ["data.jsonl"]
 
@@ -176,7 +176,7 @@ def test_what_cannot_be_asked(tmp_path: Path, asked: dict[str, Any], fault: str)
 )
 def test_what_the_data_do_not_allow(tmp_path: Path, texts: list[Any], asked: dict[str, Any], fault: str) -> None:
     path = data(tmp_path, *texts)
-    with pytest.raises(InputFault, match=fault) as caught:
+    with pytest.raises(InputError, match=fault) as caught:
         scanned(path, **asked)
     assert "\n" not in str(caught.value)
     assert [each.name for each in tmp_path.iterdir()] == ["data.jsonl"]

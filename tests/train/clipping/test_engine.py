@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.train.choices import ClippingStyle
 from privctl.train.clipping import Clipping, PerExample, check, engine, rules
 from privctl.train.clipping.taps import Recorder
@@ -105,7 +105,7 @@ def test_gradient_checkpointing_changes_nothing() -> None:
 def test_reentrant_checkpointing_is_refused() -> None:
     model = gpt2().train()
     model.gradient_checkpointing_enable({"use_reentrant": True})
-    with pytest.raises(InputFault, match="use_reentrant=False"):
+    with pytest.raises(InputError, match="use_reentrant=False"):
         run(model, causal, tokens(4, 9, 40), 0.5)
     assert all(p.requires_grad for p in model.parameters())
 
@@ -222,7 +222,7 @@ class Borrows(nn.Module):
 
 def test_parameters_used_out_of_sight_are_refused() -> None:
     model, x = Borrows(), torch.randn(3, 5, 8)
-    with pytest.raises(InputFault, match="parameter 'lender.weight' has another gradient than autograd's"):
+    with pytest.raises(InputError, match="parameter 'lender.weight' has another gradient than autograd's"):
         run(model, squared, {"x": x}, 1.0)
     assert all(p.grad is None for p in model.parameters())
     model.when = False
@@ -230,7 +230,7 @@ def test_parameters_used_out_of_sight_are_refused() -> None:
         clipped.accumulate(lambda: squared(model, {"x": x}))
         assert float(model.lender.weight.grad.abs().sum()) == 0
         model.when = True
-        with pytest.raises(InputFault, match="parameter 'lender.weight' is used now"):
+        with pytest.raises(InputError, match="parameter 'lender.weight' is used now"):
             clipped.accumulate(lambda: squared(model, {"x": x}))
         model.lender.weight.requires_grad_(True)
 
@@ -257,7 +257,7 @@ def test_mixed_examples_are_refused() -> None:
             x = self.inner(x)
             return x - x.mean(0, keepdim=True)
 
-    with pytest.raises(InputFault, match="has another gradient than autograd's, .* mixed"):
+    with pytest.raises(InputError, match="has another gradient than autograd's, .* mixed"):
         run(Contrast(), squared, {"x": torch.randn(3, 5, 8)}, 1.0)
 
 
@@ -273,7 +273,7 @@ def test_a_skipped_layer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recorder, "stop", forgetful)
     with pytest.raises(AssertionError):
         agree(mlp(), squared, {"x": torch.randn(5, 7, 8)}, checked=False)
-    with pytest.raises(InputFault, match=r"parameter '2.weight' has another gradient"):
+    with pytest.raises(InputError, match=r"parameter '2.weight' has another gradient"):
         run(mlp(), squared, {"x": torch.randn(5, 7, 8)}, 1.0)
 
 
@@ -289,7 +289,7 @@ def test_exchanged_examples_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         return terms
 
     monkeypatch.setattr(Recorder, "stop", confused)
-    with pytest.raises(InputFault, match=r"parameter '2.weight' has another gradient"):
+    with pytest.raises(InputError, match=r"parameter '2.weight' has another gradient"):
         run(mlp(), squared, {"x": torch.randn(5, 7, 8)}, 1.0)
 
 
@@ -323,7 +323,7 @@ def test_gradients_that_are_not_finite_are_refused(value: float) -> None:
         clipped.accumulate(lambda: squared(model, {"x": x}))
         before = [p.grad.clone() for p in model.parameters()]
         x[3, 2, 1] = value
-        with pytest.raises(InputFault, match="row 3 of the batch has a loss or gradient that is not finite"):
+        with pytest.raises(InputError, match="row 3 of the batch has a loss or gradient that is not finite"):
             clipped.accumulate(lambda: squared(model, {"x": x}))
         assert all(torch.equal(p.grad, b) for p, b in zip(model.parameters(), before, strict=True))
 
@@ -343,7 +343,7 @@ def test_gradients_that_are_not_finite_are_refused(value: float) -> None:
     ],
 )
 def test_models_that_cannot_work_are_refused(module: Callable[[], nn.Module], message: str) -> None:
-    with pytest.raises(InputFault) as caught:
+    with pytest.raises(InputError) as caught:
         PerExample(nn.Sequential(module()), Clipping(norm=1.0))
     assert message in str(caught.value)
 
@@ -353,7 +353,7 @@ def test_frozen_batch_norm_in_evaluation_mode_is_fine() -> None:
     agree(model, squared, {"x": torch.randn(4, 3, 5, 5)})
     with PerExample(model, Clipping(norm=1.0)) as clipped:
         model.train()
-        with pytest.raises(InputFault, match="normalizes each example by the others"):
+        with pytest.raises(InputError, match="normalizes each example by the others"):
             clipped.accumulate(lambda: squared(model, {"x": torch.randn(4, 3, 5, 5)}))
 
 
@@ -364,17 +364,17 @@ def test_losses_of_another_shape_are_refused() -> None:
         lambda m, b: squared(m, b)[:3],
         lambda m, b: squared(m, b).detach(),
     ):
-        with pytest.raises(InputFault, match="losses"):
+        with pytest.raises(InputError, match="losses"):
             run(model, losses, {"x": x}, 1.0)
     with pytest.raises(
-        InputFault, match=r"module '1' \(Linear\) gives an output of shape \(35, 1, 12\) in a batch of 5"
+        InputError, match=r"module '1' \(Linear\) gives an output of shape \(35, 1, 12\) in a batch of 5"
     ):
         run(nn.Sequential(nn.Flatten(0, 1), nn.Linear(8, 12)), squared, {"x": x.view(5, 7, 1, 8)}, 1.0)
 
 
 @pytest.mark.parametrize("norm", [0.0, -1.0, math.nan, math.inf])
 def test_clip_norms_are_positive_numbers(norm: float) -> None:
-    with pytest.raises(UsageFault, match="the clip norm"):
+    with pytest.raises(CommandError, match="the clip norm"):
         Clipping(norm=norm)
 
 

@@ -10,7 +10,7 @@ import torch
 import transformers as hf
 from torch import nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from tests.train.clipping.support import agree, causal, classified, masked, run, tokens
 
 TEXT = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -85,6 +85,6 @@ def resnet() -> nn.Module:
 def test_resnet_needs_frozen_statistics() -> None:
     model = resnet()
     batch = {"pixel_values": torch.randn(4, 3, 16, 16), "labels": torch.tensor([0, 1, 2, 1])}
-    with pytest.raises(InputFault, match=r"module '.*' \(BatchNorm2d\) normalizes .*; put it in evaluation mode"):
+    with pytest.raises(InputError, match=r"module '.*' \(BatchNorm2d\) normalizes .*; put it in evaluation mode"):
         run(model, classified, batch, 1.0)
     agree(model.eval(), classified, batch)

@@ -13,7 +13,7 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.pytorch_utils import Conv1D
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.train.clipping import embedding, generic, linear, measure, terms
 from tests.train.clipping.support import agree, run, squared
 
@@ -215,9 +215,9 @@ def test_wrong_expansion_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted fault: shared ids are not expanded, or so that each row stands for another position."""
     ids = {"x": torch.randint(0, 11, (9, 9))}
     monkeypatch.setattr("privctl.train.clipping.taps.over_examples", lambda ids, count: ids)
-    with pytest.raises(InputFault, match="of shape \\(1, 9, 6\\) in a batch of 9, so that its examples"):
+    with pytest.raises(InputError, match="of shape \\(1, 9, 6\\) in a batch of 9, so that its examples"):
         run(Words(padding_idx=2), squared, ids, 1.0)
-    with pytest.raises(InputFault, match="autograd's"):
+    with pytest.raises(InputError, match="autograd's"):
         run(Words(), squared, ids, 1.0)
 
 
@@ -262,7 +262,7 @@ def test_missing_cross_term_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "cross", lambda product, lookup: torch.zeros(5, dtype=torch.float64))
     with pytest.raises(AssertionError):
         agree(model, squared, batch, checked=False)
-    with pytest.raises(InputFault, match="the gradient of row 0 has norm"):
+    with pytest.raises(InputError, match="the gradient of row 0 has norm"):
         run(model, squared, batch, 1.0)
 
 

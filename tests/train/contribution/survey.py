@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.models.choices import Long, TaskName
 from privctl.models.language import hushed
 from privctl.models.tasks.base import Task
 from privctl.train.clipping import Clipping, PerExample
-from privctl.train.contribution import Dependent
+from privctl.train.contribution import DependentRecordsError
 from privctl.train.contribution.premises import gradient_stages, tested
 from privctl.train.prepare import TrainingJob, prepare
 from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
@@ -59,18 +59,18 @@ def survey(each: Architecture, folder: Path) -> Row:
     try:
         with hushed():
             job = job_of(each, folder)
-    except (InputFault, NotImplementedError) as fault:
+    except (InputError, NotImplementedError) as fault:
         return Row(name=each.name, task=each.task, outcome=UNSUPPORTED, reason=str(fault))
     network: nn.Module = job.model.network
     began = time.perf_counter()
     try:
         with hushed():
             done = tested(job, network, CPU, gradient_stages(job, network, CPU), lambda _: None)
-    except Dependent as fault:
+    except DependentRecordsError as fault:
         moved = movements(job.task, network)
         reason = f"{fault.kind} ({fault.evidence})"
         return Row(name=each.name, task=each.task, outcome=REFUSED, reason=reason, before=moved)
-    except (InputFault, RuntimeError, ValueError, IndexError, TypeError, AssertionError) as fault:
+    except (InputError, RuntimeError, ValueError, IndexError, TypeError, AssertionError) as fault:
         return Row(name=each.name, task=each.task, outcome=UNSUPPORTED, reason=f"{type(fault).__name__}: {fault}")
     seconds = time.perf_counter() - began
     assert done.contribution is not None
@@ -118,7 +118,7 @@ def movements(task: Task, network: nn.Module) -> dict[int, float] | None:
     """
     try:
         return _movements(task, network)
-    except (InputFault, RuntimeError, AssertionError):
+    except (InputError, RuntimeError, AssertionError):
         return None
 
 

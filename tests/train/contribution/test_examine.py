@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.train.choices import ClippingStyle, DerivativeMethod, FormatName
 from privctl.train.clipping import Clipping
 from privctl.train.contribution import (
@@ -17,7 +17,7 @@ from privctl.train.contribution import (
     ClippedDerivatives,
     ClippedGradients,
     ComputationStage,
-    Dependent,
+    DependentRecordsError,
     IndependenceTest,
     LossOnly,
     examine,
@@ -64,7 +64,7 @@ def test_a_planted_fault_is_refused_by_what_it_does(fault: str) -> None:
     layer, words = FAULTS[fault]
     network = Network(layer())
     # The engine itself refuses gradients that disagree with autograd's.
-    with pytest.raises(InputFault if fault == "gradient only" else Dependent, match=words):
+    with pytest.raises(InputError if fault == "gradient only" else DependentRecordsError, match=words):
         run(network, gradients(network))
 
 
@@ -94,7 +94,7 @@ def test_derivatives_by_every_method(method: DerivativeMethod, fault: str | None
         return
     if fault == "gradient only" and method in (DerivativeMethod.FORWARD, DerivativeMethod.DIFFERENCE):
         return  # the fault is in a backward pass, which these have not
-    with pytest.raises(Dependent, match=FAULTS[fault][1]):
+    with pytest.raises(DependentRecordsError, match=FAULTS[fault][1]):
         run(network, stage)
 
 
@@ -105,13 +105,13 @@ def test_only_padding_is_cured_by_padding() -> None:
     assert found.rows == 128 // 40
     for fault in ("mean over records", "experts of limited capacity", "running statistics", "number of records"):
         network = Network(FAULTS[fault][0]())
-        with pytest.raises(Dependent, match="even with every text padded to 40 tokens"):
+        with pytest.raises(DependentRecordsError, match="even with every text padded to 40 tokens"):
             run(network, gradients(network), padding=40)
 
 
 def test_what_a_batch_leaves_behind_is_refused_without_gradients_too() -> None:
     for fault in ("running statistics", "memory"):
-        with pytest.raises(Dependent, match="the batches before it"):
+        with pytest.raises(DependentRecordsError, match="the batches before it"):
             run(Network(FAULTS[fault][0]()))
     assert run(Network(FAULTS["mean over records"][0]())).differences == {}
 
@@ -123,7 +123,7 @@ def test_a_parameter_that_a_forward_pass_writes_is_refused() -> None:
                 self.weight.mul_(1 + 1e-9)
             return super().forward(x)
 
-    with pytest.raises(Dependent, match=r"wrote into the weights .*changes the parameter 'layer.weight'"):
+    with pytest.raises(DependentRecordsError, match=r"wrote into the weights .*changes the parameter 'layer.weight'"):
         run(Network(Drifting(8)))
 
 
@@ -141,7 +141,7 @@ def test_a_table_that_grows_is_no_fault_unless_it_is_saved() -> None:
     network = Network(Growing(saved=False))
     run(network, gradients(network))
     assert len(network.layer.table) == 1
-    with pytest.raises(Dependent, match=r"buffer 'layer.table'"):
+    with pytest.raises(DependentRecordsError, match=r"buffer 'layer.table'"):
         run(Network(Growing(saved=True)))
 
 
@@ -169,7 +169,7 @@ def test_layers_in_few_bits(name: FormatName, planted: bool, monkeypatch: pytest
         monkeypatch.setattr(layers_module, "_by_example", coupled)
     for stage in stages.values():
         if planted and stage.name == "float32":
-            with pytest.raises(Dependent):
+            with pytest.raises(DependentRecordsError):
                 run(network, stage)
         elif not planted:
             assert run(network, stage).differences[stage.name] < 0.02
@@ -183,5 +183,5 @@ def test_one_record_at_a_time_needs_no_comparison() -> None:
 
 def test_the_refusal_names_the_module() -> None:
     network = Network(FAULTS["mean over records"][0]())
-    with pytest.raises(Dependent, match=r"first in module 'layer' \(Function\)"):
+    with pytest.raises(DependentRecordsError, match=r"first in module 'layer' \(Function\)"):
         run(network, gradients(network))

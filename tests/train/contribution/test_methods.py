@@ -15,7 +15,7 @@ from transformers import FNetConfig
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
 
 from privctl.cli import run
-from privctl.domain.errors import Interrupted
+from privctl.domain.errors import RunInterruptedError
 from privctl.domain.guarantee import AssumptionState, Guarantee
 from privctl.reports.files import read_report
 from privctl.train.loop import Trainer
@@ -204,7 +204,7 @@ def test_a_run_that_goes_on_is_tested_again(
     method: str, gpt2: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: Any) -> None:
-        raise Interrupted("stopped")
+        raise RunInterruptedError("stopped")
 
     with monkeypatch.context() as patch:
         for trainer in (Trainer, FerretTrainer):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.nn import functional
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.train.choices import DerivativeMethod
 from privctl.train.directional import Derivatives, agreement, cost, direction, forward, passes
 from privctl.train.directional.methods import FiredGroup
@@ -203,15 +203,15 @@ def test_a_partial_pass_keeps_no_more_than_it_needs() -> None:
 )
 def test_names_that_are_none(names: tuple[str, ...], fault: str) -> None:
     given = case("gpt2")
-    with pytest.raises(InputFault, match=fault):
+    with pytest.raises(InputError, match=fault):
         Derivatives(given.model).batch(given.losses_of, [FiredGroup(index=7, parameters=names)], [{}])
 
 
 def test_settings_that_are_none() -> None:
     model = nn.Linear(2, 2)
-    with pytest.raises(InputFault, match="'backwards' is not one of auto, backward, partial, forward, difference"):
+    with pytest.raises(InputError, match="'backwards' is not one of auto, backward, partial, forward, difference"):
         Derivatives(model, "backwards")
-    with pytest.raises(InputFault, match="the step of differences is 0; choose a step between 0 and 1"):
+    with pytest.raises(InputError, match="the step of differences is 0; choose a step between 0 and 1"):
         Derivatives(model, step=0)
 
 
@@ -232,7 +232,7 @@ def test_directions_that_do_not_fit() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_losses_that_were_reduced(method: DerivativeMethod) -> None:
     given = case("bert")
-    with pytest.raises(InputFault, match=r"the losses have shape \(\), where one an example is needed"):
+    with pytest.raises(InputError, match=r"the losses have shape \(\), where one an example is needed"):
         Derivatives(given.model, method).batch(lambda: given.losses_of().mean(), given.fired, given.directions())
 
 
@@ -267,9 +267,9 @@ def test_operations_that_cannot_be_differentiated_so(monkeypatch: pytest.MonkeyP
         fired=groups(("first.weight",), ("first.bias", "second.weight"), ("second.bias",)),
     )
     asked = given.losses_of, given.fired, given.directions()
-    with pytest.raises(InputFault, match="without forward-mode derivative .*; take the method partial or difference"):
+    with pytest.raises(InputError, match="without forward-mode derivative .*; take the method partial or difference"):
         Derivatives(given.model, "forward").per_example(*asked)
-    with pytest.raises(InputFault, match="cannot be differentiated twice .*; take the method difference"):
+    with pytest.raises(InputError, match="cannot be differentiated twice .*; take the method difference"):
         Derivatives(given.model, "partial").per_example(*asked)
     monkeypatch.setattr(
         cost,
@@ -301,7 +301,7 @@ def test_recurrent_kernels_have_no_forward_mode(method: DerivativeMethod) -> Non
     fired = groups(("inner.weight_hh_l0",), ("inner.bias_ih_l0", "inner.weight_ih_l0"))
     given = Case(model=Recurrent(), losses=squared, batch={"x": torch.randn(4, 5, 3)}, fired=fired)
     asked = given.losses_of, fired, given.directions()
-    with pytest.raises(InputFault, match=r"module 'inner' \(LSTM\) runs in a fused kernel"):
+    with pytest.raises(InputError, match=r"module 'inner' \(LSTM\) runs in a fused kernel"):
         Derivatives(given.model, "forward").batch(*asked)
     assert near(Derivatives(given.model, method).per_example(*asked), given.expected(), tolerance(method))
 
@@ -312,7 +312,7 @@ def test_examples_that_share_statistics_are_refused() -> None:
     name = next(n for n, _ in model.named_parameters())
     given = Case(model=model, losses=classified, batch=batch, fired=groups((name,)))
     for method in METHODS:
-        with pytest.raises(InputFault, match="normalizes each example by the others of its batch"):
+        with pytest.raises(InputError, match="normalizes each example by the others of its batch"):
             Derivatives(model, method).per_example(given.losses_of, given.fired, given.directions())
     grouped_norms(model)
     assert near(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.train.choices import DerivativeMethod
 from privctl.train.directional import Derivatives, SignAgreement, agreement, difference, reverse
 from privctl.train.directional.methods import questions
@@ -50,7 +50,7 @@ def test_taking_the_step_back_would_not_do(monkeypatch: pytest.MonkeyPatch) -> N
 def test_coarse_weights_are_refused() -> None:
     model = nn.Linear(3, 2).bfloat16()
     given = Case(model=model, losses=squared, batch={"x": torch.randn(2, 3).bfloat16()}, fired=groups(("weight",)))
-    with pytest.raises(InputFault, match=r"parameter 'weight' is torch.bfloat16, .*; load it as float32, or take the"):
+    with pytest.raises(InputError, match=r"parameter 'weight' is torch.bfloat16, .*; load it as float32, or take the"):
         Derivatives(model, "difference").batch(given.losses_of, given.fired, given.directions())
 
 
@@ -65,7 +65,7 @@ def test_autocast_is_refused_and_avoided() -> None:
 
     before = state(given.model)
     with pytest.raises(
-        InputFault, match=r"the model runs under autocast to torch.bfloat16, .* take the method partial"
+        InputError, match=r"the model runs under autocast to torch.bfloat16, .* take the method partial"
     ):
         Derivatives(given.model, "difference").batch(losses, wide.fired, wide.directions())
     automatic = Derivatives(given.model)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from privctl.cli import run
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.reports.files import read_report
 from privctl.train.gradient_training import MethodHooks, train_by_gradients
 from privctl.train.method import Method, MethodSettings, option
@@ -29,7 +29,7 @@ class LoudSettings(MethodSettings):
 
 def _check(request):
     if request.settings_as(LoudSettings).volume > 11:
-        raise UsageFault("--volume goes to 11")
+        raise CommandError("--volume goes to 11")
 
 
 def _run(job, session):
@@ -100,7 +100,7 @@ def test_resuming_with_another_setting_is_refused(loud: None, folder: Path, caps
     assert made is not None
     assert json.loads((made.path / "settings.json").read_text())["settings"]["volume"] == 4
     changed = replace(request, settings=LoudSettings(volume=5), resume=True)
-    with pytest.raises(UsageFault, match="settings"):
+    with pytest.raises(CommandError, match="settings"):
         open_folder(prepare(changed), Workers())
     open_folder(prepare(replace(request, resume=True)), Workers())
 

@@ -11,7 +11,7 @@ import transformers as hf
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.train.choices import FormatName
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.quantized import FORMATS, QuantizedLayers
@@ -210,7 +210,7 @@ def test_only_the_chosen_layers_are_quantized() -> None:
             second = model[1](x)
         assert torch.equal(first, model[0](x)) == ("0" not in chosen)
         assert torch.equal(second, model[1](x)) == ("1" not in chosen)
-    with pytest.raises(UsageFault, match="'2' is no layer that can be quantized; .* such as 0"):
+    with pytest.raises(CommandError, match="'2' is no layer that can be quantized; .* such as 0"):
         layers.choose(frozenset({"0", "2"}))
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.train.choices import FormatName
 from privctl.train.quantized import FORMATS, luq_fp4
 from privctl.train.quantized.floating import Float8, Float8Kind, Luq
@@ -65,7 +65,7 @@ def test_luq_has_as_many_levels_as_asked_for(count: int) -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 65])
 def test_numbers_of_levels_that_cannot_be_are_refused(count: int) -> None:
-    with pytest.raises(UsageFault, match="levels of logarithmic quantization"):
+    with pytest.raises(CommandError, match="levels of logarithmic quantization"):
         luq_fp4(count)
 
 

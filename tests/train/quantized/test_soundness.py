@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.train.choices import FormatName
 from privctl.train.clipping import Clipping, PerExample
-from privctl.train.clipping.engine import NotFinite
+from privctl.train.clipping.engine import NotFiniteError
 from privctl.train.quantized import FORMATS, QuantizedLayers
 from privctl.train.quantized import layers as layers_module
 from tests.train.clipping.support import (
@@ -96,7 +96,7 @@ def test_what_is_left_out_moves_the_clipped_sum_by_no_more_than_the_clip_norm() 
 def test_two_calls_and_a_checkpoint_are_refused() -> None:
     layers = quantized(shaken(Twice(saving=True)))
     batch = {"x": torch.randn(4, 5, 8, dtype=torch.float64)}
-    with pytest.raises(InputFault, match="layer 'layer' is called 2 times and computed again"):
+    with pytest.raises(InputError, match="layer 'layer' is called 2 times and computed again"):
         together(layers, squared, batch, KEYS, 0.5)
 
 
@@ -107,7 +107,7 @@ def test_examples_that_are_not_finite_are_found_and_no_others(name: FormatName) 
     x = torch.randn(4, 5, 8)
     for value in (torch.nan, torch.inf):
         x[2, 1, 3] = value
-        with pytest.raises(NotFinite) as caught, PerExample(model, Clipping(norm=1.0)) as engine:
+        with pytest.raises(NotFiniteError) as caught, PerExample(model, Clipping(norm=1.0)) as engine:
             engine.verify(lambda: squared(model, {"x": torch.randn(4, 5, 8)}))
             with layers.on(KEYS):
                 engine.accumulate(lambda: squared(model, {"x": x}))
@@ -119,21 +119,21 @@ def test_parameters_used_out_of_sight_are_refused_still() -> None:
     model = Borrows()
     layers = quantized(model)
     batch = {"x": torch.randn(3, 5, 8)}
-    with pytest.raises(InputFault, match="parameter 'lender.weight' has another gradient than autograd's"):
+    with pytest.raises(InputError, match="parameter 'lender.weight' has another gradient than autograd's"):
         together(layers, squared, batch, KEYS[:3], 1.0)
     assert all(p.grad is None for p in model.parameters())
     model.when = False
     with PerExample(model, Clipping(norm=1.0)) as engine:
         engine.verify(lambda: squared(model, batch))
         model.when = True
-        with layers.on(KEYS[:3]), pytest.raises(InputFault, match="parameter 'lender.weight' is used now"):
+        with layers.on(KEYS[:3]), pytest.raises(InputError, match="parameter 'lender.weight' is used now"):
             engine.accumulate(lambda: squared(model, batch))
 
 
 def test_an_engine_that_was_not_verified_does_not_pass_quantized_examples() -> None:
     model = shaken(gpt2())
     layers, batch = quantized(model), tokens(4, 9, 40)
-    refused = pytest.raises(InputFault, match="has another gradient than autograd's")
+    refused = pytest.raises(InputError, match="has another gradient than autograd's")
     with PerExample(model, Clipping(norm=1.0)) as engine, layers.on(KEYS), refused:
         engine.accumulate(lambda: causal(model, batch))
 
@@ -141,11 +141,11 @@ def test_an_engine_that_was_not_verified_does_not_pass_quantized_examples() -> N
 def test_rows_that_are_not_the_examples_are_refused() -> None:
     layers = quantized(Single(nn.Linear(8, 4)))
     for shape in ((8,), (1, 8), (5, 8)):
-        with layers.on(KEYS), pytest.raises(InputFault, match="layer 'layer' has rows of shape .* for 4 examples"):
+        with layers.on(KEYS), pytest.raises(InputError, match="layer 'layer' has rows of shape .* for 4 examples"):
             layers.network(torch.randn(shape))
     layers = quantized(Single(nn.Conv2d(3, 4, 3)))
     for shape in ((3, 8, 8), (8, 3, 8, 8)):
-        with layers.on(KEYS), pytest.raises(InputFault, match="for 4 examples"):
+        with layers.on(KEYS), pytest.raises(InputError, match="for 4 examples"):
             layers.network(torch.randn(shape))
 
 

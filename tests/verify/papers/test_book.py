@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import pytest
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.verdict import Outcome
 from verify.papers import PAPERS, dp_weights, dp_weights_composition, dp_weights_proof, load_paper, poster
 from verify.papers.claim import JudgedClaim, PublishedClaim, judge
@@ -83,7 +83,7 @@ def test_the_book_is_whole() -> None:
     assert {claim.expected for _, claim in CLAIMS} == {Outcome.PROVED, Outcome.REFUTED, Outcome.CONSISTENT}
     assert all(each.reason for each in unchecked(list(PAPERS)))
     assert chosen(("poster", "dp-weights")) == ("dp-weights", "poster")
-    with pytest.raises(UsageFault, match="not in the book"):
+    with pytest.raises(CommandError, match="not in the book"):
         chosen(("dp-weight",))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.verdict import Outcome
 from verify.papers.checks import check_ferret, check_gaussian, check_laplace, check_secret
 from verify.prove.prover import Prover
@@ -146,5 +146,5 @@ def test_secret(
 )
 def test_numbers_out_of_range_are_named(prover: Prover, change: dict[str, Any], says: str) -> None:
     given = {"epsilon": "1", "delta": "1e-6", "noise_multiplier": "1", "steps": 1, "sample_rate": "1", **change}
-    with pytest.raises(UsageFault, match=says):
+    with pytest.raises(CommandError, match=says):
         check_gaussian(prover, **numbers(**given))

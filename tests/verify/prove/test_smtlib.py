@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import z3
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from verify.prove.library import gaussian, information, quantizer, weights
 from verify.prove.prover import Prover
 from verify.prove.smtlib import export
@@ -54,5 +54,5 @@ def test_logics_are_named(tmp_path: Path) -> None:
 
 def test_a_file_in_the_way_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
-    with pytest.raises(UsageFault, match="not a folder"):
+    with pytest.raises(CommandError, match="not a folder"):
         export([], tmp_path / "x")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.models.language import hushed
 from privctl.models.tasks.classification import ImageClassification
 from privctl.train.budget import require_positive
@@ -40,7 +40,7 @@ class QuantizedChoice:
 
 
 def bits_of(job: TrainingJob, network: nn.Module, device: torch.device, seed: bytes) -> QuantizedChoice:
-    """Raises UsageFault for globs and budgets that do not fit the network."""
+    """Raises CommandError for globs and budgets that do not fit the network."""
     asked = asked_of(job.request)
     layers = QuantizedLayers(network=network, format=format_of(asked), seed=seed)
     names = candidates(layers.names, asked.full_precision)
@@ -74,23 +74,23 @@ def asked_of(request: RetrainRequest) -> DpquantSettings:
 
 
 def check(request: RetrainRequest) -> None:
-    """Raises UsageFault for settings that contradict each other or have no effect."""
+    """Raises CommandError for settings that contradict each other or have no effect."""
     asked = request.settings_as(DpquantSettings)
     if request.compiled:
-        raise UsageFault("--compile cannot be combined with dpquant, whose layers change every epoch; remove it")
+        raise CommandError("--compile cannot be combined with dpquant, whose layers change every epoch; remove it")
     if asked.levels is not None and asked.format is not FormatName.LUQ_FP4:
-        raise UsageFault(f"--luq-levels does not apply to --format {asked.format}; remove it")
+        raise CommandError(f"--luq-levels does not apply to --format {asked.format}; remove it")
     if asked.layers is LayerMode.DPQUANT and request.secrets is not None:
-        raise UsageFault(
+        raise CommandError(
             "--secrets cannot be combined with --layers dpquant, whose measurements are releases that the plan does "
             "not count; give --layers random, or remove --secrets"
         )
     _check_amount(asked)
     require_positive({"--measure-noise": asked.noise, "--measure-clip": asked.clip})
     if not (math.isfinite(asked.beta) and asked.beta >= 0):
-        raise UsageFault(f"--beta is {asked.beta:g}; it must be a finite number of at least 0")
+        raise CommandError(f"--beta is {asked.beta:g}; it must be a finite number of at least 0")
     if not 0 <= asked.smoothing < 1:
-        raise UsageFault(f"--smoothing is {asked.smoothing:g}; it must be at least 0 and below 1")
+        raise CommandError(f"--smoothing is {asked.smoothing:g}; it must be at least 0 and below 1")
 
 
 def _check_amount(asked: DpquantSettings) -> None:
@@ -98,16 +98,16 @@ def _check_amount(asked: DpquantSettings) -> None:
     amounts = {"--quantized-fraction": asked.fraction, "--compute-target": asked.compute_target}
     given = [flag for flag, value in amounts.items() if value is not None]
     if len(given) > 1:
-        raise UsageFault(f"{given[0]} and {given[1]} both say how much is quantized; give one")
+        raise CommandError(f"{given[0]} and {given[1]} both say how much is quantized; give one")
     for flag, value in amounts.items():
         if value is not None and not 0 < value <= 1:
-            raise UsageFault(f"{flag} is {value:g}; it must be above 0 and at most 1")
+            raise CommandError(f"{flag} is {value:g}; it must be above 0 and at most 1")
     if asked.layers in (LayerMode.ALL, LayerMode.NONE) and given:
-        raise UsageFault(f"{given[0]} does not apply to --layers {asked.layers}; remove it")
+        raise CommandError(f"{given[0]} does not apply to --layers {asked.layers}; remove it")
     if asked.static and asked.layers is not LayerMode.STATIC:
-        raise UsageFault(f"--static-layers applies to --layers static only, not to {asked.layers}; remove it")
+        raise CommandError(f"--static-layers applies to --layers static only, not to {asked.layers}; remove it")
     if asked.static and given:
-        raise UsageFault(f"--static-layers and {given[0]} both say how much is quantized; give one")
+        raise CommandError(f"--static-layers and {given[0]} both say how much is quantized; give one")
 
 
 def _blank(job: TrainingJob, device: torch.device) -> dict[str, Any]:

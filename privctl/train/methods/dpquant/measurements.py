@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from privctl.accounting.ledger import epsilon_bound
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
 from privctl.train.request import RetrainRequest
@@ -53,13 +53,13 @@ class Measurements:
         )
 
     def check_alone(self, epsilon: float, delta: float) -> None:
-        """Raises UsageFault where the measurements by themselves exceed the budget, so that no training is left."""
+        """Raises CommandError where the measurements by themselves exceed the budget, so that no training is left."""
         event = None if self.noise_multiplier is None else self.event(self.noise_multiplier)
         if event is None:
             return
         alone = epsilon_bound(Ledger(events=(event,)), delta)
         if alone >= epsilon:
-            raise UsageFault(
+            raise CommandError(
                 f"{self.releases} measurements with noise multiplier {self.noise_multiplier:g} take an epsilon of "
                 f"{alone:.4g} by themselves, and --epsilon is {epsilon:g}; raise --measure-noise or --measure-every"
             )
@@ -68,7 +68,7 @@ class Measurements:
 def measurements_of(request: RetrainRequest, examples: int, steps: int, rate: float) -> Measurements | None:
     """Those of a private run of so many ``steps`` at sampling rate ``rate``; None where layers need none.
 
-    Raises UsageFault for settings out of range.
+    Raises CommandError for settings out of range.
     """
     asked = request.settings_as(DpquantSettings)
     if asked.layers is not LayerMode.DPQUANT:
@@ -91,9 +91,9 @@ def measurements_of(request: RetrainRequest, examples: int, steps: int, rate: fl
 def _check(asked: DpquantSettings) -> None:
     for flag, count in (("--measure-every", asked.every), ("--measure-repetitions", asked.repetitions)):
         if count < 1:
-            raise UsageFault(f"{flag} is {count}; it must be at least 1")
+            raise CommandError(f"{flag} is {count}; it must be at least 1")
     for flag, value in (("--measure-noise", asked.noise), ("--measure-clip", asked.clip)):
         if value is not None and not (math.isfinite(value) and value > 0):
-            raise UsageFault(f"{flag} is {value:g}; it must be a finite number above 0")
+            raise CommandError(f"{flag} is {value:g}; it must be a finite number above 0")
     if asked.rate is not None and not 0 < asked.rate <= 1:
-        raise UsageFault(f"--measure-rate is {asked.rate:g}; it must be above 0 and at most 1")
+        raise CommandError(f"--measure-rate is {asked.rate:g}; it must be above 0 and at most 1")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.models.tasks.base import Task
 from privctl.train.methods.dpquant.draw import Floats
 from privctl.train.methods.dpquant.schedule import LayerSchedule
@@ -132,14 +132,14 @@ class Quantization:
         }
 
     def restore(self, tensors: Mapping[str, Tensor], measured: int) -> None:
-        """See ``Precision``; raises InputFault for the state of a network with other layers."""
+        """See ``Precision``; raises InputError for the state of a network with other layers."""
         self._measured = max(self._measured, measured)
         if f"{_PREFIX}numbers" not in tensors:
             return
         names = self.schedule.names
         numbers, chosen, scores = (tensors[_PREFIX + name] for name in ("numbers", "chosen", "scores"))
         if not (chosen.shape == scores.shape == (len(numbers), len(names))):
-            raise InputFault(f"the saved state is not of a run that chooses among {len(names)} layers; start anew")
+            raise InputError(f"the saved state is not of a run that chooses among {len(names)} layers; start anew")
         self._epochs = [
             Epoch(
                 number=int(number),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.train.methods.dpquant.draw import Floats, inclusion, order
 from privctl.train.methods.dpquant.settings import LayerMode
 
@@ -21,7 +21,7 @@ class LayerSchedule:
     Either ``fraction`` of the layers are taken (rounded up), or of the drawn order as many as it takes to have
     ``compute_target`` of the multiply-adds in them. ``static`` are the layers of mode static where they were named;
     else one draw decides. All is a function of ``seed``, which is public, the epoch and released scores. Raises
-    UsageFault for a budget that leaves nothing to choose.
+    CommandError for a budget that leaves nothing to choose.
     """
 
     names: tuple[str, ...]
@@ -38,7 +38,7 @@ class LayerSchedule:
         if free and (self.fraction is None) == (self.compute_target is None):
             raise ValueError("give either a fraction or a compute target")
         if free and self.count is not None and self.count >= len(self.names):
-            raise UsageFault(
+            raise CommandError(
                 f"{self.fraction:g} of {len(self.names)} layers are all of them, which leaves nothing to choose; lower "
                 "--quantized-fraction, or give --layers all"
             )
@@ -97,12 +97,12 @@ class LayerSchedule:
 def candidates(names: Sequence[str], kept: Sequence[str]) -> tuple[str, ...]:
     """The layers that may be quantized: all but those that a glob of ``kept`` matches.
 
-    Raises UsageFault for a glob that matches none, and where none is left.
+    Raises CommandError for a glob that matches none, and where none is left.
     """
     out = {name for glob in kept for name in matching(names, glob, "--full-precision")}
     left = tuple(name for name in names if name not in out)
     if not left:
-        raise UsageFault(
+        raise CommandError(
             "no layer is left that could be quantized; those are Linear, Conv1D and Conv2d: take another model, or "
             "fewer --full-precision"
         )
@@ -110,8 +110,8 @@ def candidates(names: Sequence[str], kept: Sequence[str]) -> tuple[str, ...]:
 
 
 def matching(names: Sequence[str], glob: str, flag: str) -> frozenset[str]:
-    """The layers that ``glob`` matches; raises UsageFault, naming ``flag``, where it matches none."""
+    """The layers that ``glob`` matches; raises CommandError, naming ``flag``, where it matches none."""
     layers = frozenset(name for name in names if fnmatch.fnmatchcase(name, glob))
     if not layers:
-        raise UsageFault(f"{flag} {glob} matches no layer; the first are {', '.join(names[:3])}")
+        raise CommandError(f"{flag} {glob} matches no layer; the first are {', '.join(names[:3])}")
     return layers

@@ -11,7 +11,7 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.models.tasks.base import Task
 from privctl.parallel import Workers
 from privctl.train.clipping.norms_and_weights import ROUNDING_MARGIN
@@ -178,10 +178,10 @@ class RecordedStream:
     place: int = 0
 
     def amounts(self, step: int, fired: Sequence[FiredGroup], directions: Sequence[Direction]) -> Tensor:
-        """See ``UpdateSource``. Raises InputFault where the stream is too short."""
+        """See ``UpdateSource``. Raises InputError where the stream is too short."""
         end = self.place + len(fired)
         if end > len(self.published):
-            raise InputFault("the stream ends before its last step; get it again from its maker")
+            raise InputError("the stream ends before its last step; get it again from its maker")
         amounts, self.place = self.published[self.place : end], end
         return amounts
 

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,10 +21,10 @@ Groups = tuple[tuple[str, ...], ...]
 
 
 def trainable(network: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that require a gradient, by name, tied ones once. Raises InputFault where there is none."""
+    """The parameters that require a gradient, by name, tied ones once. Raises InputError where there is none."""
     parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
     if not parameters:
-        raise InputFault("the model has no parameter that requires a gradient; there is nothing to train")
+        raise InputError("the model has no parameter that requires a gradient; there is nothing to train")
     return parameters
 
 
@@ -33,7 +33,7 @@ def cut(sizes: Mapping[str, int], asked: str) -> Groups:
 
     ``max`` makes every tensor a group (FERRET-MAX), ``eighth`` takes eight consecutive ones at a time, the last group
     what is left (FERRET-EIGHTH), and a number N makes N groups of consecutive tensors of which the largest holds as few
-    numbers as it can (FERRET-2 is N = 2). Raises UsageFault for anything else, and for more groups than tensors.
+    numbers as it can (FERRET-2 is N = 2). Raises CommandError for anything else, and for more groups than tensors.
     """
     names = tuple(sizes)
     if asked == "max":
@@ -41,7 +41,7 @@ def cut(sizes: Mapping[str, int], asked: str) -> Groups:
     if asked == "eighth":
         return tuple(names[start : start + _BUCKET] for start in range(0, len(names), _BUCKET))
     if not asked.isdecimal() or not 1 <= int(asked) <= len(names):
-        raise UsageFault(
+        raise CommandError(
             f"--groups is {asked!r}; it must be max, eighth, or a number of groups from 1 to {len(names)}, the number "
             "of tensors that are trained"
         )

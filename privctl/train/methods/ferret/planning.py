@@ -11,7 +11,7 @@ from privctl.accounting.calibrate import noise_multiplier_for
 from privctl.accounting.gridded import Released, ideal_target
 from privctl.accounting.mutual_information import ceiling, fire_probability_for
 from privctl.accounting.sign_bits import dithered_ledger, gaussian_ledger, response_ledger
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger, SignBits
 from privctl.train.budget import require_one, require_positive
 from privctl.train.choices import DerivativeMethod
@@ -98,7 +98,7 @@ class FerretPlan:
 def plan_for(job: TrainingJob, network: nn.Module, seed: bytes) -> FerretPlan:
     """Decide everything that is left: groups, what fires when by the public ``seed``, and the noise.
 
-    Raises UsageFault for settings that contradict each other and for budgets that cannot be met.
+    Raises CommandError for settings that contradict each other and for budgets that cannot be met.
     """
     request, recipe = job.request, job.recipe
     check(request)
@@ -108,7 +108,7 @@ def plan_for(job: TrainingJob, network: nn.Module, seed: bytes) -> FerretPlan:
     masks = Masks(seed=seed, groups=len(groups), fire_probability=chance, steps=recipe.steps)
     release = request.settings_as(FerretSettings).release
     if release is not ReleaseKind.PUBLISHED and not masks.total:
-        raise UsageFault(
+        raise CommandError(
             f"no group fires in {recipe.steps} steps at the fire probability {chance:g}, so that nothing would be "
             "trained; raise --fire-probability, --epsilon or --epochs"
         )
@@ -128,7 +128,7 @@ def plan_for(job: TrainingJob, network: nn.Module, seed: bytes) -> FerretPlan:
             update_scale=request.settings_as(FerretSettings).update_scale,
         )
     except ValueError as error:
-        raise UsageFault(str(error)) from None
+        raise CommandError(str(error)) from None
     return FerretPlan(
         groups=groups,
         sizes=tuple(numbers(groups, sizes)),
@@ -206,17 +206,17 @@ def derivative_stages(
 
 
 def check(request: RetrainRequest) -> None:
-    """Raises UsageFault for settings that contradict each other."""
+    """Raises CommandError for settings that contradict each other."""
     asked, release = request.settings_as(FerretSettings), request.settings_as(FerretSettings).release
     _check_budget(request)
     if asked.publish is Publish.VALUE and release is not ReleaseKind.GAUSSIAN:
-        raise UsageFault(f"--publish value needs --release gaussian; with {release} there are signs only")
+        raise CommandError(f"--publish value needs --release gaussian; with {release} there are signs only")
     if request.bf16 and asked.derivatives is DerivativeMethod.DIFFERENCE:
-        raise UsageFault(
+        raise CommandError(
             "--derivatives difference needs losses in float32, and --bf16 leaves mostly rounding of them; remove one"
         )
     if request.compiled:
-        raise UsageFault("--compile does not apply to ferret, whose derivatives a compiled network lacks; remove it")
+        raise CommandError("--compile does not apply to ferret, whose derivatives a compiled network lacks; remove it")
 
 
 def _check_budget(request: RetrainRequest) -> None:
@@ -237,12 +237,12 @@ def _check_budget(request: RetrainRequest) -> None:
     require_one(f"ferret with --release {release}", {flag: given[flag] for flag in ("--epsilon", other)})
     for flag in amount.values():
         if given[flag] is not None and flag != other:
-            raise UsageFault(f"{flag} does not apply to ferret with the release {release}; remove it")
+            raise CommandError(f"{flag} does not apply to ferret with the release {release}; remove it")
     require_positive({**given, "--dither": asked.dither})
     if asked.fire_probability is not None and asked.fire_probability > 1:
-        raise UsageFault(f"--fire-probability is {asked.fire_probability:g}; it must be at most 1")
+        raise CommandError(f"--fire-probability is {asked.fire_probability:g}; it must be at most 1")
     if budget.delta is not None and release is ReleaseKind.PUBLISHED:
-        raise UsageFault(
+        raise CommandError(
             "--delta asks for an (epsilon, delta) guarantee, which signs as published do not have; remove it, or "
             "choose --release gaussian"
         )
@@ -257,7 +257,7 @@ def _fire_probability(request: RetrainRequest, groups: int, steps: int, sample_r
         return 1 / groups
     most = ceiling(groups, steps, sample_rate)
     if epsilon > most:
-        raise UsageFault(
+        raise CommandError(
             f"--epsilon is {epsilon:g} nats, above the ceiling of {most:.10g}: {groups} groups that publish in each of "
             f"{steps} steps publish no more, so ask for at most that, more --groups or more --epochs"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.models.language import choose_device
@@ -35,7 +35,7 @@ _POST_PROCESSING = (
 def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
     """Make the model that ``request.stream`` leads to, with a report beside it.
 
-    Raises InputFault where the model is not the one the stream began with, or the stream is damaged.
+    Raises InputError where the model is not the one the stream began with, or the stream is damaged.
     """
     require_absent(request.output, force=False)
     require_absent(report_path(request.output), request.force)
@@ -48,7 +48,7 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
     groups = cut({name: p.numel() for name, p in parameters.items()}, recipe.groups)
     layout = layout_of(groups, {name: p.shape for name, p in parameters.items()})
     if layout != recipe.layout or base_of(named_tensors(network)) != recipe.base:
-        raise InputFault(f"{request.model} is not the model that {request.stream} began with; give the original model")
+        raise InputError(f"{request.model} is not the model that {request.stream} began with; give the original model")
     source = RecordedStream(published=stream.amounts)
     trainer = FerretTrainer(
         network=network,
@@ -63,7 +63,7 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
         trainer.advance = advance
         trainer.run(lost=recipe.lost)
     if source.place != len(stream.amounts):
-        raise InputFault(f"{request.stream} goes on after its last step; get it again from its maker")
+        raise InputError(f"{request.stream} goes on after its last step; get it again from its maker")
 
     def describe(place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
         return _report(request, stream, model, place, outputs)
@@ -78,7 +78,7 @@ def _loaded(request: ReplayRequest, stream: Stream) -> tuple[TrainingModel, Mode
     """The model as the run loaded it, and what of it is trained."""
     origin = stream.recipe.model
     if origin.private_vocabulary:
-        raise UsageFault(
+        raise CommandError(
             f"the tokenizer's words of {request.stream}'s model came from private data, which a replay does not have; "
             "use the model that the run wrote"
         )

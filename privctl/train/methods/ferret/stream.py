@@ -18,7 +18,7 @@ from blake3 import blake3
 from torch import Tensor
 
 from privctl.domain.checks import at_least, probability
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.models.choices import TaskName
 from privctl.reports.codec import decode_value, encode_value
 from privctl.storage.atomic import PendingFile
@@ -111,11 +111,11 @@ def staged_stream(path: Path, stream: Stream) -> AbstractContextManager[PendingF
 
 
 def read_stream(path: Path) -> Stream:
-    """The stream at ``path``. Raises InputFault for a file that is not a valid stream."""
+    """The stream at ``path``. Raises InputError for a file that is not a valid stream."""
     with SafetensorsFile(path) as file:
         text = file.metadata.get(_KEY)
     if text is None:
-        raise InputFault(f"{path} holds no updates; give the *.updates.safetensors that privctl retrain ferret wrote")
+        raise InputError(f"{path} holds no updates; give the *.updates.safetensors that privctl retrain ferret wrote")
     data = parse_json(text, str(path))
     count = data.pop("published", None) if isinstance(data, dict) else None
     recipe = decode_value(StreamRecipe, data, str(path), _KEY)
@@ -129,7 +129,7 @@ def read_stream(path: Path) -> Stream:
         and tensor.shape == ((count + 7) // 8 if bits else count,)
     )
     if recipe.version != 1 or not fits or not _hexadecimal(recipe.seed):
-        raise InputFault(f"{path} is damaged, or of a version that is not known here; get it again from its maker")
+        raise InputError(f"{path} is damaged, or of a version that is not known here; get it again from its maker")
     assert tensor is not None
     if bits:
         ones = np.unpackbits(tensor.numpy(), count=count, bitorder="little").astype(np.float64)

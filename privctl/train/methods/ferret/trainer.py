@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputFault, Interrupted
+from privctl.domain.errors import InputError, RunInterruptedError
 from privctl.domain.progress import Advance
 from privctl.parallel import Workers
 from privctl.train.directional import FiredGroup, direction
@@ -68,8 +68,8 @@ class FerretTrainer:
     ) -> FinishedFerret:
         """Go through all steps, those ``lost`` before excepted.
 
-        ``stop`` is asked after each step that publishes; where any process says yes, the state is saved and Interrupted
-        raised in all. Raises InputFault where a weight is not finite after an epoch.
+        ``stop`` is asked after each step that publishes; where any process says yes, the state is saved and
+        RunInterruptedError raised in all. Raises InputError where a weight is not finite after an epoch.
         """
         updates = Updates(trainable(self.network), self.groups, self.rule, self.masks.counts)
         place, history = self._restored(start, updates)
@@ -95,7 +95,7 @@ class FerretTrainer:
                     self._save(updates, SavedState(step=place, spent=place, tensors={}, history=tuple(history)))
                     last_save = self.clock()
                 if stopping:
-                    raise Interrupted(self._parting(place))
+                    raise RunInterruptedError(self._parting(place))
             self.advance(1)
         updates.settle(self.rule.steps)
         require_finite(self.network, self.rule.steps)
@@ -131,7 +131,7 @@ class FerretTrainer:
         return place
 
     def _entry(self, step: int) -> dict[str, float]:
-        """One epoch's finite measures. Raises InputFault for weights that are not finite."""
+        """One epoch's finite measures. Raises InputError for weights that are not finite."""
         require_finite(self.network, step)
         met = self._met()
         met.gather(self.workers)
@@ -166,7 +166,7 @@ class FerretTrainer:
                 self._amounts = [tensors["ferret.amounts"]]
                 self._lost = tuple((int(begin), int(end)) for begin, end in tensors["ferret.lost"].tolist())
             except (KeyError, RuntimeError):
-                raise InputFault("the saved state is of another run; resume with the settings it began with") from None
+                raise InputError("the saved state is of another run; resume with the settings it began with") from None
             if isinstance(self.source, PrivateExamples) and self.workers.is_main:
                 self.source.met = DerivativeStats.restored(tensors)
         if self.once and start.spent > start.step:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from privctl.domain.errors import InputFault, Interrupted
+from privctl.domain.errors import InputError, RunInterruptedError
 from privctl.domain.mechanism import Optimizer
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
@@ -144,7 +144,7 @@ def interrupted(folder: Path, stop_after: int) -> None:
     """A run that is stopped and saved."""
     with RunFolder.begin(folder, {}) as kept:
         run, steps = made(folder=kept), iter(range(1, STEPS))
-        with pytest.raises(Interrupted):
+        with pytest.raises(RunInterruptedError):
             run.run(None, lambda: next(steps) == stop_after)
 
 
@@ -267,7 +267,7 @@ def test_a_state_of_other_layers_is_refused(tmp_path: Path) -> None:
     _, start = RunFolder.resume(tmp_path / "run", {})
     assert start is not None
     wrong = {name: t[:, :2] if name in ("dpquant.chosen", "dpquant.scores") else t for name, t in start.tensors.items()}
-    with pytest.raises(InputFault, match="among 3 layers"):
+    with pytest.raises(InputError, match="among 3 layers"):
         made().precision.restore(wrong, 0)
 
 

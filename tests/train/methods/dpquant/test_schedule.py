@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.train.choices import FormatName
 from privctl.train.methods.dpquant.cost import faster, multiply_adds
 from privctl.train.methods.dpquant.schedule import LayerSchedule, candidates, matching
@@ -72,18 +72,18 @@ def test_fractions_are_rounded_up(fraction: float, count: int) -> None:
 
 
 def test_a_budget_for_all_leaves_nothing_to_choose() -> None:
-    with pytest.raises(UsageFault, match="--layers all"):
+    with pytest.raises(CommandError, match="--layers all"):
         schedule(LayerMode.DPQUANT, fraction=0.9)
     schedule(LayerMode.ALL, fraction=0.9)
 
 
 def test_layers_that_stay_in_full_precision() -> None:
     assert candidates(NAMES, ["[ab]", "h"]) == tuple("cdefg")
-    with pytest.raises(UsageFault, match="--full-precision x matches no layer"):
+    with pytest.raises(CommandError, match="--full-precision x matches no layer"):
         candidates(NAMES, ["x"])
-    with pytest.raises(UsageFault, match="no layer is left"):
+    with pytest.raises(CommandError, match="no layer is left"):
         candidates(NAMES, ["*"])
-    with pytest.raises(UsageFault, match="--static-layers z"):
+    with pytest.raises(CommandError, match="--static-layers z"):
         matching(NAMES, "z", "--static-layers")
 
 

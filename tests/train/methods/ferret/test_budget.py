@@ -18,7 +18,7 @@ from privctl.accounting.ledger import epsilon_bound, epsilon_floor
 from privctl.accounting.mutual_information import nats
 from privctl.accounting.randomized_response import exact_epsilon, one_bit_epsilon, three_point
 from privctl.accounting.sign_bits import dithered_ledger, gaussian_ledger
-from privctl.domain.errors import UsageFault
+from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger, RandomizedResponse, SampledGaussian
 from privctl.train.budget import recipe_for
 from privctl.train.methods.ferret.planning import FerretPlan, plan_for
@@ -82,7 +82,7 @@ def test_fire_probabilities_are_those_of_the_table(groups: str, number: int, eps
 @pytest.mark.parametrize(("groups", "most"), [("2", 6.931471805599453), ("max", 512.9289136143595)])
 def test_more_than_the_ceiling_is_refused_with_its_number(groups: str, most: float) -> None:
     assert plan(groups=groups, epsilon=most * (1 - 1e-12)).masks.fire_probability == pytest.approx(1)
-    with pytest.raises(UsageFault, match=f"ceiling of {most:.10g}"):
+    with pytest.raises(CommandError, match=f"ceiling of {most:.10g}"):
         plan(groups=groups, epsilon=most * 1.001)
 
 
@@ -179,7 +179,7 @@ def test_groups_of_one_batch_cost_more_than_groups_of_their_own() -> None:
     ],
 )
 def test_what_contradicts_itself_is_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageFault, match=words):
+    with pytest.raises(CommandError, match=words):
         plan(**changes)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import Interrupted
+from privctl.domain.errors import RunInterruptedError
 from privctl.train.choices import DerivativeMethod
 from privctl.train.directional import Derivatives
 from privctl.train.methods.ferret import compare
@@ -148,7 +148,7 @@ def test_what_is_no_number_counts_for_nothing_and_is_not_tried_for_ever() -> Non
 def test_it_is_remembered_over_an_interruption(tmp_path: Path) -> None:
     whole = compared(chance=0.05, steps=60)
     whole.run()
-    with RunFolder.begin(tmp_path / "run", {}) as folder, pytest.raises(Interrupted):
+    with RunFolder.begin(tmp_path / "run", {}) as folder, pytest.raises(RunInterruptedError):
         compared(chance=0.05, steps=60, folder=folder).run(stop=stopping(7))
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from privctl.domain.errors import InputFault, UsageFault
+from privctl.domain.errors import CommandError, InputError
 from privctl.train.methods.ferret.groups import cut, numbers, trainable
 
 SIZES = dict(zip("abcdefghij", (9, 1, 1, 4, 4, 20, 1, 2, 3, 5), strict=True))
@@ -35,7 +35,7 @@ def test_a_number_of_groups_is_met_and_balanced(count: int) -> None:
 
 @pytest.mark.parametrize("asked", ["0", "11", "-1", "1.5", "all", ""])
 def test_other_groups_are_refused(asked: str) -> None:
-    with pytest.raises(UsageFault, match="from 1 to 10"):
+    with pytest.raises(CommandError, match="from 1 to 10"):
         cut(SIZES, asked)
 
 
@@ -44,6 +44,6 @@ def test_ties_count_once_and_frozen_tensors_not_at_all() -> None:
     network[1].weight = network[0].weight
     network[2].bias.requires_grad_(False)
     assert list(trainable(network)) == ["0.weight", "1.bias", "2.weight"]
-    with pytest.raises(InputFault, match="nothing to train"):
+    with pytest.raises(InputError, match="nothing to train"):
         trainable(network.requires_grad_(False))
     assert torch.equal(network[0].weight, network[1].weight)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from privctl.domain.errors import InputFault
+from privctl.domain.errors import InputError
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import TaskName
 from privctl.storage.reader import SafetensorsFile
@@ -104,15 +104,15 @@ def test_what_is_damaged_is_refused(damage: str, tmp_path: Path) -> None:
         header = json.loads(file.metadata["privctl.updates"])
     DAMAGES[damage](header)
     write_tensors(path, read_tensors(path), {"privctl.updates": json.dumps(header)})
-    with pytest.raises(InputFault, match=str(path)):
+    with pytest.raises(InputError, match=str(path)):
         read_stream(path)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     write_tensors(tmp_path / "model.safetensors", {"a": torch.ones(2)}, {})
-    with pytest.raises(InputFault, match="holds no updates"):
+    with pytest.raises(InputError, match="holds no updates"):
         read_stream(tmp_path / "model.safetensors")
-    with pytest.raises(InputFault, match=r"none\.safetensors"):
+    with pytest.raises(InputError, match=r"none\.safetensors"):
         read_stream(tmp_path / "none.safetensors")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from privctl.domain.errors import InputFault, Interrupted
+from privctl.domain.errors import InputError, RunInterruptedError
 from privctl.domain.mechanism import Optimizer
 from privctl.randomness import NoiseSource
 from privctl.train.choices import Schedule
@@ -111,7 +111,7 @@ def test_a_stream_that_is_too_short_is_refused() -> None:
     made = trainer(20)
     walked = made.run()
     short = trainer(20, source=RecordedStream(published=walked.amounts[:-1]))
-    with pytest.raises(InputFault, match="ends before"):
+    with pytest.raises(InputError, match="ends before"):
         short.run()
 
 
@@ -121,7 +121,10 @@ def test_a_stream_that_is_too_short_is_refused() -> None:
 def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path, rule: dict[str, Any]) -> None:
     whole = trainer(60, rule=rule)
     expected = whole.run()
-    with RunFolder.begin(tmp_path / "run", {}) as folder, pytest.raises(Interrupted, match="after step .* of 60"):
+    with (
+        RunFolder.begin(tmp_path / "run", {}) as folder,
+        pytest.raises(RunInterruptedError, match="after step .* of 60"),
+    ):
         trainer(60, rule=rule, folder=folder).run(stop=stopping(9))
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None
@@ -188,5 +191,5 @@ def test_examples_that_are_no_numbers_count_as_zero_and_stop_nothing() -> None:
 def test_weights_that_run_away_are_one_sentence() -> None:
     made = trainer(8, chance=1.0, rule={"optimizer": Optimizer.SGD})
     made.rule = type(made.rule)(steps=8, learning_rate=3e38, optimizer=Optimizer.SGD)
-    with pytest.raises(InputFault, match="diverged|holds NaN"):
+    with pytest.raises(InputError, match="diverged|holds NaN"):
         made.run()
