@@ -31,8 +31,8 @@ CUED = 0.5
 class Texts:
     """One side's verdicts, all of shape [texts].
 
-    ``extracted``, ``undecided`` and ``matched`` as in ``greedy.Verdicts``; ``copies`` and ``shared`` as in
-    ``windows.Side``; ``cue`` as ``windows.cues``; ``logp`` (nats) of each suffix under the sampling law, or None.
+    ``extracted``, ``undecided`` and ``matched`` as in ``greedy.GreedyMatches``; ``copies`` and ``shared`` as in
+    ``windows.LabelledWindows``; ``cue`` as ``windows.cues``; ``logp`` (nats) of each suffix under the sampling law, or None.
     """
 
     line: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""How reports hang together: who wrote what another one read.
+"""How reports relate: who wrote what another one read.
 
 Everything is looked up by digest, so that the work grows with the number of reports and not with its square.
 """

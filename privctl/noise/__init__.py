@@ -1,1 +1,1 @@
-"""Mechanisms: what is added to what, how far one record can move it, and what follows. One module a mechanism."""
+"""Noise on finished weights: training facts, how far one record can move weights, which tensors, and writing them."""

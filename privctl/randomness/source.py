@@ -108,23 +108,23 @@ class NoiseSource:
 
 
 class _BlockKeystream:
-    """The keystream of one block of one stream; see ``gridded.Bits``."""
+    """The keystream of one block of one stream; see ``gridded.BlockBits``."""
 
     def __init__(self, source: NoiseSource, stream: int, block: int) -> None:
         self._source, self._stream, self._block = source, stream, block
 
     def leading(self, count: int, zeros: memoryview, out: bytearray) -> NDArray[np.int32]:
-        """See ``gridded.Bits``."""
+        """See ``gridded.BlockBits``."""
         size = -(-4 * count // _AES_BLOCK) * _AES_BLOCK
         self._source._cipher(self._stream, self._block, _LEADING).update_into(zeros[:size], out)
         return np.frombuffer(out, np.int32, count)
 
     def following(self, count: int) -> NDArray[np.uint64]:
-        """See ``gridded.Bits``."""
+        """See ``gridded.BlockBits``."""
         raw = self._source._keystream(self._stream, self._block, 8 * count, _FOLLOWING)
         return np.frombuffer(raw, np.uint64, count)
 
     def deep(self, count: int) -> list[int]:
-        """See ``gridded.Bits``."""
+        """See ``gridded.BlockBits``."""
         raw = self._source._keystream(self._stream, self._block, 8 * count, _DEEP)
         return [int(word) for word in np.frombuffer(raw, np.uint64, count)]

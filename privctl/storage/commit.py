@@ -38,7 +38,7 @@ def commit_together(
                 rename.keep()
                 pending.rename(replace=replace)
             for removal in removals:
-                removal.run_training()
+                removal.apply()
         except BaseException:
             journal.undo()
             journal.close()

@@ -63,7 +63,7 @@ class Rename:
         if self.replaces and not self.kept.exists():
             os.link(self.place, self.kept)
 
-    def run_training(self) -> None:
+    def apply(self) -> None:
         """Rename, where that has not happened yet."""
         if self.removes:
             if os.path.lexists(self.place) and not os.path.lexists(self.temporary):
@@ -217,7 +217,7 @@ def _follow(note: Path, content: dict[str, Any]) -> None:
 def _apply(path: Path, renames: Sequence[Rename]) -> None:
     if path.suffix == ".commit":
         for rename in renames:
-            rename.run_training()
+            rename.apply()
     else:
         for rename in reversed(renames):
             rename.take_back()

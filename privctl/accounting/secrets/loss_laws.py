@@ -221,7 +221,7 @@ def leveled(values: Floats) -> Floats:
 def raised(values: Floats) -> Floats:
     """``values`` rounded up to a level of which there are 1024 an octave: by less than 0.07 %, and never above 1.
 
-    Records that are drawn more often are easier to notice: see ``secret_curves`` for the proof.
+    Records that are drawn more often are easier to notice: see ``one_curve`` for the proof.
     """
     levels: Floats = np.exp2(np.ceil(np.log2(values) * _LEVELS) / _LEVELS)
     return np.clip(levels, values, 1.0)

@@ -4,7 +4,7 @@ Three screens keep exact curves for the few secrets that need one; each only eve
 
 1. Fano: a posterior that follows from the nats alone and is within its target needs no curve (``secrets.posterior``).
 2. Groups: secrets whose sums of probabilities are alike share the curve of one law whose upper tails are the largest of
-   theirs. It gives away at least as much as each of them (proof in ``secret_curves``), so its bound is theirs, each at
+   theirs. It gives away at least as much as each of them (proof in ``one_curve``), so its bound is theirs, each at
    its own prior. A group is halved while that is too coarse for some of its secrets, down to single secrets.
 3. Candidates: the noise is first solved for the secrets that would need most of it if all curves were Gaussian. That
    is a guess, and no bound rests on it: the groups then certify every secret, and what they do not certify is solved
@@ -149,7 +149,7 @@ def least_noise_by_curve(
     is. For up to 24 secrets it is the least to about 1e-4, for more it may be above that by a few 0.1 %, where groups
     certify the others.
 
-    Raises ValueError as ``many_secrets.least_noise`` does.
+    Raises ValueError as ``batched.least_noise`` does.
     """
     most = least_noise(
         book.starts, book.records, book.probabilities, budgets, book.steps, advance=advance
