@@ -32,7 +32,8 @@ class Texts:
     """One side's verdicts, all of shape [texts].
 
     ``extracted``, ``undecided`` and ``matched`` as in ``greedy.GreedyMatches``; ``copies`` and ``shared`` as in
-    ``windows.LabelledWindows``; ``cue`` as ``windows.cues``; ``logp`` (nats) of each suffix under the sampling law, or None.
+    ``windows.LabelledWindows``; ``cue`` as ``windows.cues``; ``logp`` (nats) of each suffix under the sampling law, or
+    None.
     """
 
     line: NDArray[np.int64]

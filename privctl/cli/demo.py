@@ -1,4 +1,4 @@
-"""``privctl demo``: every step on a small model, in about a minute."""
+"""``privctl demo``: every step on a small model, in about half a minute."""
 
 from __future__ import annotations
 
