@@ -109,7 +109,7 @@ def test_verify_refutes_the_product_of_rate_and_steps(
     found = capsys.readouterr()
     assert "17.8566" in found.out
     assert "16.6755" in found.out
-    assert "a pass is counted as 3 steps" in found.err
+    assert "a pass is taken to be 3 steps" in found.err
     assert run(["verify", str(right)]) == 0
     assert run(["verify", str(wrong)]) == 1
     assert "REFUTED" in capsys.readouterr().out

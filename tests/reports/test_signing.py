@@ -128,9 +128,9 @@ def test_another_statement_by_the_same_key_is_no_signature_of_a_report(here: Pat
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["m.report.json"], 2, "give one of --key"),
-        (["m.report.json", "--key", "ci.key", "--check", "ci.pub"], 2, "give one of --key"),
-        (["--key", "ci.key"], 2, "which reports"),
+        (["m.report.json"], 2, "give exactly one of --key"),
+        (["m.report.json", "--key", "ci.key", "--check", "ci.pub"], 2, "give exactly one of --key"),
+        (["--key", "ci.key"], 2, "there are no reports to sign or check"),
         (["m.report.json", "--new-key", "x"], 2, "signs nothing"),
         (["m.report.json", "--key", "ci.pub"], 3, "no key in PEM"),
         (["m.report.json", "--check", "ci.key"], 3, "no key in PEM"),

@@ -97,7 +97,7 @@ def test_a_report_without_a_number_and_data_without_records_are_one_sentence(
     report = made / "dp-sgd.report.json"
     before = report.read_bytes()
     calls = {
-        (plan, made / "train.jsonl"): (2, "says how many examples there were, and this one does not"),
+        (plan, made / "train.jsonl"): (2, "the report states no number of examples"),
         (report, tmp_path / "gone.jsonl"): (3, "gone.jsonl"),
         (report, plan.with_suffix(".txt")): (2, "give texts as one of them"),
     }

@@ -117,7 +117,7 @@ def test_a_seed_repeats_and_voids(data: Path, capfd: pytest.CaptureFixture[str])
         text = (data.parent / "planted.canaries.json").read_text()
         manifests.append([line for line in text.splitlines() if "created" not in line and "commitment" not in line])
     assert manifests[0] == manifests[1]
-    assert "no bound follows" in capfd.readouterr().out
+    assert "they give no bound" in capfd.readouterr().out
     assert check(data) == 1
     assert "the coins come from a given seed" in capfd.readouterr().out
 
@@ -202,7 +202,7 @@ def test_the_whole_file_is_checked(data: Path) -> None:
 def test_what_a_planting_cannot_show_is_said(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert plant(data, "--count", "20", "--copies", "10") == 0
     err = capfd.readouterr().err
-    assert "an audit wants 100 before it says that they left no trace" in err
+    assert "an audit needs 100 to conclude that they left no trace" in err
     assert "no claim of an epsilon for single records can be tested" in err
     one = write_jsonl(data.parent / "one.jsonl", ["a single record to begin with"])
     assert plant(data, "--count", "20", "--prefix-from", str(one), "-f") == 0

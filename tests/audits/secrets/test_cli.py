@@ -115,7 +115,7 @@ def test_faults(more: list[str], code: int, words: str, place: Path, capfd: pyte
 def test_options_that_need_others(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     capfd.readouterr()
     assert run(["audit", str(place / "model"), "--secrets", str(place / "book.jsonl"), "-q", "-f"]) == 2
-    assert "--secrets needs the records that the secrets lie in; give --data too" in capfd.readouterr().err
+    assert "--secrets needs the records that hold the secrets; give --data too" in capfd.readouterr().err
     for flag in ("--plan", "--base", "--data"):
         assert run(["audit", str(place / "model"), flag, str(place / "model"), "-q"]) == 2
         assert f"{flag} needs --secrets" in capfd.readouterr().err
