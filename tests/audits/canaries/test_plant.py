@@ -203,8 +203,8 @@ def test_what_a_planting_cannot_show_is_said(data: Path, capfd: pytest.CaptureFi
     assert plant(data, "--count", "20", "--copies", "10") == 0
     err = capfd.readouterr().err
     assert "an audit needs 100 to conclude that they left no trace" in err
-    assert "no claim of an epsilon for single records can be tested" in err
+    assert "no claimed epsilon for single records can be tested" in err
     one = write_jsonl(data.parent / "one.jsonl", ["a single record to begin with"])
     assert plant(data, "--count", "20", "--prefix-from", str(one), "-f") == 0
-    assert "20 canaries share 1 beginnings" in capfd.readouterr().err
+    assert "20 canaries share 1 prefixes" in capfd.readouterr().err
     assert (data.parent / "planted.canaries.json").stat().st_mode & 0o077 == 0
