@@ -65,12 +65,13 @@ def _option(field: Field[Any], kind: type, option: Option) -> Callable[[Any], An
         default = None if default is None else str(default)
     elif kind in (bytes, tuple):
         parsed = str
+    # A default of None, where one is given, would count as an answer.
+    answer: dict[str, Any] = {"required": True} if option.required else {"default": default}
     return click.option(
         _flag(field, option),
         field.name,
         type=parsed,
-        default=default,
-        required=option.required,
+        **answer,
         multiple=kind is tuple,
         show_default=shown,
         help=option.help,

@@ -99,6 +99,11 @@ def plan(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
     dimension = release.selection.dimension
     count = len(release.targets)
     stddevs = [noise_stddev(release.training, target, dimension, count) for target in release.targets]
+    if min(stddevs) <= 0:
+        raise CommandError(
+            "the noise that follows from these facts is too small for a number: check --learning-rate and --clip-norm, "
+            "whose product says how far a record can move the weights"
+        )
     if len(set(stddevs)) < len(stddevs):
         raise CommandError("two of the epsilons ask for the same noise; give each --epsilon once")
     marks = [f"-eps{target.epsilon:g}" if len(stddevs) > 1 else "" for target in release.targets]

@@ -254,6 +254,13 @@ def fresh_folder(path: Path) -> Path:
     return next(candidate for candidate in candidates if not candidate.exists())
 
 
+def require_no_folder(path: Path) -> None:
+    """Raise CommandError if a folder cannot be made at ``path``: nothing that exists is replaced by one."""
+    require_absent(path, force=False)
+    if os.path.lexists(path):
+        raise CommandError(f"{path} exists and is no folder; choose another --output")
+
+
 def require_absent(path: Path, force: bool) -> None:
     """Raise CommandError if ``path`` exists and may not be replaced, or has no folder; folders are never replaced."""
     recover(path.absolute().parent)  # what a kill left half done may be about to exist, or about to go

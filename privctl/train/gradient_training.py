@@ -13,7 +13,7 @@ from privctl.domain.progress import Progress
 from privctl.domain.report import PrivacyReport
 from privctl.models.language import choose_device
 from privctl.parallel import Workers, own_device
-from privctl.storage.atomic import require_absent, write_bytes
+from privctl.storage.atomic import require_absent, require_no_folder, write_bytes
 from privctl.train.adapters import adapted, merged
 from privctl.train.contribution.carried import secret_draws
 from privctl.train.contribution.premises import clipping_of, gradient_stages, rehearsed, tested
@@ -57,7 +57,7 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     request, recipe, workers = job.request, job.recipe, session.workers
     output = request.output
     if workers.is_main:
-        require_absent(output, force=False)
+        require_no_folder(output)
         require_absent(report_path(output), request.force)
         require_room(request)
     if announcement := hooks.announce(job):

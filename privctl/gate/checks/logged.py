@@ -57,7 +57,11 @@ def intact(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     known = {each.begun.digest: each for log in logs for each in log.audits}
     wrong += [_fault(*found) for report in case.audits for found in _misplaced(report, known) if logs]
     yield from wrong
-    for log in logs if not wrong else ():
+    torn = [log for log in logs if log.torn]
+    for log in torn:
+        said = f"its last line is cut off, after line {len(log.entries)}: an audit may be missing"
+        yield _fault(str(log.path), said, FileLine(path=str(log.path), line=len(log.entries)), _UNSURE)
+    for log in logs if not (wrong or torn) else ():
         mine = sum(each.log is log for each in _of_model(case, logs))
         yield Finding(
             rule=LOG,

@@ -112,3 +112,20 @@ def test_settings_of_another_method_are_refused(loud: None) -> None:
         RetrainRequest(
             method="loud", model=ModelRequest(path=Path("m")), data=DataRequest(train=Path("d")), output=Path("o")
         )  # fmt: skip
+
+
+def test_a_required_setting_that_is_left_out_is_a_usage_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["retrain", "dpquant", *CALL[2:], "--epsilon", "8", "-o", "out"]) == 2
+    assert "--format" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "method", [["plain"], ["dp-sgd", "--epsilon", "8"], ["ferret", "--release", "gaussian", "--epsilon", "8"]]
+)
+def test_a_device_is_refused_before_anything_is_trained(
+    method: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("null").symlink_to("/dev/null")
+    assert run(["retrain", method[0], *CALL[2:], *method[1:], "-o", "null", "-f"]) == 2
+    assert "null exists and is no folder" in capsys.readouterr().err
+    assert not Path("null.run").exists()

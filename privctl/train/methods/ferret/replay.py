@@ -11,7 +11,7 @@ from privctl.models.language import choose_device
 from privctl.models.loading import TrainingModel, load_for_training
 from privctl.models.vocabulary import vocabulary_from_file
 from privctl.reports.files import file_artifact, now, versions
-from privctl.storage.atomic import require_absent
+from privctl.storage.atomic import require_absent, require_no_folder
 from privctl.storage.folder import companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.train.adapters import merged
@@ -37,7 +37,7 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
 
     Raises InputError where the model is not the one the stream began with, or the stream is damaged.
     """
-    require_absent(request.output, force=False)
+    require_no_folder(request.output)
     require_absent(report_path(request.output), request.force)
     stream = read_stream(request.stream)
     model, asked = _loaded(request, stream)

@@ -12,7 +12,7 @@ from privctl.models.language import choose_device
 from privctl.parallel import Workers, own_device
 from privctl.randomness import NoiseSource
 from privctl.reports.files import pending_artifact
-from privctl.storage.atomic import require_absent, write_bytes
+from privctl.storage.atomic import require_absent, require_no_folder, write_bytes
 from privctl.train.adapters import adapted, merged
 from privctl.train.contribution.carried import secret_draws
 from privctl.train.contribution.premises import tested
@@ -62,8 +62,9 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
     """As ``train_by_gradients``, for a run that asks for derivatives instead."""
     request, workers = job.request, session.workers
     if workers.is_main:
-        for path in (request.output, report_path(request.output), stream_path(request.output)):
-            require_absent(path, request.force and path != request.output)
+        require_no_folder(request.output)
+        for path in (report_path(request.output), stream_path(request.output)):
+            require_absent(path, request.force)
         require_room(request)
     try_out(job, workers)
     device = own_device(choose_device(request.device))
