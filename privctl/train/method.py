@@ -23,17 +23,29 @@ OPTION = "option"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """How the command line presents a field: ``flag`` None is the field's name, ``choices`` None all enum members."""
+    """How the command line presents a field: ``flag`` None is the field's name, ``choices`` None all enum members.
+
+    ``may_change``: a run may be resumed with another value.
+    """
 
     help: str
     flag: str | None = None
     choices: tuple[str, ...] | None = None
     required: bool = False
+    may_change: bool = False
 
 
-def option(default: Any, help_text: str, *, flag: str | None = None, choices: tuple[str, ...] | None = None) -> Any:
+def option(
+    default: Any,
+    help_text: str,
+    *,
+    flag: str | None = None,
+    choices: tuple[str, ...] | None = None,
+    may_change: bool = False,
+) -> Any:
     """A field of a method's settings that is an option of its command."""
-    return field(default=default, metadata={OPTION: Option(help=help_text, flag=flag, choices=choices)})
+    asked = Option(help=help_text, flag=flag, choices=choices, may_change=may_change)
+    return field(default=default, metadata={OPTION: asked})
 
 
 def required(help_text: str, *, flag: str | None = None) -> Any:

@@ -6,7 +6,7 @@ import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from privctl.domain.progress import Notify, Progress, unseen
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.storage.digest import file_digest
+from privctl.train.method import OPTION, MethodSettings
 from privctl.train.prepare import TrainingJob
 from privctl.train.released_model import rehearse
 from privctl.train.reload_check import witness_of
@@ -82,7 +83,7 @@ def open_folder(job: TrainingJob, workers: Workers) -> tuple[RunFolder | None, S
 
 #: Settings that may change when a run is resumed: the device, how much it processes at once, what it shows.
 _MAY_CHANGE = {
-    "output", "resume", "force", "show_unprotected", "device", "compiled", "checkpointing", "held_out", "derivatives",
+    "output", "resume", "force", "show_unprotected", "device", "compiled", "checkpointing", "held_out",
     "micro_examples", "micro_tokens",
 }  # fmt: skip
 
@@ -91,8 +92,8 @@ def _fingerprint(job: TrainingJob) -> dict[str, Any]:
     """Everything that must stay the same when a run is resumed."""
     request, train = job.request, job.request.data.train
     facts = {
-        **_settings_of(job.recipe),
         **_settings_of(request),
+        **_settings_of(job.recipe),  # what follows stands before what was asked for, where both have a name
         "examples": len(job.task),
         "data": {
             **_settings_of(request.data),
@@ -106,12 +107,19 @@ def _fingerprint(job: TrainingJob) -> dict[str, Any]:
     return fingerprint
 
 
+def _may_change(settings: Any, setting: Field[Any]) -> bool:
+    """A method's own settings say so themselves: their names may be those of others'."""
+    if isinstance(settings, MethodSettings):
+        return OPTION in setting.metadata and setting.metadata[OPTION].may_change
+    return setting.name in _MAY_CHANGE
+
+
 def _settings_of(settings: Any) -> dict[str, Any]:
     """The fields of a dataclass as JSON values, nested dataclasses included."""
     values: dict[str, Any] = {}
     for setting in fields(settings):
         value = getattr(settings, setting.name)
-        if setting.name in _MAY_CHANGE:
+        if _may_change(settings, setting):
             continue
         if is_dataclass(value):
             values[setting.name] = _settings_of(value)

@@ -25,6 +25,9 @@ class LoudSettings(MethodSettings):
 
     volume: int = option(3, "How loud it is.")
     names: tuple[str, ...] = option((), "Whom it calls (repeatable).", flag="--call")
+    #: Named like a shared setting that may change; this one may not.
+    device: str = "loudspeaker"
+    pace: int = option(1, "How fast.", may_change=True)
 
 
 def _check(request):
@@ -102,7 +105,10 @@ def test_resuming_with_another_setting_is_refused(loud: None, folder: Path, caps
     changed = replace(request, settings=LoudSettings(volume=5), resume=True)
     with pytest.raises(CommandError, match="settings"):
         open_folder(prepare(changed), Workers())
-    open_folder(prepare(replace(request, resume=True)), Workers())
+    other = replace(request, settings=LoudSettings(volume=4, device="horn"), resume=True)
+    with pytest.raises(CommandError, match="settings"):
+        open_folder(prepare(other), Workers())
+    open_folder(prepare(replace(request, settings=LoudSettings(volume=4, pace=9), resume=True)), Workers())
 
 
 def test_settings_of_another_method_are_refused(loud: None) -> None:

@@ -68,7 +68,9 @@ class FerretSettings(MethodSettings):
     silent: SilentMomentum = option(SilentMomentum.COAST, "What a group's momentum does while it does not publish.")
     update_scale: UpdateScale = option(UpdateScale.UNIT, "L2 norm of a group's update before the optimizer.")
     derivatives: DerivativeMethod = option(
-        DerivativeMethod.AUTO, "How derivatives are computed; difference needs little more memory than inference."
+        DerivativeMethod.AUTO,
+        "How derivatives are computed; difference needs little more memory than inference.",
+        may_change=True,
     )
     public_seed: bytes | None = option(None, "Hexadecimal seed of masks and directions.  [default: a fresh one]")
 
