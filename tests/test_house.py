@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"domain", "storage", "data"},
     "noise": {*_BASE, "randomness", "models"},
     "plan": {*_BASE},
-    "secrets": {*_BASE, "data", "show"},
+    "secrets": {*_BASE, "data"},
     "train": {*_BASE, "randomness", "models", "parallel", "data", "secrets"},
     "audits": {"domain", "storage", "models", "parallel", "data", "reports", "secrets"},
     "shadow": {*_BASE, "models", "parallel", "data", "train", "audits"},
@@ -229,3 +229,50 @@ def test_no_class_name_stands_twice(root: Path) -> None:
 
 def test_a_class_name_that_stands_twice_is_noticed() -> None:
     assert twice({"a.py": "class Plan: ...", "b.py": "def f():\n    class Plan: ..."}) == {"Plan": ["a.py", "b.py"]}
+
+
+def doors(modules: dict[str, tuple[int, set[str]]], shortest: int = 60) -> list[str]:
+    """Modules shorter than ``shortest`` lines whose only importer is another module of the same folder.
+
+    ``modules`` gives each module's lines and the modules it imports. A package's own ``__init__`` is its table, and
+    what a table lists may be short; so may a command, which has one file of its own.
+    """
+    users: dict[str, set[str]] = {name: set() for name in modules}
+    for name, (_, targets) in modules.items():
+        for target in targets & modules.keys() - {name}:
+            users[target].add(name)
+    return [
+        name
+        for name, (lines, _) in modules.items()
+        if lines < shortest
+        and len(users[name]) == 1
+        and min(users[name]).rpartition(".")[0] == name.rpartition(".")[0] != "privctl.cli"
+        and min(users[name]) not in _packages(modules)
+    ]
+
+
+def _packages(modules: Iterable[str]) -> set[str]:
+    return {name.rpartition(".")[0] for name in modules}
+
+
+def test_no_short_module_serves_one_sibling(root: Path) -> None:
+    modules = {}
+    for path in sources(root, *PACKAGES):
+        text = path.read_text(encoding="utf-8")
+        targets = set()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                targets |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                targets.add(node.value.split(":")[0])  # a row that names its module, imported when it is needed
+        modules[module_of(path.relative_to(root))] = (len(text.splitlines()), targets)
+    assert len(modules) > 300
+    assert doors(modules) == []
+
+
+def test_a_short_module_for_one_sibling_is_noticed() -> None:
+    modules = {"a.big": (200, {"a.small", "a.long"}), "a.small": (59, set()), "a.long": (60, {"a.big"})}
+    assert doors(modules) == ["a.small"]
+    assert doors(modules | {"b.other": (9, {"a.small"})}) == []
+    table = {"a.kinds": (20, {"a.kinds.card"}), "a.kinds.card": (30, set())}
+    assert doors(table) == []

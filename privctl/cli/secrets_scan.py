@@ -70,7 +70,7 @@ def scan(
     from privctl.reports.codec import encode
     from privctl.secrets.scan.request import ScanRequest
     from privctl.secrets.scan.run import scan as run
-    from privctl.show.progress import note
+    from privctl.show.progress import note, progress
 
     request = ScanRequest(
         data=data,
@@ -84,7 +84,7 @@ def scan(
         most_secrets=most_secrets,
         pattern_seconds=pattern_seconds,
     )
-    scanned = run(request, force=force, quiet=quiet)
+    scanned = run(request, None if quiet else progress, force=force)
     show(encode(scanned.report) if as_json else _rendered(scanned), as_json=as_json)
     if scanned.written:
         note(f"wrote {output}, which holds the secrets: protect it like the data", quiet=quiet)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from privctl.data.pixels import ImageFacts, image_facts
 from privctl.domain.errors import CommandError, InputError
-from privctl.models.batch_norm import FROZEN, batch_norms, freeze
 from privctl.models.choices import TaskName
 from privctl.models.encoding import TextFacts
 from privctl.models.guard.loading import check_size
@@ -36,6 +36,31 @@ from privctl.models.language import (
 )
 from privctl.models.vocabulary import Vocabulary
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, open_checkpoint
+
+#: What ``--norm`` may say: batch normalisation keeps its running statistics, and trains scales and shifts.
+FROZEN = "frozen"
+
+
+def batch_norms(network: nn.Module) -> tuple[str, ...]:
+    """The names of the network's batch normalisation layers, of any dimension."""
+    kind = nn.modules.batchnorm._BatchNorm
+    return tuple(name for name, module in network.named_modules() if isinstance(module, kind))
+
+
+def freeze(network: nn.Module, names: tuple[str, ...]) -> None:
+    """Put the batch normalisation layers ``names`` into evaluation mode; ``network.train()`` would undo it.
+
+    Raises InputError for one that keeps no running statistics, which normalises by its batch in any mode.
+    """
+    for name in names:
+        module = network.get_submodule(name)
+        if module.running_mean is None:
+            raise InputError(
+                f"layer {name!r} is a {type(module).__name__} without running statistics, which --norm frozen cannot "
+                "keep; use a model with group or layer normalisation"
+            )
+        module.eval()
+
 
 KINDS: dict[TaskName, ModelClass] = {
     TaskName.CAUSAL_LM: CAUSAL,
@@ -118,7 +143,7 @@ def load_for_training(
                 network, misfits = read_network(checkpoint, folder, config, torch.float32, KINDS[task])
             _check_misfits(path, task, network, misfits)
             _check_numbers(path, network)
-    norms = _batch_norms(path, network, norm)
+    norms = _checked_batch_norms(path, network, norm)
     network.float().requires_grad_(True).train(dropout)
     freeze(network, norms)
     return TrainingModel(
@@ -221,7 +246,7 @@ def _check_numbers(path: Path, network: Any) -> None:
             raise InputError(f"{path}: {name!r} holds NaN or infinity, which cannot be trained; give other weights")
 
 
-def _batch_norms(path: Path, network: Any, norm: str | None) -> tuple[str, ...]:
+def _checked_batch_norms(path: Path, network: Any, norm: str | None) -> tuple[str, ...]:
     layers = batch_norms(network)
     if layers and norm is None:
         raise InputError(

@@ -2,8 +2,11 @@
 
 The envelope (https://github.com/secure-systems-lab/dsse, version 1) holds an in-toto Statement v1 whose subjects are
 the report and every file among its outputs, by digest. Keys are Ed25519 (RFC 8032). A bundle that Sigstore's
-model-transparency made with an elliptic-curve key serves as well (see ``bundles``). A signature shows who spoke;
-whether it is true is for ``privctl verify``.
+model-transparency made with an elliptic-curve key serves as well: it
+(https://github.com/sigstore/protobuf-specs, version 0.3) wraps a DSSE envelope whose statement
+(https://model_signing/signature/v1.0) lists files by SHA-256 under one digest of all. A bundle made without a key
+(keyless) holds a certificate and a proof of a public log instead; those are for the tool that made it. A signature
+shows who spoke; whether it is true is for ``privctl verify``.
 """
 
 from __future__ import annotations
@@ -20,9 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import PrivacyReport
-from privctl.reports import bundles
 from privctl.reports.audit_log import AuditLog, Entry
-from privctl.reports.bundles import SUFFIX as BUNDLE_SUFFIX
 from privctl.reports.files import REPORT_SUFFIX
 from privctl.storage.atomic import PendingFile
 from privctl.storage.commit import commit_together
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     PublicKey = Ed25519PublicKey | EllipticCurvePublicKey
 
+
 STATEMENT = "https://in-toto.io/Statement/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 #: Names of our own that need no server (RFC 4151).
@@ -44,6 +46,10 @@ ENVELOPE_SUFFIX = ".dsse.json"
 PRIVATE_SUFFIX, PUBLIC_SUFFIX = ".key", ".pub"
 #: The hash that goes with each curve in Sigstore's specification.
 _HASHES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
+BUNDLE_PREDICATE = "https://model_signing/signature/v1.0"
+#: A bundle lies beside what it signs, under this ending.
+BUNDLE_SUFFIX = ".sigstore.json"
+_MEDIA = "application/vnd.dev.sigstore.bundle.v0.3+json"
 #: No envelope or key is larger.
 LARGEST = 16 << 20
 
@@ -172,10 +178,10 @@ def signed_head(content: bytes, signers: Sequence[Signer], log: AuditLog) -> tup
     found = _signature(_encoded(payload_type, payload), signatures, signers)
     if found is None:
         raise InputError(f"bears no valid signature by {', '.join(str(each.path) for each in signers)}")
-    statement = _statement(payload_type, payload, HEAD_PREDICATE, bundles.PREDICATE)
+    statement = _statement(payload_type, payload, HEAD_PREDICATE, BUNDLE_PREDICATE)
     try:
-        others = statement["predicateType"] == bundles.PREDICATE
-        entry = _line_of(log, bundles.files_in(statement)) if others else log.holds(statement["predicate"]["head"])
+        others = statement["predicateType"] == BUNDLE_PREDICATE
+        entry = _line_of(log, files_in(statement)) if others else log.holds(statement["predicate"]["head"])
     except (ValueError, TypeError, KeyError, AttributeError):
         raise InputError("holds no statement about the head of a log") from None
     if entry is None:
@@ -216,7 +222,7 @@ def _opened(content: bytes) -> tuple[str, bytes, list[Any]]:
     try:
         body = json.loads(content)
         if "mediaType" in body:
-            body = bundles.envelope_in(body)
+            body = envelope_in(body)
         payload_type, payload = str(body["payloadType"]), base64.b64decode(body["payload"], validate=True)
         signatures = list(body["signatures"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error):
@@ -226,10 +232,10 @@ def _opened(content: bytes) -> tuple[str, bytes, list[Any]]:
 
 def _subjects(payload_type: str, payload: bytes) -> Iterable[str]:
     """Digests of what a statement is about, as reports write them; those of others' tools under their own name."""
-    statement = _statement(payload_type, payload, PREDICATE, bundles.PREDICATE)
+    statement = _statement(payload_type, payload, PREDICATE, BUNDLE_PREDICATE)
     try:
-        if statement["predicateType"] == bundles.PREDICATE:
-            return [f"{_OTHERS}:{value}" for value in bundles.files_in(statement)]
+        if statement["predicateType"] == BUNDLE_PREDICATE:
+            return [f"{_OTHERS}:{value}" for value in files_in(statement)]
         return [f"{name}:{value}" for each in statement["subject"] for name, value in each["digest"].items()]
     except (ValueError, TypeError, KeyError, AttributeError):
         raise InputError("holds no statement about files") from None
@@ -299,3 +305,33 @@ def _loaded(path: Path, load: Any) -> Any:
         raise CommandError(f"{path} is encrypted with a password; decrypt it first (openssl pkey)") from None
     except (ValueError, UnsupportedAlgorithm):
         raise InputError(f"{path} holds no key in PEM form; make one with privctl sign --new-key") from None
+
+
+def envelope_in(bundle: Mapping[str, Any]) -> Any:
+    """The DSSE envelope in a bundle. Raises InputError, with the end of a sentence, where it holds none for a key."""
+    if bundle.get("mediaType") != _MEDIA:
+        raise InputError(f"is no Sigstore bundle of version 0.3: {str(bundle.get('mediaType'))[:60]}")
+    material = bundle.get("verificationMaterial")
+    if not isinstance(material, dict) or "publicKey" not in material:
+        raise InputError("was made without a key (keyless), which no .pub can check; use the tool that made it")
+    if "dsseEnvelope" not in bundle:
+        raise InputError("holds no statement about files; sign with model_signing sign key")
+    return bundle["dsseEnvelope"]
+
+
+def files_in(statement: Mapping[str, Any]) -> frozenset[str]:
+    """SHA-256 of every file that a statement of model-transparency names, in hexadecimal.
+
+    Raises InputError, with the end of a sentence, where its one digest is not that of the files it lists; KeyError,
+    TypeError or ValueError where it is no such statement.
+    """
+    (subject,) = statement["subject"]
+    together = sha256()
+    found = set()
+    for each in statement["predicate"]["resources"]:
+        together.update(bytes.fromhex(each["digest"]))
+        if each["algorithm"] == "sha256":
+            found.add(str(each["digest"]).lower())
+    if together.hexdigest() != subject["digest"]["sha256"]:
+        raise InputError("contradicts itself: its digest is not that of the files it lists")
+    return frozenset(found)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from privctl.accounting.mills import mills
+from privctl.accounting.gaussian import mills
 
 # x, sqrt(pi/2) exp(x^2/2) erfc(x/sqrt 2), mpmath at 30 digits
 VALUES = [

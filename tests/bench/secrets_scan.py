@@ -40,7 +40,7 @@ with open(path, "w") as stream:
 NAIVE = r"""
 import json, re, sys
 from collections import defaultdict
-from privctl.secrets.scan.keys.formats import FORMATS
+from privctl.secrets.scan.kinds.keys.formats import FORMATS
 
 patterns = {
     "email": r"\b[\w.%+-]+@[\w-]+(?:\.[\w-]+)+\b",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from privctl.gate.lines import JsonLines
+from privctl.gate.files import JsonLines
 
 
 def test_a_known_text() -> None:

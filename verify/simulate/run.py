@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Guarantee, Notion, Status
@@ -15,8 +17,43 @@ from privctl.domain.verdict import Outcome, Verdict
 from verify.checks import JudgedGuarantee
 from verify.recompute.sensitivity import least_nonconvex
 from verify.simulate.bounds import SimulatedDelta, black_box, violation_rate, white_box
-from verify.simulate.losses import Draw, LossSamples, gaussian, of_ledger, sample
-from verify.simulate.training import trained
+from verify.simulate.losses import Draw, Floats, LossSamples, gaussian, gaussian_loss, of_ledger, sample
+
+_RECORDS = 12
+_LEARNING_RATE = 0.5
+
+
+def trained(event: SampledGaussian, steps: int, *, noise: float = 1.0) -> Draw:
+    """Losses of runs of ``steps`` steps at the event's rate and noise.
+
+    ``noise`` scales what is really added: 1 is right, 0.5 a fault that a test must see.
+    """
+    sigma, rate = event.noise_multiplier, event.sample_rate
+
+    def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
+        points = np.linspace(-2, 2, _RECORDS)
+        labels = np.where(points > 0.3, 1.0, -1.0)
+        weights = np.zeros((count, 2))
+        losses = np.zeros(count)
+        expected = rate * (_RECORDS + 1)
+        for _ in range(steps):
+            drawn = rng.random((count, _RECORDS)) < rate
+            margins = labels * points * weights[:, :1]
+            slopes = np.clip(-labels * points / (1 + np.exp(margins)), -1, 1)
+            total = np.zeros((count, 2))
+            total[:, 0] = (drawn * slopes).sum(1)
+            if present:
+                total[:, 1] -= rng.random(count) < rate
+            total += noise * sigma * rng.standard_normal((count, 2))
+            before = weights.copy()
+            weights -= _LEARNING_RATE * total / expected
+            # What an observer of the weights gets back.
+            seen = (weights[:, 1] - before[:, 1]) * expected / _LEARNING_RATE
+            losses += gaussian_loss(seen, sigma, rate)
+        return losses
+
+    return draw
+
 
 #: Chance that a sound guarantee is called violated, all tests of one guarantee together.
 LEVEL = 1e-3

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from privctl.data.records import byte_lines
 from privctl.domain.errors import InputError
-from privctl.secrets.scan.place import SPACED, Occurrence
+from privctl.secrets.scan.kinds.place import SPACED, Occurrence
 
 _SPACED = re.compile(f"[{SPACED}]")
 #: Listed texts are looked up by so many of their first characters.

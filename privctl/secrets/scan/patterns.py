@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 import regex
 
 from privctl.domain.errors import CommandError
-from privctl.secrets.scan.place import Occurrence
+from privctl.secrets.scan.kinds.place import Occurrence
 from privctl.storage.json_text import shown
 
 _NAME = re.compile(r"[A-Za-z][0-9A-Za-z_-]{0,63}")

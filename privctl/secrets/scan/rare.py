@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privctl.secrets.scan.place import Occurrence
+from privctl.secrets.scan.kinds.place import Occurrence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,13 +1,54 @@
-"""The report of a scan: what was looked for in which data and how much was found, but none of it."""
+"""What a scan writes: the book of secrets, which nobody else may read, and a report that holds none of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import gzip
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, cast
 
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.files import file_artifact, now, versions
 from privctl.secrets.scan.finds import SecretGroup
 from privctl.secrets.scan.request import ScanRequest
+from privctl.secrets.table import Secret, write_secrets
+from privctl.storage.atomic import PendingFile
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+_BUFFER = 1 << 20
+
+
+class _Appending(io.RawIOBase):
+    """A pending file as a stream to write to."""
+
+    def __init__(self, pending: PendingFile) -> None:
+        super().__init__()
+        self._pending, self._position = pending, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer, /) -> int:
+        view = memoryview(data)
+        self._pending.write_at(self._position, view)
+        self._position += view.nbytes
+        return view.nbytes
+
+
+def write_book(pending: PendingFile, secrets: Iterable[Secret]) -> int:
+    """Write ``secrets``, packed where the file's name ends in ``.gz``; returns how many.
+
+    Raises FileSystemError where the system refuses.
+    """
+    with io.BufferedWriter(_Appending(pending), _BUFFER) as stream:
+        if pending.path.suffix == ".gz":
+            with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
+                return write_secrets(cast("IO[bytes]", packed), secrets)
+        return write_secrets(stream, secrets)
+
 
 _KEEP = (
     "the book holds the secrets themselves: keep it as you keep the data; this report holds none, but patterns as they "

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
 from privctl.data.records import byte_lines
 from privctl.data.texts import TextRecord, iter_texts
 from privctl.domain.errors import CommandError, InputError
+from privctl.domain.progress import Advance, Progress
+from privctl.domain.progress import unseen as silent_progress
 from privctl.domain.report import PrivacyReport
 from privctl.reports.files import commit_with_report, pending_artifact
-from privctl.secrets.scan.finds import SecretGroup, SecretOccurrences
+from privctl.secrets.scan.finds import OccurrenceClaim, SecretGroup, SecretOccurrences, claims, outside
 from privctl.secrets.scan.kinds import KINDS, LITERAL, NONE, RARE, SecretKind, chosen
 from privctl.secrets.scan.literals import Literals, read_literals
-from privctl.secrets.scan.overlaps import OccurrenceClaim, claims, outside
 from privctl.secrets.scan.patterns import Pattern, PatternError, parse_patterns
 from privctl.secrets.scan.rare import Sieve, places, words
-from privctl.secrets.scan.report import report_of
+from privctl.secrets.scan.report import report_of, write_book
 from privctl.secrets.scan.request import ScanRequest
-from privctl.secrets.scan.write import write_book
-from privctl.show.progress import progress
 from privctl.storage.atomic import PendingFile, require_absent
 
 _STRIDE = 1 << 12
@@ -46,8 +46,10 @@ class _ScanSearch:
     listed: int
 
 
-def scan(request: ScanRequest, *, force: bool = False, quiet: bool = False) -> Scanned:
+def scan(request: ScanRequest, progress: Progress | None = None, *, force: bool = False) -> Scanned:
     """Find secrets, and write the book and its report; where nothing is found there is no book, only the report.
+
+    Without ``progress`` the lines are not counted beforehand.
 
     Raises CommandError for files that exist and for settings and patterns that cannot be used; InputError, naming the
     line, for data that are no records, a pattern that takes too long in a record, and more secrets than are allowed;
@@ -56,10 +58,10 @@ def scan(request: ScanRequest, *, force: bool = False, quiet: bool = False) -> S
     for path in (request.output, request.report):
         require_absent(path, force)
     search = _prepared(request)
-    lines = 0 if quiet else sum(1 for _ in byte_lines(request.data))
-    records, groups = _searched(request, search, lines, quiet=quiet)
-    unseen = search.listed - sum(len(group) for group in groups if group.kind == LITERAL)
-    describe = partial(report_of, request, search.patterns, groups, records=records, unseen=unseen)
+    lines = 0 if progress is None else sum(1 for _ in byte_lines(request.data))
+    records, groups = _searched(request, search, lines, progress or silent_progress)
+    unlisted = search.listed - sum(len(group) for group in groups if group.kind == LITERAL)
+    describe = partial(report_of, request, search.patterns, groups, records=records, unseen=unlisted)
     written = any(map(len, groups))
     if written:
         with PendingFile(request.output) as book:
@@ -89,19 +91,19 @@ def _prepared(request: ScanRequest) -> _ScanSearch:
 
 
 def _searched(
-    request: ScanRequest, search: _ScanSearch, lines: int, *, quiet: bool
+    request: ScanRequest, search: _ScanSearch, lines: int, progress: Progress
 ) -> tuple[int, tuple[SecretGroup, ...]]:
     """How many records there are, and what is in them."""
     sieve = None if request.rare_words is None else Sieve(request.rare_least)
     if sieve is not None and sieve.needed:
-        for record in _records(request, "counting words", lines, quiet=quiet):
+        for record in _records(request, progress("counting words", lines, "lines")):
             sieve.add(words(record.text))
         sieve.settle()
     by = [] if request.by is None else [f"by-{request.by}"]
     finds = SecretOccurrences([*(kind.name for kind in search.kinds), *by])
     rare = SecretOccurrences([RARE], request.rare_words)
     number = -1
-    for number, record in enumerate(_records(request, "scanning", lines, quiet=quiet)):
+    for number, record in enumerate(_records(request, progress("scanning", lines, "lines"))):
         try:
             matches = claims(search.kinds, record.text)
         except PatternError as error:
@@ -123,9 +125,9 @@ def _searched(
     return number + 1, groups
 
 
-def _records(request: ScanRequest, label: str, lines: int, *, quiet: bool) -> Iterator[TextRecord]:
+def _records(request: ScanRequest, shown: AbstractContextManager[Advance]) -> Iterator[TextRecord]:
     """The records, with progress by the lines that are done."""
-    with progress(label, lines, "lines", quiet=quiet) as advance:
+    with shown as advance:
         done = 0
         for number, record in enumerate(iter_texts(request.data, unit=request.by)):
             yield record

@@ -22,10 +22,9 @@ from transformers import (
 
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import PrivacyReport
-from privctl.models.batch_norm import batch_norms
 from privctl.models.choices import TaskName
 from privctl.models.language import IMAGE_CLASSIFIER, load_model
-from privctl.models.loading import TrainingModel, known_labels, load_for_training
+from privctl.models.loading import TrainingModel, batch_norms, known_labels, load_for_training
 from privctl.models.tasks.base import measuring
 from privctl.models.tasks.make import text_task
 from privctl.reports.files import now

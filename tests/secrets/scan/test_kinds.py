@@ -11,10 +11,9 @@ import pytest
 
 from privctl.cli.secrets import secrets
 from privctl.domain.errors import CommandError
-from privctl.secrets.scan import cards, emails, ibans, keys, phones
-from privctl.secrets.scan.keys.beside_words import entropy, looks_random
-from privctl.secrets.scan.kinds import KINDS, chosen
-from privctl.secrets.scan.overlaps import claims
+from privctl.secrets.scan.finds import claims
+from privctl.secrets.scan.kinds import KINDS, cards, chosen, emails, ibans, keys, phones
+from privctl.secrets.scan.kinds.keys.beside_words import entropy, looks_random
 from tests.secrets.scan.corpus import PLANTED, bad_luhn, near_misses, planted
 
 ALL = chosen(())

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from privctl.domain.errors import CommandError, InputError
+from privctl.secrets.scan.finds import claims
 from privctl.secrets.scan.kinds import LITERAL, SecretKind, chosen
+from privctl.secrets.scan.kinds.place import Occurrence
 from privctl.secrets.scan.literals import Literals, read_literals
-from privctl.secrets.scan.overlaps import claims
 from privctl.secrets.scan.patterns import Pattern, PatternError, parse_patterns
-from privctl.secrets.scan.place import Occurrence
 from privctl.secrets.scan.rare import Sieve, words
 
 

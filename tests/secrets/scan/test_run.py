@@ -29,7 +29,7 @@ def data(folder: Path, *texts: Any) -> Path:
 def scanned(path: Path, **asked: Any) -> tuple[Scanned, list[Secret]]:
     force = asked.pop("force", False)
     request = ScanRequest(data=path, output=asked.pop("output", path.with_name("secrets.jsonl")), **asked)
-    done = scan(request, force=force, quiet=True)
+    done = scan(request, force=force)
     return done, list(read_secrets(request.output)) if done.written else []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from privctl.secrets.scan.place import DASHES, SPACES, Occurrence
+from privctl.secrets.scan.kinds.place import DASHES, SPACES, Occurrence
 
 #: Country -> characters of its numbers, from the registry that SWIFT keeps for ISO 13616.
 LENGTHS = {

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from privctl.secrets.scan.place import DASHES, SPACES, Occurrence, apart
+from privctl.secrets.scan.kinds.place import DASHES, SPACES, Occurrence, apart
 
 _BETWEEN = rf"[./{SPACES}{DASHES}]"
 _ENOUGH = re.compile(rf"\d(?:[()./{SPACES}{DASHES}]{{0,3}}\d){{6,}}", re.ASCII)

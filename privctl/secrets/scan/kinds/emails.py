@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from privctl.secrets.scan.place import SPACED, Occurrence
+from privctl.secrets.scan.kinds.place import SPACED, Occurrence
 
 _LONGEST_LOCAL = 64  # RFC 5321, section 4.5.3.1.1
 _INNER = r".%+'’\-"

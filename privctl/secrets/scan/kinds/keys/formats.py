@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from privctl.secrets.scan.place import Occurrence
+from privctl.secrets.scan.kinds.place import Occurrence
 
 _WORD = "[0-9A-Za-z_-]"
 #: Issuer -> form. Each begins with letters of its own, so that a search is quick.

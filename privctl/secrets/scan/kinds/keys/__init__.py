@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import chain
 
-from privctl.secrets.scan.keys import beside_words, formats
-from privctl.secrets.scan.place import Occurrence, apart
+from privctl.secrets.scan.kinds.keys import beside_words, formats
+from privctl.secrets.scan.kinds.place import Occurrence, apart
 
 
 def find(text: str) -> list[Occurrence]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privctl.domain.errors import CommandError
-from privctl.secrets.scan import cards, emails, ibans, keys, phones
-from privctl.secrets.scan.place import Find
+from privctl.secrets.scan.kinds import cards, emails, ibans, keys, phones
+from privctl.secrets.scan.kinds.place import Find
 
 LITERAL = "literal"
 RARE = "rare-word"

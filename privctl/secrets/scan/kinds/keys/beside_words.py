@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from privctl.secrets.scan.place import Occurrence
+from privctl.secrets.scan.kinds.place import Occurrence
 
 #: Each is part of a word below, in lower case; looked for first, since that is quick.
 _WORDS = ("key", "token", "secret", "pass", "pwd", "credential", "bearer", "auth")

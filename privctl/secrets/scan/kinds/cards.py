@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from privctl.secrets.scan.place import DASHES, SPACES, Occurrence
+from privctl.secrets.scan.kinds.place import DASHES, SPACES, Occurrence
 
 _SIXTEEN_ON = range(16, 20)
 #: First and last prefix of a range (of equal length), and the lengths its numbers have.
