@@ -45,7 +45,7 @@ class Watch:
 
     def check(self) -> None:
         """Verify what was placed; AssertionError where a genuine report does not pass."""
-        from privctl.show.text.verify import VerifiedRow, verification
+        from privctl.show.text.verify import VerifiedRow, verify_text
         from verify.run import read, verify
 
         placed, self.placed = self.placed, []
@@ -57,7 +57,7 @@ class Watch:
             except PrivctlError as error:
                 raise AssertionError(f"privctl verify cannot read what privctl wrote: {error}") from error
             rows = [VerifiedRow(guarantee=j.guarantee, verdict=j.verdict) for j in found.guarantees]
-            said = verification(found.integrity, rows, (), (), found.omissions)
+            said = verify_text(found.integrity, rows, (), (), found.omissions)
             self.verified += 1
             assert found.exit_code is ExitCode.OK, f"privctl verify does not pass what privctl wrote, {path}:\n{said}"
 

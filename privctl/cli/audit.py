@@ -160,7 +160,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     from privctl.reports.codec import encode
     from privctl.show.leaks import closing
     from privctl.show.progress import note
-    from privctl.show.text.audit import render
+    from privctl.show.text.audit import audit_text
 
     report: PrivacyReport | None
     written: tuple[Path, ...]
@@ -176,7 +176,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     note(f"wrote {' and '.join(map(str, written))}", quiet=quiet)
     if line is not None:
         note(f"entered into {options['log']}, whose head is now line {line.number}, {line.digest}", quiet=quiet)
-    show(encode(report) if as_json else render(report, verbose=verbose()), as_json=as_json)
+    show(encode(report) if as_json else audit_text(report, verbose=verbose()), as_json=as_json)
     if as_json and (last := closing(report)):
         note(last, quiet=quiet)
     if refuted(report.verdicts):

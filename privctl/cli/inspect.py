@@ -66,13 +66,13 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
 
             show(encode(_as_report(checkpoint, hashed, chain)), as_json=True)
         else:
-            from privctl.show.text.inspect import ChainRow, inspection
+            from privctl.show.text.inspect import ChainRow, inspect_text
 
             rows = [
                 ChainRow(depth=link.depth, path=link.path, report=link.report, verdicts=link.verdicts) for link in chain
             ]
             files = [_file_row(file, hashed[file.path]) for file in checkpoint.files]
-            show(inspection(files, rows))
+            show(inspect_text(files, rows))
     if any(v.outcome is Outcome.REFUTED for link in chain for v in link.verdicts):
         ctx.exit(ExitCode.REFUTED)
     if any(v.outcome is Outcome.INCONCLUSIVE for link in chain[:1] for v in link.verdicts):
@@ -88,7 +88,7 @@ def _of_log(path: Path, *, as_json: bool) -> None:
 
         show(encode(_log_as_report(log)), as_json=True)
         return
-    from privctl.show.log import LogRow, listed
+    from privctl.show.text.audit_log import LogRow, audit_log_text
 
     rows = []
     for audit in log.audits:
@@ -104,7 +104,7 @@ def _of_log(path: Path, *, as_json: bool) -> None:
                 worst=audit.end.says["worst"] if audit.end is not None and audit.report else {},
             )
         )
-    show(listed(str(path), rows, lines=len(log.entries), head=log.head, torn=log.torn))
+    show(audit_log_text(str(path), rows, lines=len(log.entries), head=log.head, torn=log.torn))
 
 
 def _log_as_report(log: AuditLog) -> PrivacyReport:

@@ -13,7 +13,7 @@ from privctl.cli.options import force as force_option
 from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
-    from privctl.show.dossier import PageData
+    from privctl.show.page_data import PageData
 
 #: Format -> suffix (or name) of the default output.
 FORMATS = {"html": ".html", "markdown": ".md", "model-card": "README.md", "intoto": ".intoto.json"}
@@ -64,8 +64,8 @@ def report(
         require_spare(place)
     if not standard and not (kind == "model-card" and place.is_file()):
         require_absent(place, force)
-    dossier = load(reports, title, drawn=kind == "html")
-    text = _written(kind, dossier, reports, None if standard else place)
+    data = load(reports, title, drawn=kind == "html")
+    text = _written(kind, data, reports, None if standard else place)
     if standard:
         show(text.decode(), as_json=kind == "intoto")
         return
@@ -73,23 +73,23 @@ def report(
     note(f"wrote {place}", quiet=quiet)
 
 
-def _written(kind: str, dossier: PageData, reports: tuple[Path, ...], place: Path | None) -> bytes:
+def _written(kind: str, data: PageData, reports: tuple[Path, ...], place: Path | None) -> bytes:
     if kind == "html":
         from privctl.show.html.page import page
 
-        return page(dossier).encode()
+        return page(data).encode()
     if kind == "markdown":
         from privctl.show.markdown.report import markdown
 
-        return markdown(dossier).encode()
+        return markdown(data).encode()
     if kind == "model-card":
         from privctl.show.markdown.model_card import inserted
 
-        return inserted(place.read_bytes() if place is not None and place.is_file() else None, dossier, str(place))
+        return inserted(place.read_bytes() if place is not None and place.is_file() else None, data, str(place))
     from privctl.show.formats.intoto import statement
     from privctl.show.gather.files import with_files
 
-    return statement(with_files(dossier, reports)).encode()
+    return statement(with_files(data, reports)).encode()
 
 
 def _default(first: Path, kind: str) -> Path:
@@ -102,7 +102,7 @@ def _default(first: Path, kind: str) -> Path:
 def _model_folder(first: Path) -> Path:
     """The folder of the weights that the first report wrote, if inside the report's folder; else the latter."""
     from privctl.reports.files import read_report
-    from privctl.show.dossier import MODEL_ROLE
+    from privctl.show.page_data import MODEL_ROLE
 
     own = first.absolute().parent
     for artifact in read_report(first).outputs:

@@ -163,9 +163,9 @@ def _drawn(verification: Verification, plot: Path | None) -> bytes:
 
 
 def _rendered(verified: Verification) -> str:
-    from privctl.show.text.verify import VerifiedRow, verification
+    from privctl.show.text.verify import VerifiedRow, verify_text
 
-    return verification(
+    return verify_text(
         verified.integrity,
         [VerifiedRow(guarantee=judged.guarantee, verdict=judged.verdict) for judged in verified.guarantees],
         [judged.verdict for judged in verified.simulated],

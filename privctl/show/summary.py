@@ -12,8 +12,8 @@ from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, Privacy
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.show.dossier import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
 from privctl.show.leaks import leaks, refutes
+from privctl.show.page_data import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
 from privctl.show.text.style import raised
 
 #: What each status means, for readers who meet the word for the first time.
@@ -60,7 +60,7 @@ class Summary:
     unchecked: tuple[str, ...]
 
 
-def standing_of(subject: JudgedSubject) -> Summary:
+def summarize(subject: JudgedSubject) -> Summary:
     """What may be said of ``subject``, as its reports have it."""
     lead = leading(subject)
     audited = [v for source in subject.audits for v in source.report.verdicts]

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from privctl.show.dossier import PageData, ReportSource
 from privctl.show.html.page import page
-from tests.show.made import dossier
+from privctl.show.page_data import PageData, ReportSource
+from tests.show.made import page_data
 
 #: Breaks out of text, of an attribute, the style, the script, a drawing and a comment; then what a template would obey.
 PAYLOAD = (
@@ -87,7 +87,7 @@ def swapped(data: PageData, source: ReportSource) -> PageData:
 
 
 def test_a_text_anywhere_stays_text() -> None:
-    data = dossier()
+    data = page_data()
     usual, _ = markup(page(data))
     tried = [("title", replace(data, title=PAYLOAD))]
     for source in data.sources:
@@ -103,5 +103,5 @@ def test_a_text_anywhere_stays_text() -> None:
 
 @pytest.mark.parametrize("place", ["batches are Poisson", "Settings of private", "follows if the stated"])
 def test_the_check_notices_a_text_that_gets_through(place: str) -> None:
-    usual, _ = markup(page(dossier()))
-    assert markup(page(dossier()).replace(place, PAYLOAD))[0] - usual
+    usual, _ = markup(page(page_data()))
+    assert markup(page(page_data()).replace(place, PAYLOAD))[0] - usual

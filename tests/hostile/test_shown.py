@@ -114,7 +114,7 @@ def test_reports_full_of_commands(
 
 
 def test_the_terminal_views_of_other_steps() -> None:
-    from privctl.show.text.audit import render as audit_text
+    from privctl.show.text.audit import audit_text
     from privctl.show.text.retrain import retrain_text
 
     shown = [

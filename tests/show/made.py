@@ -1,4 +1,4 @@
-"""Dossiers made by hand: what a page is drawn from, without any file."""
+"""Page data made by hand: what a page is drawn from, without any file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Gua
 from privctl.domain.mechanism import Calibration, ClippedTraining, WeightNoise
 from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.show.dossier import (
+from privctl.show.page_data import (
     BoundCurve,
     ExposureGroup,
     JudgedSubject,
@@ -154,7 +154,7 @@ def accounted(text: str = "") -> PrivacyReport:
     )  # fmt: skip
 
 
-def dossier(text: str = "") -> PageData:
+def page_data(text: str = "") -> PageData:
     """One of everything."""
     curve = RocCurve(
         name="loss" + text, points=((0.0, 0.0), (0.01, 0.08), (0.5, 0.8), (1.0, 1.0)), corners=400,

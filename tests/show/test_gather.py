@@ -18,7 +18,7 @@ from privctl.reports.files import file_artifact, write_report
 from privctl.show.gather.bounds import bounds_of
 from privctl.show.gather.files import with_files
 from privctl.show.gather.load import load
-from privctl.show.summary import standing_of
+from privctl.show.summary import summarize
 from privctl.storage.arrays import write_arrays
 from privctl.storage.digest import file_digest
 from tests.conftest import WriteModel
@@ -66,7 +66,7 @@ def test_the_chain_is_followed_and_the_model_at_its_end_is_judged(place: Path) -
     assert [source.name for source in found.sources] == ["m", "n", "a"]
     (subject,) = found.subjects
     assert (subject.source.name, [s.name for s in subject.audits]) == ("n", ["a"])
-    assert standing_of(subject).worst is Outcome.REFUTED
+    assert summarize(subject).worst is Outcome.REFUTED
     assert all(v.outcome is Outcome.PROVED for s in found.sources for v in s.digests)
 
 
@@ -83,7 +83,7 @@ def test_a_parent_whose_status_was_raised_is_not_relied_on(place: Path) -> None:
     report = place / "n.report.json"
     report.write_text(report.read_text().replace('"epsilon": 8.0', '"epsilon": 0.1'))
     (subject,) = load([place / "a.report.json"]).subjects
-    standing = standing_of(subject)
+    standing = summarize(subject)
     assert standing.check is Outcome.REFUTED
     assert "Do not rely on this" in standing.verified
     assert "n.report.json" in standing.verified

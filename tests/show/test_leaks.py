@@ -19,11 +19,11 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show import leaks as judged
-from privctl.show.dossier import JudgedSubject, PageData, ReportSource
 from privctl.show.html.page import page
 from privctl.show.leaks import closing, leaks
 from privctl.show.markdown.report import markdown
-from privctl.show.text.audit import render
+from privctl.show.page_data import JudgedSubject, PageData, ReportSource
+from privctl.show.text.audit import audit_text
 
 RNG = np.random.default_rng(7)
 
@@ -182,25 +182,25 @@ def test_a_certified_epsilon_without_a_claim() -> None:
 def test_the_last_line_tells_the_exit_code() -> None:
     found = report(measured(3.3), subject=judged.MEMBERSHIP)
     assert closing(found).startswith("The exit code is 0 because no claim was refuted, but there is a leak: the attack")
-    last = render(found).strip().rpartition("\n\n")[2]
+    last = audit_text(found).strip().rpartition("\n\n")[2]
     assert " ".join(last.split()).removeprefix("\x1b[31m").startswith("The exit code is 0 because")
     claim = Verdict(subject="(1, 1e-05)-DP, as claimed", outcome=Outcome.REFUTED, reason="epsilon is at least 3")
     refuted = replace(found, verdicts=(*found.verdicts, claim))
     assert closing(refuted).startswith("The exit code is 1 because a claim was refuted, and there is a leak")
     silent = report(measured(0.0), subject=judged.MEMBERSHIP, outcome=Outcome.CONSISTENT)
     assert closing(silent) == ""
-    assert "exit code" not in render(silent)
+    assert "exit code" not in audit_text(silent)
 
 
 def test_pages_tell_it_too() -> None:
-    def dossier(found: PrivacyReport) -> PageData:
+    def page_data(found: PrivacyReport) -> PageData:
         made = ReportSource(key="a", name="m", digest="blake3:0", report=replace(found, step="retrain", verdicts=()))
         audit = ReportSource(key="b", name="m.audit", digest="blake3:1", report=found, parents=("a",))
         subject = JudgedSubject(source=made, audits=(audit,))
         return PageData(title="m", version="0.1.0", sources=(made, audit), subjects=(subject,))
 
-    leaky = dossier(report(measured(3.3), subject=judged.MEMBERSHIP))
-    silent = dossier(report(measured(0.0), subject=judged.MEMBERSHIP, outcome=Outcome.CONSISTENT))
+    leaky = page_data(report(measured(3.3), subject=judged.MEMBERSHIP))
+    silent = page_data(report(measured(0.0), subject=judged.MEMBERSHIP, outcome=Outcome.CONSISTENT))
     told = "The audit's exit code is 0 all the same, because no claim was refuted."
     assert "- Leak: The attack loss tells members from non-members, AUC 0.9" in markdown(leaky)
     assert told in markdown(leaky)

@@ -23,13 +23,13 @@ import pytest
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import AssumptionState, Status
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.show.dossier import JudgedSubject, PageData, ReportSource
 from privctl.show.html.page import page
 from privctl.show.html.render import TEMPLATES, source, templates
 from privctl.show.html.values import colour
+from privctl.show.page_data import JudgedSubject, PageData, ReportSource
 from privctl.show.plain import clean
 from privctl.show.svg.shapes import el
-from tests.show.made import DIGEST, HOSTILE, dossier, trained
+from tests.show.made import DIGEST, HOSTILE, page_data, trained
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,12 +40,12 @@ def tree(text: str) -> ElementTree.Element:
 
 @pytest.fixture(scope="module")
 def made() -> str:
-    return page(dossier())
+    return page(page_data())
 
 
 @pytest.fixture(scope="module")
 def hostile() -> str:
-    return page(dossier(HOSTILE))
+    return page(page_data(HOSTILE))
 
 
 @pytest.fixture(params=["made", "hostile"])
@@ -274,7 +274,7 @@ def test_sections_without_data_are_left_out_and_what_nobody_checked_is_said(made
     assert sections(bare) == {"verdict", "chain", "limits", "appendix"}
     for said in ("No guarantee", "No audit", "No verification"):
         assert said in bare
-    assert "No audit" not in page(replace(dossier(), subjects=dossier().subjects[:1]))
+    assert "No audit" not in page(replace(page_data(), subjects=page_data().subjects[:1]))
 
 
 def test_the_verdict_on_top_has_the_violation_and_the_bound(made: str) -> None:

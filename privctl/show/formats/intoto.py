@@ -9,32 +9,32 @@ import json
 from typing import Any
 
 from privctl.domain.guarantee import Guarantee
-from privctl.show.dossier import PageData, ReportSource
-from privctl.show.summary import standing_of
+from privctl.show.page_data import PageData, ReportSource
+from privctl.show.summary import summarize
 
 TYPE = "https://in-toto.io/Statement/v1"
 #: A name of our own that needs no server: RFC 4151 asks for a date on which the name was ours to give.
 PREDICATE = "tag:privctl,2026:privacy-report/v1"
 
 
-def statement(dossier: PageData) -> str:
+def statement(data: PageData) -> str:
     """The statement as JSON; the same reports and files give the same bytes."""
     body = {
         "_type": TYPE,
-        "subject": [{"name": file.name, "digest": dict(file.digests)} for file in dossier.files],
+        "subject": [{"name": file.name, "digest": dict(file.digests)} for file in data.files],
         "predicateType": PREDICATE,
         "predicate": {
-            "generator": {"name": "privctl", "version": dossier.version},
-            "models": [_model(dossier, index) for index in range(len(dossier.subjects))],
-            "reports": [_report(dossier, source) for source in dossier.sources],
+            "generator": {"name": "privctl", "version": data.version},
+            "models": [_model(data, index) for index in range(len(data.subjects))],
+            "reports": [_report(data, source) for source in data.sources],
         },
     }
     return json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _model(dossier: PageData, index: int) -> dict[str, Any]:
-    subject = dossier.subjects[index]
-    standing = standing_of(subject)
+def _model(data: PageData, index: int) -> dict[str, Any]:
+    subject = data.subjects[index]
+    summary = summarize(subject)
     return {
         "report": subject.source.name,
         "guarantees": [_guarantee(guarantee) for guarantee in subject.source.report.guarantees],
@@ -43,7 +43,7 @@ def _model(dossier: PageData, index: int) -> dict[str, Any]:
             for source in (*subject.audits, *subject.checks)
             for v in source.report.verdicts
         ],
-        "notChecked": list(standing.unchecked),
+        "notChecked": list(summary.unchecked),
     }
 
 
@@ -62,11 +62,11 @@ def _guarantee(guarantee: Guarantee) -> dict[str, Any]:
     }
 
 
-def _report(dossier: PageData, source: ReportSource) -> dict[str, Any]:
+def _report(data: PageData, source: ReportSource) -> dict[str, Any]:
     algorithm, _, value = source.digest.partition(":")
     return {
         "name": source.name,
         "step": source.report.step,
         "created": source.report.created,
-        "digest": {algorithm: value, **dossier.report_files.get(source.key, {})},
+        "digest": {algorithm: value, **data.report_files.get(source.key, {})},
     }

@@ -11,7 +11,7 @@ from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
-from privctl.show.dossier import PLANS, BoundCurve
+from privctl.show.page_data import PLANS, BoundCurve
 
 _RATES = np.geomspace(1e-4, 1, 121)
 _SOUND = (Status.PROVED, Status.CONDITIONAL)

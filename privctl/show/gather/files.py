@@ -11,8 +11,8 @@ from pathlib import Path
 from privctl.domain.errors import InputError
 from privctl.domain.report import Artifact
 from privctl.reports.chain import located
-from privctl.show.dossier import MODEL_ROLE, OutputFile, PageData
 from privctl.show.gather.chain import entries_of
+from privctl.show.page_data import MODEL_ROLE, OutputFile, PageData
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import unreadable
 
@@ -20,16 +20,16 @@ _ROLES = (MODEL_ROLE, "companion")
 _BLOCK = 1 << 20
 
 
-def with_files(dossier: PageData, paths: Sequence[Path]) -> PageData:
-    """``dossier``, read from ``paths``, with the models' files and the reports' digests.
+def with_files(data: PageData, paths: Sequence[Path]) -> PageData:
+    """``data``, read from ``paths``, with the models' files and the reports' digests.
 
     A file has the digest its report records, and SHA-256 too where it is at hand. Raises InputError where a file at
     hand is not the one that its report wrote, or where no report wrote a model.
     """
-    entries = dict(zip((source.key for source in dossier.sources), entries_of(paths), strict=True))
+    entries = dict(zip((source.key for source in data.sources), entries_of(paths), strict=True))
     files = [
         _file(entries[subject.source.key].path, artifact)
-        for subject in dossier.subjects
+        for subject in data.subjects
         for artifact in subject.source.report.outputs
         if artifact.role in _ROLES and subject.source.models
     ]
@@ -38,7 +38,7 @@ def with_files(dossier: PageData, paths: Sequence[Path]) -> PageData:
             "no report here wrote a model, so there is nothing to make a statement over; give one that did"
         )
     reports = {key: {"sha256": _sha256(entry.path)} for key, entry in entries.items()}
-    return replace(dossier, files=tuple(files), report_files=reports)
+    return replace(data, files=tuple(files), report_files=reports)
 
 
 def _file(report: Path, artifact: Artifact) -> OutputFile:

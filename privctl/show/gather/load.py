@@ -1,4 +1,4 @@
-"""A dossier from the files that the user names."""
+"""A page's data from the files that the user names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from pathlib import Path
 from privctl import __version__
 from privctl.domain.errors import PrivctlError
 from privctl.domain.verdict import Outcome
-from privctl.show.dossier import (
+from privctl.show.gather.bounds import bounds_of
+from privctl.show.gather.chain import ChainEntry, entries_of, names_of
+from privctl.show.gather.noise import tensors_of
+from privctl.show.gather.scores import curves_of, exposures_of, scores_path
+from privctl.show.page_data import (
     AUDIT_STEP,
     VERIFY_STEP,
     ExposureGroup,
@@ -20,10 +24,6 @@ from privctl.show.dossier import (
     RocCurve,
     TensorNoiseSummary,
 )
-from privctl.show.gather.bounds import bounds_of
-from privctl.show.gather.chain import ChainEntry, entries_of, names_of
-from privctl.show.gather.noise import tensors_of
-from privctl.show.gather.scores import curves_of, exposures_of, scores_path
 from privctl.storage.reader import SafetensorsFile
 
 #: Weights of more bytes than this are not read for a picture.

@@ -12,7 +12,7 @@ import numpy as np
 
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
-from privctl.show.dossier import MODEL_ROLE, TensorNoiseSummary
+from privctl.show.page_data import MODEL_ROLE, TensorNoiseSummary
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import betaincinv
 
 from privctl.domain.report import PrivacyReport
-from privctl.show.dossier import ExposureGroup, RocCurve
+from privctl.show.page_data import ExposureGroup, RocCurve
 from privctl.storage.arrays import read_arrays
 from privctl.storage.reader import SafetensorsFile
 

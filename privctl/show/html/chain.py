@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.show.dossier import ReportSource
 from privctl.show.html.values import State
+from privctl.show.page_data import ReportSource
 from privctl.show.summary import relied_on, worst_of
 from privctl.show.svg.shapes import Node, el
 

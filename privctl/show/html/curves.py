@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from privctl.domain.evidence import Evidence
-from privctl.show.dossier import BoundCurve, JudgedSubject, ReportSource, RocCurve
 from privctl.show.html.values import Figure, Table, colour, evidence_table, figure, interval, table
+from privctl.show.page_data import BoundCurve, JudgedSubject, ReportSource, RocCurve
 from privctl.show.plain import clean
 from privctl.show.svg.axes import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Scale, frame, polyline, stairs
 from privctl.show.svg.shapes import Node, el

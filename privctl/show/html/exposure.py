@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from privctl.show.dossier import ExposureGroup, ReportSource
 from privctl.show.html.values import Figure, evidence_table, figure, table
+from privctl.show.page_data import ExposureGroup, ReportSource
 from privctl.show.plain import clean
 from privctl.show.svg.axes import RIGHT, WIDTH, Scale, tick_label
 from privctl.show.svg.dots import DotRow, ReferenceLine, dots

@@ -1,4 +1,4 @@
-"""The whole page, from a dossier to one self-contained HTML file: what each section shows, laid out by its template.
+"""The whole page, from the reports to one self-contained HTML file: what each section shows, laid out by its template.
 
 ``templates/page.html`` names the sections; the section NAME is laid out by ``templates/NAME.html`` and shows what
 ``_parts`` gathers under that name. A section without anything to show is left out.
@@ -12,16 +12,16 @@ from typing import TypeVar
 from privctl.domain.guarantee import Guarantee, Scope
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.verdict import Outcome
-from privctl.show.dossier import ACCOUNT_STEP, PLAN_STEP, PLANS, PageData, ReportSource
 from privctl.show.html.chain import chain
 from privctl.show.html.curves import roc_figure, trade_off_figure
+from privctl.show.html.evidence_figures import account_figure, epsilon_figure, noise_figure, rate_figures, tests_table
 from privctl.show.html.exposure import exposure_figure
-from privctl.show.html.measured import account_figure, epsilon_figure, noise_figure, rate_figures, tests_table
 from privctl.show.html.render import rendered
 from privctl.show.html.training import plan_figures, training_figures
 from privctl.show.html.values import Figure, Table, colour
 from privctl.show.html.words import digest_table, file_table, limits, setting_table, verdict_table
-from privctl.show.summary import MEANING, Summary, standing_of
+from privctl.show.page_data import ACCOUNT_STEP, PLAN_STEP, PLANS, PageData, ReportSource
+from privctl.show.summary import MEANING, Summary, summarize
 from privctl.show.svg.axes import WIDTH
 
 #: Guarantees of one report that are shown.
@@ -31,20 +31,20 @@ _T = TypeVar("_T")
 Part = dict[str, object]
 
 
-def page(dossier: PageData) -> str:
+def page(data: PageData) -> str:
     """The page as text; sections without data are left out."""
-    parts = {name: part for name, part in _parts(dossier).items() if any(part.values())}
-    newest = max(source.report.created for source in dossier.sources)
-    return rendered("page.html", {"dossier": dossier, "newest": newest, "parts": parts, "width": WIDTH})
+    parts = {name: part for name, part in _parts(data).items() if any(part.values())}
+    newest = max(source.report.created for source in data.sources)
+    return rendered("page.html", {"data": data, "newest": newest, "parts": parts, "width": WIDTH})
 
 
-def _parts(dossier: PageData) -> dict[str, Part]:
-    sources = dossier.sources
+def _parts(data: PageData) -> dict[str, Part]:
+    sources = data.sources
     return {
-        "verdict": _verdict(dossier),
+        "verdict": _verdict(data),
         "chain": {"steps": chain(sources)},
-        "guarantees": _guarantees(dossier),
-        "attacks": _attacks(dossier),
+        "guarantees": _guarantees(data),
+        "attacks": _attacks(data),
         "noise": {
             "figures": _present(
                 noise_figure(source, source.report.mechanism.noise_stddev)
@@ -53,10 +53,10 @@ def _parts(dossier: PageData) -> dict[str, Part]:
             )
         },
         "training": {"figures": [figure for source in sources for figure in training_figures(source)]},
-        "plan": {"figures": [figure for source in dossier.with_step(PLAN_STEP) for figure in plan_figures(source)]},
-        "accounting": _accounting(dossier),
-        "verification": {"verdicts": verdict_table(dossier), "digests": digest_table(dossier)},
-        "limits": {"lines": limits(dossier)},
+        "plan": {"figures": [figure for source in data.with_step(PLAN_STEP) for figure in plan_figures(source)]},
+        "accounting": _accounting(data),
+        "verification": {"verdicts": verdict_table(data), "digests": digest_table(data)},
+        "limits": {"lines": limits(data)},
         "appendix": {"reports": [(source, file_table(source), setting_table(source)) for source in sources]},
     }
 
@@ -65,26 +65,26 @@ def _present(values: Iterable[_T | None]) -> list[_T]:
     return [value for value in values if value is not None]
 
 
-def _verdict(dossier: PageData) -> Part:
-    standings = [standing_of(subject) for subject in dossier.subjects]
-    found = {g.status for standing in standings for g in standing.subject.source.report.guarantees}
+def _verdict(data: PageData) -> Part:
+    summaries = [summarize(subject) for subject in data.subjects]
+    found = {g.status for summary in summaries for g in summary.subject.source.report.guarantees}
     return {
-        "cards": [(standing, _card_colour(standing), standing.subject.source.report.step in PLANS)
-                  for standing in standings],
+        "cards": [(summary, _card_colour(summary), summary.subject.source.report.step in PLANS)
+                  for summary in summaries],
         "legend": [(status, meaning) for status, meaning in MEANING.items() if status in found],
     }  # fmt: skip
 
 
-def _card_colour(standing: Summary) -> str:
+def _card_colour(summary: Summary) -> str:
     """The card's own colour: a violation outweighs whatever is guaranteed."""
-    if standing.worst is Outcome.REFUTED:
-        return colour(standing.worst)
-    return colour(standing.lead.status if standing.lead is not None else None)
+    if summary.worst is Outcome.REFUTED:
+        return colour(summary.worst)
+    return colour(summary.lead.status if summary.lead is not None else None)
 
 
-def _guarantees(dossier: PageData) -> Part:
-    sources = [source for source in dossier.sources if source.report.step != ACCOUNT_STEP]
-    drawn = (subject for subject in dossier.subjects if subject.source.report.step != ACCOUNT_STEP)
+def _guarantees(data: PageData) -> Part:
+    sources = [source for source in data.sources if source.report.step != ACCOUNT_STEP]
+    drawn = (subject for subject in data.subjects if subject.source.report.step != ACCOUNT_STEP)
     return {
         "figures": _present(epsilon_figure(subject) for subject in drawn),
         "of_one": [pair for source in sources for pair in _scoped(source, Scope.THIS_MODEL)],
@@ -97,19 +97,19 @@ def _scoped(source: ReportSource, scope: Scope) -> list[tuple[Guarantee, ReportS
     return [(guarantee, source) for guarantee in found[:_MOST]]
 
 
-def _attacks(dossier: PageData) -> Part:
-    sources = dossier.sources
+def _attacks(data: PageData) -> Part:
+    sources = data.sources
     figures = [
         *(roc_figure(source) for source in sources),
-        *(trade_off_figure(subject) for subject in dossier.subjects),
+        *(trade_off_figure(subject) for subject in data.subjects),
         *(exposure_figure(source) for source in sources),
         *(figure for source in sources for figure in rate_figures(source)),
     ]
     return {"figures": _present(figures), "tests": _present(tests_table(source) for source in sources)}
 
 
-def _accounting(dossier: PageData) -> Part:
-    found = _present(account_figure(source) for source in dossier.with_step(ACCOUNT_STEP))
+def _accounting(data: PageData) -> Part:
+    found = _present(account_figure(source) for source in data.with_step(ACCOUNT_STEP))
     return {
         "figures": [item for item in found if isinstance(item, Figure)],
         "tables": [item for item in found if isinstance(item, Table)],

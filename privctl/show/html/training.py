@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from privctl.show.dossier import ReportSource
 from privctl.show.html.values import Figure, figure, table
+from privctl.show.page_data import ReportSource
 from privctl.show.svg.axes import BOTTOM, LEFT, TOP, WIDTH, Scale, frame, linear, polyline
 from privctl.show.svg.dots import DotRow, dots
 from privctl.show.svg.dots import height as dots_height

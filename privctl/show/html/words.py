@@ -9,8 +9,8 @@ from typing import Any
 
 from privctl.domain.guarantee import AssumptionState, Guarantee, Risk, RiskMeasure
 from privctl.domain.verdict import Verdict
-from privctl.show.dossier import PageData, ReportSource
 from privctl.show.html.values import MOST_ROWS, Pill, Table, state_word, table
+from privctl.show.page_data import PageData, ReportSource
 from privctl.show.plain import clean
 from privctl.show.summary import verdicts_of, word_of
 from privctl.show.text.style import number, short
@@ -37,9 +37,9 @@ def risk(stated: Risk) -> str:
     return f"{_RISKS[stated.measure].format(at=at)}: {number(stated.bound, 4)}"
 
 
-def verdict_table(dossier: PageData) -> Table | None:
+def verdict_table(data: PageData) -> Table | None:
     """Every verdict of every report, violations on top."""
-    found = list(verdicts_of(dossier.sources))
+    found = list(verdicts_of(data.sources))
     rows = [
         (verdict.subject, _outcome(verdict, source), verdict.reason, source.name, source.report.step)
         for source, verdict in found[:MOST_ROWS]
@@ -53,20 +53,20 @@ def _outcome(verdict: Verdict, source: ReportSource) -> Pill:
     return Pill(state=state, word=word_of(verdict, source.report.step))
 
 
-def digest_table(dossier: PageData) -> Table | None:
+def digest_table(data: PageData) -> Table | None:
     """What came of holding files against the digests that reports record."""
     rows = [
         (verdict.subject, Pill(state=verdict.outcome, word=state_word(verdict.outcome)), verdict.reason, source.name)
-        for source in dossier.sources
+        for source in data.sources
         for verdict in source.digests
     ]
     return table("Digests of files at hand", ("file", "outcome", "why", "report"), rows) if rows else None
 
 
-def limits(dossier: PageData) -> list[tuple[str, list[str]]]:
+def limits(data: PageData) -> list[tuple[str, list[str]]]:
     """Warnings and omissions as the reports have them, with who says so; what several say alike stands once."""
     said: dict[str, list[str]] = {}
-    for source in dossier.sources:
+    for source in data.sources:
         omitted = (f"Left out: {item.what}: {item.reason}" for item in source.report.omissions)
         for line in chain(source.report.warnings, omitted, source.left_out):
             said.setdefault(line[0].upper() + line[1:] if line else line, []).append(source.name)

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 
 from privctl.domain.errors import InputError
-from privctl.show.dossier import PLANS, PageData
 from privctl.show.markdown.report import plain, rows, verdict_lines
+from privctl.show.page_data import PLANS, PageData
 from privctl.show.plain import json_text
-from privctl.show.summary import Summary, amount, protects, standing_of
+from privctl.show.summary import Summary, amount, protects, summarize
 
 BEGIN, END = "<!-- privctl:begin -->", "<!-- privctl:end -->"
 #: Within the metadata, which is YAML.
@@ -22,7 +22,7 @@ KEY = "differential_privacy"
 _FENCE = "---"
 
 
-def inserted(existing: bytes | None, dossier: PageData, name: str) -> bytes:
+def inserted(existing: bytes | None, data: PageData, name: str) -> bytes:
     """The README with metadata and section in it; ``existing`` None or empty makes a new one, ``name`` is for errors.
 
     Raises InputError where the file is not UTF-8, or marks or metadata are not as privctl leaves them.
@@ -32,11 +32,11 @@ def inserted(existing: bytes | None, dossier: PageData, name: str) -> bytes:
     except UnicodeDecodeError:
         raise InputError(f"{name} is not UTF-8 text; save it as UTF-8, or choose another --output") from None
     newline = "\r\n" if "\r\n" in text else "\n"
-    standings = [standing_of(subject) for subject in dossier.subjects if subject.source.report.step not in PLANS]
-    if not standings:
+    summaries = [summarize(subject) for subject in data.subjects if subject.source.report.step not in PLANS]
+    if not summaries:
         raise InputError("the reports are of no model, only of plans; give the report that lies beside a model")
-    metadata = newline.join([META_BEGIN, *_metadata(standings), META_END])
-    section = newline.join([BEGIN, *_section(dossier, standings), END])
+    metadata = newline.join([META_BEGIN, *_metadata(summaries), META_END])
+    section = newline.join([BEGIN, *_section(data, summaries), END])
     front, body = _split(text, name)
     return (_with_metadata(front, metadata, newline, name) + _with_section(body, section, newline, name)).encode()
 
@@ -87,12 +87,12 @@ def _between(text: str, begin: str, end: str, name: str) -> tuple[int, int] | No
     return start, stop + len(end)
 
 
-def _metadata(standings: list[Summary]) -> Iterator[str]:
+def _metadata(summaries: list[Summary]) -> Iterator[str]:
     """YAML, whose strings are written as JSON's, which YAML reads alike."""
     yield f"{KEY}:"
-    for standing in standings:
-        lead = standing.lead
-        yield f"- model: {json_text(json.dumps(standing.subject.source.name))}"
+    for summary in summaries:
+        lead = summary.lead
+        yield f"- model: {json_text(json.dumps(summary.subject.source.name))}"
         yield f"  status: {json.dumps('none' if lead is None else str(lead.status))}"
         if lead is not None:
             yield f"  epsilon: {'null' if lead.epsilon is None else _yaml(lead.epsilon)}"
@@ -100,8 +100,8 @@ def _metadata(standings: list[Summary]) -> Iterator[str]:
             yield f"  notion: {json.dumps(str(lead.notion))}"
             yield f"  unit: {json.dumps(str(lead.unit))}"
             yield f"  adjacency: {json.dumps(str(lead.adjacency))}"
-        yield f"  audited: {json.dumps(bool(standing.subject.audits))}"
-        yield f"  verified: {json.dumps(bool(standing.subject.checks))}"
+        yield f"  audited: {json.dumps(bool(summary.subject.audits))}"
+        yield f"  verified: {json.dumps(bool(summary.subject.checks))}"
 
 
 def _yaml(value: float) -> str:
@@ -110,23 +110,23 @@ def _yaml(value: float) -> str:
     return mantissa + (".0" if "." not in mantissa else "") + mark + exponent
 
 
-def _section(dossier: PageData, standings: list[Summary]) -> Iterator[str]:
+def _section(data: PageData, summaries: list[Summary]) -> Iterator[str]:
     yield "## Privacy"
     yield ""
-    for standing in standings:
-        yield from verdict_lines(standing, level=3)
+    for summary in summaries:
+        yield from verdict_lines(summary, level=3)
         yield ""
-        guarantees = standing.subject.source.report.guarantees
+        guarantees = summary.subject.source.report.guarantees
         if guarantees:
             yield from rows(
                 ("guarantee", "amount", "status", "protects"),
                 [(g.name, amount(g), str(g.status), protects(g)) for g in guarantees],
             )
             yield ""
-        lead = standing.lead
+        lead = summary.lead
         if lead is not None and lead.assumptions:
             yield f"{plain(lead.name)} rests on:"
             yield ""
             yield from (f"- {a.state}: {plain(a.statement)}" for a in lead.assumptions)
             yield ""
-    yield f"*Made by privctl {plain(dossier.version)} from privacy reports; it says what they say and proves nothing.*"
+    yield f"*Made by privctl {plain(data.version)} from privacy reports; it says what they say and proves nothing.*"

@@ -1,13 +1,13 @@
-"""A dossier as Markdown: for a pull request, a step summary or a terminal."""
+"""The reports of a model as Markdown: for a pull request, a step summary or a terminal."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
-from privctl.show.dossier import PageData, ReportSource
+from privctl.show.page_data import PageData, ReportSource
 from privctl.show.plain import clean
-from privctl.show.summary import MEANING, Summary, amount, protects, standing_of, verdicts_of, word_of
+from privctl.show.summary import MEANING, Summary, amount, protects, summarize, verdicts_of, word_of
 from privctl.show.text.style import bound, short
 
 #: What Markdown or the HTML within it would take for markup.
@@ -37,28 +37,28 @@ def rows(headings: Sequence[str], body: Sequence[Sequence[str]]) -> Iterator[str
         yield f"| … {len(body) - _MOST} more rows are in the reports |{' |' * (len(headings) - 1)}"
 
 
-def markdown(dossier: PageData) -> str:
+def markdown(data: PageData) -> str:
     """The verdicts on top, then the chain, guarantees, findings and what none of it shows."""
-    lines = [f"# {plain(dossier.title)}", ""]
-    for subject in dossier.subjects:
-        lines += [*verdict_lines(standing_of(subject), level=2), ""]
-    lines += ["## From model to model", "", *_chain(dossier), ""]
-    for source in dossier.sources:
+    lines = [f"# {plain(data.title)}", ""]
+    for subject in data.subjects:
+        lines += [*verdict_lines(summarize(subject), level=2), ""]
+    lines += ["## From model to model", "", *_chain(data), ""]
+    for source in data.sources:
         lines += _guarantees(source)
     found = [
-        (v.subject, word_of(v, source.report.step), v.reason, source.name) for source, v in verdicts_of(dossier.sources)
+        (v.subject, word_of(v, source.report.step), v.reason, source.name) for source, v in verdicts_of(data.sources)
     ]
     if found:
         lines += ["## Verdicts", "", *rows(("claim or question", "outcome", "why", "report"), found), ""]
-    limits = dict.fromkeys(line for source in dossier.sources for line in source.report.warnings)
+    limits = dict.fromkeys(line for source in data.sources for line in source.report.warnings)
     if limits:
         lines += ["## What this does not show", "", *(f"- {plain(line)}" for line in list(limits)[:_MOST]), ""]
     return "\n".join(lines)
 
 
-def verdict_lines(standing: Summary, *, level: int) -> Iterator[str]:
+def verdict_lines(summary: Summary, *, level: int) -> Iterator[str]:
     """One model's verdict, under a heading of this level."""
-    source, lead = standing.subject.source, standing.lead
+    source, lead = summary.subject.source, summary.lead
     yield f"{'#' * level} {plain(source.name)}"
     yield ""
     if lead is None:
@@ -67,21 +67,21 @@ def verdict_lines(standing: Summary, *, level: int) -> Iterator[str]:
         yield f"**{plain(amount(lead))}** ({lead.status}): {plain(lead.name)}; {plain(protects(lead))}."
     yield ""
     for name, text in (
-        ("Guarantee", standing.guarantee),
-        ("Attacks", standing.attacked),
-        *((("Leak", standing.leaked),) if standing.leaked else ()),
-        ("Verification", standing.verified),
+        ("Guarantee", summary.guarantee),
+        ("Attacks", summary.attacked),
+        *((("Leak", summary.leaked),) if summary.leaked else ()),
+        ("Verification", summary.verified),
     ):
         yield f"- {name}: {plain(text)}"
-    yield from (f"- Not checked: {plain(line)}" for line in standing.unchecked)
+    yield from (f"- Not checked: {plain(line)}" for line in summary.unchecked)
 
 
-def _chain(dossier: PageData) -> Iterator[str]:
-    names = {source.key: source.name for source in dossier.sources}
+def _chain(data: PageData) -> Iterator[str]:
+    names = {source.key: source.name for source in data.sources}
     body = [
         (source.report.step, source.name, ", ".join(names[key] for key in source.parents) or "–", source.report.created,
          short(source.digest))
-        for source in dossier.sources
+        for source in data.sources
     ]  # fmt: skip
     yield from rows(("step", "report", "builds on", "made", "digest"), body)
 

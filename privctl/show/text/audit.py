@@ -33,7 +33,7 @@ _ADVICE = {
 }
 
 
-def render(report: PrivacyReport, *, verbose: bool = False) -> str:
+def audit_text(report: PrivacyReport, *, verbose: bool = False) -> str:
     """The findings, worst on top, the verdicts with advice, what none of it shows, and last whether there is a leak.
 
     Without ``verbose`` only what each method is judged by, and what exceeds chance.

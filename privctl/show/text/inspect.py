@@ -36,7 +36,7 @@ class FileRow:
     tensors: Sequence[tuple[TensorDigest, int]]
 
 
-def inspection(files: Sequence[FileRow], chain: Sequence[ChainRow]) -> str:
+def inspect_text(files: Sequence[FileRow], chain: Sequence[ChainRow]) -> str:
     """Everything known of a checkpoint's files and of where they come from."""
     text = "".join(
         f"{plain(str(file.path))}  {size(file.bytes)}  {file.digest}\n\n{_tensor_table(file)}\n" for file in files

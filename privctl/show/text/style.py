@@ -1,6 +1,8 @@
 """Text for the terminal: tables and paragraphs of at most 80 columns, numbers, colour where it says something.
 
-Colour is ANSI codes, which ``click.echo`` leaves out where the output is no terminal or the user wants none.
+Colour is ANSI codes, which ``click.echo`` leaves out where the output is no terminal or the user wants none. The tables
+are our own: a pipe, a log and a terminal get the same text, and rich, which progress bars use, takes 30 ms to import,
+as long as a tenth of a short command.
 """
 
 from __future__ import annotations

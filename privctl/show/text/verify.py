@@ -21,7 +21,7 @@ class VerifiedRow:
     verdict: Verdict
 
 
-def verification(
+def verify_text(
     integrity: Sequence[Verdict],
     guarantees: Sequence[VerifiedRow],
     simulated: Sequence[Verdict] = (),

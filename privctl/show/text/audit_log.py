@@ -24,7 +24,7 @@ class LogRow:
     worst: Mapping[str, float]
 
 
-def listed(path: str, rows: Sequence[LogRow], *, lines: int, head: str, torn: bool) -> str:
+def audit_log_text(path: str, rows: Sequence[LogRow], *, lines: int, head: str, torn: bool) -> str:
     """The log at ``path`` with its ``lines``."""
     cells = [[str(row.line), plain(row.at), plain(short(row.folder)), _became(row)] for row in rows]
     text = table(["line", "begun", "model", "what came of it"], cells) + "\n" if rows else "no audit was begun\n"

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Notion, Scope
-from privctl.show.dossier import JudgedSubject, ReportSource
 from privctl.show.html.values import Figure, Table, colour, evidence_table, figure, interval, table
+from privctl.show.page_data import JudgedSubject, ReportSource
 from privctl.show.summary import amount
 from privctl.show.svg.dots import MOST, DotRow, ReferenceLine, dots, height
 from privctl.show.text.style import bound, number, raised
