@@ -13,7 +13,7 @@ from audits.claims import EpsilonClaim
 from audits.extraction.audit import ExtractionAudit, ExtractionRequest
 from audits.findings import AuditPart, Findings
 from audits.lineage import Lineage, lineage_of
-from audits.logged import entered
+from audits.log_entry import entered
 from audits.membership.audit import MembershipAudit, MembershipRequest, Reference
 from audits.model_scorer import ModelScorer, OpenedModel
 from audits.scores.kept import staged_kept

@@ -155,7 +155,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
       privctl audit --from-scores scores.csv --claim 1,1e-5
     """
     from audits.claims import refuted
-    from audits.logged import enter, log_path
+    from audits.log_entry import enter, log_path
     from audits.run import output_paths
     from privctl.reports.codec import encode
     from privctl.show.leaks import closing
@@ -186,7 +186,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
 def _of_model(
     model: str | None, output: Path | None, force: bool, quiet: bool, options: dict[str, Any]
 ) -> tuple[PrivacyReport | None, tuple[Path, ...]]:
-    from audits.logged import replaces
+    from audits.log_entry import replaces
     from audits.run import output_paths, run_audit
     from privctl.models.language import choose_device
     from privctl.parallel import start_workers

@@ -16,7 +16,7 @@ from privctl.domain.gate import GateJudgement, GateOutcome
 from privctl.gate.settings import KEYS
 
 if TYPE_CHECKING:
-    from privctl.gate.model import ModelAtHand
+    from privctl.gate.model_at_hand import ModelAtHand
     from privctl.gate.policy import Policy
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -133,7 +133,7 @@ def _policy(path: Path | None, settings: dict[str, str | None]) -> Policy:
 
 
 def _model(model: str, quiet: bool) -> ModelAtHand:
-    from privctl.gate.model import model_at, model_bytes
+    from privctl.gate.model_at_hand import model_at, model_bytes
     from privctl.show.progress import progress
 
     path = Path(model)

@@ -132,7 +132,7 @@ def _read(path: Path) -> LoadedReport | AuditLog:
 def _checked(paths: Sequence[Path], keys: Sequence[Path]) -> bool:
     """Print who signed each report or log; whether one of the keys signed all of them."""
     from privctl.gate.files import read_bounded
-    from privctl.gate.vouched import vouched
+    from privctl.gate.signatures import first_accepted
     from privctl.reports.signing import LARGEST, signer
     from privctl.show.plain import plain
 
@@ -141,7 +141,7 @@ def _checked(paths: Sequence[Path], keys: Sequence[Path]) -> bool:
     for path in paths:
         found = _read(path)
         try:
-            said = vouched(path, partial(_who, found, signers))
+            said = first_accepted(path, partial(_who, found, signers))
         except InputError as fault:
             fine = False
             said = f"NOT SIGNED: {fault}"

@@ -7,9 +7,9 @@ from pathlib import PurePosixPath
 
 from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.domain.report import Artifact
-from privctl.gate.case import MODEL, JudgedModel
 from privctl.gate.files import LoadedReport
-from privctl.gate.model import ModelAtHand
+from privctl.gate.judged_model import MODEL, JudgedModel
+from privctl.gate.model_at_hand import ModelAtHand
 from privctl.storage.folder import holds_weights
 
 _WRITTEN = "companion"

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from privctl.domain.gate import FileLine, Finding, GateJudgement, GateOutcome
 from privctl.gate import companions
-from privctl.gate.case import MODEL, JudgedModel, cases_of, not_at_hand, strangers
-from privctl.gate.chain import READABLE, ReportSet, open_docket
 from privctl.gate.checks import CHECKS, RULES
 from privctl.gate.checks.steps import stopping
-from privctl.gate.model import ModelAtHand
+from privctl.gate.judged_model import MODEL, JudgedModel, cases_of, not_at_hand, strangers
+from privctl.gate.model_at_hand import ModelAtHand
 from privctl.gate.policy import Policy
+from privctl.gate.report_set import READABLE, ReportSet, open_docket
 from privctl.gate.waivers import apply
 
 #: Readers of results, GitHub's among them, refuse files of many thousands.

@@ -12,7 +12,7 @@ from privctl.domain.gate import GateJudgement
 from privctl.domain.report import Artifact
 from privctl.gate.checks import RULES
 from privctl.gate.judge import judge
-from privctl.gate.model import model_at
+from privctl.gate.model_at_hand import model_at
 from privctl.gate.policy import read_policy
 from privctl.storage.digest import file_digest
 from tests.conftest import WriteModel

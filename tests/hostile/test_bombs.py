@@ -17,9 +17,9 @@ from privctl.domain.errors import InputError
 from privctl.domain.gate import GateOutcome
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
-from privctl.gate.chain import MOST_GIVEN
 from privctl.gate.judge import judge
 from privctl.gate.policy import read_policy
+from privctl.gate.report_set import MOST_GIVEN
 from privctl.noise.selection import select
 from privctl.storage.header import elements_of
 from privctl.storage.reader import SafetensorsFile, open_checkpoint

@@ -19,7 +19,7 @@ from privctl.domain.errors import ExitCode, PrivctlError
 from privctl.domain.gate import GateJudgement
 from privctl.gate.checks import RULES
 from privctl.gate.judge import judge
-from privctl.gate.model import ModelAtHand, model_at
+from privctl.gate.model_at_hand import ModelAtHand, model_at
 from privctl.gate.policy import read_policy
 from tests.verify import reports
 from verify.recompute import ledger, risk, secret

@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from privctl.domain.gate import Finding, Rule
-from privctl.gate.case import MODEL, JudgedModel
-from privctl.gate.chain import CHAIN, READABLE
 from privctl.gate.checks import (
+    audit_log,
     contradictions,
     exposure,
     guarantees,
     leakage,
-    logged,
     power,
     recomputed,
     signatures,
     steps,
 )
+from privctl.gate.judged_model import MODEL, JudgedModel
 from privctl.gate.policy import Policy
+from privctl.gate.report_set import CHAIN, READABLE
 
 Check = Callable[[JudgedModel, Policy], Iterator[Finding]]
 
 #: Rules that are looked at for every model, in the order in which they are shown.
 CHECKS: dict[str, tuple[str, Check]] = {
     signatures.RULE: ("every report is signed by whom the policy trusts", signatures.check),
-    logged.LOG: ("the log of audits is whole, and holds those given", logged.intact),
-    logged.SHOWN: ("no audit in the log was left out", logged.shown),
+    audit_log.LOG: ("the log of audits is whole, and holds those given", audit_log.intact),
+    audit_log.SHOWN: ("no audit in the log was left out", audit_log.shown),
     contradictions.RULE: ("reports agree with themselves", contradictions.check),
     guarantees.EPSILON: ("a guarantee that counts has a small enough epsilon", guarantees.epsilon),
     guarantees.POSTERIOR: ("secrets are protected well enough", guarantees.posterior),
@@ -48,7 +48,7 @@ _BELIEF = {
     MODEL: "the reports are about the model at hand",
 }
 #: Rules of ``CHECKS`` that say whether reports can be believed.
-_ABOUT_TRUTH = frozenset({contradictions.RULE, recomputed.RULE, signatures.RULE, logged.LOG})
+_ABOUT_TRUTH = frozenset({contradictions.RULE, recomputed.RULE, signatures.RULE, audit_log.LOG})
 RULES: dict[str, Rule] = {
     **{name: Rule(name=name, about=about, waivable=False) for name, about in _BELIEF.items()},
     **{

@@ -11,8 +11,8 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.guarantee import Guarantee, Status, status_of
 from privctl.domain.verdict import Outcome
-from privctl.gate.case import JudgedModel, trained_further
 from privctl.gate.files import LoadedReport
+from privctl.gate.judged_model import JudgedModel, trained_further
 from privctl.gate.policy import Policy
 
 RULE = "contradiction"

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.gate import Finding, GateOutcome
-from privctl.gate.case import JudgedModel
 from privctl.gate.checks.leakage import EXPOSURE, measured, unplanted
 from privctl.gate.files import LoadedReport
+from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 
 _METHOD, _MEDIAN = "canary exposure", "median bits, included"

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope, Status
 from privctl.domain.mechanism import WeightNoise
-from privctl.gate.case import JudgedModel
 from privctl.gate.checks.contradictions import upgraded
 from privctl.gate.checks.leakage import lower_bounds
 from privctl.gate.files import LoadedReport
+from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 
 EPSILON, POSTERIOR = "max_epsilon", "max_posterior"

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.gate import Finding, GateOutcome
-from privctl.gate.case import JudgedModel
 from privctl.gate.checks.contradictions import impossible
 from privctl.gate.files import LoadedReport
+from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 
 AUC, TPR, EXPOSURE, DISCLOSED = "max_auc", "max_tpr", "max_exposure", "max_disclosed"

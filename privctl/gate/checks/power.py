@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.gate import Finding, GateOutcome
-from privctl.gate.case import JudgedModel
 from privctl.gate.checks.leakage import is_attack, is_lower_bound, measured
+from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 from privctl.gate.settings import POWERS
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from privctl.domain.errors import PrivctlError
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.gate.case import JudgedModel
 from privctl.gate.files import LoadedReport
+from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 from verify import agreement
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.gate import Finding, GateOutcome
-from privctl.gate.case import JudgedModel
 from privctl.gate.files import LoadedReport, read_bounded
+from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
-from privctl.gate.vouched import vouched
+from privctl.gate.signatures import first_accepted
 from privctl.reports.signing import LARGEST, Signer, signed_by, signer
 
 RULE = "require_signer"
@@ -43,7 +43,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     unsigned = False
     for report in reports:
         try:
-            vouched(report.path, partial(_signed, signers, report))
+            first_accepted(report.path, partial(_signed, signers, report))
         except InputError as fault:
             unsigned = True
             yield Finding(

@@ -11,8 +11,8 @@ from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.gate.case import JudgedModel
 from privctl.gate.files import LoadedReport
+from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 
 STEPS, AGE, VERDICTS = "required_steps", "max_age_days", "forbid_outcomes"

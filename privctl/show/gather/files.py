@@ -11,7 +11,7 @@ from pathlib import Path
 from privctl.domain.errors import InputError
 from privctl.domain.report import Artifact
 from privctl.reports.chain import located
-from privctl.show.gather.chain import entries_of
+from privctl.show.gather.sources import entries_of
 from privctl.show.page_data import MODEL_ROLE, OutputFile, PageData
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import unreadable

@@ -11,9 +11,9 @@ from privctl import __version__
 from privctl.domain.errors import PrivctlError
 from privctl.domain.verdict import Outcome
 from privctl.show.gather.bounds import bounds_of
-from privctl.show.gather.chain import ChainEntry, entries_of, names_of
 from privctl.show.gather.noise import tensors_of
 from privctl.show.gather.scores import curves_of, exposures_of, scores_path
+from privctl.show.gather.sources import ChainEntry, entries_of, names_of
 from privctl.show.page_data import (
     AUDIT_STEP,
     VERIFY_STEP,

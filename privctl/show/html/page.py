@@ -12,7 +12,7 @@ from typing import TypeVar
 from privctl.domain.guarantee import Guarantee, Scope
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.verdict import Outcome
-from privctl.show.html.chain import chain
+from privctl.show.html.chain_figure import chain
 from privctl.show.html.curves import roc_figure, trade_off_figure
 from privctl.show.html.evidence_figures import account_figure, epsilon_figure, noise_figure, rate_figures, tests_table
 from privctl.show.html.exposure import exposure_figure

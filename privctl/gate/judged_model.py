@@ -15,10 +15,10 @@ from pathlib import PurePosixPath
 from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.report import Artifact
-from privctl.gate.chain import ReportSet
 from privctl.gate.files import LoadedReport
-from privctl.gate.kin import RelatedReports
-from privctl.gate.model import Held, ModelAtHand
+from privctl.gate.model_at_hand import Held, ModelAtHand
+from privctl.gate.related import RelatedReports
+from privctl.gate.report_set import ReportSet
 
 MODEL = "model"
 _START = "start-"

@@ -10,18 +10,18 @@ from privctl.domain.errors import InputError
 from privctl.gate.files import read_bounded
 from privctl.reports.signing import LARGEST, signatures_of
 
-Found = TypeVar("Found")
+Accepted = TypeVar("Accepted")
 
 
-def vouched(path: Path, check: Callable[[bytes], Found]) -> Found:
+def first_accepted(path: Path, check: Callable[[bytes], Accepted]) -> Accepted:
     """What ``check`` makes of the first signature beside ``path`` that it accepts.
 
     Raises InputError, in one sentence, where it accepts none.
     """
-    said = []
+    reasons = []
     for place in signatures_of(path):
         try:
             return check(read_bounded(place, LARGEST))
         except InputError as fault:
-            said.append(str(fault) if str(fault).startswith(str(place)) else f"{place} {fault}")
-    raise InputError("; ".join(said))
+            reasons.append(str(fault) if str(fault).startswith(str(place)) else f"{place} {fault}")
+    raise InputError("; ".join(reasons))

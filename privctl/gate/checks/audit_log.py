@@ -15,10 +15,10 @@ from pathlib import Path
 
 from privctl.domain.errors import CommandError, InputError, PrivctlError
 from privctl.domain.gate import FileLine, Finding, GateOutcome
-from privctl.gate.case import JudgedModel
 from privctl.gate.files import LoadedReport, read_bounded
+from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
-from privctl.gate.vouched import vouched
+from privctl.gate.signatures import first_accepted
 from privctl.reports.audit_log import AuditLog, Entry, LoggedAudit, read_log, tensors_digest
 from privctl.reports.signing import LARGEST, Signer, signed_head, signer
 
@@ -152,7 +152,7 @@ def _signatures(logs: list[AuditLog], policy: Policy) -> Iterator[Finding]:
     for log in logs:
         place = FileLine(path=str(log.path), line=len(log.entries))
         try:
-            _, entry = vouched(log.path, partial(_signed, signers, log))
+            _, entry = first_accepted(log.path, partial(_signed, signers, log))
         except InputError as fault:
             yield _fault(str(log.path), f"nobody the policy trusts vouches for its head: {fault}", place)
             continue
