@@ -6,10 +6,12 @@ gradient is always the clip norm along it. Whoever sees all weights can compute 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from privctl.domain.events import SampledGaussian
-from verify.simulate.losses import Draw, Floats, gaussian_loss
+from verify.events.row import Draw, Floats
 
 _RECORDS = 12
 _LEARNING_RATE = 0.5
@@ -45,3 +47,11 @@ def trained(event: SampledGaussian, steps: int, *, noise: float = 1.0) -> Draw:
         return losses
 
     return draw
+
+
+def gaussian_loss(x: Floats, sigma: float, rate: float) -> Floats:
+    """log((1 - q) + q e^((2x - 1) / (2 sigma^2))) of noisy sums ``x`` in clip norms."""
+    grown = (2 * x - 1) / (2 * sigma * sigma)
+    if rate == 1:
+        return np.asarray(grown)
+    return np.asarray(np.logaddexp(math.log1p(-rate), math.log(rate) + grown)) if rate else np.zeros_like(x)
