@@ -14,13 +14,14 @@ from functools import partial
 
 from scipy.special import ndtr
 
-from privctl.domain.events import Batches, Ledger, SampledGaussian, SecretMixture, SignBits
-from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, Scope, Status
+from privctl.domain.events import Batches, Ledger, SignBits
+from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope, Status
 from privctl.domain.mechanism import Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import apart, upward
 from privctl.domain.verdict import Outcome
 from verify.answers import Answer, number
+from verify.events import row_of
 from verify.recompute import gaussian, gridded, ledger, published, risk, secret
 from verify.recompute.enclosure import BoundPair
 from verify.recompute.sensitivity import TooManyStepsError, least_nonconvex, rounding, sensitivity
@@ -135,15 +136,14 @@ def events(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     whole = report.mechanism
     assert isinstance(whole, Ledger)
     only = whole.events[0] if len(whole.events) == 1 else None
-    if isinstance(only, SampledGaussian):
-        if guarantee.noise_multiplier is None:
+    row = None if only is None else row_of(only)
+    if only is not None and row is not None and row.with_noise is not None:
+        told, noise = guarantee.noise_multiplier, row.noise(only)
+        if told is None:
             return Outcome.REFUTED, "its noise_multiplier is missing"
-        if report.step != "account" and guarantee.noise_multiplier != only.noise_multiplier:
-            return Outcome.REFUTED, (
-                f"its noise_multiplier is {guarantee.noise_multiplier:.9g}, but the ledger's is "
-                f"{only.noise_multiplier:.9g}"
-            )
-        whole = Ledger(events=(replace(only, noise_multiplier=guarantee.noise_multiplier),))
+        if report.step != "account" and told != noise:
+            return Outcome.REFUTED, f"its noise_multiplier is {told:.9g}, but the ledger's is {noise:.9g}"
+        whole = Ledger(events=(row.with_noise(only, told),))
     wanted = _adjacency(whole)
     if guarantee.adjacency not in (wanted, *((Adjacency.UNSTATED,) if guarantee.status not in _STANDING else ())):
         return Outcome.REFUTED, f"its neighbours are {guarantee.adjacency}, but bounds on these events are for {wanted}"
@@ -219,7 +219,8 @@ def _follows_and_floor(found: BoundPair, follows: float | None, floor: float | N
 def _witness(whole: Ledger, guarantee: Guarantee, claimed: float) -> str:
     mu = ledger.exact_shift(whole)
     if mu is not None:
-        seen = " (seen by somebody who knows the order of the records)" if _shuffled(whole) else ""
+        in_turn = any(row_of(event).drawn(event) is Batches.SHUFFLED for event in whole.events)
+        seen = " (seen by somebody who knows the order of the records)" if in_turn else ""
         return _halfspace(claimed, mu, guarantee.delta) + seen
     if guarantee.delta == 0:
         return "one step's loss can be as large as its bound"
@@ -253,27 +254,22 @@ def _with_risks(whole: Ledger, guarantee: Guarantee, answer: Answer) -> Answer:
 
 
 def _adjacency(whole: Ledger) -> Adjacency:
-    if any(isinstance(event, SecretMixture) for event in whole.events):
+    """A secret's notion before one of replacement, and that before contributions that are zeroed or removed."""
+    if _of_secret(whole):
         return Adjacency.ZERO_OUT
-    kinds = {event.batches for event in whole.events if isinstance(event, SampledGaussian)}
-    if Batches.FIXED_SIZE in kinds:
-        return Adjacency.REPLACE_ONE
-    return Adjacency.ZERO_OUT if Batches.SHUFFLED in kinds else Adjacency.ADD_OR_REMOVE
+    found = {row_of(event).neighbours(event) for event in whole.events}
+    order = (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT, Adjacency.ADD_OR_REMOVE)
+    return next(each for each in order if each in found)
+
+
+def _of_secret(whole: Ledger) -> bool:
+    return any(row_of(event).unit is PrivacyUnit.SECRET for event in whole.events)
 
 
 def _of_several_notions(whole: Ledger) -> bool:
     """A secret's records beside one record, or a record replaced beside one left out: each step bounds another pair."""
-    kinds = {
-        Batches.FIXED_SIZE
-        if isinstance(event, SampledGaussian) and event.batches is Batches.FIXED_SIZE
-        else isinstance(event, SecretMixture)
-        for event in whole.events
-    }
-    return len(kinds) > 1
-
-
-def _shuffled(whole: Ledger) -> bool:
-    return any(isinstance(e, SampledGaussian) and e.batches is Batches.SHUFFLED for e in whole.events)
+    notions = {(row_of(event).unit, row_of(event).neighbours(event) is Adjacency.REPLACE_ONE) for event in whole.events}
+    return len(notions) > 1
 
 
 #: What a plan calls the bound that takes the whole trade-off curve, not the nats alone.
@@ -287,7 +283,8 @@ def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     assert isinstance(whole, Ledger)
     if guarantee.delta > 0:
         return events(report, guarantee)
-    found = [secret.information(event) for event in whole.events if isinstance(event, SecretMixture)]
+    asked = [row_of(event).information(event) for event in whole.events]
+    found = [nats for nats in asked if nats is not None]
     if len(found) < len(whole.events):
         return Outcome.INCONCLUSIVE, "the records of its secrets are not at hand: they stand in the plan"
     nats = BoundPair(sum(f.lower for f in found), sum(f.upper for f in found))
@@ -299,9 +296,10 @@ def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     if guarantee.epsilon is None or guarantee.epsilon < nats.lower * (1 - _ROUNDING):
         return Outcome.REFUTED, f"what follows is {nats.upper:.9g} nats, not {number(guarantee.epsilon)}"
     only = whole.events[0] if len(whole.events) == 1 else None
-    if isinstance(only, SecretMixture) and guarantee.noise_multiplier not in (None, only.noise_multiplier):
+    noise = None if only is None else row_of(only).noise(only)
+    if noise is not None and guarantee.noise_multiplier not in (None, noise):
         return Outcome.REFUTED, (
-            f"its noise_multiplier is {number(guarantee.noise_multiplier)}, the ledger's {only.noise_multiplier:.9g}"
+            f"its noise_multiplier is {number(guarantee.noise_multiplier)}, the ledger's {noise:.9g}"
         )
     for each in guarantee.risks:
         if each.measure is not RiskMeasure.POSTERIOR or each.at is None:

@@ -4,44 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from privctl.domain.errors import InputError
-from privctl.domain.events import (
-    Batches,
-    Event,
-    LaplaceNoise,
-    Ledger,
-    RandomizedResponse,
-    SampledGaussian,
-    SecretMixture,
-    SignBits,
-)
-from privctl.domain.guarantee import Notion, RiskMeasure
+from privctl.domain.events import Batches, Event, Ledger
+from privctl.domain.guarantee import Guarantee, Notion, RiskMeasure
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.codec import decode_events
 from privctl.storage.reader import read_text
+from verify.events import planned, row_of
+from verify.events.row import PlannedAs
 
 _ROUNDING = 1e-9
-
-#: What a plan may have looked for -> the field of its event, and the mechanism's name -> its event.
-_SOLVED = {
-    "noise multiplier": "noise_multiplier", "fire probability": "fire_probability", "scale": "scale",
-    "bit epsilon": "epsilon",
-}  # fmt: skip
-_KINDS: dict[str, type] = {
-    "gaussian": SampledGaussian, "laplace": LaplaceNoise, "randomized-response": RandomizedResponse,
-    "ferret": SignBits, "secret": SecretMixture,
-}  # fmt: skip
-#: Parameter -> (the event's field of the same meaning, what it is where it was not given; None: not known).
-_FIELDS: dict[str, tuple[str, Any]] = {
-    "noise_multiplier": ("noise_multiplier", None), "scale": ("scale", None), "bit_epsilon": ("epsilon", None),
-    "fire_probability": ("fire_probability", None), "groups": ("groups", None), "bits": ("bits", 1),
-    "batches": ("batches", str(Batches.POISSON)), "sample_rate": ("sample_rate", 1.0), "steps": ("steps", 1),
-}  # fmt: skip
 
 
 def of_plan(report: PrivacyReport) -> Iterator[str]:
@@ -50,20 +27,28 @@ def of_plan(report: PrivacyReport) -> Iterator[str]:
     if "ledger" in said:
         return  # ``of_file`` says, where that is at hand
     event = mechanism.events[0] if isinstance(mechanism, Ledger) and len(mechanism.events) == 1 else mechanism
-    kind = _KINDS.get(str(said.get("mechanism", "gaussian")))
-    if kind is None or not isinstance(event, kind):
-        yield f"its mechanism is not the one planned: {said.get('mechanism', 'gaussian')}"
+    named = str(said.get("mechanism", "gaussian"))
+    as_planned = next((each for kind, each in planned() if each.mechanism == named and type(event) is kind), None)
+    if as_planned is None:
+        yield f"its mechanism is not the one planned: {named}"
         return
-    assert isinstance(event, SampledGaussian | LaplaceNoise | RandomizedResponse | SignBits | SecretMixture)
-    yield from _fields(event, said)
+    yield from _fields(event, as_planned, said)
     yield from _targets(report)
-    if isinstance(event, SampledGaussian) and said.get("epsilon") is None:
-        for guarantee in report.guarantees:
-            if guarantee.noise_multiplier != event.noise_multiplier:
-                yield (
-                    f"noise multiplier of {guarantee.name!r} is {guarantee.noise_multiplier}, but it is "
-                    f"{event.noise_multiplier} in the plan"
-                )
+    if isinstance(mechanism, Ledger) and said.get("epsilon") is None:
+        yield from _noise_stated(mechanism.events[0], report.guarantees)
+
+
+def _noise_stated(event: Event, guarantees: Sequence[Guarantee]) -> Iterator[str]:
+    """Where guarantees on such an event state its noise multiplier, each states this one."""
+    row = row_of(event)
+    if row.with_noise is None:
+        return
+    noise = row.noise(event)
+    for guarantee in guarantees:
+        if guarantee.noise_multiplier != noise:
+            yield (
+                f"noise multiplier of {guarantee.name!r} is {guarantee.noise_multiplier}, but it is {noise} in the plan"
+            )
 
 
 def of_file(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
@@ -89,21 +74,19 @@ def of_file(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
     yield Verdict(subject=files[0].path, outcome=Outcome.PROVED if same else Outcome.REFUTED, reason=reason)
 
 
-def _fields(event: Event | SignBits, said: Mapping[str, Any]) -> Iterator[str]:
+def _fields(event: object, as_planned: PlannedAs, said: Mapping[str, Any]) -> Iterator[str]:
     found = said.get("found")
     solved: dict[str, Any] = {
-        _SOLVED.get(str(what), str(what)): value for what, value in (found.items() if isinstance(found, dict) else ())
+        as_planned.solved.get(str(what), str(what)): value
+        for what, value in (found.items() if isinstance(found, dict) else ())
     }
     wanted: dict[str, Any] = dict(solved)
-    for key, (field, default) in _FIELDS.items():
-        if key == "bit_epsilon" and not isinstance(event, RandomizedResponse):
-            continue
+    for key, (field, default) in as_planned.fields.items():
         if field not in solved and (value := said.get(key, default)) is not None:
             wanted[field] = value
     if "dataset_size" in said:
         wanted |= _rate_and_steps(said)
-    if isinstance(event, SecretMixture):
-        wanted["probabilities"] = tuple(_chances(said.get("records")))
+    wanted |= as_planned.more(said)
     for name, value in wanted.items():
         if hasattr(event, name) and not _alike(here := getattr(event, name), value):
             yield f"mechanism's {name} is {_shown(here)}, but the parameters say {_shown(value)}"
@@ -120,16 +103,6 @@ def _rate_and_steps(said: Mapping[str, Any]) -> dict[str, Any]:
         a_pass = math.ceil(size / batch)
         return {"sample_rate": 1 / a_pass, "steps": math.ceil(round(epochs * a_pass, 6))}
     return {"sample_rate": batch / size, "steps": math.ceil(round(epochs * size / batch, 6))}
-
-
-def _chances(records: Any) -> Iterator[float]:
-    """The probabilities that P or PxCOUNT stands for."""
-    for text in records if isinstance(records, list) else ():
-        chance, _, count = str(text).partition("x")
-        try:
-            yield from [float(chance)] * int(count or 1)
-        except ValueError:
-            yield math.nan
 
 
 def _targets(report: PrivacyReport) -> Iterator[str]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from privctl.domain.events import Batches, Event, Ledger, SampledGaussian, SecretMixture
+from privctl.domain.events import Batches, Ledger
 from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, Status, status_of
 from privctl.domain.mechanism import ClippedTraining, Mechanism, Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
+from verify.events import row_of
 
 _BELIEVED = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
 #: Conditions that no program can see to.
@@ -88,7 +89,9 @@ def faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Privac
 def _unit(report: PrivacyReport, guarantee: Guarantee) -> PrivacyUnit:
     """Whom the mechanism speaks of; a secret may lie in many records, so neither bound is the other's."""
     events = report.mechanism.events if isinstance(report.mechanism, Ledger) else ()
-    if guarantee.notion is Notion.SECRET_PROTECTION or any(isinstance(event, SecretMixture) for event in events):
+    if guarantee.notion is Notion.SECRET_PROTECTION or any(
+        row_of(event).unit is PrivacyUnit.SECRET for event in events
+    ):
         return PrivacyUnit.SECRET
     return PrivacyUnit.EXAMPLE
 
@@ -124,7 +127,7 @@ def _of_weight_noise(report: PrivacyReport, mechanism: WeightNoise, guarantee: G
 def _of_ledger(report: PrivacyReport, ledger: Ledger, guarantee: Guarantee) -> Iterator[str]:
     yield "contribution"
     for event in ledger.events:
-        if (kind := _batches(event)) is not None:
+        if (kind := row_of(event).drawn(event)) is not None:
             yield f"{kind} batches"
     if report.step != "retrain":
         return
@@ -168,13 +171,6 @@ def _of_names(report: PrivacyReport, states: Mapping[str, AssumptionState]) -> I
     statistics = [name for name in released if name.rsplit(".", 1)[-1] in _STATISTICS]
     if statistics and states.get("batch-statistics") is not AssumptionState.VIOLATED:
         yield f"{statistics[0]} was released without noise, but it does not name 'batch-statistics' as violated"
-
-
-def _batches(event: Event) -> Batches | None:
-    if isinstance(event, SampledGaussian):
-        return event.batches if event.sample_rate < 1 or event.batches is Batches.SHUFFLED else None
-    rates = event.probabilities if isinstance(event, SecretMixture) else (event.sample_rate,)
-    return Batches.POISSON if min(rates) < 1 else None
 
 
 def _of_tensors(report: PrivacyReport) -> Iterator[str]:

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from types import NoneType
 
-from privctl.domain.events import Batches, Ledger, SampledGaussian, SignBits
+from privctl.domain.events import Batches, Ledger, SignBits
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, Scope, Status
 from privctl.domain.mechanism import ClippedTraining, Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
+from verify.events import row_of
 from verify.recompute.mutual import unavoidable_delta
 
 STEPS = frozenset({
@@ -71,9 +72,9 @@ def _floats(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     mechanism = report.mechanism
     noised = isinstance(mechanism, WeightNoise) and mechanism.grid is not None and guarantee.name in list(Regime)
     if isinstance(mechanism, Ledger) and guarantee.notion is Notion.APPROXIMATE_DP:
-        gaussian = any(isinstance(event, SampledGaussian) for event in mechanism.events)
+        in_floats = any(row_of(event).in_floats for event in mechanism.events)
         gridded = "onto a grid" in str(report.parameters.get("noise_source"))
-        noised = gaussian and report.step == "retrain" and (gridded or bool(report.parameters.get("released_numbers")))
+        noised = in_floats and report.step == "retrain" and (gridded or bool(report.parameters.get("released_numbers")))
     stands = guarantee.status in _STANDING and guarantee.epsilon is not None
     if noised and stands and guarantee.arithmetic is None:
         yield f"{guarantee.name!r} does not say what noise in floating point adds to it"

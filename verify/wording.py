@@ -10,8 +10,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.report import PrivacyReport
+from verify.events import row_of
 
 _NUMBER = r"[\d.e+-]+"
 #: What a run adds of the test that a record's contribution is its own.
@@ -214,12 +216,18 @@ def unknown(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     elif not re.fullmatch(wanted, guarantee.accountant):
         yield f"its accountant is called {guarantee.accountant!r}, which is not whose bound it is"
     for each in guarantee.assumptions:
-        known = STATEMENTS.get(each.name)
-        if known is None:
+        known = (*STATEMENTS.get(each.name, ()), *_of_events(report, each.name))
+        if not known:
             yield f"it rests on an assumption {each.name!r} that is not known here"
         elif not any(re.fullmatch(pattern, each.statement, re.DOTALL) for pattern in known):
             yield f"its assumption {each.name!r} says {each.statement!r}, which is not that assumption"
     yield from _of_another_run(report, {a.name: a.statement for a in guarantee.assumptions})
+
+
+def _of_events(report: PrivacyReport, name: str) -> Iterator[str]:
+    """What the kinds of the ledger's events let an assumption say."""
+    for event in report.mechanism.events if isinstance(report.mechanism, Ledger) else ():
+        yield from row_of(event).statements.get(name, ())
 
 
 def _of_another_run(report: PrivacyReport, names: Mapping[str, str]) -> Iterator[str]:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from privctl.accounting import gaussian
 from privctl.accounting.brackets import costly_root
+from privctl.accounting.events import row_of
 from privctl.accounting.ledger import COARSE, FINE, epsilon_bound, gaussian_shift, order_epsilons
-from privctl.accounting.published import clt_noise_multiplier
 from privctl.domain.checks import fraction, positive
-from privctl.domain.events import Ledger, SampledGaussian
+from privctl.domain.events import Ledger
 
 #: Noise multipliers between which an answer is sought.
 LEAST, MOST = 1e-3, 1e9
@@ -97,15 +97,9 @@ class _Search:
 
 
 def _guess(epsilon: float, delta: float, ledger: Ledger) -> float:
-    """A first multiplier, from the central limit theorem of the event that costs most; guides only."""
-    guesses = [1.0]
-    for event in ledger.events:
-        if isinstance(event, SampledGaussian) and 0 < event.sample_rate < 1:
-            try:
-                guesses.append(clt_noise_multiplier(epsilon, event.sample_rate, event.steps, delta))
-            except (ValueError, OverflowError):
-                continue
-    return min(max(max(guesses[1:], default=1.0), 10 * LEAST), MOST / 10)
+    """A first multiplier, from the event that costs most; guides only."""
+    guesses = (row_of(event).guess(event, epsilon, delta) for event in ledger.events)
+    return min(max(max((guess for guess in guesses if guess is not None), default=1.0), 10 * LEAST), MOST / 10)
 
 
 def _within(noise: float, epsilon: float, delta: float) -> float:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from privctl.accounting.gridded import Released, charged, written
-from privctl.accounting.ledger import ACCOUNTANT, adjacency_of, epsilon_bound, gaussian_shift
+from privctl.accounting.ledger import ACCOUNTANT, epsilon_bound, gaussian_shift
 from privctl.accounting.risk import risks, trade_off
-from privctl.domain.events import Batches, Event, Ledger, SampledGaussian, SecretMixture
-from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, PrivacyUnit, status_of
+from privctl.domain.events import Batches, Ledger
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, status_of
 
 #: What the accountant is called where the ledger is one exact Gaussian.
 EXACT = "analytic Gaussian (Balle and Wang 2018), exact"
@@ -33,26 +33,16 @@ def accountant_of(ledger: Ledger) -> str:
 
 def assumptions_of(ledger: Ledger, state: AssumptionState) -> tuple[Assumption, ...]:
     """What every bound on ``ledger`` rests on; ``state`` is who stands behind it."""
-    found = [
-        Assumption(
-            name="contribution",
-            statement="one example changes what noise is added to by the clip norm at most",
-            state=state,
-        )
-    ]
-    kinds = {_batches_of(event) for event in ledger.events}
-    found += [
-        Assumption(name=f"{kind} batches", statement=_BATCHES[kind], state=state) for kind in Batches if kind in kinds
-    ]
-    return (*found,)
-
-
-def _batches_of(event: Event) -> Batches | None:
-    """How the event's batches must be drawn; None where everybody takes part."""
-    if isinstance(event, SampledGaussian):
-        return event.batches if event.sample_rate < 1 or event.batches is Batches.SHUFFLED else None
-    rates = event.probabilities if isinstance(event, SecretMixture) else (event.sample_rate,)
-    return Batches.POISSON if min(rates) < 1 else None
+    contributions = dict.fromkeys(event.contribution for event in ledger.events)
+    kinds = {event.batches_needed for event in ledger.events}
+    return (
+        *(Assumption(name="contribution", statement=statement, state=state) for statement in contributions),
+        *(
+            Assumption(name=f"{kind} batches", statement=_BATCHES[kind], state=state)
+            for kind in Batches
+            if kind in kinds
+        ),
+    )
 
 
 def finite(value: float) -> float | None:
@@ -77,7 +67,6 @@ def guarantee_of(
     ``released`` by Gaussian noise are known, it reaches down to the floats that were written; else it is for real
     arithmetic. Raises ValueError for delta outside (0, 1) and for events that do not compose.
     """
-    secret = any(isinstance(event, SecretMixture) for event in ledger.events)
     only = ledger.events[0]
     premises = (*assumptions_of(ledger, state), *assumptions)
     if released is None:
@@ -89,13 +78,11 @@ def guarantee_of(
         name=name,
         epsilon=finite(epsilon),
         delta=delta,
-        adjacency=adjacency_of(ledger),
+        adjacency=ledger.adjacency,
         accountant=accountant_of(ledger),
         status=status_of(premises),
-        unit=PrivacyUnit.SECRET if secret else PrivacyUnit.EXAMPLE,
-        noise_multiplier=only.noise_multiplier
-        if len(ledger.events) == 1 and isinstance(only, SampledGaussian)
-        else None,
+        unit=ledger.unit,
+        noise_multiplier=only.noise_to_sensitivity if len(ledger.events) == 1 else None,
         assumptions=premises,
         risks=risks(trade_off(ledger, *(((epsilon, known),) if math.isfinite(epsilon) else ())), priors),
         note=note,

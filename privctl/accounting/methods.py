@@ -46,7 +46,7 @@ class AccountingMethod:
 
 def adjacency_for(batches: Batches) -> Adjacency:
     """The neighbours that bounds for these batches speak of."""
-    return ledger.adjacency_of(Ledger(events=(SampledGaussian(noise_multiplier=1, batches=batches),)))
+    return SampledGaussian(noise_multiplier=1, batches=batches).adjacency
 
 
 def tight_epsilon(event: SampledGaussian, delta: float) -> float:

@@ -18,7 +18,7 @@ from scipy.special import ndtr, ndtri
 from privctl.accounting.ledger import composed, gaussian_shift
 from privctl.accounting.pld.pairs import Array
 from privctl.domain.checks import probability
-from privctl.domain.events import Batches, Event, Ledger, SampledGaussian, SecretMixture
+from privctl.domain.events import Batches, Event, Ledger
 from privctl.domain.guarantee import Risk, RiskMeasure
 
 #: False positive rates at which a report states the best true positive rate.
@@ -127,10 +127,9 @@ def trade_off(ledger: Ledger, *points: tuple[float, float]) -> TradeOff:
 
 def _log_absent(event: Event) -> float:
     """Log of the chance that the record, or all of a secret's, take part in none of the event's steps."""
-    if isinstance(event, SampledGaussian) and event.batches is not Batches.POISSON:
+    if event.batches_needed is not Batches.POISSON:
         return -math.inf
-    rates = event.probabilities if isinstance(event, SecretMixture) else (event.sample_rate,)
-    return event.steps * math.fsum(math.log1p(-rate) if rate < 1 else -math.inf for rate in rates)
+    return event.steps * math.fsum(math.log1p(-rate) if rate < 1 else -math.inf for rate in event.rates)
 
 
 def line(epsilon: float, delta: float) -> TradeOff:

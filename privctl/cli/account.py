@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from collections.abc import Callable
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,22 @@ import click
 
 from privctl.cli.options import common, force, show, to_standard_output, verbose
 from privctl.domain.errors import CommandError, InputError
-from privctl.domain.events import Batches
+from privctl.domain.events import EVENTS, Batches
+from privctl.domain.guarantee import PrivacyUnit
 
 if TYPE_CHECKING:
-    from privctl.domain.events import Event
     from privctl.plan.accountants import BudgetPlan
 
-_MECHANISMS = ("gaussian", "laplace", "randomized-response", "ferret", "secret")
+_MECHANISMS = {kind.mechanism: kind for kind in EVENTS.values()}
+
+
+def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that belong to one kind of event each."""
+    for option in reversed([option for kind in EVENTS.values() for option in kind.options]):
+        declared = (option.flag, option.parameter) if option.repeatable else (option.flag,)
+        kind = None if option.kind is str else option.kind
+        command = click.option(*declared, type=kind, multiple=option.repeatable, help=option.help)(command)
+    return command
 
 
 @click.command()
@@ -37,15 +47,13 @@ _MECHANISMS = ("gaussian", "laplace", "randomized-response", "ferret", "secret")
     help="How batches are drawn; most bounds are proved for poisson only.",
 )
 @click.option(
-    "--mechanism", type=click.Choice(_MECHANISMS), default="gaussian", show_default=True, help="What touches the data."
+    "--mechanism",
+    type=click.Choice(list(_MECHANISMS)),
+    default="gaussian",
+    show_default=True,
+    help="What touches the data.",
 )
-@click.option("--scale", type=float, help="laplace: noise scale / sensitivity.")
-@click.option("--bit-epsilon", type=float, help="randomized-response: log-odds that a bit is true.")
-@click.option("--bits", type=int, help="randomized-response: bits per step.  [default: 1]")
-@click.option("--groups", type=int, help="ferret: groups of tensors.")
-@click.option("--fire-probability", type=float, help="ferret: chance that a group publishes in a step.")
-@click.option("--record", "records", multiple=True, help="secret: sampling probability of a record, P or PxCOUNT.")
-@click.option("--posterior", type=float, help="secret: largest chance of a right guess; needs one --prior.")
+@_options_of_events
 @click.option("--prior", "priors", type=float, multiple=True, help="Chance of guessing a secret blindly (repeatable).")
 @click.option("--ledger", type=click.Path(), help="JSON list of events of any kind, to be composed; see below.")
 @click.option(
@@ -109,15 +117,14 @@ def account(**options: Any) -> None:
 
 _NOT_REPORTED = {"as_json", "quiet", "force", "plot", "output"}
 _RATE = {"sample_rate", "steps", "dataset_size", "batch_size", "epochs"}
-#: Options that each mechanism uses, beside delta and the options about output.
+#: Options that a mechanism uses beside its event's own, delta and the options about output.
 _ACCEPTED = {
     "gaussian": {"epsilon", "noise_multiplier", "batches", "methods", "no_peers", "priors"} | _RATE,
-    "laplace": {"epsilon", "scale", "priors"} | _RATE,
-    "randomized-response": {"epsilon", "bit_epsilon", "bits", "priors"} | _RATE,
-    "ferret": {"epsilon", "fire_probability", "groups"} | _RATE,
-    "secret": {"posterior", "noise_multiplier", "records", "priors"} | (_RATE - {"sample_rate"}),
+    "ferret": {"epsilon"} | _RATE,
+    "secret": {"noise_multiplier", "priors"} | (_RATE - {"sample_rate"}),
     "ledger": {"ledger", "priors"},
 }
+_ACCEPTED_ELSE = {"epsilon", "priors"} | _RATE
 _ALWAYS = {"delta", "mechanism"} | _NOT_REPORTED
 
 
@@ -131,7 +138,10 @@ def _check_accepted(options: dict[str, Any], given: set[str]) -> None:
     """Raise CommandError for an option that the mechanism would ignore."""
     what = "ledger" if options["ledger"] else options["mechanism"]
     where = "--ledger, whose events state everything" if options["ledger"] else f"--mechanism {what}"
-    extra = given - _ACCEPTED[what] - _ALWAYS | (given & {"mechanism"} if options["ledger"] else set())
+    own = {option.parameter for option in _MECHANISMS[what].options} if what in _MECHANISMS else set()
+    extra = given - own - _ACCEPTED.get(what, _ACCEPTED_ELSE) - _ALWAYS | (
+        given & {"mechanism"} if options["ledger"] else set()
+    )
     if extra:
         flags = {p.name: p.opts[-1 if p.name == "output" else 0] for p in click.get_current_context().command.params}
         raise CommandError(f"{flags[min(extra)]} does not apply to {where}; remove it")
@@ -153,13 +163,8 @@ def _check_files(plot: Path | None, output: Path | None) -> None:
 def _plan(options: dict[str, Any]) -> BudgetPlan:
     if options["ledger"]:
         return _plan_of_ledger(options)
-    return {
-        "gaussian": _plan_of_gaussian,
-        "laplace": _plan_of_laplace,
-        "randomized-response": _plan_of_responses,
-        "ferret": _plan_of_signs,
-        "secret": _plan_of_secret,
-    }[options["mechanism"]](options)
+    planned = {"gaussian": _plan_of_gaussian, "ferret": _plan_of_signs, "secret": _plan_of_secret}
+    return planned.get(options["mechanism"], _plan_of_event)(options)
 
 
 def _plan_of_gaussian(options: dict[str, Any]) -> BudgetPlan:
@@ -198,40 +203,24 @@ def _plan_of_gaussian(options: dict[str, Any]) -> BudgetPlan:
     )
 
 
-def _plan_of_laplace(options: dict[str, Any]) -> BudgetPlan:
-    from privctl.domain.events import LaplaceNoise
-    from privctl.plan.theorems import plan_ledger
+def _plan_of_event(options: dict[str, Any]) -> BudgetPlan:
+    """A kind of event without a table of methods of its own."""
+    from privctl.plan.theorems import NoiseSearch, plan_ledger, setting_of
 
-    target, scale = _one_of(options, "epsilon", "scale")
+    kind = _MECHANISMS[options["mechanism"]]
+    setting = setting_of(kind)
+    target, _ = _one_of(options, "epsilon", setting.parameter)
     rate, steps = _rate_and_steps(options)
-    event = partial(LaplaceNoise, sample_rate=rate, steps=steps)
-    events = [event(scale=scale)] if scale is not None else []
-    return plan_ledger(
-        events,
-        _delta(options),
-        target=target,
-        solve=("scale", lambda noise: event(scale=noise)),
-        priors=options["priors"],
-    )
-
-
-def _plan_of_responses(options: dict[str, Any]) -> BudgetPlan:
-    from privctl.domain.events import RandomizedResponse
-    from privctl.plan.theorems import plan_ledger
-
-    target, odds = _one_of(options, "epsilon", "bit_epsilon")
-    rate, steps = _rate_and_steps(options)
-    event = partial(
-        RandomizedResponse, bits=1 if options["bits"] is None else options["bits"], sample_rate=rate, steps=steps
-    )
-    events = [event(epsilon=odds)] if odds is not None else []
-    return plan_ledger(
-        events,
-        _delta(options),
-        target=target,
-        solve=("bit epsilon", lambda noise: event(epsilon=1 / noise)),
-        priors=options["priors"],
-    )
+    own = {option.field: options[option.parameter] for option in kind.options}
+    facts = {field: value for field, value in own.items() if value is not None} | {"sample_rate": rate, "steps": steps}
+    required = {field.name for field in fields(kind) if field.default is MISSING} - {setting.field}
+    for option in kind.options:
+        if option.field in required - facts.keys():
+            raise CommandError(f"--mechanism {kind.mechanism} needs {option.flag}")
+    if target is None:
+        return plan_ledger([kind(**facts)], _delta(options), priors=options["priors"])
+    search = NoiseSearch(kind=kind, facts=facts, target=target)
+    return plan_ledger([], _delta(options), search=search, priors=options["priors"])
 
 
 def _plan_of_signs(options: dict[str, Any]) -> BudgetPlan:
@@ -356,27 +345,26 @@ def _drawn(plan: BudgetPlan, path: Path) -> bytes:
 
 
 def _rendered(plan: BudgetPlan) -> str:
-    from privctl.domain.events import Ledger, SecretMixture
+    from privctl.domain.events import Ledger
     from privctl.show.text.account import AccountRow, account_text, notions_text
 
     rows = [
         AccountRow(title=row.title, seconds=row.seconds, guarantee=row.guarantee, failure=row.failure)
         for row in plan.rows
     ]
-    events: tuple[Event, ...] = plan.mechanism.events if isinstance(plan.mechanism, Ledger) else ()
-    heading = "\n".join(_described(event) for event in events or (plan.mechanism,))
+    whole = plan.mechanism if isinstance(plan.mechanism, Ledger) else None
+    of_secret = whole is not None and whole.unit is PrivacyUnit.SECRET
+    heading = "\n".join(_described(event) for event in (whole.events if whole is not None else (plan.mechanism,)))
     if plan.solution is not None:
-        goal = "posterior" if any(isinstance(event, SecretMixture) for event in events) else "epsilon"
+        goal = "posterior" if of_secret else "epsilon"
         heading += f"\nFound for {goal} {plan.target:g}: {plan.solved.replace('_', ' ')} {plan.solution:.9g}"
-    if not events or any(isinstance(event, SecretMixture) for event in events):
+    if whole is None or of_secret:
         return notions_text(rows, heading=heading, verbose=verbose())
     column = "noise multiplier" if plan.solved == "noise multiplier" else "epsilon"
     return account_text(rows, plan.guarantee, column=column, heading=heading, verbose=verbose())
 
 
 def _described(event: object) -> str:
-    from dataclasses import fields
-
     facts = ", ".join(f"{f.name.replace('_', ' ')} {_short(getattr(event, f.name))}" for f in fields(event))  # type: ignore[arg-type]
     return f"{type(event).__name__}: {facts}"
 

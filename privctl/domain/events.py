@@ -1,14 +1,21 @@
 """Events: the steps of a mechanism that touch the data, as the accountants need them and nothing more.
 
+An event says itself what follows from its fields; what it costs is in ``privctl.accounting.events``, and a second time
+in ``verify.events``. ``EVENTS`` is the table of all kinds.
+
 Evolution contract: as for mechanisms, a released event keeps its tag and its fields' meanings.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar
 
 from privctl.domain.checks import at_least, count, positive, probability
+from privctl.domain.guarantee import Adjacency, PrivacyUnit
 
 
 class Batches(StrEnum):
@@ -31,12 +38,99 @@ class Batches(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampledGaussian:
+class EventOption:
+    """An option of ``privctl account`` that belongs to one kind of event.
+
+    It gives the event's ``field``, "" where it gives none by itself. One that is ``repeatable`` arrives as a tuple
+    under its name and an s.
+    """
+
+    name: str
+    help: str
+    field: str = ""
+    kind: type = float
+    repeatable: bool = False
+
+    @property
+    def flag(self) -> str:
+        """As it is typed."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def parameter(self) -> str:
+        """As the command receives it."""
+        return f"{self.name}s" if self.repeatable else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event(ABC):
+    """What every kind of event says of itself; the defaults are those of noise on Poisson batches.
+
+    ``tag`` is its type in reports, ``mechanism`` its name for ``privctl account --mechanism``, ``options`` are that
+    command's own for it. A kind that has no planning of its own in that command has the fields ``sample_rate`` and
+    ``steps``, and an option that sets its noise. ``composes``: whether a ledger may hold it. ``contribution`` is the
+    condition on one record that its noise is made for.
+    """
+
+    tag: ClassVar[str]
+    mechanism: ClassVar[str]
+    options: ClassVar[tuple[EventOption, ...]] = ()
+    composes: ClassVar[bool] = True
+    unit: ClassVar[PrivacyUnit] = PrivacyUnit.EXAMPLE
+    contribution: ClassVar[str] = "one example changes what noise is added to by the clip norm at most"
+
+    if TYPE_CHECKING:  # a field of every kind, in each one's own order
+
+        @property
+        def steps(self) -> int:
+            """How many times it happens."""
+
+    @property
+    @abstractmethod
+    def rates(self) -> tuple[float, ...]:
+        """The chances with which the protected records take part in a step."""
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """The neighbours that bounds on it speak of."""
+        return Adjacency.ADD_OR_REMOVE
+
+    @property
+    def composes_with(self) -> Hashable:
+        """Events compose where this is equal: their neighbours are then of one notion."""
+        return self.adjacency is Adjacency.REPLACE_ONE
+
+    @property
+    def composes_only(self) -> str:
+        """Why it does not compose with events of other neighbours."""
+        return "its events speak of different neighbours, which do not compose"
+
+    @property
+    def batches_needed(self) -> Batches | None:
+        """How its batches must be drawn; None where everybody takes part in all."""
+        return Batches.POISSON if min(self.rates) < 1 else None
+
+    @property
+    def noise_to_sensitivity(self) -> float | None:
+        """The noise multiplier that a guarantee on it states; None where it has none."""
+        return None
+
+    @property
+    def caption(self) -> str:
+        """What a picture of it is called."""
+        return type(self).__name__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledGaussian(Event):
     """Gaussian noise on a sum of clipped contributions of a batch, ``steps`` times.
 
     ``noise_multiplier`` is noise standard deviation / clip norm. With ``sample_rate`` 1 it is the Gaussian mechanism,
     composed ``steps`` times.
     """
+
+    tag = "sampled-gaussian"
+    mechanism = "gaussian"
 
     noise_multiplier: float
     sample_rate: float = 1.0
@@ -48,10 +142,51 @@ class SampledGaussian:
         probability("sample_rate", self.sample_rate)
         count("steps", self.steps)
 
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """See ``Event``."""
+        return (self.sample_rate,)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """See ``Event``: a record replaced, its contribution zeroed in its one batch a pass, or the record removed."""
+        if self.batches is Batches.FIXED_SIZE:
+            return Adjacency.REPLACE_ONE
+        return Adjacency.ZERO_OUT if self.batches is Batches.SHUFFLED else Adjacency.ADD_OR_REMOVE
+
+    @property
+    def composes_only(self) -> str:
+        """See ``Event``."""
+        if self.batches is not Batches.FIXED_SIZE:
+            return ""
+        return "fixed-size batches protect against replacing a record and compose only with their like"
+
+    @property
+    def batches_needed(self) -> Batches | None:
+        """See ``Event``: a pass must be one even where a batch holds everybody."""
+        return self.batches if self.sample_rate < 1 or self.batches is Batches.SHUFFLED else None
+
+    @property
+    def noise_to_sensitivity(self) -> float | None:
+        """See ``Event``."""
+        return self.noise_multiplier
+
+    @property
+    def caption(self) -> str:
+        """See ``Event``."""
+        return (
+            f"{self.steps:,} steps, {self.batches} batches at rate {self.sample_rate:.6g}, "
+            f"noise multiplier {self.noise_multiplier:.6g}"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaplaceNoise:
+class LaplaceNoise(Event):
     """Laplace noise on one number, ``steps`` times; ``scale`` is noise scale / sensitivity, so epsilon = 1 / scale."""
+
+    tag = "laplace"
+    mechanism = "laplace"
+    options = (EventOption(name="scale", help="laplace: noise scale / sensitivity.", field="scale"),)
 
     scale: float
     sample_rate: float = 1.0
@@ -62,10 +197,22 @@ class LaplaceNoise:
         probability("sample_rate", self.sample_rate)
         count("steps", self.steps)
 
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """See ``Event``."""
+        return (self.sample_rate,)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RandomizedResponse:
+class RandomizedResponse(Event):
     """``bits`` bits of one Poisson batch, each kept with log-odds ``epsilon``, else flipped; ``steps`` times."""
+
+    tag = "randomized-response"
+    mechanism = "randomized-response"
+    options = (
+        EventOption(name="bit_epsilon", help="randomized-response: log-odds that a bit is true.", field="epsilon"),
+        EventOption(name="bits", help="randomized-response: bits per step.  [default: 1]", field="bits", kind=int),
+    )
 
     epsilon: float
     bits: int = 1
@@ -78,13 +225,30 @@ class RandomizedResponse:
         probability("sample_rate", self.sample_rate)
         count("steps", self.steps)
 
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """See ``Event``."""
+        return (self.sample_rate,)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignBits:
+class SignBits(Event):
     """Signs of directional derivatives of a batch gradient, published as they are (FERRET).
 
     Each of ``groups`` publishes with probability ``fire_probability`` a step, decided without looking at the data.
     """
+
+    tag = "sign-bits"
+    mechanism = "ferret"
+    options = (
+        EventOption(name="groups", help="ferret: groups of tensors.", field="groups", kind=int),
+        EventOption(
+            name="fire_probability",
+            help="ferret: chance that a group publishes in a step.",
+            field="fire_probability",
+        ),
+    )
+    composes = False
 
     groups: int
     fire_probability: float
@@ -97,13 +261,33 @@ class SignBits:
         probability("sample_rate", self.sample_rate)
         count("steps", self.steps)
 
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """See ``Event``."""
+        return (self.sample_rate,)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """See ``Event``."""
+        return Adjacency.REPLACE_ONE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecretMixture:
+class SecretMixture(Event):
     """Gaussian noise on a clipped sum to which each record of one secret belongs with its own probability (Hush).
 
     ``probabilities`` are those of the records that hold the secret; ``noise_multiplier`` is for one record's clip norm.
     """
+
+    tag = "secret-mixture"
+    mechanism = "secret"
+    options = (
+        EventOption(
+            name="record", help="secret: sampling probability of a record, P or PxCOUNT.", kind=str, repeatable=True
+        ),
+        EventOption(name="posterior", help="secret: largest chance of a right guess; needs one --prior."),
+    )
+    unit = PrivacyUnit.SECRET
 
     probabilities: tuple[float, ...]
     noise_multiplier: float
@@ -117,8 +301,31 @@ class SecretMixture:
         positive("noise_multiplier", self.noise_multiplier)
         count("steps", self.steps)
 
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """See ``Event``."""
+        return self.probabilities
 
-Event = SampledGaussian | LaplaceNoise | RandomizedResponse | SecretMixture
+    @property
+    def adjacency(self) -> Adjacency:
+        """See ``Event``: the contributions of all its records zeroed."""
+        return Adjacency.ZERO_OUT
+
+    @property
+    def composes_with(self) -> Hashable:
+        """See ``Event``: only the same records are those of the same secret."""
+        return self.probabilities
+
+    @property
+    def composes_only(self) -> str:
+        """See ``Event``."""
+        return "events of one secret, in the same records, compose only with each other"
+
+
+#: Tag -> kind of event, in the order in which they are listed to users.
+EVENTS: dict[str, type[Event]] = {
+    kind.tag: kind for kind in (SampledGaussian, LaplaceNoise, RandomizedResponse, SignBits, SecretMixture)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,3 +337,23 @@ class Ledger:
     def __post_init__(self) -> None:
         if not self.events:
             raise ValueError("events is empty; a ledger holds at least one")
+        for event in self.events:
+            if not event.composes:
+                raise ValueError(f"events holds {event.tag}, which does not compose with others")
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """The neighbours that all its bounds speak of; raises ValueError where no single notion fits all events.
+
+        Where one event's record is removed and another's contribution zeroed, both are zeroed, which in Poisson batches
+        is the same as removal.
+        """
+        if len({event.composes_with for event in self.events}) > 1:
+            raise ValueError(min(filter(None, (event.composes_only for event in self.events))))
+        found = {event.adjacency for event in self.events}
+        return Adjacency.ZERO_OUT if Adjacency.ZERO_OUT in found else found.pop()
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        """Whose presence its bounds protect."""
+        return PrivacyUnit.SECRET if any(e.unit is PrivacyUnit.SECRET for e in self.events) else PrivacyUnit.EXAMPLE

@@ -94,13 +94,7 @@ def curves_of(plan: BudgetPlan) -> AccountCurves:
 
 
 def _title(ledger: Ledger) -> str:
-    event = ledger.events[0]
-    if len(ledger.events) == 1 and isinstance(event, SampledGaussian):
-        return (
-            f"{event.steps:,} steps, {event.batches} batches at rate {event.sample_rate:.6g}, "
-            f"noise multiplier {event.noise_multiplier:.6g}"
-        )
-    return f"a ledger of {len(ledger.events)} events" if len(ledger.events) > 1 else type(event).__name__
+    return f"a ledger of {len(ledger.events)} events" if len(ledger.events) > 1 else ledger.events[0].caption
 
 
 def _over_steps(event: SampledGaussian, delta: float) -> tuple[StepCurve, ...]:

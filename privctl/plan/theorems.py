@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from privctl.accounting import calibrate as calibration
 from privctl.accounting import renyi, sign_bits
+from privctl.accounting.events import ROWS
 from privctl.accounting.guarantees import assumptions_of, finite, guarantee_of
 from privctl.accounting.secrets import fano as secrets
-from privctl.domain.events import Batches, Event, Ledger, RandomizedResponse, SecretMixture, SignBits
+from privctl.domain.events import Batches, Event, EventOption, Ledger, SecretMixture, SignBits
 from privctl.domain.guarantee import (
     Adjacency,
     Assumption,
@@ -26,26 +28,44 @@ from privctl.domain.guarantee import (
 from privctl.plan.accountants import AccountantRow, BudgetPlan
 
 
-def plan_ledger(
-    events: Sequence[Event],
-    delta: float,
-    *,
-    target: float | None = None,
-    solve: tuple[str, Callable[[float], Event]] | None = None,
-    priors: Sequence[float] = (),
-) -> BudgetPlan:
-    """Any events by the tight accountant and by Renyi DP.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseSearch:
+    """The least noise of one event of ``kind`` that meets ``target``; ``facts`` are the event's other fields."""
 
-    With ``target``, the one event is ``solve``'s at the least noise that meets the target; ``solve`` names what
-    is found and makes the event, more private the more noise.
-    """
+    kind: type[Event]
+    facts: Mapping[str, Any]
+    target: float
+
+    def event(self, delta: float) -> Event:
+        """The event found. Raises ValueError where no noise meets the target."""
+        noise = calibration.noise_multiplier_for(self.target, delta, lambda noise: Ledger(events=(self._at(noise),)))
+        return self._at(noise)
+
+    def _at(self, noise: float) -> Event:
+        setting = ROWS[self.kind].setting
+        assert setting is not None
+        return self.kind(**self.facts, **{setting.field: setting.of_noise(noise)})
+
+
+def setting_of(kind: type[Event]) -> EventOption:
+    """The option that sets the noise of events of ``kind``; raises ValueError where none does."""
+    setting = ROWS[kind].setting
+    for option in kind.options:
+        if setting is not None and option.field == setting.field:
+            return option
+    raise ValueError(f"{kind.mechanism} has no option that sets its noise")
+
+
+def plan_ledger(
+    events: Sequence[Event], delta: float, *, search: NoiseSearch | None = None, priors: Sequence[float] = ()
+) -> BudgetPlan:
+    """Any events, or the one that a ``search`` finds, by the tight accountant and by Renyi DP."""
     started = time.perf_counter()
     solved, solution = "epsilon", None
-    if target is not None and solve is not None:
-        solved, event_of = solve
-        noise = calibration.noise_multiplier_for(target, delta, lambda noise: Ledger(events=(event_of(noise),)))
-        events = (event_of(noise),)
-        solution = 1 / noise if isinstance(events[0], RandomizedResponse) else noise
+    if search is not None:
+        option, found = setting_of(search.kind), search.event(delta)
+        events = (found,)
+        solved, solution = option.name.replace("_", " "), getattr(found, option.field)
     whole = Ledger(events=tuple(events))
     tight = guarantee_of(whole, delta, name="privacy loss distribution", state=AssumptionState.ASSERTED, priors=priors)
     tight = replace(tight, follows=tight.epsilon)
@@ -77,7 +97,7 @@ def plan_ledger(
         main="pld",
         solved=solved,
         delta=delta,
-        target=target,
+        target=None if search is None else search.target,
         solution=solution,
     )
 

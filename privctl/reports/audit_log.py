@@ -40,7 +40,7 @@ _LONGEST_REASON = 300
 _LARGEST_NUMBER = 1e300
 
 
-class Event(StrEnum):
+class AuditEvent(StrEnum):
     """What a line says: the log was begun, an audit was, its report was written, or it ended without one."""
 
     OPENED = "opened"
@@ -51,11 +51,11 @@ class Event(StrEnum):
 
 #: What every line says, and what those of each event say besides, with its type in JSON.
 _EVERY = ("entry", "previous", "event", "at")
-_SAYS: dict[Event, dict[str, type]] = {
-    Event.OPENED: {"id": str},
-    Event.BEGUN: {"id": str, "privctl": str, "folder": str, "weights": list, "tensors": str, "settings": dict},
-    Event.WRITTEN: {"begun": int, "report": str, "refuted": int, "worst": dict},
-    Event.ENDED: {"begun": int, "reason": str},
+_SAYS: dict[AuditEvent, dict[str, type]] = {
+    AuditEvent.OPENED: {"id": str},
+    AuditEvent.BEGUN: {"id": str, "privctl": str, "folder": str, "weights": list, "tensors": str, "settings": dict},
+    AuditEvent.WRITTEN: {"begun": int, "report": str, "refuted": int, "worst": dict},
+    AuditEvent.ENDED: {"begun": int, "reason": str},
 }
 
 
@@ -65,7 +65,7 @@ class Entry:
 
     number: int
     digest: str
-    event: Event
+    event: AuditEvent
     at: str
     says: Mapping[str, Any] = field(default_factory=dict)
 
@@ -80,7 +80,7 @@ class LoggedAudit:
     @property
     def report(self) -> str | None:
         """The digest of its report; None where none was written."""
-        written = self.end is not None and self.end.event is Event.WRITTEN
+        written = self.end is not None and self.end.event is AuditEvent.WRITTEN
         return str(self.end.says["report"]) if self.end is not None and written else None
 
     @property
@@ -109,9 +109,15 @@ class AuditLog:
     @property
     def audits(self) -> tuple[LoggedAudit, ...]:
         """Every audit that was begun, in order."""
-        ends = {entry.says["begun"]: entry for entry in self.entries if entry.event in (Event.WRITTEN, Event.ENDED)}
+        ends = {
+            entry.says["begun"]: entry
+            for entry in self.entries
+            if entry.event in (AuditEvent.WRITTEN, AuditEvent.ENDED)
+        }
         return tuple(
-            LoggedAudit(begun=entry, end=ends.get(entry.number)) for entry in self.entries if entry.event is Event.BEGUN
+            LoggedAudit(begun=entry, end=ends.get(entry.number))
+            for entry in self.entries
+            if entry.event is AuditEvent.BEGUN
         )
 
     def holds(self, digest: str) -> Entry | None:
@@ -141,7 +147,7 @@ def begin(path: Path, inputs: Sequence[Artifact], settings: Mapping[str, Any]) -
         "tensors": tensors_digest(tensor for item in inputs if item.role == "model" for tensor in item.tensors),
         "settings": dict(settings),
     }
-    return _enter(path, Event.BEGUN, says)
+    return _enter(path, AuditEvent.BEGUN, says)
 
 
 def finish(path: Path, begun: LogPosition, *, report: str, refuted: int, worst: Mapping[str, float]) -> Entry:
@@ -151,13 +157,13 @@ def finish(path: Path, begun: LogPosition, *, report: str, refuted: int, worst: 
     Raises InputError where the log is another by now.
     """
     says = {"begun": begun.entry, "report": report, "refuted": refuted, "worst": dict(worst)}
-    return _enter(path, Event.WRITTEN, says, known=begun.digest)
+    return _enter(path, AuditEvent.WRITTEN, says, known=begun.digest)
 
 
 def abandon(path: Path, begun: LogPosition, reason: str) -> Entry:
     """Enter that the audit that stands at ``begun`` ended without a report; raises InputError as ``finish`` does."""
     says = {"begun": begun.entry, "reason": reason[:_LONGEST_REASON]}
-    return _enter(path, Event.ENDED, says, known=begun.digest)
+    return _enter(path, AuditEvent.ENDED, says, known=begun.digest)
 
 
 def folder_digest(inputs: Sequence[Artifact]) -> str:
@@ -173,7 +179,7 @@ def tensors_digest(tensors: Any) -> str:
     return tag(blake3("".join(rows).encode()))
 
 
-def _enter(path: Path, event: Event, says: Mapping[str, Any], known: str | None = None) -> Entry:
+def _enter(path: Path, event: AuditEvent, says: Mapping[str, Any], known: str | None = None) -> Entry:
     with log_file(path) as file:
         content = file.content()
         log = _parsed(path, content) if content else None
@@ -183,13 +189,13 @@ def _enter(path: Path, event: Event, says: Mapping[str, Any], known: str | None 
             file.cut(len(log.content))
         last = None if log is None or not log.entries else log.entries[-1]
         if last is None:
-            last = _add(file.add, None, Event.OPENED, {"id": secrets.token_hex(16)})
+            last = _add(file.add, None, AuditEvent.OPENED, {"id": secrets.token_hex(16)})
         made = _add(file.add, last, event, says)
         file.sync()
         return made
 
 
-def _add(write: Any, last: Entry | None, event: Event, says: Mapping[str, Any]) -> Entry:
+def _add(write: Any, last: Entry | None, event: AuditEvent, says: Mapping[str, Any]) -> Entry:
     number = 1 if last is None else last.number + 1
     head = _CHAIN.root if last is None else last.digest.removeprefix(PREFIX)
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -220,12 +226,12 @@ def _parsed(path: Path, content: bytes) -> AuditLog:
             PREFIX + link.digest,
             PREFIX + (links[number - 2].digest if number > 1 else _CHAIN.root),
         )
-        if (entry.event is Event.OPENED) != (number == 1):
+        if (entry.event is AuditEvent.OPENED) != (number == 1):
             what = "comes before the one that opens the log" if number == 1 else "opens the log a second time"
             raise _edited(path, number, what)
-        if entry.event is Event.BEGUN:
+        if entry.event is AuditEvent.BEGUN:
             open_audits.add(number)
-        elif entry.event is not Event.OPENED:
+        elif entry.event is not AuditEvent.OPENED:
             if entry.says["begun"] not in open_audits:
                 raise _edited(path, number, "ends an audit that was not begun or has ended")
             open_audits.remove(entry.says["begun"])
@@ -237,8 +243,8 @@ def _parsed(path: Path, content: bytes) -> AuditLog:
 def _entry(path: Path, number: int, body: bytes, digest: str, previous: str) -> Entry:
     """What a line says. Raises InputError for one that privctl does not write: anybody can make a chain of those."""
     said = parse_json((body + b"}").decode("utf-8", "replace"), f"{path} line {number}")
-    known = isinstance(said, dict) and said.get("event") in set(Event)
-    event = Event(said["event"]) if known else Event.OPENED
+    known = isinstance(said, dict) and said.get("event") in set(AuditEvent)
+    event = AuditEvent(said["event"]) if known else AuditEvent.OPENED
     wanted = {"entry": int, "previous": str, "event": str, "at": str, **_SAYS[event]}
     fits = known and all(isinstance(said.get(name), kind) for name, kind in wanted.items())
     if (

@@ -1,6 +1,7 @@
 """Reports to JSON and back, driven by the domain's own types through a closed table of tags.
 
-Nothing is ever imported or constructed by a name found in the data: a tagged union's members are listed in ``TAGS``.
+Nothing is ever imported or constructed by a name found in the data: a tagged union's members are listed in ``TAGS``,
+kinds of events in the domain's ``EVENTS``.
 Not by pydantic: the gate installs without it, and no value is coerced to the type that was expected.
 """
 
@@ -16,15 +17,7 @@ from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from privctl.domain.errors import InputError
-from privctl.domain.events import (
-    Event,
-    LaplaceNoise,
-    Ledger,
-    RandomizedResponse,
-    SampledGaussian,
-    SecretMixture,
-    SignBits,
-)
+from privctl.domain.events import EVENTS, Event, Ledger
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import SCHEMA_VERSION, PrivacyReport
 from privctl.storage.json_text import parse_json, shown
@@ -33,11 +26,6 @@ TAGS: dict[str, type] = {
     "clipped-training": ClippedTraining,
     "weight-noise": WeightNoise,
     "ledger": Ledger,
-    "sampled-gaussian": SampledGaussian,
-    "laplace": LaplaceNoise,
-    "randomized-response": RandomizedResponse,
-    "sign-bits": SignBits,
-    "secret-mixture": SecretMixture,
 }
 Value = TypeVar("Value")
 
@@ -116,10 +104,20 @@ def _fields(cls: type) -> dict[str, tuple[Any, bool]]:
     }
 
 
+def _tag_of(cls: type) -> str | None:
+    """What ``type`` says of objects of a class; None for those that need no tag."""
+    return cls.tag if issubclass(cls, Event) else _TAG_OF.get(cls)
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    """The classes that a union stands for; ``Event`` stands for all kinds that compose."""
+    return tuple(event for event in EVENTS.values() if event.composes) if kind is Event else get_args(kind)
+
+
 def _to_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         body = {name: _to_json(getattr(value, name)) for name in _fields(type(value))}
-        tag = _TAG_OF.get(type(value))
+        tag = _tag_of(type(value))
         return {"type": tag, **body} if tag else body
     if isinstance(value, Enum):
         return value.value
@@ -134,8 +132,8 @@ def _from_json(kind: Any, data: Any, source: str, where: str, depth: int = 0) ->
     if depth > _DEPTH_LIMIT:
         raise InputError(f"{source} is nested too deeply at {where}")
     origin = get_origin(kind)
-    if origin in (Union, types.UnionType):
-        return _union_from_json(get_args(kind), data, source, where, depth)
+    if origin in (Union, types.UnionType) or kind is Event:
+        return _union_from_json(_members(kind), data, source, where, depth)
     if kind is Any:
         return _shallow(data, source, where, depth)
     if origin in (tuple, Mapping):
@@ -191,9 +189,9 @@ def _union_from_json(options: tuple[Any, ...], data: Any, source: str, where: st
     if len(rest) == 1:
         return _from_json(rest[0], data, source, where, depth)
     tag = data.get("type") if isinstance(data, dict) else None
-    cls = TAGS.get(tag) if isinstance(tag, str) else None
-    if cls not in rest:
-        raise _mismatch(source, f"{where}.type", tag, "one of " + ", ".join(_TAG_OF[option] for option in rest))
+    cls = next((option for option in rest if tag is not None and _tag_of(option) == tag), None)
+    if cls is None:
+        raise _mismatch(source, f"{where}.type", tag, "one of " + ", ".join(str(_tag_of(option)) for option in rest))
     return _dataclass_from_json(cls, data, source, where, depth)
 
 
@@ -201,7 +199,7 @@ def _dataclass_from_json(cls: Any, data: Any, source: str, where: str, depth: in
     if not isinstance(data, dict):
         raise _mismatch(source, where, data, "an object")
     fields = _fields(cls)
-    tag = _TAG_OF.get(cls)
+    tag = _tag_of(cls)
     if tag is not None and data.get("type") != tag:
         raise _mismatch(source, f"{where}.type", data.get("type"), repr(tag))
     body = {k: v for k, v in data.items() if not (tag and k == "type")}
@@ -226,8 +224,8 @@ def _mismatch(source: str, where: str, data: Any, expected: str) -> InputError:
 
 def _schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     origin = get_origin(kind)
-    if origin in (Union, types.UnionType):
-        return {"anyOf": [_schema_of(option, definitions) for option in get_args(kind)]}
+    if origin in (Union, types.UnionType) or kind is Event:
+        return {"anyOf": [_schema_of(option, definitions) for option in _members(kind)]}
     if kind is Any:
         return {}
     if origin is tuple:
@@ -247,7 +245,7 @@ def _schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dataclass_schema(cls: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    tag = _TAG_OF.get(cls)
+    tag = _tag_of(cls)
     properties: dict[str, Any] = {"type": {"const": tag}} if tag else {}
     properties |= {name: _schema_of(kind, definitions) for name, (kind, _) in _fields(cls).items()}
     required = (["type"] if tag else []) + [name for name, (_, needed) in _fields(cls).items() if needed]

@@ -9,7 +9,6 @@ import pytest
 
 from privctl.accounting import gaussian
 from privctl.accounting.ledger import (
-    adjacency_of,
     composed,
     delta_bound,
     epsilon_bound,
@@ -231,10 +230,10 @@ def test_adjacency() -> None:
     poisson, fixed, shuffled = (sampled(1.0, 0.1, 5, batches) for batches in Batches if batches)
     kinds = {event.batches: event for event in (poisson, fixed, shuffled)}
     poisson, fixed, shuffled = (kinds[b] for b in (Batches.POISSON, Batches.FIXED_SIZE, Batches.SHUFFLED))
-    assert adjacency_of(ledger(poisson)) is Adjacency.ADD_OR_REMOVE
-    assert adjacency_of(ledger(poisson, LaplaceNoise(scale=1.0))) is Adjacency.ADD_OR_REMOVE
-    assert adjacency_of(ledger(fixed, fixed)) is Adjacency.REPLACE_ONE
-    assert adjacency_of(ledger(shuffled, poisson)) is Adjacency.ZERO_OUT
+    assert ledger(poisson).adjacency is Adjacency.ADD_OR_REMOVE
+    assert ledger(poisson, LaplaceNoise(scale=1.0)).adjacency is Adjacency.ADD_OR_REMOVE
+    assert ledger(fixed, fixed).adjacency is Adjacency.REPLACE_ONE
+    assert ledger(shuffled, poisson).adjacency is Adjacency.ZERO_OUT
     for other in (poisson, shuffled, LaplaceNoise(scale=1.0)):
         with pytest.raises(ValueError, match="fixed-size"):
             epsilon_bound(ledger(fixed, other), 1e-5)

@@ -14,7 +14,7 @@ import pytest
 from audits.scores.causal import CausalScorer
 from privctl.cli import run
 from privctl.domain.verdict import Outcome
-from privctl.reports.audit_log import Event, read_log
+from privctl.reports.audit_log import AuditEvent, read_log
 from privctl.reports.codec import decode
 from privctl.storage.digest import file_digest
 from privctl.storage.folder import files_of
@@ -45,7 +45,7 @@ def test_an_audit_is_entered_before_and_after(here: Path, capsys: Capture) -> No
     assert stat.S_IMODE(os.stat("m.audits.jsonl").st_mode) == 0o600
     log = read_log(Path("m.audits.jsonl"))
     opened, began, wrote = log.entries
-    assert [entry.event for entry in log.entries] == [Event.OPENED, Event.BEGUN, Event.WRITTEN]
+    assert [entry.event for entry in log.entries] == [AuditEvent.OPENED, AuditEvent.BEGUN, AuditEvent.WRITTEN]
     report = decode(Path("m.audit.report.json").read_text(), "report")
     assert report.log is not None
     assert (report.log.path, report.log.entry, report.log.digest) == ("m.audits.jsonl", 2, began.digest)
@@ -86,7 +86,7 @@ def test_an_entry_is_durable_before_the_model_is_looked_at(here: Path, monkeypat
     assert seen == [1]
     (found,) = read_log(Path("m.audits.jsonl")).audits
     assert found.end is not None
-    assert found.end.event is Event.ENDED
+    assert found.end.event is AuditEvent.ENDED
     assert found.end.says["reason"] == "KeyboardInterrupt"
     assert not Path("m.audit.report.json").exists()
 

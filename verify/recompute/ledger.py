@@ -7,15 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from privctl.domain.events import (
-    Batches,
-    Event,
-    LaplaceNoise,
-    Ledger,
-    RandomizedResponse,
-    SampledGaussian,
-    SecretMixture,
-)
+from privctl.domain.events import Event, Ledger
+from verify.events import row_of
 from verify.recompute import gaussian
 from verify.recompute.compose import (
     LARGEST_GRID,
@@ -28,19 +21,7 @@ from verify.recompute.compose import (
 )
 from verify.recompute.enclosure import ROUNDING, BoundPair
 from verify.recompute.once import epsilon_once
-from verify.recompute.pairs import (
-    CellReach,
-    LossCells,
-    TooFineError,
-    between,
-    laplace,
-    plain_gaussian,
-    randomized_response,
-    sampled_gaussian,
-    secret_mixture,
-    symmetrized,
-)
-from verify.recompute.visits import visits
+from verify.recompute.pairs import CellReach, LossCells, TooFineError
 
 #: What the grid may add to epsilon, relatively: as finely as claims ask for.
 PRECISIONS = (1e-3, 6e-6, 1e-6, 1e-8)
@@ -117,7 +98,7 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floo
         found = gaussian.epsilon_at(delta, mu)
         return found if attained(ledger) else BoundPair(0.0, found.upper)
     once = epsilon_once(ledger, delta)
-    if once is not None and (once.lower > 0 or not _fixed_size(ledger)):
+    if once is not None and (once.lower > 0 or _met(ledger)):
         return once
     lower, upper, size = (0.0, math.inf, 0) if once is None else (once.lower, once.upper, 0)
     for precision in PRECISIONS:
@@ -144,17 +125,10 @@ def pure_epsilon(ledger: Ledger) -> BoundPair:
     for event in ledger.events:
         if _rate(event) == 0:
             continue
-        if isinstance(event, LaplaceNoise):
-            most = 1 / event.scale
-        elif isinstance(event, RandomizedResponse):
-            most = event.bits * event.epsilon
-        else:
+        most = row_of(event).largest_loss(event)
+        if math.isinf(most):
             return BoundPair(math.inf, math.inf)
-        rate = event.sample_rate
-        large = most > 500  # e^most may leave the floats
-        total += event.steps * (
-            most + math.log(rate + (1 - rate) * math.exp(-most)) if large else math.log1p(rate * math.expm1(most))
-        )
+        total += event.steps * most
     return BoundPair(total * (1 - 1e-12), total * (1 + 1e-12))
 
 
@@ -169,15 +143,16 @@ def bounds(ledger: Ledger, log_delta: float | None, precision: float, near: floa
     try:
         upper = _orders(ledger, tail, (log_delta, precision, near), attained_only=False)
         lower = upper
-        if _fixed_size(ledger):
+        if not _met(ledger):
             lower = _orders(ledger, tail, (log_delta, precision, near), attained_only=True)[:1]
     except (ValueError, OverflowError, MemoryError) as error:
         raise NoBoundError(str(error)) from None
     return Bounds(above=tuple(bound_above(kinds, grid) for kinds, grid in upper), attained=lower)
 
 
-def _fixed_size(ledger: Ledger) -> bool:
-    return any(isinstance(e, SampledGaussian) and e.batches is Batches.FIXED_SIZE for e in ledger.events)
+def _met(ledger: Ledger) -> bool:
+    """Whether some data set has the cells that bound it from above."""
+    return all(row_of(event).met(event) for event in ledger.events)
 
 
 def _tilted(ledger: Ledger, log_delta: float) -> float:
@@ -185,19 +160,14 @@ def _tilted(ledger: Ledger, log_delta: float) -> float:
 
     With mu = rate sqrt(steps) / noise the tilt is about sqrt(-2 log delta) / mu. A poor guess only makes bounds looser.
     """
-    ratios = [
-        event.noise_multiplier / math.sqrt(event.steps)
-        for event in ledger.events
-        if isinstance(event, SampledGaussian) and event.sample_rate < 1
-    ]
-    return min(1000.0, math.sqrt(-2 * log_delta) * max(ratios, default=0.0))
+    return min(1000.0, math.sqrt(-2 * log_delta) * max(row_of(event).tilt(event) for event in ledger.events))
 
 
 def _orders(
     ledger: Ledger, tail: float, where: tuple[float | None, float, float | None], *, attained_only: bool
 ) -> Made:
     """The steps' cells in each order, with the grid for it; ``where`` is what ``make_grid`` is told."""
-    makers = [(_cells_of(event, attained_only), times) for event, times in _kinds(ledger)]
+    makers = [(row_of(event).cells(event, attained_only), times) for event, times in _kinds(ledger)]
     rough = [(make(1e9, CellReach(tail)), times) for make, times in makers]
     span = max(float(cells.high[-1] - cells.low[0]) for cells, _ in rough)
     rough = [(make(span / _SKETCH, CellReach(tail)), times) for make, times in makers]
@@ -219,33 +189,13 @@ def _kinds(ledger: Ledger) -> list[tuple[Event, int]]:
     counts: dict[Event, int] = {}
     for event in ledger.events:
         if _rate(event) > 0:
-            one = replace(event, steps=1)
+            one: Event = replace(event, steps=1)  # type: ignore[call-arg]  # a field of every kind
             counts[one] = counts.get(one, 0) + event.steps
     return list(counts.items())
 
 
 def _rate(event: Event) -> float:
-    return max(event.probabilities) if isinstance(event, SecretMixture) else event.sample_rate
-
-
-def _cells_of(event: Event, attained_only: bool) -> Callable[[float, CellReach], LossCells]:
-    """What makes the cells of one step, of a loss at most as wide as it is told."""
-    if isinstance(event, LaplaceNoise):
-        return lambda width, _: laplace(event, width)
-    if isinstance(event, RandomizedResponse):
-        return lambda width, _: randomized_response(event)
-    if isinstance(event, SecretMixture):
-        return lambda width, reach: secret_mixture(event, width, reach)
-    if event.batches is Batches.FIXED_SIZE and attained_only:
-        return lambda width, reach: between(event.noise_multiplier, event.sample_rate, width, reach)
-    if event.batches is Batches.FIXED_SIZE:
-        twice = replace(event, noise_multiplier=event.noise_multiplier / 2, batches=Batches.POISSON)
-        return lambda width, reach: symmetrized(sampled_gaussian(twice, width, reach))
-    if event.batches is Batches.SHUFFLED:
-        raise NoBoundError("passes that take records in turn compose here only with Gaussians that take all")
-    if event.sample_rate == 1:
-        return lambda width, reach: plain_gaussian(1 / event.noise_multiplier, width, reach)
-    return lambda width, reach: sampled_gaussian(event, width, reach)
+    return max(row_of(event).chances(event))
 
 
 def exact_shift(ledger: Ledger) -> float | None:
@@ -254,15 +204,10 @@ def exact_shift(ledger: Ledger) -> float | None:
     for event in ledger.events:
         if _rate(event) == 0:
             continue
-        if not isinstance(event, SampledGaussian):
+        squared = row_of(event).squared_shift(event)
+        if squared is None:
             return None
-        if event.batches is Batches.SHUFFLED:
-            total += max(visits(event.sample_rate, event.steps)) / event.noise_multiplier**2
-        elif event.sample_rate == 1:
-            reach = 2 if event.batches is Batches.FIXED_SIZE else 1
-            total += event.steps * (reach / event.noise_multiplier) ** 2
-        else:
-            return None
+        total += squared
     return math.sqrt(total)
 
 

@@ -12,103 +12,32 @@ from collections.abc import Callable
 
 from flint import arb, ctx
 
-from privctl.domain.events import Batches, Event, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian
+from privctl.domain.events import Ledger
+from verify.events import row_of
 from verify.recompute.enclosure import BoundPair
 
 _BITS = 256
-#: More bits of one step are left to the grids.
-_MOST_BITS = 512
-
-#: Masses, at a likelihood ratio, of the outputs above it: with the record for certain, and without it.
-_Tail = Callable[[arb], tuple[arb, arb]]
 
 
 def epsilon_once(ledger: Ledger, delta: float) -> BoundPair | None:
     """The smallest epsilon at ``delta`` for a ledger of one step; None for any other, and where it has no formula.
 
-    Where batches are of fixed size only the upper end is known.
+    Where no data set is known to meet its delta only the upper end is.
     """
-    live = [event for event in ledger.events if isinstance(event, _Kinds) and event.sample_rate > 0]
-    if len(live) != 1 or live[0].steps != 1 or any(not isinstance(event, _Kinds) for event in ledger.events):
+    live = [event for event in ledger.events if max(row_of(event).chances(event)) > 0]
+    if len(live) != 1 or live[0].steps != 1:
         return None
-    (event,) = live
-    if _unknown(event):
+    row = row_of(live[0])
+    delta_at = row.once(live[0])
+    if delta_at is None:
         return None
     before = ctx.prec
     ctx.prec = _BITS
     try:
-        found = _least(lambda epsilon: _delta(event, epsilon), delta)
+        found = _least(lambda epsilon: delta_at(arb(epsilon).exp()), delta)
     finally:
         ctx.prec = before
-    fixed = isinstance(event, SampledGaussian) and event.batches is Batches.FIXED_SIZE
-    return BoundPair(0.0, found.upper) if fixed else found
-
-
-_Kinds = SampledGaussian | LaplaceNoise | RandomizedResponse
-
-
-def _unknown(event: Event) -> bool:
-    if isinstance(event, SampledGaussian):
-        return event.batches is Batches.SHUFFLED or event.noise_multiplier < 1e-3
-    if isinstance(event, LaplaceNoise):
-        return event.scale < 1e-3
-    return isinstance(event, RandomizedResponse) and (event.bits > _MOST_BITS or event.bits * event.epsilon > 700)
-
-
-def _delta(event: SampledGaussian | LaplaceNoise | RandomizedResponse, epsilon: float) -> arb:
-    """The worse order's."""
-    rate, ratio = arb(event.sample_rate), arb(epsilon).exp()
-    if isinstance(event, RandomizedResponse):
-        return _of_bits(event, rate, ratio)
-    tail, most = _tail_of(event)
-    found = [arb(0)]
-    # (1 - q) + q r > e^epsilon
-    threshold = (ratio - 1 + rate) / rate
-    if most is None or not bool(threshold >= most):
-        with_record, without = tail(threshold)
-        found.append((1 - rate) * without + rate * with_record - ratio * without)
-    # (1 - q) + q r < e^-epsilon, of the ratio r
-    threshold = (1 / ratio - 1 + rate) / rate
-    if bool(threshold > 0) and (most is None or bool(threshold > 1 / most)):
-        with_record, without = (1 - mass for mass in tail(threshold))
-        found.append(without - ratio * ((1 - rate) * without + rate * with_record))
-    return found[0].max(found[1]).max(found[-1]) if len(found) > 1 else found[0]
-
-
-def _tail_of(event: SampledGaussian | LaplaceNoise) -> tuple[_Tail, arb | None]:
-    """The tails, and the largest likelihood ratio where there is one."""
-    if isinstance(event, LaplaceNoise):
-        reach = 1 / arb(event.scale)
-
-        def laplace(ratio: arb) -> tuple[arb, arb]:
-            root = ratio.sqrt()
-            return 1 - root * (-reach / 2).exp() / 2, (-reach / 2).exp() / root / 2
-
-        return laplace, reach.exp()
-    mu = (2 if event.batches is Batches.FIXED_SIZE else 1) / arb(event.noise_multiplier)
-
-    def gaussian(ratio: arb) -> tuple[arb, arb]:
-        at = ratio.log() / mu + mu / 2
-        return _above(at - mu), _above(at)
-
-    return gaussian, None
-
-
-def _above(x: arb) -> arb:
-    return (x / arb(2).sqrt()).erfc() / 2
-
-
-def _of_bits(event: RandomizedResponse, rate: arb, ratio: arb) -> arb:
-    odds = arb(event.epsilon).exp()
-    kept, turned = odds / (1 + odds), 1 / (1 + odds)
-    totals = [arb(0), arb(0)]
-    for k in range(event.bits + 1):
-        ways = arb(math.comb(event.bits, k))
-        certain, without = (ways * kept**i * turned ** (event.bits - i) for i in (k, event.bits - k))
-        with_record = (1 - rate) * without + rate * certain
-        for order, gain in enumerate((with_record - ratio * without, without - ratio * with_record)):
-            totals[order] += gain.max(arb(0))
-    return totals[0].max(totals[1])
+    return found if row.met(live[0]) else BoundPair(0.0, found.upper)
 
 
 def _least(delta_at: Callable[[float], arb], delta: float) -> BoundPair:

@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, logsumexp, xlogy
-
-from privctl.domain.events import LaplaceNoise, RandomizedResponse, SampledGaussian, SecretMixture
+from scipy.special import log_ndtr, logsumexp
 
 Floats = NDArray[np.float64]
 
@@ -26,7 +24,8 @@ Floats = NDArray[np.float64]
 MASS_ERROR = 1e-12
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
-_MOST_CELLS = 3_000_000
+#: More than these do not fit.
+MOST_CELLS = 3_000_000
 #: Mass of a count that is too rare to look at.
 _CUT = 1e-30
 #: Losses closer than this are one.
@@ -83,12 +82,6 @@ def atoms(losses: Floats, log_p: Floats) -> LossCells:
     order = np.argsort(losses)
     losses, p = losses[order], np.exp(log_p[order])
     return LossCells(low=losses, high=losses, p=p, q=np.exp(log_p[order] - losses), up=np.zeros_like(p))
-
-
-def sampled_gaussian(event: SampledGaussian, width: float, reach: CellReach) -> LossCells:
-    """A clipped sum of a Poisson batch with noise; cells of loss ``width`` or less."""
-    mixture = np.array([0.0, 1.0]), np.array([1 - event.sample_rate, event.sample_rate])
-    return gaussian_mixture(*mixture, event.noise_multiplier, width, reach)
 
 
 def plain_gaussian(mu: float, width: float, reach: CellReach) -> LossCells:
@@ -152,8 +145,8 @@ def _edges(slope: Callable[[Floats], Floats], low: float, high: float, width: fl
     density = np.maximum(slope(marks) * 1.02 / width, (1 + rate + np.abs(marks)) / 0.25)
     total = np.concatenate([[0.0], np.cumsum((np.maximum(density[1:], density[:-1])) * np.diff(marks))])
     count = math.ceil(total[-1])
-    if count > _MOST_CELLS:
-        raise TooFineError(count / _MOST_CELLS)
+    if count > MOST_CELLS:
+        raise TooFineError(count / MOST_CELLS)
     return np.interp(np.linspace(0, total[-1], count + 1), total, marks)
 
 
@@ -198,34 +191,7 @@ def _masses(edges: Floats, losses: Floats, steps: Floats, logs: Floats) -> tuple
     return p, q, np.minimum(up, p)
 
 
-def laplace(event: LaplaceNoise, width: float) -> LossCells:
-    """Laplace noise on a number that the record moves by 1, on a Poisson batch."""
-    most = 1 / event.scale
-    # Without sampling: losses -most and most have masses of their own; between them P has density e^((l - most)/2)/4.
-    rate = event.sample_rate
-    base = _laplace_edges(most, rate, width)
-    between = np.exp((base[:-1] - most) / 2) * np.expm1(np.diff(base) / 2) / 2
-    without = np.exp((-base[1:] - most) / 2) * np.expm1(np.diff(base) / 2) / 2
-    p0 = np.concatenate([[math.exp(-most) / 2], between, [0.5]])
-    q0 = np.concatenate([[0.5], without, [math.exp(-most) / 2]])
-    low, high = np.concatenate([base[:1], base[:-1], base[-1:]]), np.concatenate([base[:1], base[1:], base[-1:]])
-    p, (low, high) = (1 - rate) * q0 + rate * p0, (_on_batch(ends, rate) for ends in (low, high))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(high > low, (p - np.exp(low) * q0) / -np.expm1(low - high), p)
-    return LossCells(low=low, high=high, p=p, q=q0, up=np.clip(share, 0.0, p))
-
-
-def _laplace_edges(most: float, rate: float, width: float) -> Floats:
-    """Losses without sampling from -``most`` to ``most``, about ``width`` apart once the batch is sampled."""
-    marks = np.linspace(-most, most, 4001)
-    slope = rate / (rate + (1 - rate) * np.exp(-np.clip(marks, -700, 700)))
-    density = np.maximum(slope[1:], slope[:-1]) / width
-    total = np.concatenate([[0.0], np.cumsum(density * np.diff(marks))])
-    count = min(_MOST_CELLS, max(1, math.ceil(total[-1])))
-    return np.asarray(np.interp(np.linspace(0, total[-1], count + 1), total, marks))
-
-
-def _on_batch(losses: Floats, rate: float) -> Floats:
+def on_batch(losses: Floats, rate: float) -> Floats:
     """Losses without sampling as they are at ``rate``: accurate near 0, and where e^loss is no float."""
     if rate == 1:
         return losses
@@ -233,20 +199,11 @@ def _on_batch(losses: Floats, rate: float) -> Floats:
     return np.where(np.abs(losses) < 30, near, np.logaddexp(math.log1p(-rate), math.log(rate) + losses))
 
 
-def randomized_response(event: RandomizedResponse) -> LossCells:
-    """Bits that the record turns, all at once, each then kept with log-odds epsilon; on a Poisson batch."""
-    kept = np.arange(event.bits + 1.0)
-    chance = 1 / (1 + math.exp(-event.epsilon))
-    log_choose = np.array([math.lgamma(event.bits + 1) - math.lgamma(k + 1) - math.lgamma(event.bits - k + 1)
-                           for k in kept])  # fmt: skip
-    log_p = log_choose + xlogy(kept, chance) + (event.bits - kept) * math.log1p(-chance)
-    losses = (2 * kept - event.bits) * event.epsilon
-    with np.errstate(over="ignore"):
-        if event.sample_rate < 1:
-            log_q = log_p - losses
-            log_p = np.logaddexp(math.log1p(-event.sample_rate) + log_q, math.log(event.sample_rate) + log_p)
-            losses = log_p - log_q
-    return atoms(losses, log_p)
+def largest_on_batch(most: float, rate: float) -> float:
+    """The loss ``most`` without sampling as it is at ``rate``."""
+    if most > 500:  # e^most may leave the floats
+        return most + math.log(rate + (1 - rate) * math.exp(-most))
+    return math.log1p(rate * math.expm1(most))
 
 
 def symmetrized(cells: LossCells) -> LossCells:
@@ -295,13 +252,6 @@ def _normal(edges: Floats) -> Floats:
     left, right = np.exp(log_ndtr(edges)), np.exp(log_ndtr(-edges))
     inner = np.where(edges[1:] < 0, np.diff(left), -np.diff(right))
     return np.concatenate([left[:1], inner, right[-1:]])
-
-
-def secret_mixture(event: SecretMixture, width: float, reach: CellReach) -> LossCells:
-    """The number of a secret's records in a batch, seen through the noise, against none."""
-    law, lost = binomial_law(event.probabilities)
-    cells = gaussian_mixture(np.arange(len(law), dtype=np.float64), law, event.noise_multiplier, width, reach)
-    return replace(cells, p_infinite=cells.p_infinite + lost)
 
 
 def binomial_law(probabilities: Sequence[float]) -> tuple[Floats, float]:

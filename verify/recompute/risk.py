@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privctl.domain.events import Batches, Ledger, SampledGaussian, SecretMixture
+from privctl.domain.events import Batches, Ledger
+from verify.events import row_of
 from verify.recompute import gaussian
 from verify.recompute.compose import LARGEST_GRID, LowerDelta, UpperDelta
 from verify.recompute.enclosure import BoundPair
@@ -75,10 +76,8 @@ def taking_part(ledger: Ledger) -> float:
     """The chance that the record ever takes part, which bounds every advantage; 1 where batches are not Poisson."""
     absent = 0.0
     for event in ledger.events:
-        if isinstance(event, SampledGaussian) and event.batches is not Batches.POISSON:
-            return 1.0
-        rates = event.probabilities if isinstance(event, SecretMixture) else (event.sample_rate,)
-        if max(rates) >= 1:
+        rates = row_of(event).chances(event)
+        if row_of(event).drawn(event) is not Batches.POISSON or max(rates) >= 1:
             return 1.0
         absent += event.steps * math.fsum(math.log1p(-rate) for rate in rates)
     return -math.expm1(absent)

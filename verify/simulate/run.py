@@ -6,54 +6,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.domain.events import Ledger
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Guarantee, Notion, Status
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from verify.checks import JudgedGuarantee
+from verify.events import row_of
 from verify.recompute.sensitivity import least_nonconvex
 from verify.simulate.bounds import SimulatedDelta, black_box, violation_rate, white_box
-from verify.simulate.losses import Draw, Floats, LossSamples, gaussian, gaussian_loss, of_ledger, sample
-
-_RECORDS = 12
-_LEARNING_RATE = 0.5
-
-
-def trained(event: SampledGaussian, steps: int, *, noise: float = 1.0) -> Draw:
-    """Losses of runs of ``steps`` steps at the event's rate and noise.
-
-    ``noise`` scales what is really added: 1 is right, 0.5 a fault that a test must see.
-    """
-    sigma, rate = event.noise_multiplier, event.sample_rate
-
-    def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
-        points = np.linspace(-2, 2, _RECORDS)
-        labels = np.where(points > 0.3, 1.0, -1.0)
-        weights = np.zeros((count, 2))
-        losses = np.zeros(count)
-        expected = rate * (_RECORDS + 1)
-        for _ in range(steps):
-            drawn = rng.random((count, _RECORDS)) < rate
-            margins = labels * points * weights[:, :1]
-            slopes = np.clip(-labels * points / (1 + np.exp(margins)), -1, 1)
-            total = np.zeros((count, 2))
-            total[:, 0] = (drawn * slopes).sum(1)
-            if present:
-                total[:, 1] -= rng.random(count) < rate
-            total += noise * sigma * rng.standard_normal((count, 2))
-            before = weights.copy()
-            weights -= _LEARNING_RATE * total / expected
-            # What an observer of the weights gets back.
-            seen = (weights[:, 1] - before[:, 1]) * expected / _LEARNING_RATE
-            losses += gaussian_loss(seen, sigma, rate)
-        return losses
-
-    return draw
-
+from verify.simulate.losses import Draw, LossSamples, gaussian, of_ledger, sample
 
 #: Chance that a sound guarantee is called violated, all tests of one guarantee together.
 LEVEL = 1e-3
@@ -86,10 +49,8 @@ def simulate(report: PrivacyReport, *, seed: int, seconds: float) -> Simulation 
         judged.append(JudgedGuarantee(guarantee=guarantee, verdict=verdict))
     toy = _toy(report)
     if toy is not None:
-        steps = min(toy.steps, _TRAINING_STEPS)
-        rows, verdict = _sound(
-            chosen[0][0], sample(trained(toy, steps), seed, share), f"a toy training of {steps} steps"
-        )
+        training, steps = toy
+        rows, verdict = _sound(chosen[0][0], sample(training, seed, share), f"a toy training of {steps} steps")
         evidence += rows
         judged.append(JudgedGuarantee(guarantee=chosen[0][0], verdict=verdict))
     return Simulation(evidence=tuple(evidence), judged=tuple(judged))
@@ -122,10 +83,15 @@ def _assumed(report: PrivacyReport, guarantee: Guarantee) -> Draw | None:
     return None
 
 
-def _toy(report: PrivacyReport) -> SampledGaussian | None:
+def _toy(report: PrivacyReport) -> tuple[Draw, int] | None:
+    """The toy training of a ledger of one event, with its number of steps; None where its kind has none."""
     mechanism = report.mechanism
     event = mechanism.events[0] if isinstance(mechanism, Ledger) and len(mechanism.events) == 1 else None
-    return event if isinstance(event, SampledGaussian) and event.batches is Batches.POISSON else None
+    training = None if event is None else row_of(event).toy(event)
+    if event is None or training is None:
+        return None
+    steps = min(event.steps, _TRAINING_STEPS)
+    return training(steps), steps
 
 
 def _published(guarantee: Guarantee, rate: float, found: LossSamples) -> Evidence:

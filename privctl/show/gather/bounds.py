@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from privctl.accounting import risk
-from privctl.domain.events import Ledger, SampledGaussian
+from privctl.accounting.events import row_of
+from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
@@ -17,7 +18,7 @@ _RATES = np.geomspace(1e-4, 1, 121)
 _SOUND = (Status.PROVED, Status.CONDITIONAL)
 _MOST = 4
 #: Ledgers beyond these take longer to compose than a page may; their epsilon and delta are drawn instead.
-_EVENTS, _STEPS, _QUIETEST, _LOUDEST = 8, 200_000, 0.2, 1e4
+_EVENTS, _STEPS = 8, 200_000
 
 
 def bounds_of(report: PrivacyReport) -> Iterator[BoundCurve]:
@@ -69,8 +70,5 @@ def _light(ledger: Ledger) -> bool:
     return (
         len(ledger.events) <= _EVENTS
         and sum(event.steps for event in ledger.events) <= _STEPS
-        and all(
-            isinstance(event, SampledGaussian) and _QUIETEST <= event.noise_multiplier <= _LOUDEST
-            for event in ledger.events
-        )
+        and all(row_of(event).quick(event) for event in ledger.events)
     )

@@ -1,0 +1,22 @@
+"""What each kind of event costs: one module a kind, one row of ``ROWS``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from privctl.accounting.events import laplace, randomized_response, sampled_gaussian, secret_mixture
+from privctl.accounting.events.row import EventAccounting
+from privctl.domain.events import Event, LaplaceNoise, RandomizedResponse, SampledGaussian, SecretMixture
+
+#: Kind of event -> what the accountant knows of it; all kinds that compose.
+ROWS: dict[type[Event], EventAccounting[Any]] = {
+    SampledGaussian: sampled_gaussian.ROW,
+    LaplaceNoise: laplace.ROW,
+    RandomizedResponse: randomized_response.ROW,
+    SecretMixture: secret_mixture.ROW,
+}
+
+
+def row_of(event: Event) -> EventAccounting[Any]:
+    """The row of the event's kind."""
+    return ROWS[type(event)]

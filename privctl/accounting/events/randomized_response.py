@@ -1,0 +1,48 @@
+"""Bits of a batch, each kept or flipped."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from privctl.accounting.events.row import EventAccounting, NoiseSetting
+from privctl.accounting.pld.pairs import Sampled, randomized_response
+from privctl.accounting.pld.plan import RepeatedPair
+from privctl.accounting.poisson_binomial import Floats
+from privctl.accounting.randomized_response import three_point
+from privctl.domain.events import RandomizedResponse
+
+
+def _pair(event: RandomizedResponse, lower: bool) -> RepeatedPair:
+    bits = randomized_response(event.epsilon, event.bits)
+    return RepeatedPair(Sampled(bits, event.sample_rate) if event.sample_rate < 1 else bits, event.steps)
+
+
+def _divergences(event: RandomizedResponse, alphas: Floats) -> Floats:
+    return _three_points(*three_point(event.epsilon, event.bits, event.sample_rate), alphas)
+
+
+def _three_points(loss: float, weight: float, alphas: Floats) -> Floats:
+    """A loss of ``loss``, 0 or -``loss`` with probability w A, 1 - w, w (1 - A), where A = 1 / (1 + exp(-loss)).
+
+    The moment less 1 is w (cosh c - 1 + tanh(loss / 2) sinh c) for c = (alpha - 1) loss: no term is negative.
+    """
+    if weight * loss == 0:
+        return np.zeros(len(alphas))
+    c, half = (alphas - 1) * loss, math.tanh(loss / 2)
+    near = np.minimum(c, 1.0)
+    small = np.log1p(weight * (2 * np.sinh(near / 2) ** 2 + half * np.sinh(near)))
+    # w A e^c with the rest, all divided by e^c, where e^c may be too large.
+    decay = np.exp(-np.maximum(c, 1.0))
+    with np.errstate(divide="ignore"):
+        rest = (1 - weight) * decay + weight * ((1 + half) / 2 + (1 - half) / 2 * decay * decay)
+        large = np.maximum(c + np.log(rest), 0.0)
+    return np.asarray(np.where(c < 1, small, large) / (alphas - 1))
+
+
+ROW = EventAccounting(
+    pair=_pair,
+    divergences=_divergences,
+    setting=NoiseSetting(field="epsilon", of_noise=lambda noise: 1 / noise),
+)

@@ -1,0 +1,65 @@
+"""What the accountant asks of a kind of event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from privctl.accounting.pld.plan import RepeatedPair
+from privctl.accounting.poisson_binomial import Floats
+from privctl.domain.events import Event
+
+Kind = TypeVar("Kind", bound=Event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseSetting:
+    """The event's ``field`` that is found for a target epsilon: ``of_noise`` of a noise level.
+
+    A higher level is more private; ``of_noise`` may turn it upside down.
+    """
+
+    field: str
+    of_noise: Callable[[float], float] = float
+
+
+def _none(event: Event) -> float | None:
+    return None
+
+
+def _no(event: Event) -> bool:
+    return False
+
+
+def _itself(event: Kind) -> Kind:
+    return event
+
+
+def _no_guess(event: Event, epsilon: float, delta: float) -> float | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventAccounting(Generic[Kind]):
+    """One kind of event to the accountant, a row of ``ROWS``.
+
+    ``pair`` is the dominating pair of a step, with the number of uses; told True, it must be one that bounds the loss
+    from below. ``divergences`` are one step's Renyi divergences in nats at orders above 1, as an array of their shape;
+    ValueError where none is proved. ``setting`` is what ``privctl account`` may search, None for nothing.
+
+    The others help where they apply. ``shift`` is mu of the single Gaussian that all steps amount to, ``full_shift``
+    the same as if every record took part in every step; None where it is none. ``extreme`` says that its losses leave
+    the floats' range, ``for_floor`` gives an event of no more loss that is safe to bound from below, ``guess`` a first
+    noise multiplier for a search, and ``quick`` whether a page has the time to compose it.
+    """
+
+    pair: Callable[[Kind, bool], RepeatedPair]
+    divergences: Callable[[Kind, Floats], Floats]
+    setting: NoiseSetting | None = None
+    shift: Callable[[Kind], float | None] = _none
+    full_shift: Callable[[Kind], float | None] = _none
+    extreme: Callable[[Kind], bool] = _no
+    for_floor: Callable[[Kind], Kind] = _itself
+    guess: Callable[[Kind, float, float], float | None] = _no_guess
+    quick: Callable[[Kind], bool] = _no

@@ -1,0 +1,121 @@
+"""Gaussian noise on a sum of clipped contributions, in batches of every kind."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from privctl.accounting.events.row import EventAccounting
+from privctl.accounting.mixtures import log_moments
+from privctl.accounting.passes import participations
+from privctl.accounting.pld.pairs import Gaussian, Sampled, Symmetrized
+from privctl.accounting.pld.plan import RepeatedPair
+from privctl.accounting.poisson_binomial import Floats
+from privctl.accounting.published import clt_noise_multiplier
+from privctl.domain.events import Batches, SampledGaussian
+
+#: With less noise losses leave the floats' comfortable range; sampling is then ignored, which is sound.
+_LEAST_NOISE = 1e-6
+#: A sampling rate above this counts as 1.
+_CERTAIN = 1 - 1e-9
+#: Whole orders up to this one are expanded binomially, others integrated.
+_EXPANDED = 4096
+#: With noise outside these a ledger takes longer to compose than a page may.
+_QUIETEST, _LOUDEST = 0.2, 1e4
+
+
+def _sensitivity(event: SampledGaussian) -> int:
+    """In clip norms: two batches that differ in whether they hold a record differ by two clipped contributions."""
+    return 2 if event.batches is Batches.FIXED_SIZE else 1
+
+
+def _pair(event: SampledGaussian, lower: bool) -> RepeatedPair:
+    sampled = Sampled(Gaussian(_sensitivity(event) / event.noise_multiplier), event.sample_rate)
+    return RepeatedPair(Symmetrized(sampled) if event.batches is Batches.FIXED_SIZE else sampled, event.steps)
+
+
+def _shift(event: SampledGaussian) -> float | None:
+    mu = 1 / event.noise_multiplier
+    if event.batches is Batches.SHUFFLED:
+        # A record is in one batch a pass and the others do not depend on it, in whatever secret order.
+        return mu * math.sqrt(participations(event.sample_rate, event.steps))
+    if event.sample_rate > _CERTAIN:
+        # Taking part a little more often only adds to the loss.
+        return mu * math.sqrt(event.steps) * _sensitivity(event)
+    return None
+
+
+def _full_shift(event: SampledGaussian) -> float:
+    return _shift(event) or _sensitivity(event) * math.sqrt(event.steps) / event.noise_multiplier
+
+
+def _for_floor(event: SampledGaussian) -> SampledGaussian:
+    """With a rate that is all but 1 lowered to where it is not taken for 1: that only lowers its loss."""
+    return replace(event, sample_rate=_CERTAIN) if _CERTAIN < event.sample_rate < 1 else event
+
+
+def _guess(event: SampledGaussian, epsilon: float, delta: float) -> float | None:
+    """By the central limit theorem."""
+    if not 0 < event.sample_rate < 1:
+        return None
+    try:
+        return clt_noise_multiplier(epsilon, event.sample_rate, event.steps, delta)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _divergences(event: SampledGaussian, alphas: Floats) -> Floats:
+    """One step of the (Poisson) sampled Gaussian; alpha / (2 sigma^2) without sampling."""
+    q, sigma = event.sample_rate, event.noise_multiplier
+    if q == 0:
+        return np.zeros(len(alphas))
+    if q == 1:
+        with np.errstate(over="ignore"):
+            return alphas / 2 / sigma / sigma
+    if event.batches is not Batches.POISSON:
+        raise ValueError(
+            f"batches is {event.batches.value}; Renyi amplification by sampling is proved for Poisson batches only"
+        )
+    whole = (alphas == np.floor(alphas)) & (alphas <= _EXPANDED)
+    logs = np.empty(len(alphas))
+    with np.errstate(over="ignore"):
+        logs[whole] = [_expanded(q, sigma, int(alpha)) for alpha in alphas[whole]]
+    logs[~whole] = log_moments(np.array([1 - q, q]), np.array([0.0, 1.0]), sigma, alphas[~whole].tolist())
+    return logs / (alphas - 1)
+
+
+def _expanded(q: float, sigma: float, alpha: int) -> float:
+    """Logarithm of sum_k C(alpha, k) q^k (1 - q)^(alpha - k) exp((k^2 - k) / (2 sigma^2)).
+
+    Mironov, Talwar and Zhang 2019, section 3.3. The binomial probabilities sum to 1, so with exp - 1 in place of exp
+    the sum is short by just that 1, and small divergences keep all their digits.
+    """
+    k = np.arange(1, alpha + 1, dtype=np.float64)
+    log_share = np.cumsum(np.log((alpha - k + 1) / k)) + k * math.log(q) + (alpha - k) * math.log1p(-q)
+    growth = k * (k - 1) / 2 / sigma / sigma
+    with np.errstate(divide="ignore"):
+        log_growth = np.where(growth < 1, np.log(np.expm1(np.minimum(growth, 1))), _log_expm1(np.maximum(growth, 1)))
+    terms = log_share + log_growth
+    top = float(terms.max())
+    if not math.isfinite(top):
+        return top if top > 0 else 0.0
+    return float(np.logaddexp(0.0, top + math.log(np.exp(terms - top).sum())))
+
+
+def _log_expm1(x: Floats) -> Floats:
+    """log(exp(x) - 1) for x of at least 1."""
+    return np.asarray(x + np.log1p(-np.exp(-x)))
+
+
+ROW = EventAccounting(
+    pair=_pair,
+    divergences=_divergences,
+    shift=_shift,
+    full_shift=_full_shift,
+    extreme=lambda event: event.noise_multiplier < _LEAST_NOISE,
+    for_floor=_for_floor,
+    guess=_guess,
+    quick=lambda event: _QUIETEST <= event.noise_multiplier <= _LOUDEST,
+)

@@ -1,0 +1,31 @@
+"""Each kind of event a second time, for verifying: one module a kind, one row of ``ROWS``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from privctl.domain.events import Event, LaplaceNoise, RandomizedResponse, SampledGaussian, SecretMixture, SignBits
+from verify.events import laplace, randomized_response, sampled_gaussian, secret_mixture, sign_bits
+from verify.events.row import EventVerification, PlannedAs
+
+#: Kind of event -> how it is verified; all kinds that compose.
+ROWS: dict[type[Event], EventVerification[Any]] = {
+    SampledGaussian: sampled_gaussian.ROW,
+    LaplaceNoise: laplace.ROW,
+    RandomizedResponse: randomized_response.ROW,
+    SecretMixture: secret_mixture.ROW,
+}
+#: Kinds that are planned, and do not compose.
+_ALONE: dict[type[Event], PlannedAs] = {SignBits: sign_bits.PLANNED}
+
+
+def row_of(event: Event) -> EventVerification[Any]:
+    """The row of the event's kind."""
+    return ROWS[type(event)]
+
+
+def planned() -> Iterator[tuple[type[Event], PlannedAs]]:
+    """Every kind with how plans speak of it."""
+    yield from ((kind, row.planned) for kind, row in ROWS.items())
+    yield from _ALONE.items()

@@ -1,0 +1,93 @@
+"""Bits of a batch, each kept or turned."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from flint import arb
+from scipy.special import xlogy
+
+from privctl.domain.events import RandomizedResponse
+from privctl.domain.guarantee import Adjacency
+from verify.events.row import (
+    OF_STEPS,
+    CellMaker,
+    DeltaOfRatio,
+    Draw,
+    EventVerification,
+    Floats,
+    PlannedAs,
+    poisson_unless_all,
+)
+from verify.recompute.pairs import LossCells, atoms, largest_on_batch
+
+#: More bits of one step are left to the grids.
+_MOST_BITS = 512
+
+
+def _cells(event: RandomizedResponse, attained_only: bool) -> CellMaker:
+    return lambda width, reach: _cells_of(event)
+
+
+def _cells_of(event: RandomizedResponse) -> LossCells:
+    """Bits that the record turns, all at once, each then kept with log-odds epsilon; on a Poisson batch."""
+    kept = np.arange(event.bits + 1.0)
+    chance = 1 / (1 + math.exp(-event.epsilon))
+    log_choose = np.array([math.lgamma(event.bits + 1) - math.lgamma(k + 1) - math.lgamma(event.bits - k + 1)
+                           for k in kept])  # fmt: skip
+    log_p = log_choose + xlogy(kept, chance) + (event.bits - kept) * math.log1p(-chance)
+    losses = (2 * kept - event.bits) * event.epsilon
+    with np.errstate(over="ignore"):
+        if event.sample_rate < 1:
+            log_q = log_p - losses
+            log_p = np.logaddexp(math.log1p(-event.sample_rate) + log_q, math.log(event.sample_rate) + log_p)
+            losses = log_p - log_q
+    return atoms(losses, log_p)
+
+
+def _once(event: RandomizedResponse) -> DeltaOfRatio | None:
+    if event.bits > _MOST_BITS or event.bits * event.epsilon > 700:
+        return None
+    return lambda ratio: _delta(event, ratio)
+
+
+def _delta(event: RandomizedResponse, ratio: arb) -> arb:
+    rate = arb(event.sample_rate)
+    odds = arb(event.epsilon).exp()
+    kept, turned = odds / (1 + odds), 1 / (1 + odds)
+    totals = [arb(0), arb(0)]
+    for k in range(event.bits + 1):
+        ways = arb(math.comb(event.bits, k))
+        certain, without = (ways * kept**i * turned ** (event.bits - i) for i in (k, event.bits - k))
+        with_record = (1 - rate) * without + rate * certain
+        for order, gain in enumerate((with_record - ratio * without, without - ratio * with_record)):
+            totals[order] += gain.max(arb(0))
+    return totals[0].max(totals[1])
+
+
+def _draw(event: RandomizedResponse) -> Draw:
+    kept = 1 / (1 + math.exp(-event.epsilon))
+
+    def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
+        turned = (rng.random(count) < event.sample_rate) if present else np.zeros(count, bool)
+        agree = rng.binomial(event.bits, np.where(turned, kept, 1 - kept))
+        return np.asarray(np.log1p(event.sample_rate * np.expm1((2 * agree - event.bits) * event.epsilon)))
+
+    return draw
+
+
+ROW = EventVerification(
+    planned=PlannedAs(
+        mechanism="randomized-response",
+        fields={"bit_epsilon": ("epsilon", None), "bits": ("bits", 1), **OF_STEPS},
+        solved={"bit epsilon": "epsilon"},
+    ),
+    neighbours=lambda event: Adjacency.ADD_OR_REMOVE,
+    chances=lambda event: (event.sample_rate,),
+    drawn=lambda event: poisson_unless_all(event.sample_rate),
+    cells=_cells,
+    largest_loss=lambda event: largest_on_batch(event.bits * event.epsilon, event.sample_rate),
+    once=_once,
+    draw=_draw,
+)

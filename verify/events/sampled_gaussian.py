@@ -1,0 +1,121 @@
+"""Gaussian noise on clipped sums: batches by coins, in passes, or of fixed size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from flint import arb
+
+from privctl.domain.events import Batches, SampledGaussian
+from privctl.domain.guarantee import Adjacency
+from verify.events.row import OF_STEPS, CellMaker, DeltaOfRatio, Draw, EventVerification, Floats, PlannedAs
+from verify.recompute.pairs import CellReach, LossCells, between, gaussian_mixture, plain_gaussian, symmetrized
+from verify.recompute.tails import delta_of_tails, normal_above
+from verify.recompute.visits import visits
+from verify.simulate.training import gaussian_loss, trained
+
+#: How neighbours differ, by how batches are drawn.
+_NEIGHBOURS = {
+    Batches.POISSON: Adjacency.ADD_OR_REMOVE, Batches.SHUFFLED: Adjacency.ZERO_OUT,
+    Batches.FIXED_SIZE: Adjacency.REPLACE_ONE,
+}  # fmt: skip
+
+
+def _drawn(event: SampledGaussian) -> Batches | None:
+    """Whole batches need nothing, but passes are still passes."""
+    whole = event.sample_rate == 1 and event.batches is not Batches.SHUFFLED
+    return None if whole else event.batches
+
+
+def _cells(event: SampledGaussian, attained_only: bool) -> CellMaker:
+    noise, rate = event.noise_multiplier, event.sample_rate
+    if event.batches is Batches.FIXED_SIZE and attained_only:
+        return lambda width, reach: between(noise, rate, width, reach)
+    if event.batches is Batches.FIXED_SIZE:
+        twice = replace(event, noise_multiplier=noise / 2, batches=Batches.POISSON)
+        return lambda width, reach: symmetrized(_sampled(twice, width, reach))
+    if event.batches is Batches.SHUFFLED:
+        raise ValueError("passes that take records in turn compose here only with Gaussians that take all")
+    if rate == 1:
+        return lambda width, reach: plain_gaussian(1 / noise, width, reach)
+    return lambda width, reach: _sampled(event, width, reach)
+
+
+def _sampled(event: SampledGaussian, width: float, reach: CellReach) -> LossCells:
+    """A clipped sum of a Poisson batch with noise; cells of loss ``width`` or less."""
+    mixture = np.array([0.0, 1.0]), np.array([1 - event.sample_rate, event.sample_rate])
+    return gaussian_mixture(*mixture, event.noise_multiplier, width, reach)
+
+
+def _squared_shift(event: SampledGaussian) -> float | None:
+    if event.batches is Batches.SHUFFLED:
+        return max(visits(event.sample_rate, event.steps)) / event.noise_multiplier**2
+    if event.sample_rate == 1:
+        reach = 2 if event.batches is Batches.FIXED_SIZE else 1
+        return event.steps * (reach / event.noise_multiplier) ** 2
+    return None
+
+
+def _tilt(event: SampledGaussian) -> float:
+    return event.noise_multiplier / math.sqrt(event.steps) if event.sample_rate < 1 else 0.0
+
+
+def _once(event: SampledGaussian) -> DeltaOfRatio | None:
+    if event.batches is Batches.SHUFFLED or event.noise_multiplier < 1e-3:
+        return None
+
+    def delta(ratio: arb) -> arb:
+        mu = (2 if event.batches is Batches.FIXED_SIZE else 1) / arb(event.noise_multiplier)
+
+        def tail(ratio: arb) -> tuple[arb, arb]:
+            at = ratio.log() / mu + mu / 2
+            return normal_above(at - mu), normal_above(at)
+
+        return delta_of_tails(tail, None, arb(event.sample_rate), ratio)
+
+    return delta
+
+
+def _draw(event: SampledGaussian) -> Draw | None:
+    if event.batches is not Batches.POISSON:
+        return None
+    sigma, rate = event.noise_multiplier, event.sample_rate
+
+    def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
+        x = sigma * rng.standard_normal(count)
+        if present:
+            x += rng.random(count) < rate
+        return gaussian_loss(x, sigma, rate)
+
+    return draw
+
+
+def _toy(event: SampledGaussian) -> Callable[[int], Draw] | None:
+    return (lambda steps: trained(event, steps)) if event.batches is Batches.POISSON else None
+
+
+ROW = EventVerification(
+    planned=PlannedAs(
+        mechanism="gaussian",
+        fields={
+            "noise_multiplier": ("noise_multiplier", None), "batches": ("batches", str(Batches.POISSON)), **OF_STEPS,
+        },
+        solved={"noise multiplier": "noise_multiplier"},
+    ),
+    neighbours=lambda event: _NEIGHBOURS[event.batches],
+    chances=lambda event: (event.sample_rate,),
+    drawn=_drawn,
+    cells=_cells,
+    squared_shift=_squared_shift,
+    met=lambda event: event.batches is not Batches.FIXED_SIZE,
+    tilt=_tilt,
+    once=_once,
+    draw=_draw,
+    toy=_toy,
+    noise=lambda event: event.noise_multiplier,
+    with_noise=lambda event, noise: replace(event, noise_multiplier=noise),
+    in_floats=True,
+)  # fmt: skip

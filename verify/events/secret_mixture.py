@@ -1,0 +1,58 @@
+"""A secret in several records, each drawn with its own probability, under Gaussian noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from privctl.domain.events import Batches, SecretMixture
+from privctl.domain.guarantee import Adjacency, PrivacyUnit
+from verify.events.row import CellMaker, EventVerification, PlannedAs
+from verify.recompute.pairs import CellReach, LossCells, binomial_law, gaussian_mixture
+from verify.recompute.secret import information
+
+
+def _cells(event: SecretMixture, attained_only: bool) -> CellMaker:
+    return lambda width, reach: _cells_of(event, width, reach)
+
+
+def _cells_of(event: SecretMixture, width: float, reach: CellReach) -> LossCells:
+    """The number of a secret's records in a batch, seen through the noise, against none."""
+    law, lost = binomial_law(event.probabilities)
+    cells = gaussian_mixture(np.arange(len(law), dtype=np.float64), law, event.noise_multiplier, width, reach)
+    return replace(cells, p_infinite=cells.p_infinite + lost)
+
+
+def _records(said: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"probabilities": tuple(_chances(said.get("records")))}
+
+
+def _chances(records: Any) -> Iterator[float]:
+    """The probabilities that P or PxCOUNT stands for."""
+    for text in records if isinstance(records, list) else ():
+        chance, _, count = str(text).partition("x")
+        try:
+            yield from [float(chance)] * int(count or 1)
+        except ValueError:
+            yield math.nan
+
+
+ROW = EventVerification(
+    planned=PlannedAs(
+        mechanism="secret",
+        fields={"noise_multiplier": ("noise_multiplier", None), "steps": ("steps", 1)},
+        solved={"noise multiplier": "noise_multiplier"},
+        more=_records,
+    ),
+    neighbours=lambda event: Adjacency.ZERO_OUT,
+    chances=lambda event: event.probabilities,
+    drawn=lambda event: None if all(chance == 1 for chance in event.probabilities) else Batches.POISSON,
+    cells=_cells,
+    unit=PrivacyUnit.SECRET,
+    information=information,
+    noise=lambda event: event.noise_multiplier,
+)
