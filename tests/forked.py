@@ -1,8 +1,8 @@
 """privctl as a process of its own, without paying for the import of torch each time.
 
 One process imports the engines, computes nothing, and forks for every command it is asked for: the command has its own
-process id, and can be killed. ``Forked.start`` is for tests, ``Forked.shell`` for scripts that call ``$PRIVCTL``. What
-is said of start-up itself needs ``python -m privctl``.
+process id, and can be killed. ``Forked.start`` is for tests, ``Forked.shell`` for scripts that call ``$PRIVCTL``,
+``Forked.together`` for processes that compute together. What is said of start-up itself needs ``python -m privctl``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 _STATUS = struct.Struct("<i")
 _ENGINES = (
@@ -33,6 +33,14 @@ _ENGINES = (
     *("transformers.models.llama.modeling_llama", "privctl.train.run", "privctl.noise.weight_noise"),
     *("privctl.accounting.ledger", "privctl.show.text", "audits.run", "audits.membership.quantile"),
 )
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: str
+    errors: str
 
 
 class Command:
@@ -94,13 +102,48 @@ class Forked:
         assert self._server.stdout is not None
         assert self._server.stdout.readline() == b"ready\n"
 
-    def start(self, arguments: Sequence[str], *, errors: bool = False, stdout: int = 1) -> Command:
-        """``privctl`` with ``arguments``; with ``errors`` its standard error is kept for ``communicate``."""
+    def start(
+        self,
+        arguments: Sequence[str],
+        *,
+        errors: bool = False,
+        stdout: int = 1,
+        script: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> Command:
+        """``privctl``, or a ``script`` of Python, with ``arguments``.
+
+        With ``errors`` its standard error is kept for ``communicate``; ``environment`` is added to this process's.
+        """
         read, write = os.pipe() if errors else (None, 2)
-        connection = _asked(self._socket, arguments, (0, stdout, write))
+        connection = _asked(self._socket, arguments, (0, stdout, write), script, environment or {})
         if errors:
             os.close(write)
         return Command(connection, read)
+
+    def together(self, size: int, arguments: Sequence[str], *, script: str = "") -> list[Ended]:
+        """``privctl``, or a ``script``, in ``size`` processes with the variables that torchrun sets."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with contextlib.ExitStack() as stack, socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+            probe.close()
+            outs = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(size)]
+            running = []
+            for rank, out in enumerate(outs):
+                own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+                call = self.start(arguments, errors=True, stdout=out.fileno(), script=script, environment=own)
+                running.append(call)
+            # A process waits for the others in the midst of what it writes: all are read at once.
+            with ThreadPoolExecutor(size) as pool:
+                errors = [said for _, said in pool.map(Command.communicate, running)]
+            found = []
+            for process, out, said in zip(running, outs, errors, strict=True):
+                out.seek(0)
+                assert process.returncode is not None
+                found.append(Ended(process.returncode, out.read(), said))
+            return found
 
     def shell(self) -> str:
         """A command line that does what ``privctl`` does."""
@@ -118,10 +161,22 @@ def _received(connection: socket.socket) -> bytes:
     return data
 
 
-def _asked(place: str, arguments: Sequence[str], descriptors: Sequence[int]) -> socket.socket:
+def _asked(
+    place: str,
+    arguments: Sequence[str],
+    descriptors: Sequence[int],
+    script: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(place)
-    asked = json.dumps({"arguments": list(arguments), "folder": os.getcwd(), "environment": dict(os.environ)}).encode()
+    request = {
+        "arguments": list(arguments),
+        "folder": os.getcwd(),
+        "script": script,
+        "environment": {**os.environ, **(environment or {})},
+    }
+    asked = json.dumps(request).encode()
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
     connection.sendmsg([struct.pack("<q", len(asked))], rights)
     connection.sendall(asked)
@@ -186,12 +241,22 @@ def _command(asked: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         os.chdir(asked["folder"])
         os.environ.clear()
         os.environ.update(asked["environment"])
-        sys.argv = ["privctl", *asked["arguments"]]
-        from privctl.cli import main
+        sys.argv = [asked["script"] or "privctl", *asked["arguments"]]
+        if asked["script"]:
+            import runpy
 
-        main()
+            runpy.run_path(asked["script"], run_name="__main__")
+        else:
+            from privctl.cli import main
+
+            main()
+        code = 0
     except SystemExit as ended:
         code = int(ended.code or 0)
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -22,6 +22,7 @@ from privctl.reports.codec import decode
 from privctl.storage.digest import file_digest
 from tests.audits.tiny import save_model, save_tokenizer, sentences, write_jsonl
 from tests.conftest import ROOT
+from tests.forked import Forked
 
 
 @pytest.fixture(scope="session")
@@ -335,18 +336,35 @@ def test_scores_from_many_models(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert "give MODEL" in capfd.readouterr().err
 
 
-def test_two_processes_share_the_scoring(place: Path) -> None:
+def shared_call(place: Path) -> list[str]:
     files = ["--members", str(place / "members.jsonl"), "--nonmembers", str(place / "nonmembers.jsonl")]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    shared = ["privctl", "audit", str(place / "model"), *files, "--device", "cpu", "-q", "--attack", "loss", "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    cache = ["--cache", str(place / "two")]
-    done = subprocess.run([*command, *shared, *cache], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = decode(done.stdout, "two")
+    return ["audit", str(place / "model"), *files, "--device", "cpu", "-q", "--attack", "loss", "--json"]
+
+
+def check_shared(place: Path, said: str) -> None:
+    """What two processes found is what one finds."""
+    found = decode(said, "two")
     assert audit(place, "-f", "--attack", "loss") == 0
     alone = report_of(place / "model.audit.report.json")
     for ours, theirs in zip(found.evidence, alone.evidence, strict=True):
         assert ours.estimate == pytest.approx(theirs.estimate, abs=1e-4)
-    refused = subprocess.run([*command, *shared, "-f"], env=environment, capture_output=True, text=True, check=False)
-    assert "several processes meet in the cache of scores" in refused.stderr
+
+
+def test_two_processes_share_the_scoring(place: Path, forked: Forked) -> None:
+    first, second = forked.together(2, [*shared_call(place), "--cache", str(place / "two")])
+    assert (first.code, second.code) == (0, 0), first.errors + second.errors
+    assert second.out == ""
+    check_shared(place, first.out)
+    refused = forked.together(2, [*shared_call(place), "-f"])
+    assert "several processes meet in the cache of scores" in refused[0].errors
+    assert all(each.code == 2 for each in refused)
+
+
+@pytest.mark.slow
+def test_torchrun_starts_them(place: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "privctl"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    call = [*command, *shared_call(place), "--cache", str(place / "two")]
+    done = subprocess.run(call, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    check_shared(place, done.stdout)

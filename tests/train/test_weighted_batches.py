@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -21,6 +17,7 @@ from privctl.domain.events import Batches
 from privctl.randomness import NoiseSource
 from privctl.train import sampling as batches_module
 from privctl.train.sampling import WeightedBatches
+from tests.forked import Forked
 
 #: How often a check may fail on honest draws; the seeds are fixed, so it does so always or never.
 ALPHA = 1e-6
@@ -164,29 +161,16 @@ with start_workers(torch.device("cpu")) as workers:
     found = [source.batch(step) for step in range(5)]
     print(json.dumps([[b.tolist() for b in found], [workers.share(b).tolist() for b in found]]), flush=True)
     workers.barrier()
-import os
-os._exit(0)
 """
 
 
-def test_two_processes_draw_the_same_batches(tmp_path: Path, root: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    running = []
-    for rank in range(2):
-        environment = {
-            **os.environ, "WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1",
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONPATH": str(root),
-        }  # fmt: skip
-        command = [sys.executable, "-c", SCRIPT]
-        running.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        )
-    outputs = [process.communicate(timeout=300) for process in running]
-    for process, (_, errors) in zip(running, outputs, strict=True):
-        assert process.returncode == 0, errors[-2000:]
-    (first, its), (second, others) = (json.loads(said) for said, _ in outputs)
+def test_two_processes_draw_the_same_batches(tmp_path: Path, forked: Forked) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(SCRIPT)
+    found = forked.together(2, [], script=str(script))
+    for each in found:
+        assert each.code == 0, each.errors[-2000:]
+    (first, its), (second, others) = (json.loads(said) for _, said, _ in found)
     assert first == second
     assert first[0] != first[1]
     for whole, one, other in zip(first, its, others, strict=True):

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
 
+from tests.forked import Forked
 from tests.train.methods.ferret.support import trainer, weights
 
 #: What each process runs; the leading one prints what was published, the weights, how many numbers crossed at most, and
 #: what was published of noise alone.
 SCRIPT = """
-import json, os, sys, torch
+import json, torch
 from privctl.parallel import start_workers
 from privctl.randomness import NoiseSource
 from privctl.train.methods.ferret.publish import NoisySums
@@ -46,41 +43,24 @@ with start_workers(torch.device("cpu")) as workers:
     heard = quiet.run()
     if workers.is_main:
         print(json.dumps([walked.amounts.tolist(), mine.tolist(), most, heard.amounts.tolist()]), flush=True)
-# Threads of the communication library sometimes abort a process that ends the usual way, after all is done.
-sys.stdout.flush()
-os._exit(0)
 """
 
 
-def train(processes: int, folder: Path) -> tuple[torch.Tensor, torch.Tensor, int, torch.Tensor]:
+def train(processes: int, folder: Path, forked: Forked) -> tuple[torch.Tensor, torch.Tensor, int, torch.Tensor]:
     """What the leading process prints."""
     script = folder / "worker.py"
     script.write_text(SCRIPT)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    running = []
-    for rank in range(processes):
-        environment = {
-            **os.environ, "WORLD_SIZE": str(processes), "RANK": str(rank), "LOCAL_RANK": str(rank),
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(Path(__file__).resolve().parents[4]),
-        }  # fmt: skip
-        command = [sys.executable, str(script)]
-        running.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        )
-    outputs = [process.communicate(timeout=300) for process in running]
-    for process, (_, errors) in zip(running, outputs, strict=True):
-        assert process.returncode == 0, errors[-2000:]
-    amounts, found, crossed, noise = json.loads(outputs[0][0])
+    ended = forked.together(processes, [], script=str(script))
+    for each in ended:
+        assert each.code == 0, each.errors[-2000:]
+    amounts, found, crossed, noise = json.loads(ended[0].out)
     return torch.tensor(amounts), torch.tensor(found), crossed, torch.tensor(noise)
 
 
-def test_two_processes_do_what_one_does_and_add_its_noise_once(tmp_path: Path) -> None:
+def test_two_processes_do_what_one_does_and_add_its_noise_once(tmp_path: Path, forked: Forked) -> None:
     one = trainer(40, chance=0.5)
     walked = one.run()
-    published, found, crossed, noise = train(2, tmp_path)
+    published, found, crossed, noise = train(2, tmp_path, forked)
     assert torch.equal(published, walked.amounts.float())
     assert torch.equal(found, weights(one))
     assert crossed <= 4  # a number for each of four groups, never a gradient
