@@ -21,7 +21,7 @@ from privctl.secrets.scan.report import report_of
 from privctl.secrets.scan.request import ScanRequest
 from privctl.secrets.scan.write import write_book
 from privctl.show.progress import progress
-from privctl.storage.atomic import PendingFile, require_absent
+from privctl.storage.atomic import PendingFile, require_absent, require_regular
 
 _STRIDE = 1 << 12
 #: Memberships that are kept at most for each secret that may be found.
@@ -54,6 +54,7 @@ def scan(request: ScanRequest, *, force: bool = False, quiet: bool = False) -> S
     FileSystemError where the system refuses.
     """
     for path in (request.output, request.report):
+        require_regular(path)
         require_absent(path, force)
     search = _prepared(request)
     lines = 0 if quiet else sum(1 for _ in byte_lines(request.data))
