@@ -16,6 +16,7 @@ from privctl.domain.verdict import Outcome
 from privctl.reports.audit_log import LOG_SUFFIX, Entry, abandon, begin, finish, read_log
 from privctl.reports.codec import encode
 from privctl.reports.files import relative
+from privctl.storage.atomic import require_regular
 from privctl.storage.digest import bytes_digest, file_digest
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def replaces(log: Path, report: Path) -> bool:
     Raises InputError for a log that was tampered with, CommandError where none can be kept, before anything is
     computed.
     """
+    require_regular(log, option="--log")
     if not log.absolute().parent.is_dir():
         raise CommandError(
             f"{log.absolute().parent} is not a folder to keep {log.name} in; make it, or name another --log"

@@ -34,5 +34,5 @@ judge private
 
 for name in plain private; do
     printf '\n%s: %s\n' "$name" "$(grep 'held-out perplexity' "$folder/$name.training.txt")"
-    grep -E '^(loss +AUC|canary|canaries|included|left out|one run|extraction)|VIOLATED|INCONCLUSIVE' "$folder/$name.audit.txt"
+    grep -E '^(loss +AUC|canary|canaries|included|left out|one run|extraction)|VIOLATED|REJECTED|INCONCLUSIVE' "$folder/$name.audit.txt"
 done

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from privctl.storage.folder import files_of
 
 _MODEL_ROLE = "model"
 _COMPANION_ROLE = "companion"
+_OTHERS = "the report describes other weights: none of its outputs is this file"
 #: Roles of what a step read beside weights.
 _BESIDE_ROLES = frozenset({_COMPANION_ROLE, "config", "tokenizer", "preprocessor"})
 
@@ -112,7 +113,7 @@ def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, Ten
         artifact = same or next((a for a in recorded if located(path, a) == here), None)
         artifact = artifact or next((a for a in recorded if Path(a.path).name == file.name), None)
         if artifact is None:
-            yield Verdict(subject=file.name, outcome=Outcome.REFUTED, reason="no output recorded is this file")
+            yield Verdict(subject=file.name, outcome=Outcome.REFUTED, reason=_OTHERS)
             continue
         recorded.remove(artifact)
         changed = changed_tensors(hasher.tensors, artifact.tensors) if artifact.tensors else []
@@ -123,11 +124,29 @@ def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, Ten
                 reason=f"the report's list of its tensors is not what the file holds: {', '.join(changed[:5])}",
             )
             continue
-        yield _compare(file.name, hasher.file_digest, artifact.digest, changed)
+        yield _compare(file.name, hasher.file_digest, artifact.digest, changed, len(hasher.tensors))
     for artifact in recorded if weights else ():
         yield Verdict(
             subject=Path(artifact.path).name, outcome=Outcome.INCONCLUSIVE, reason="recorded as an output, not at hand"
         )
+
+
+def check_beside(paths: Sequence[Path], weights: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
+    """Reports at ``paths``, which a reader may take for that of ``weights``, as just hashed, though they list others.
+
+    What is no report, or one that lists no weights, is passed over.
+    """
+    reports = ReportFiles()
+    for path in paths:
+        report = reports.at(path).report
+        recorded = {a.digest for a in report.outputs if a.role == _MODEL_ROLE} if report is not None else set()
+        if recorded and not recorded >= {hasher.file_digest for hasher in weights.values()}:
+            yield Verdict(
+                subject=path.name,
+                outcome=Outcome.REFUTED,
+                reason="by the model's name or header this is its report, but it describes other weights: it says "
+                "nothing of this model",
+            )
 
 
 def _check_others(
@@ -165,8 +184,11 @@ def _check_unlisted(
             yield Verdict(subject=name, outcome=Outcome.REFUTED, reason="it lies in the folder, and no report lists it")
 
 
-def _compare(subject: str, found: str, recorded: str, changed: list[str] | None = None) -> Verdict:
+def _compare(subject: str, found: str, recorded: str, changed: Sequence[str] = (), tensors: int = 0) -> Verdict:
+    """A digest against the one recorded; ``changed`` are those of a file's so many ``tensors`` that differ."""
     if found == recorded:
         return Verdict(subject=subject, outcome=Outcome.PROVED, reason="its digest is the one recorded")
     which = f"; changed: {', '.join(changed[:5])}{' ...' if len(changed) > 5 else ''}" if changed else ""
+    if changed and len(changed) >= tensors > 1:
+        which = ", and no tensor's is: the report describes other weights"
     return Verdict(subject=subject, outcome=Outcome.REFUTED, reason=f"its digest is not the one recorded{which}")

@@ -17,7 +17,7 @@ from audits.canaries.manifest import VERSION, Coins, DataFile, Manifest, committ
 from privctl.data.records import byte_lines
 from privctl.domain.errors import CommandError
 from privctl.reports.files import now
-from privctl.storage.atomic import PendingFile, require_absent
+from privctl.storage.atomic import PendingFile, require_absent, require_regular
 from privctl.storage.commit import commit_together
 from privctl.storage.digest import file_digest, tag
 
@@ -72,10 +72,11 @@ def _check_paths(request: PlantRequest, force: bool) -> None:
     if written[0].resolve() == written[1].resolve():
         raise CommandError(f"--output and --manifest are both {request.output}; give two names")
     read = {path.resolve() for path in (request.data, request.prefix_from) if path is not None}
-    for path in written:
+    for path, option in zip(written, ("--output", "--manifest"), strict=True):
         if path.resolve() in read:
-            raise CommandError(f"{path} is the data itself, which is not changed; choose another --output")
-        require_absent(path, force)
+            raise CommandError(f"{path} is the data itself, which is not changed; choose another {option}")
+        require_regular(path, option=option)
+        require_absent(path, force, option=option)
 
 
 def _source_file(path: Path) -> DataFile:

@@ -131,7 +131,8 @@ def area(name: str, scores: NDArray[Any], member: NDArray[np.bool_], settings: S
     members, nonmembers = scores[member], scores[~member]
     alpha = 1 - settings.confidence
     found = auc(members, nonmembers, alpha)
-    reach = detectable_auc(len(members), len(nonmembers), alpha)
+    # Scores that are all the same would have shown nothing, however many there are.
+    reach = detectable_auc(len(members), len(nonmembers), alpha) if scores.min() < scores.max() else math.nan
     return Evidence(
         method=name,
         quantity="AUC",

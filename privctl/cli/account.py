@@ -95,9 +95,9 @@ def account(**options: Any) -> None:
     _check_accepted(options, given)
     plot, output = (Path(options[name]) if options[name] else None for name in ("plot", "output"))
     _check_files(plot, output)
-    for path in (plot, output):
+    for path, option in ((plot, "--plot"), (output, "--output")):
         if path is not None:
-            require_absent(path, options["force"])
+            require_absent(path, options["force"], option=option)
     try:
         plan = _plan(options)
         drawn = _drawn(plan, plot) if plot is not None else b""

@@ -191,7 +191,7 @@ def _of_model(
     from privctl.models.language import choose_device
     from privctl.parallel import start_workers
     from privctl.show.progress import note, progress
-    from privctl.storage.atomic import require_absent
+    from privctl.storage.atomic import require_absent, require_regular
 
     if model is None:
         raise CommandError("there is nothing to audit; give MODEL, or --from-scores FILE")
@@ -204,6 +204,7 @@ def _of_model(
         raise CommandError("--greedy-only does not sample; remove --top-k and --top-p")
     written = output_paths(Path(model), output)
     for path in written:
+        require_regular(path)
         require_absent(path, force)
     if replaces(options["log"], written[0]):
         said = f"{written[0]} is in {options['log']}, and is replaced: a gate that asks for every audit will miss it"

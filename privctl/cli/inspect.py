@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from privctl.domain.report import PrivacyReport
+    from privctl.domain.verdict import Verdict
     from privctl.reports.audit_log import AuditLog
     from privctl.show.text.inspect import FileRow
     from privctl.storage.digest import TensorHasher
@@ -33,8 +34,9 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
     """Show the tensors of MODEL with their digests, and the chain of reports behind it.
 
     The digests of the model, of its companion files and of every report in the chain are recomputed. Exit code 1 means
-    that one no longer matches, 3 that the model's own report or a file that it names is missing. The claims of the
-    reports are shown as written, not recomputed.
+    that one no longer matches, or that a report beside the model, under its name, describes other weights; 3 that the
+    model's own report or a file that it names is missing. The claims of the reports are shown as written, not
+    recomputed.
 
     Of a log of audits (.jsonl), its audits are shown, and the head that stands for all of its lines; exit code 3 says
     that its chain is broken.
@@ -48,7 +50,7 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
     from privctl.show.progress import progress
     from privctl.storage.digest import hash_tensors
     from privctl.storage.reader import open_checkpoint
-    from verify.integrity import check_chain
+    from verify.integrity import check_beside, check_chain
 
     if model.endswith(".jsonl"):
         _of_log(Path(model), as_json=as_json)
@@ -61,10 +63,11 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
             read_report(Path(report))  # raises unless the named file exists and is a report
         start = Path(report) if report else pointer_of(checkpoint)
         chain = check_chain(start, hashed) if start else ()
+        beside = tuple(check_beside(_beside(checkpoint, start), hashed))
         if as_json:
             from privctl.reports.codec import encode
 
-            show(encode(_as_report(checkpoint, hashed, chain)), as_json=True)
+            show(encode(_as_report(checkpoint, hashed, chain, beside)), as_json=True)
         else:
             from privctl.show.text.inspect import ChainRow, inspect_text
 
@@ -72,8 +75,8 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
                 ChainRow(depth=link.depth, path=link.path, report=link.report, verdicts=link.verdicts) for link in chain
             ]
             files = [_file_row(file, hashed[file.path]) for file in checkpoint.files]
-            show(inspect_text(files, rows))
-    if any(v.outcome is Outcome.REFUTED for link in chain for v in link.verdicts):
+            show(inspect_text(files, rows, beside))
+    if beside or any(v.outcome is Outcome.REFUTED for link in chain for v in link.verdicts):
         ctx.exit(ExitCode.REFUTED)
     if any(v.outcome is Outcome.INCONCLUSIVE for link in chain[:1] for v in link.verdicts):
         ctx.exit(ExitCode.BAD_INPUT)
@@ -140,6 +143,16 @@ def _no_report(path: Path) -> None:
     )
 
 
+def _beside(checkpoint: Checkpoint, start: Path | None) -> list[Path]:
+    """Other reports than ``start`` that a reader may take for the model's: that of its name, and that of its header."""
+    from privctl.reports.chain import placed
+    from privctl.reports.files import pointer_of, report_beside
+
+    named = (report_beside(placed(checkpoint.root)), pointer_of(checkpoint))
+    places = dict.fromkeys(placed(path) for path in named if path is not None)
+    return [place for place in places if start is None or place != placed(start)]
+
+
 def _file_row(file: SafetensorsFile, hasher: TensorHasher) -> FileRow:
     from privctl.show.text.inspect import FileRow
 
@@ -153,7 +166,10 @@ def _file_row(file: SafetensorsFile, hasher: TensorHasher) -> FileRow:
 
 
 def _as_report(
-    checkpoint: Checkpoint, hashed: Mapping[Path, TensorHasher], chain: Sequence[ChainLink]
+    checkpoint: Checkpoint,
+    hashed: Mapping[Path, TensorHasher],
+    chain: Sequence[ChainLink],
+    beside: Sequence[Verdict],
 ) -> PrivacyReport:
     from privctl.domain.report import Artifact, ParentReport, PrivacyReport
     from privctl.reports.files import now, versions
@@ -174,7 +190,7 @@ def _as_report(
         created=now(),
         versions=versions(("blake3",)),
         inputs=inputs,
-        verdicts=tuple(verdict for link in chain for verdict in link.verdicts),
+        verdicts=(*(verdict for link in chain for verdict in link.verdicts), *beside),
         parents=tuple(
             ParentReport(path=str(link.path), digest=file_digest(link.path)) for link in chain[:1] if link.report
         ),

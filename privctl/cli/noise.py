@@ -81,7 +81,7 @@ def noise(model: str, **options: Any) -> None:
       privctl noise model.safetensors --epsilon 1 --epsilon 10 --epochs 10 \\
           --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5
     """
-    from privctl.noise.privatize import check_grain, perplexity_of, plan, privatize
+    from privctl.noise.privatize import COARSE, check_grain, perplexity_of, plan, privatize
     from privctl.show.progress import progress
     from privctl.storage.reader import open_checkpoint
 
@@ -95,8 +95,8 @@ def noise(model: str, **options: Any) -> None:
                 raise CommandError("--dry-run writes no report, so --json has nothing to print; remove one")
             if options["evaluate"]:
                 raise CommandError("--dry-run writes no candidates, so --evaluate has nothing to measure; remove one")
-            check_grain(release, candidates)
-            _show(release, candidates, [None] * len(candidates), None, dry_run=True)
+            coarse = check_grain(release, candidates)
+            _show(release, candidates, [None] * len(candidates), None, coarse, dry_run=True)
             return
         evaluate, original = _evaluation(checkpoint, options)
         total = sum(file.size for file in checkpoint.files)
@@ -112,7 +112,8 @@ def noise(model: str, **options: Any) -> None:
     if options["as_json"]:
         _print_json(reports)
     else:
-        _show(release, candidates, [perplexity_of(report) for report in reports], original)
+        coarse = tuple(line for report in reports for line in report.warnings if line.startswith(COARSE))
+        _show(release, candidates, [perplexity_of(report) for report in reports], original, coarse)
 
 
 @contextmanager
@@ -240,9 +241,11 @@ def _show(
     candidates: tuple[Candidate, ...],
     perplexities: list[float | None],
     original: float | None,
+    coarse: Sequence[str],
     *,
     dry_run: bool = False,
 ) -> None:
+    from privctl.domain.shown import counted
     from privctl.noise.selection import untouched_counts
     from privctl.show.text.noise import NoiseRow, noise_table
 
@@ -269,5 +272,7 @@ def _show(
         for each in release.beside
         if each.left_out
     ]
-    notes += [f"{count} tensors without noise: {why}" for why, count in untouched_counts(release.selection).items()]
+    notes += [line for line in coarse if line]
+    counts = untouched_counts(release.selection)
+    notes += [f"{counted(count, 'tensor')} without noise: {why}" for why, count in counts.items()]
     show(noise_table(rows, notes=notes, original_perplexity=original, dry_run=dry_run))

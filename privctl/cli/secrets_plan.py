@@ -112,7 +112,7 @@ def plan(
     from privctl.secrets.protection import Form, ProtectionCalibration, staged_protection
     from privctl.show.progress import note, progress
     from privctl.show.text.secrets_plan import secrets_plan_text
-    from privctl.storage.atomic import require_absent
+    from privctl.storage.atomic import require_absent, require_regular
 
     caps = None if cap == _SWEEP else _caps(cap)
     single_cap = caps is not None and len(caps) == 1
@@ -130,6 +130,7 @@ def plan(
         gap=gap,
     )
     if output is not None:
+        require_regular(output)
         require_absent(output, force)
         require_absent(report_beside(output), force)
     task = question(request)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from privctl.gate.files import LoadedReport
-    from privctl.reports.audit_log import AuditLog
+    from privctl.reports.audit_log import AuditLog, Entry
     from privctl.reports.signing import Signer
 
 _FILE = click.Path(path_type=Path)
@@ -50,6 +50,7 @@ def sign(
     `model_signing verify sigstore`, or cosign; a gate does not read such signatures.
 
     With --check, exit code 1 means that a report or log is not signed by any of the keys, or was changed afterwards.
+    Lines that were added to a log after it was signed are named, and do not change the exit code.
 
     \b
     Example:
@@ -91,7 +92,7 @@ def _signed(paths: Sequence[Path], key: Path, force: bool) -> list[Path]:
     itself = Signer(path=key, key=secret.public_key())
     made = [(envelope_path(path), *_envelope(path, secret)) for path in paths]
     for place, log, _ in made:
-        require_absent(place, force or (log is not None and _goes_on(log, place, itself)))
+        require_absent(place, force or (log is not None and _goes_on(log, place, itself)), option="")
     replaced = force or any(log is not None for _, log, _ in made)
     write_together({place: content for place, _, content in made}, replace=replaced, public=True)
     return [place for place, _, _ in made]
@@ -149,6 +150,15 @@ def _checked(paths: Sequence[Path], keys: Sequence[Path]) -> bool:
     return fine
 
 
+def _unsigned(log: AuditLog, signed: Entry) -> str:
+    """What is said of the lines of ``log`` after the one that was ``signed``; "" where there are none."""
+    first, last = signed.number + 1, len(log.entries)
+    if first > last:
+        return ""
+    lines = f"line {last} is" if first == last else f"lines {first} to {last} are"
+    return f"; {lines} NOT SIGNED: sign the log again"
+
+
 def _who(found: LoadedReport | AuditLog, signers: Sequence[Signer], signature: bytes) -> str:
     from privctl.gate.files import LoadedReport
     from privctl.reports.signing import signed_by, signed_head
@@ -158,5 +168,5 @@ def _who(found: LoadedReport | AuditLog, signers: Sequence[Signer], signature: b
         who = signed_by(signature, signers, found.report, found.digest, found.sha256)
     else:
         who, entry = signed_head(signature, signers, found)
-        upto = f" up to line {entry.number} of {len(found.entries)}, {entry.digest}"
+        upto = f" up to line {entry.number} of {len(found.entries)}, {entry.digest}{_unsigned(found, entry)}"
     return f"signed by {who.path} (key {who.key_id[:16]}){upto}"

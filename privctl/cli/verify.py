@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privctl.cli.options import common, force, show, to_standard_output, verbose
-from privctl.domain.errors import CommandError
+from privctl.domain.errors import CommandError, InputError, PrivctlError
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
@@ -87,10 +88,11 @@ def verify(
     if to_standard_output(output):
         output, as_json = None, True
     _check(report, output, plot)
-    for path in (output, plot):
+    for path, option in ((output, "--output"), (plot, "--plot")):
         if path is not None:
-            require_absent(path, force)
+            require_absent(path, force, option=option)
             require_spare(path, but="verify" if path == output else "")
+    _no_model(report)
     claimed = read(report)
     counted = None if data is None else _counted(data, claimed, report)
     with progress("files", bytes_of(report, claimed), quiet=quiet) as advance:
@@ -107,6 +109,26 @@ def verify(
     for path in written:
         note(f"wrote {path}", quiet=quiet)
     ctx.exit(verification.exit_code)
+
+
+def _no_model(path: Path) -> None:
+    """Raise InputError where ``path`` is a folder or weights, naming the report of that model where there is one."""
+    from contextlib import suppress
+
+    from privctl.reports.files import pointer_of, report_beside
+    from privctl.storage.reader import open_checkpoint
+
+    if not path.is_dir() and path.suffix != ".safetensors":
+        return
+    found = [report_beside(path.absolute())]
+    with suppress(PrivctlError), open_checkpoint(path) as checkpoint:
+        found = [place for place in (pointer_of(checkpoint), *found) if place is not None]
+    place = next((place for place in found if place.is_file()), None)
+    what = "a folder" if path.is_dir() else "a model"
+    advice = "give the report that was written with the model, NAME.report.json"
+    if place is not None:
+        advice = f"verify its report: privctl verify {os.path.relpath(place)}"
+    raise InputError(f"{path} is {what}, not a report; {advice}")
 
 
 def _check(report: Path, output: Path | None, plot: Path | None) -> None:

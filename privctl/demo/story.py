@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from audits.logged import enter, log_path
+
 from audits.membership.audit import MembershipRequest
 from audits.run import AuditRequest, output_paths, run_audit
 from audits.scores.perplexity import perplexity
@@ -116,18 +118,21 @@ def _releases(
 
 
 def _attack(prepared: Prepared, models: Sequence[Path], progress: Progress) -> Iterator[Evidence]:
-    """The loss attack's AUC on each model; every audit leaves its report and scores."""
+    """The loss attack's AUC on each model; every audit leaves its report, its scores and its log."""
     for model in models:
         report_path, scores_path = output_paths(model, None)
+        log = log_path(report_path, None)
         request = AuditRequest(
             model=model,
             report=report_path,
             scores=scores_path,
             membership=MembershipRequest(members=prepared.members, nonmembers=prepared.nonmembers),
             device="cpu",
+            log=log,
         )
         report = run_audit(request, progress)
         assert report is not None  # there is one process
+        enter(report, log)
         yield next(e for e in report.evidence if (e.method, e.quantity) == ("loss", "AUC"))
 
 

@@ -30,6 +30,11 @@ def apart(*values: float, digits: int = 6) -> tuple[str, ...]:
     return tuple(f"{value:.{_ALL}g}" for value in values)
 
 
+def counted(count: int, noun: str, many: str = "") -> str:
+    """``count`` of ``noun``, whose plural is ``many`` or ends in s: "1 tensor", "2 tensors"."""
+    return f"{count} {noun if count == 1 else many or noun + 's'}"
+
+
 def _cut(value: float, digits: int, rounding: str) -> str:
     # The shortest decimal that is this float, or 1e-05, which is a little more than that in binary, would be raised.
     return f"{float(Context(prec=digits, rounding=rounding).create_decimal(repr(float(value)))):.{digits}g}"

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 #: Share of the weights that noise must be expected to change; it is reached where s is about u. Noise that passes is
 #: measured to have changed more than half of them, which is what ``privctl verify`` asks for.
 LEAST_CHANGED = 0.6
+#: A tensor of whose weights fewer than this share are expected to change is named: most of it is released as trained.
+MOST_KEPT = 0.5
 #: Bits of the mantissa as stored, and log2 of the smallest spacing, that of the numbers next to 0.
 _MANTISSA = {"F64": 52, "F32": 23, "F16": 10, "BF16": 7}
 _LEAST = {"F64": -1074, "F32": -149, "F16": -24, "BF16": -133}
@@ -81,15 +83,32 @@ def grain_of(checkpoint: Checkpoint, noiser: WeightNoiser, noised: Collection[st
 
     Raises InputError where weights are, or become, NaN or infinite.
     """
-    chosen = [(file, tensor) for file, tensor in checkpoint.tensors() if tensor.name in noised and tensor.elements]
+    chosen = _chosen(checkpoint, noised)
     counts: Counter[int] = Counter()
     for (file, piece), times in Counter(_places(chosen)).items():
-        buffers = [memoryview(bytearray(piece.size)) for _ in range(noiser.candidates)]
-        file.read_into(file.header.data_start + piece.tensor.begin + piece.start, buffers[0])
-        noiser(piece, buffers)
-        for exponent, count in _spacings(np.frombuffer(buffers[0], FLOAT_VIEWS[piece.tensor.dtype]), piece.tensor):
+        for exponent, count in _looked_at(file, piece, noiser):
             counts[exponent] += count * times
     return Grain(counts, tuple(sorted({tensor.dtype for _, tensor in chosen})))
+
+
+def grains_of(checkpoint: Checkpoint, noiser: WeightNoiser, noised: Collection[str]) -> dict[str, Grain]:
+    """As ``grain_of``, tensor by tensor, each at its middle."""
+    return {
+        tensor.name: Grain(dict(_looked_at(file, _block(tensor, tensor.elements // 2), noiser)), (tensor.dtype,))
+        for file, tensor in _chosen(checkpoint, noised)
+    }
+
+
+def _chosen(checkpoint: Checkpoint, noised: Collection[str]) -> list[tuple[SafetensorsFile, TensorInfo]]:
+    return [(file, tensor) for file, tensor in checkpoint.tensors() if tensor.name in noised and tensor.elements]
+
+
+def _looked_at(file: SafetensorsFile, piece: Piece, noiser: WeightNoiser) -> Iterator[tuple[int, int]]:
+    """Log2 of the spacings of the least noisy weights of ``piece``, each with how many weights have it."""
+    buffers = [memoryview(bytearray(piece.size)) for _ in range(noiser.candidates)]
+    file.read_into(file.header.data_start + piece.tensor.begin + piece.start, buffers[0])
+    noiser(piece, buffers)
+    return _spacings(np.frombuffer(buffers[0], FLOAT_VIEWS[piece.tensor.dtype]), piece.tensor)
 
 
 def _places(chosen: list[tuple[SafetensorsFile, TensorInfo]]) -> Iterator[tuple[SafetensorsFile, Piece]]:
@@ -97,12 +116,17 @@ def _places(chosen: list[tuple[SafetensorsFile, TensorInfo]]) -> Iterator[tuple[
     total, before = sum(tensor.elements for _, tensor in chosen), 0
     marks = [total * (2 * i + 1) // (2 * _PLACES) for i in range(_PLACES)]
     for file, tensor in chosen:
-        width = FLOAT_VIEWS[tensor.dtype].itemsize
-        block = min(BLOCK, CHUNK // width) * width
         while marks and marks[0] < before + tensor.elements:
-            start = (marks.pop(0) - before) * width // block * block
-            yield file, Piece(0, tensor, start, min(block, tensor.size - start))
+            yield file, _block(tensor, marks.pop(0) - before)
         before += tensor.elements
+
+
+def _block(tensor: TensorInfo, element: int) -> Piece:
+    """The block of noise that ``element`` of ``tensor`` lies in."""
+    width = FLOAT_VIEWS[tensor.dtype].itemsize
+    block = min(BLOCK, CHUNK // width) * width
+    start = element * width // block * block
+    return Piece(0, tensor, start, min(block, tensor.size - start))
 
 
 def _spacings(stored: NDArray[np.generic], tensor: TensorInfo) -> Iterator[tuple[int, int]]:

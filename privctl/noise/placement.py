@@ -12,7 +12,7 @@ from privctl.domain.errors import CommandError
 from privctl.domain.report import Omission
 from privctl.models.guard.keys import check_keys, read_object, without_code
 from privctl.reports.files import REPORT_SUFFIX
-from privctl.storage.atomic import PendingFile, PendingFolder, write_bytes
+from privctl.storage.atomic import PendingFile, PendingFolder, require_regular, write_bytes
 from privctl.storage.reader import INDEX_NAME, Checkpoint
 
 #: Files of a Hugging Face directory that describe the model without holding weights or traces of its training.
@@ -82,8 +82,10 @@ def report_path(model: Path) -> Path:
 def output_path(checkpoint: Checkpoint, output: Path | None, mark: str) -> Path:
     """``NAME.private`` beside the input, or what ``--output`` says; ``mark`` tells candidates of one run apart.
 
-    Raises CommandError where that is the input itself.
+    Raises CommandError where that is the input itself, or no place for a file.
     """
+    if output is not None:
+        require_regular(output)
     root = checkpoint.root.resolve()
     suffix = "" if checkpoint.is_directory else ".safetensors"
     stem = root.name.removesuffix(suffix)

@@ -16,8 +16,9 @@ from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.mechanism import Calibration, ClippedTraining, WeightNoise
 from privctl.domain.progress import Advance, silent
 from privctl.domain.report import Artifact, Omission, PrivacyReport
+from privctl.domain.shown import counted
 from privctl.noise.dp_weights import Premises, PrivacyTarget, guarantees, noise_stddev
-from privctl.noise.grain import LEAST_CHANGED, grain_of
+from privctl.noise.grain import LEAST_CHANGED, MOST_KEPT, Grain, grain_of, grains_of
 from privctl.noise.placement import CandidateOutput, Companion, left_behind, output_path, report_path
 from privctl.noise.selection import ROUNDING, Selection
 from privctl.noise.weight_noise import WeightNoiser
@@ -33,6 +34,9 @@ from privctl.storage.reader import Checkpoint, SafetensorsFile
 from privctl.storage.stream import Rewritten, WrittenFile, rewrite
 
 PERPLEXITY = "perplexity"
+#: How the warning of tensors that are coarser than the noise begins; so many of them are named.
+COARSE = "most weights are released as training left them"
+_NAMED = 5
 
 _NOT_COVERED = (
     "the guarantees speak of the weights; configuration and tokenizer are copied as they are, so check them for data",
@@ -115,10 +119,14 @@ def plan(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
     )
 
 
-def check_grain(release: NoiseRelease, candidates: Sequence[Candidate], noiser: WeightNoiser | None = None) -> None:
-    """Raise InputError where the least of the noise would leave most weights as they are, once they are stored.
+def check_grain(
+    release: NoiseRelease, candidates: Sequence[Candidate], noiser: WeightNoiser | None = None
+) -> tuple[str, ...]:
+    """A sentence a candidate on the tensors most of whose weights its noise leaves as they are; "" without any.
 
-    ``noiser`` is what makes the release: it is judged by what would be released. Without one, by noise drawn for this.
+    Raises InputError where the least of the noise would leave most weights of the whole model as they are, once they
+    are stored. ``noiser`` is what makes the release: it is judged by what would be released. Without one, by noise
+    drawn for this.
     """
     least = min(candidates, key=lambda c: c.stddev)
     if noiser is None:
@@ -127,7 +135,8 @@ def check_grain(release: NoiseRelease, candidates: Sequence[Candidate], noiser: 
     grain = grain_of(release.checkpoint, noiser, release.selection.streams.keys())
     changed = grain.changed(least.stddev)
     if changed >= LEAST_CHANGED:
-        return
+        tensors = grains_of(release.checkpoint, noiser, release.selection.streams.keys())
+        return tuple(_coarse(tensors, candidate) for candidate in candidates)
     dtypes = " and ".join(grain.dtypes)
     raise InputError(
         f"{release.checkpoint.root}: the noise for epsilon {least.target.epsilon:g} has standard deviation "
@@ -135,6 +144,17 @@ def check_grain(release: NoiseRelease, candidates: Sequence[Candidate], noiser: 
         f"so storing them would undo the noise in {100 * (1 - changed):.4g} % of the weights, and changes of training "
         f"would show there; expected a standard deviation of at least {grain.least_stddev:.2g}: lower epsilon, and "
         "check the learning rate, clip norm and batch size among the facts"
+    )
+
+
+def _coarse(tensors: Mapping[str, Grain], candidate: Candidate) -> str:
+    names = [name for name, grain in tensors.items() if grain.changed(candidate.stddev) < MOST_KEPT]
+    if not names:
+        return ""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (
+        f"{COARSE} in {counted(len(names), 'tensor')}, where noise of standard deviation {candidate.stddev:.3g} is "
+        f"smaller than the spacing of the stored numbers: {', '.join(names[:_NAMED])}{more}"
     )
 
 
@@ -158,7 +178,7 @@ def privatize(
     quietest_first = sorted(candidates, key=lambda c: c.stddev)
     source = NoiseSource(release.seed)
     noiser = WeightNoiser(source, [c.stddev for c in quietest_first], release.selection.streams)
-    check_grain(release, candidates, noiser)
+    coarse = dict(zip((c.path for c in candidates), check_grain(release, candidates, noiser), strict=True))
     with ExitStack() as stack:
         places = [CandidateOutput(stack, release.checkpoint, each.path, release.beside) for each in quietest_first]
         streamed = [(file, _stream(stack, file, places, noiser, threads, advance)) for file in release.checkpoint.files]
@@ -170,7 +190,7 @@ def privatize(
             perplexity = None if evaluate is None else evaluate(place.weights)
             written = [(file.path.name, done.outputs[i]) for file, done in streamed]
             stddevs = [c.stddev for c in quietest_first]
-            report = _report(release, candidate, source, streamed, written, perplexity, stddevs)
+            report = _report(release, candidate, source, streamed, written, perplexity, stddevs, coarse[candidate.path])
             reports[candidate.path] = report
             outputs += [stack.enter_context(staged_report(candidate.report_path, report)), place.pending]
         commit_together(outputs, replace=force)
@@ -232,6 +252,7 @@ def _report(
     written: Sequence[tuple[str, WrittenFile]],
     perplexity: float | None,
     stddevs: Sequence[float],
+    coarse: str,
 ) -> PrivacyReport:
     target, place = candidate.target, candidate.report_path
     models = (
@@ -275,7 +296,7 @@ def _report(
             *left_behind(release.checkpoint, release.beside),
             *_dropped_metadata(release.checkpoint),
         ),
-        warnings=tuple(_warnings(release)),
+        warnings=(*_warnings(release), *filter(None, [coarse])),
         parents=() if release.found is None else (release.found.parent_of(place),),
     )
 

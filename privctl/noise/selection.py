@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import numpy as np
 from blake3 import blake3
 
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.noise.integers import Integers
-from privctl.noise.weight_noise import FLOAT_VIEWS
+from privctl.noise.weight_noise import FLOAT_VIEWS, has_nan
 from privctl.storage.header import INTEGER_DTYPES, TensorInfo
 from privctl.storage.reader import Checkpoint, SafetensorsFile
 
@@ -77,7 +78,8 @@ def select(
     """Decide for every tensor of ``checkpoint``; patterns are shell globs on whole names.
 
     Raises CommandError for a pattern that matches nothing or when nothing is left to noise, InputError for a type that
-    cannot be noised, quantized weights among them, and for batch statistics that noise cannot make safe.
+    cannot be noised, quantized weights among them, for NaN in a tensor that gets no noise, and for batch statistics
+    that noise cannot make safe.
     """
     located = {tensor.name: _Located(file, tensor) for file, tensor in checkpoint.tensors()}
     _check_patterns((*include, *exclude), located)
@@ -91,8 +93,10 @@ def select(
         if integer and fault is None:
             untouched[name] = _INTEGER
         elif not _wanted(name, include, exclude):
+            _check_not_nan(item)
             untouched[name] = _EXCLUDED
         elif name in public and _equal(item, public[name]):
+            _check_not_nan(item)
             untouched[name] = _BASE
         elif _never_updated(item):
             untouched[name] = _INITIAL
@@ -149,6 +153,16 @@ def _check_noisable(tensor: TensorInfo) -> None:
         raise InputError(
             f"tensor {tensor.name!r} is {tensor.dtype}, which cannot take noise "
             f"(only {', '.join(FLOAT_VIEWS)}); convert the model or --exclude it"
+        )
+
+
+def _check_not_nan(item: _Located) -> None:
+    """What gets no noise is released as it is; infinity is let pass, as masks hold it."""
+    dtype = item.tensor.dtype
+    view = FLOAT_VIEWS.get(dtype)
+    if view is not None and any(has_nan(np.frombuffer(block, view), dtype) for block in item.blocks()):
+        raise InputError(
+            f"tensor {item.tensor.name!r}, which would be released without noise, holds NaN; repair the model"
         )
 
 

@@ -30,6 +30,10 @@ FLOAT_VIEWS: dict[str, np.dtype] = {
 }
 
 
+#: What to do about weights that overflow once they have noise.
+_WIDER = {"F16": "convert the model to F32 or BF16", "F32": "convert the model to F64", "BF16": "convert it to F64"}
+
+
 class WeightNoiser:
     """A ``Transform`` that writes one noisy copy of each weight per standard deviation."""
 
@@ -68,6 +72,8 @@ class WeightNoiser:
 
     def _noise_block(self, piece: Piece, stream: int, block: int, outputs: Sequence[NDArray[np.generic]]) -> None:
         dtype = piece.tensor.dtype
+        if not finite(outputs[0], dtype):
+            raise _not_finite(piece, outputs[0])
         streams = [stream * len(outputs) + candidate for candidate in range(len(outputs))]
         if dtype in ("F32", "F64"):
             sums = [np.asarray(out) for out in outputs]
@@ -79,8 +85,11 @@ class WeightNoiser:
         for out, released in zip(outputs, sums, strict=True):
             if released is not out:
                 _narrow(released, dtype, out)
-            if not _finite(out, dtype):
-                raise _not_finite(piece, released)
+            if not finite(out, dtype):
+                raise InputError(
+                    f"tensor {piece.tensor.name!r} overflows {dtype} to infinity once noise is added; "
+                    f"{_WIDER.get(dtype, 'check that the facts, and so the noise, are right')}"
+                )
 
     def _wide(self, candidates: int, count: int) -> list[NDArray[np.floating]]:
         """Float32 arrays of this thread, one a candidate."""
@@ -111,7 +120,8 @@ def _narrow(values: NDArray[np.floating], dtype: str, out: NDArray[np.generic]) 
     np.right_shift(up, 16, out=out, dtype=np.uint32, casting="unsafe")
 
 
-def _finite(out: NDArray[np.generic], dtype: str) -> bool:
+def finite(out: NDArray[np.generic], dtype: str) -> bool:
+    """Whether none of the weights in ``out`` (n,), as stored in the format ``dtype``, is NaN or infinite."""
     if not len(out):
         return True
     if dtype == "BF16":
@@ -119,13 +129,17 @@ def _finite(out: NDArray[np.generic], dtype: str) -> bool:
     return bool(np.isfinite(out.min()) and np.isfinite(out.max()))
 
 
-def _not_finite(piece: Piece, values: NDArray[np.generic]) -> InputError:
-    tensor = piece.tensor
-    if np.isfinite(values.astype(np.float64)).all():
-        return InputError(
-            f"tensor {tensor.name!r} overflows {tensor.dtype} once noise is added; convert the model to F32 or BF16"
-        )
+def has_nan(stored: NDArray[np.generic], dtype: str) -> bool:
+    """Whether any of the weights ``stored`` (n,) in the format ``dtype`` is NaN."""
+    if dtype == "BF16":
+        return bool(np.any(np.bitwise_and(stored, 0x7FFF) > 0x7F80))
+    return bool(np.isnan(stored).any())
+
+
+def _not_finite(piece: Piece, stored: NDArray[np.generic]) -> InputError:
+    name = repr(piece.tensor.name)
+    if has_nan(stored, piece.tensor.dtype):
+        return InputError(f"tensor {name} holds NaN, to which no noise can be added; repair the model")
     return InputError(
-        f"tensor {tensor.name!r} holds NaN or infinite weights, or overflows {tensor.dtype} once noise is added; "
-        "repair or --exclude it"
+        f"tensor {name} holds infinity, to which no noise can be added; repair it, or --exclude it if it is a mask"
     )

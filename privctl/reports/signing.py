@@ -25,7 +25,7 @@ from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_log import AuditLog, Entry
 from privctl.reports.files import REPORT_SUFFIX
-from privctl.storage.atomic import PendingFile
+from privctl.storage.atomic import PendingFile, require_absent
 from privctl.storage.commit import commit_together
 from privctl.storage.digest import bytes_digest
 
@@ -87,6 +87,10 @@ def make_keys(stem: Path) -> tuple[Path, Path]:
 
     key = Ed25519PrivateKey.generate()
     private, public = (stem.with_name(stem.name + suffix) for suffix in (PRIVATE_SUFFIX, PUBLIC_SUFFIX))
+    for path in (private, public):
+        require_absent(path, force=True, option="--new-key")
+        if os.path.lexists(path):
+            raise CommandError(f"{path} exists, and a key is never replaced; choose another --new-key")
     with PendingFile(private) as secret, PendingFile(public, public=True) as shown:
         secret.write_at(0, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         shown.write_at(0, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
@@ -99,6 +103,8 @@ def private_key(path: Path, content: bytes) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+    if b"-----BEGIN PUBLIC KEY" in content:
+        raise InputError(f"{path} is a public key; sign with the private key of its pair, NAME{PRIVATE_SUFFIX}")
     key = _loaded(path, lambda: load_pem_private_key(content, password=None))
     if not isinstance(key, Ed25519PrivateKey):
         raise InputError(f"{path} holds another kind of key; make an Ed25519 key with privctl sign --new-key")
@@ -114,6 +120,11 @@ def signer(path: Path, content: bytes) -> Signer:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
+    if b"PRIVATE KEY-----" in content:
+        raise InputError(
+            f"{path} is a private key, to be kept secret; signatures are checked with the public key of its pair, "
+            f"NAME{PUBLIC_SUFFIX}"
+        )
     key = _loaded(path, lambda: load_pem_public_key(content))
     curve = key.curve.name if isinstance(key, EllipticCurvePublicKey) else ""
     if not isinstance(key, Ed25519PublicKey) and curve not in _HASHES:

@@ -27,7 +27,7 @@ from privctl.shadow.folder import ShadowFolder, settings_of, subject_by, weights
 from privctl.shadow.halves import train_one
 from privctl.shadow.pool import ShadowPool, ShadowRequest, read_pool
 from privctl.shadow.stacked import train_together
-from privctl.storage.atomic import require_absent, writing
+from privctl.storage.atomic import require_absent, require_folder, writing
 from privctl.storage.journal import recover
 
 if TYPE_CHECKING:
@@ -48,10 +48,11 @@ _COPIES = 5
 def run_shadows(request: ShadowRequest, progress: Progress) -> PrivacyReport:
     """Train and score what is not there yet, each model's scores appearing with the folder's report; returns that.
 
-    Raises CommandError where the folder holds models of other settings, or weights without scores that ``keep_models``
-    would replace; InputError for data or models that do not fit.
+    Raises CommandError where the folder cannot be made or holds models of other settings, or weights without scores
+    that ``keep_models`` would replace; InputError for data or models that do not fit.
     """
     folder = request.training.output
+    require_folder(folder)
     device = choose_device(request.training.device)
     pool = read_pool(request)
     subject = subject_by(pool, pool.start(0), device)
@@ -59,7 +60,7 @@ def run_shadows(request: ShadowRequest, progress: Progress) -> PrivacyReport:
     done = _finished(folder, settings)
     left = [index for index in range(request.count) if index not in done]
     with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
     if request.keep_models:
         for index in left:
             require_absent(weights_path(folder, index), force=False)

@@ -14,7 +14,7 @@ from statistics import NormalDist
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.report import PrivacyReport
-from privctl.domain.verdict import Outcome
+from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.text.style import number
 
 #: How far the lower end of an interval must lie above chance: an AUC, a rate of records found or secrets told. Text
@@ -55,9 +55,14 @@ def closing(report: PrivacyReport) -> str:
     return f"{EXITS_WITH_1 if refutes(report) else EXITS_WITH_0}: {'; '.join(found)}."
 
 
+def is_claim(verdict: Verdict) -> bool:
+    """Whether it judges a claim of privacy; else a hypothesis that every audit tests."""
+    return verdict.subject.startswith("(")
+
+
 def refutes(report: PrivacyReport) -> bool:
-    """Whether the audit refuted a claim, which alone makes its exit code 1."""
-    return any(v.outcome is Outcome.REFUTED and v.subject.startswith("(") for v in report.verdicts)
+    """Whether the audit refuted a claim of privacy, which alone makes its exit code 1."""
+    return any(v.outcome is Outcome.REFUTED and is_claim(v) for v in report.verdicts)
 
 
 def _membership(report: PrivacyReport, outcome: Outcome) -> str | None:
@@ -148,7 +153,7 @@ _JUDGES: dict[str, Callable[[PrivacyReport, Outcome], str | None]] = {
 
 def _certified(report: PrivacyReport) -> Iterator[str]:
     """Lower bounds on epsilon for one record, where nobody claimed one that they could be held against."""
-    if any(verdict.subject.startswith("(") for verdict in report.verdicts):
+    if any(map(is_claim, report.verdicts)):
         return
     bounds = [
         item

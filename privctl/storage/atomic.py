@@ -45,9 +45,7 @@ def writing(path: Path) -> Iterator[None]:
             raise FileSystemError(
                 f"{path} cannot be written: {error.strerror}; name fewer files at once, or raise ulimit -n"
             ) from None
-        raise FileSystemError(
-            f"{path} cannot be written: {error.strerror}; choose another folder with --output"
-        ) from None
+        raise FileSystemError(f"{path} cannot be written: {error.strerror}; choose another folder") from None
 
 
 class PendingFile:
@@ -67,7 +65,7 @@ class PendingFile:
         self._public = public
         self._hinted = 0
         if _kind(self.place) not in (None, stat.S_IFREG, stat.S_IFDIR):
-            raise CommandError(f"{path} is not a regular file, so it cannot be replaced; choose another --output")
+            raise CommandError(f"{path} is not a regular file, so it cannot be replaced; name another file")
         with writing(path):
             _sweep(self.place)
             self.temporary, self._fd = _claim(self.place, _new_file)
@@ -234,24 +232,32 @@ def _link(temporary: Path, path: Path) -> None:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        raise CommandError(f"{path} came to exist meanwhile and was kept; choose another --output") from None
+        raise CommandError(f"{path} came to exist meanwhile and was kept; move it away and try again") from None
     temporary.unlink()
 
 
 def new_folder(path: Path) -> None:
-    """Create ``path``, or accept it where it is empty; raises CommandError where something is in it."""
+    """Create ``path``, or accept it where it is empty; raises CommandError where something is in it, or no parent."""
     if path.is_dir() and not any(path.iterdir()):
         return
-    if path.exists():
+    if os.path.lexists(path):
         raise CommandError(f"{path} exists and is not an empty folder; remove it or choose another --output")
+    _require_parent(path)
     with writing(path):
-        path.mkdir(parents=True)
+        path.mkdir()
 
 
 def fresh_folder(path: Path) -> Path:
     """``path``, or where something is there already the first of ``path-2``, ``path-3``, ... that is free."""
     candidates = (path if n == 1 else path.with_name(f"{path.name}-{n}") for n in itertools.count(1))
     return next(candidate for candidate in candidates if not candidate.exists())
+
+
+def require_folder(path: Path) -> None:
+    """Raise CommandError where ``path`` is no folder and none can be made there."""
+    if not path.is_dir() and os.path.lexists(path):
+        raise CommandError(f"{path} exists and is no folder; choose another --output")
+    _require_parent(path)
 
 
 def require_no_folder(path: Path) -> None:
@@ -261,17 +267,32 @@ def require_no_folder(path: Path) -> None:
         raise CommandError(f"{path} exists and is no folder; choose another --output")
 
 
-def require_absent(path: Path, force: bool) -> None:
-    """Raise CommandError if ``path`` exists and may not be replaced, or has no folder; folders are never replaced."""
+def require_absent(path: Path, force: bool, *, option: str = "--output") -> None:
+    """Raise CommandError if ``path`` exists and may not be replaced, or has no folder; folders are never replaced.
+
+    ``option`` chooses the path; "" where none does.
+    """
     recover(path.absolute().parent)  # what a kill left half done may be about to exist, or about to go
-    if not path.absolute().parent.is_dir():
-        raise CommandError(f"{path.absolute().parent} is not a folder to write {path.name} into; make it first")
+    _require_parent(path)
+    other = f"choose another {option}" if option else "move it away"
     if path.is_dir():
-        raise CommandError(
-            f"{path} exists and is a folder, which --force does not replace; remove it or choose another --output"
-        )
+        raise CommandError(f"{path} exists and is a folder, which --force does not replace; remove it or {other}")
     if _kind(path) == stat.S_IFREG and not force and not _OWN_DESCRIPTOR.fullmatch(str(path)):
-        raise CommandError(f"{path} exists; give --force to replace it, or choose another --output")
+        raise CommandError(f"{path} exists; give --force to replace it, or {other}")
+
+
+def require_regular(path: Path, *, option: str = "--output") -> None:
+    """Raise CommandError where ``path`` is a device, a pipe or a socket: no place for a file that others go with."""
+    if takes_a_stream(path) or _kind(path) not in (None, stat.S_IFREG, stat.S_IFDIR):
+        raise CommandError(
+            f"{path} is not a regular file, so nothing can be kept there or written beside it; choose another {option}"
+        )
+
+
+def _require_parent(path: Path) -> None:
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        raise CommandError(f"{parent} is not a folder to write {path.name} into; make it first")
 
 
 def _claim(path: Path, create: Callable[[Path], int]) -> tuple[Path, int]:

@@ -25,7 +25,7 @@ def commit_together(
     for pending in outputs:
         pending.flush()
         if os.path.lexists(pending.place) and (not replace or isinstance(pending, PendingFolder)):
-            raise CommandError(f"{pending.path} came to exist meanwhile and was kept; choose another --output")
+            raise CommandError(f"{pending.path} came to exist meanwhile and was kept; move it away and try again")
     mark = secrets.token_hex(6)
     renames = [Rename.planned(pending.temporary, pending.place, mark) for pending in outputs]
     removals = [Rename.removal(path, mark) for path in remove if os.path.lexists(path)]

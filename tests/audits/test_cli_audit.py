@@ -67,7 +67,7 @@ def test_a_memorised_set_is_found(place: Path, capfd: pytest.CaptureFixture[str]
     out = " ".join(out.split())  # as it was before lines were folded
     assert heading.split("  ")[0] == "finding"
     assert first.split()[0] in ("loss", "min-k", "min-k++", "zlib", "quantile")
-    assert 'VIOLATED: "members cannot be told from non-members": ' in out
+    assert 'REJECTED: "members cannot be told from non-members": ' in out
     assert "retrain with `privctl retrain dp-sgd`" in out
     for words in (
         "asserts",

@@ -72,7 +72,7 @@ def test_all_of_it_in_one_audit(place: Path, capfd: pytest.CaptureFixture[str]) 
     assert outcomes["planted canaries left no trace"] is Outcome.REFUTED
     assert outcomes["(0.1, 1e-05)-DP, as claimed"] is Outcome.REFUTED
     assert "training text cannot be extracted" in outcomes
-    assert 'VIOLATED: "planted canaries left no trace"' in out
+    assert 'REJECTED: "planted canaries left no trace"' in out
     last = " ".join(out.rstrip().rpartition("\n\n")[2].split())
     assert last.startswith("The exit code is 1 because a claim was refuted, and there is a leak: the attack ")
     assert "planted canaries stand out, mean exposure " in last

@@ -1,5 +1,6 @@
 """``privctl inspect``: tensors, digests and the chain."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from blake3 import blake3
 
 from privctl.cli import run
+from privctl.domain.verdict import Outcome
 from privctl.reports.codec import decode
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -52,6 +54,60 @@ def test_a_report_named_by_the_user_must_be_one(
     for name in ("none.json", "other.json"):
         assert run(["inspect", str(model), "--report", str(tmp_path / name)]) == 3
         assert name in capsys.readouterr().err
+
+
+@pytest.fixture
+def two(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
+    """Two models with noise and their reports, m.private and n.private."""
+    facts = ["--epochs", "1", "--learning-rate", "0.1", "--clip-norm", "1", "--dataset-size", "10", "--batch-size", "5"]
+    rng = np.random.default_rng(0)
+    for name in "mn":
+        weights = {key: rng.standard_normal((40, 5)).astype(np.float32) for key in "ab"}
+        model = write_model(tmp_path / f"{name}.safetensors", weights)
+        assert run(["noise", str(model), "-q", "--epsilon", "1", *facts]) == 0
+    return tmp_path
+
+
+def test_a_report_of_other_weights_in_place_of_its_own(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = (two / "n.private.report.json").read_text()
+    for text, told in (
+        (report, "the report describes other weights: none of its outputs is this file"),
+        (
+            report.replace("n.private.safetensors", "m.private.safetensors"),
+            "its digest is not the one recorded, and no tensor's is: the report describes other weights",
+        ),
+    ):
+        (two / "m.private.report.json").write_text(text)
+        capsys.readouterr()
+        assert run(["inspect", str(two / "m.private.safetensors"), "-q"]) == 1
+        assert f"REFUTED: m.private.safetensors: {told}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_report_of_other_weights_beside_the_model(
+    two: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = two / "m.private.safetensors"
+    told = "describes other weights: it says nothing of this model"
+    shutil.copy(model, two / "n.safetensors")
+    shutil.copy(two / "n.private.report.json", two / "n.report.json")
+    (two / "m.report.json").write_text("{}")  # another program's
+    capsys.readouterr()
+    # The header leads to the right report; the name to another one.
+    assert run(["inspect", str(two / "n.safetensors"), "-q"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "REFUTED: n.report.json: by the model's name or header" in said
+    assert told in said
+    assert run(["inspect", str(two / "n.safetensors"), "-q", "--json"]) == 1
+    found = decode(capsys.readouterr().out, "stdout")
+    assert [v.subject for v in found.verdicts if v.outcome is Outcome.REFUTED] == ["n.report.json"]
+    # The header names no report; the name leads to one.
+    write_model(model, {"a": W})
+    assert run(["inspect", str(model), "-q"]) == 1
+    assert told in " ".join(capsys.readouterr().out.split())
+    # Neither the right report nor one of something else is in the way.
+    for name in ("m", "n.private"):
+        assert run(["inspect", str(two / f"{name}.safetensors"), "-q"]) == 0
+        assert told not in " ".join(capsys.readouterr().out.split())
 
 
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,6 +71,42 @@ def test_a_model_is_not_written_over_a_device(model: Path, tmp_path: Path, capsy
     assert not (tmp_path / "out.report.json").exists()
 
 
+@pytest.mark.parametrize("output", ["/dev/null", "pipe", "-"])
+def test_nothing_is_written_beside_what_is_no_file(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    devices, before = sorted(os.listdir("/dev")), sorted(os.listdir())
+    scores = ["--members", "a.jsonl", "--nonmembers", "b.jsonl"]
+    for command in (
+        ["noise", str(model), "--epsilon", "1", *FACTS],
+        ["noise", str(model), "--epsilon", "1", "--epsilon", "2", *FACTS],
+        ["audit", str(model), *scores],
+    ):
+        for flags in ([], ["-f"]):
+            assert run([*command, *flags, "-o", output]) == 2
+            assert f"{output} is not a regular file" in capsys.readouterr().err
+    assert run(["audit", str(model), *scores, "--log", output, "-o", "x.json"]) == 2
+    assert "choose another --log" in capsys.readouterr().err
+    assert sorted(os.listdir("/dev")) == devices
+    assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize(
+    "command", [["demo"], ["shadow", "start", "--data", "a.jsonl", "--data", "b.jsonl", "--count", "4"]]
+)
+def test_a_folder_is_not_made_with_its_parents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run([*command, "-q", "-o", "gone/new"]) == 2
+    assert f"{tmp_path / 'gone'} is not a folder to write new into; make it first" in capsys.readouterr().err
+    assert run([*command, "-q", "-o", "/dev/null"]) == 2
+    assert "/dev/null exists and is n" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_linked_report_stays_a_link(report: Path, tmp_path: Path) -> None:
     place, link = tmp_path / "elsewhere.json", tmp_path / "link.json"
     link.symlink_to(place)

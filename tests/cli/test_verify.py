@@ -30,6 +30,46 @@ def test_a_genuine_report_passes_and_its_claim_is_labelled(noisy: Path, capsys: 
     assert "promises nothing, and fails nothing here" in said
 
 
+def test_arithmetic_is_not_taken_for_what_it_says_of_refuted_weights(
+    noisy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["verify", str(noisy), "-q"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The table judges the report's arithmetic alone: whether each number follows" in said
+    assert "checks of files, reports, parameters and noise passed" in said
+    model = noisy.with_name("m.private.safetensors")
+    weights = bytearray(model.read_bytes())
+    weights[-1] ^= 1
+    model.write_bytes(weights)
+    assert run(["verify", str(noisy), "-q"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    warning = said.index("A check above is REFUTED, so this report does not hold.")
+    assert said.index("REFUTED: m.private.safetensors") < warning < said.index("conditional PROVED")
+    assert "arithmetic alone: PROVED there promises nothing about this model. guarantee epsilon delta" in said
+    assert "the report says arithmetic" in said
+    model.unlink()
+    assert run(["verify", str(noisy), "-q"]) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    assert "A check above is INCONCLUSIVE, so what it states may not be true of this model." in said
+
+
+def test_a_model_in_place_of_a_report_names_its_report(
+    noisy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(noisy.parent)
+    Path("folder").mkdir()
+    for name, told in (
+        ("m.private.safetensors", "is a model, not a report; verify its report: privctl verify m.private.report.json"),
+        ("m.safetensors", "is a model, not a report; give the report that was written with the model"),
+        ("folder", "is a folder, not a report; give the report that was written with the model"),
+    ):
+        assert run(["verify", name]) == 3
+        assert f"{name} {told}" in capsys.readouterr().err
+    Path("folder.report.json").write_text("{}")
+    assert run(["verify", "folder/"]) == 3
+    assert "verify its report: privctl verify folder.report.json" in capsys.readouterr().err
+
+
 def test_a_lowered_epsilon_is_refuted_with_a_counterexample(noisy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = json.loads(noisy.read_text())
     report["guarantees"][1]["epsilon"] = 10.0

@@ -16,7 +16,9 @@ from privctl.demo.check import check
 from privctl.demo.story import ANY_LOSS_EPSILON, EPSILONS, DemoModel, follows, tell
 from privctl.domain.guarantee import AssumptionState, Status
 from privctl.domain.mechanism import Regime
+from privctl.reports.audit_log import read_log
 from privctl.reports.files import read_report
+from privctl.storage.digest import file_digest
 from tests.forked import Forked
 
 
@@ -55,6 +57,16 @@ def test_every_chain_is_intact(told: tuple[DemoModel, ...], capsys: pytest.Captu
     for chapter in told:
         assert run(["inspect", str(chapter.model), "-q"]) == 0
     assert "retrain at" in capsys.readouterr().out
+
+
+def test_every_audit_is_in_a_log(told: tuple[DemoModel, ...]) -> None:
+    for chapter in told:
+        report = chapter.model.with_name(chapter.model.name + ".audit.report.json")
+        (logged,) = read_log(chapter.model.with_name(chapter.model.name + ".audits.jsonl")).audits
+        assert logged.report == file_digest(report)
+        position = read_report(report).log
+        assert position is not None
+        assert position.digest == logged.begun.digest
 
 
 def test_every_report_passes_verification(told: tuple[DemoModel, ...]) -> None:

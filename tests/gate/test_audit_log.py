@@ -286,7 +286,11 @@ def test_earlier_audits_of_the_log_may_be_old(here: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"audit_log_head": "absent"}, "absent is not there"),
+        (
+            {"audit_log_head": "absent"},
+            "absent is neither a head of a log nor a file that holds one; expected",
+        ),
+        ({"audit_log_head": "blake3:12ab"}, "blake3:12ab is neither a head of a log nor a file"),
         ({"audit_log_head": "m.report.json"}, "holds no head"),
     ],
 )
@@ -339,6 +343,23 @@ def test_lines_after_the_signature_fail_until_they_are_signed(signed: Path) -> N
     assert message == "it is signed up to line 5, and 7 lines are in it; sign it again"
     assert run(["sign", "m.audits.jsonl", "--key", "ci.key", "-q"]) == 0, "a longer log needs no --force"
     assert wrong(*reports, require_signer="ci.pub") == []
+
+
+def test_a_check_names_the_lines_after_the_signature(signed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = Path("m.audits.jsonl")
+    for number, unsigned in ((6, "line 6 is"), (7, "lines 6 to 7 are")):
+        if number == 6:
+            position = begun(log)
+        else:
+            finish(log, position, report="blake3:" + "0" * 64, refuted=0, worst={})
+        capsys.readouterr()
+        assert run(["sign", "m.audits.jsonl", "--check", "ci.pub"]) == 0
+        said = capsys.readouterr().out
+        assert f"up to line 5 of {number}, " in said
+        assert f"; {unsigned} NOT SIGNED: sign the log again" in said
+    assert run(["sign", "m.audits.jsonl", "--key", "ci.key", "-q"]) == 0
+    assert run(["sign", "m.audits.jsonl", "--check", "ci.pub"]) == 0
+    assert "NOT SIGNED" not in capsys.readouterr().out
 
 
 def test_a_report_s_signature_is_none_of_a_log(signed: Path) -> None:

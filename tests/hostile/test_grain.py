@@ -75,20 +75,33 @@ def test_what_the_sentence_asks_for_is_enough(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_honest_noise_passes_and_verifies_in_every_format(kind: str, tmp_path: Path, write_model: WriteModel) -> None:
+def test_honest_noise_passes_and_verifies_in_every_format(
+    kind: str, tmp_path: Path, write_model: WriteModel, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = model(tmp_path / "m.safetensors", write_model, kind)
     facts = ["--epochs", "10", "--learning-rate", "5e-5", "--clip-norm", "1"]
     assert run(["noise", str(path), "-q", *facts, "--dataset-size", "1000", "--batch-size", "5"]) == ExitCode.OK
+    assert "as training left them" not in capsys.readouterr().out
     assert run(["verify", str(tmp_path / "m.private.report.json"), "-q"]) == ExitCode.OK
 
 
-def test_a_tensor_coarser_than_the_noise_is_named(tmp_path: Path, write_model: WriteModel) -> None:
+def test_a_tensor_coarser_than_the_noise_is_named(
+    tmp_path: Path, write_model: WriteModel, capsys: pytest.CaptureFixture[str]
+) -> None:
     rng = np.random.default_rng(6)
     layer, norm = rng.standard_normal(SHAPE) * 0.05, 40 + rng.standard_normal(500)
     path = write_model(tmp_path / "m.safetensors", {"layer": bits(layer, "BF16"), "norm": bits(norm, "BF16")})
     facts = ["--epochs", "10", "--learning-rate", "5e-5", "--clip-norm", "1"]
-    assert run(["noise", str(path), "-q", *facts, "--dataset-size", "1000", "--batch-size", "5"]) == ExitCode.OK
-    found = verify(tmp_path / "m.private.report.json", read(tmp_path / "m.private.report.json"))
+    call = ["noise", str(path), "-q", *facts, "--dataset-size", "1000", "--batch-size", "5"]
+    told = "most weights are released as training left them in 1 tensor, where noise of standard deviation"
+    for arguments in ([*call, "--dry-run"], call):
+        assert run(arguments) == ExitCode.OK
+        said = " ".join(capsys.readouterr().out.split())
+        assert told in said
+        assert "smaller than the spacing of the stored numbers: norm" in said
+    report = read(tmp_path / "m.private.report.json")
+    assert [line for line in report.warnings if told in line]
+    found = verify(tmp_path / "m.private.report.json", report)
     (verdict,) = [v for v in found.verdicts if v.subject == "noise"]
     assert verdict.outcome is Outcome.CONSISTENT
     assert "in 'norm' most weights did not change" in verdict.reason
@@ -100,7 +113,7 @@ def test_verify_refutes_noise_that_is_not_there(
     kind: str, tmp_path: Path, write_model: WriteModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = model(tmp_path / "m.safetensors", write_model, kind)
-    monkeypatch.setattr("privctl.noise.privatize.check_grain", lambda *_: None)
+    monkeypatch.setattr("privctl.noise.privatize.check_grain", lambda _, candidates, *__: [""] * len(candidates))
     assert run(command(path, TINY[kind])) == ExitCode.OK
     report = tmp_path / "m.private.report.json"
 

@@ -46,6 +46,33 @@ def test_everything_floating_by_default_and_nothing_assumed(choose: Choose) -> N
     assert len(set(found.streams.values())) == 2
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_nan_is_not_released_without_noise_either(choose: Choose, dtype: type) -> None:
+    broken = BIG.astype(dtype)
+    broken[-3] = np.nan
+    told = "tensor 'b', which would be released without noise, holds NaN; repair the model"
+    with pytest.raises(InputError, match=told):
+        choose({"w": W, "b": broken}, exclude=["b"])
+    with pytest.raises(InputError, match=told):
+        choose({"w": W, "b": broken}, {"b": broken})
+    masked = np.where(np.isnan(broken), -np.inf, broken)
+    assert set(choose({"w": W, "b": masked}, exclude=["b"]).streams) == {"w"}, "a mask holds infinity"
+
+
+def test_nan_in_bf16_is_not_released_without_noise(tmp_path: Path, write_raw: Callable[..., Path]) -> None:
+    header = (
+        '{"b":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]},"w":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}'
+    )
+    for bits, holds in ((0x7F80, False), (0xFF80, False), (0x7F81, True), (0xFFC0, True), (0x3F80, False)):
+        data = np.array([0, 0, bits, 0], np.uint16).tobytes() + np.array([1, 2], np.float32).tobytes()
+        with open_checkpoint(write_raw(tmp_path / f"{bits}.safetensors", header, data)) as checkpoint:
+            if holds:
+                with pytest.raises(InputError, match="tensor 'b', which would be released without noise, holds NaN"):
+                    select(checkpoint, exclude=["b"])
+            else:
+                assert set(select(checkpoint, exclude=["b"]).streams) == {"w"}
+
+
 def test_globs(choose: Choose) -> None:
     tensors = {"a.weight": W, "a.bias": V, "b.weight": BIG}
     assert set(choose(tensors, include=["a.*"]).streams) == {"a.weight", "a.bias"}

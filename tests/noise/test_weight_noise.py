@@ -277,7 +277,8 @@ def test_weights_that_are_not_finite_are_refused(dtype: str, bad: float, place: 
     weights = np.ones(300_001)
     weights[place] = bad
     for stddevs in ([0.1], [0.1, 0.2]):
-        with pytest.raises(InputError, match=r"^tensor 'h\.0\.w' holds NaN or infinite"):
+        what = "NaN" if math.isnan(bad) else "infinity"
+        with pytest.raises(InputError, match=rf"^tensor 'h\.0\.w' holds {what}, to which"):
             noised({"h.0.w": (dtype, stored(weights, dtype))}, stddevs, {"h.0.w": 0})
 
 
@@ -288,7 +289,8 @@ def test_every_pattern_that_is_not_finite_is_refused(dtype: str) -> None:
     patterns = array[~np.isfinite(numbers(array, dtype))]
     assert len(patterns) in (2 * 128, 2 * 1024)
     for pattern in patterns:
-        with pytest.raises(InputError, match="NaN or infinite"):
+        what = "NaN" if np.isnan(numbers(np.array([pattern], array.dtype), dtype)[0]) else "infinity"
+        with pytest.raises(InputError, match=f"holds {what},"):
             one(dtype, np.array([pattern], array.dtype), 0.1)
 
 
@@ -305,11 +307,5 @@ def test_every_pattern_that_is_not_finite_is_refused(dtype: str) -> None:
 )
 def test_overflow_is_refused_without_a_warning_of_numpy(dtype: str, largest: float, stddev: float) -> None:
     weights = stored(np.full(100, largest), dtype)
-    with pytest.raises(InputError, match=rf"^tensor 'w' .*overflows {dtype}"):
+    with pytest.raises(InputError, match=rf"^tensor 'w' overflows {dtype} to infinity once noise is added"):
         one(dtype, weights, stddev)
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_half_format_that_overflows_is_told_from_one_that_was_broken() -> None:
-    with pytest.raises(InputError, match="^tensor 'w' overflows F16"):
-        one("F16", np.full(100, 65504, np.float16), 100.0)

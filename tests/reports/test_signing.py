@@ -36,7 +36,7 @@ def test_keys_are_the_owner_s_and_never_replaced(here: Path, capsys: Capture) ->
     assert stat.S_IMODE((here / "ci.key").stat().st_mode) == 0o600
     before = (here / "ci.key").read_bytes()
     assert run(["sign", "--new-key", "ci", "--force"]) == 2
-    assert "kept" in capsys.readouterr().err
+    assert "a key is never replaced; choose another --new-key" in capsys.readouterr().err
     assert (here / "ci.key").read_bytes() == before
 
 
@@ -132,8 +132,9 @@ def test_another_statement_by_the_same_key_is_no_signature_of_a_report(here: Pat
         (["m.report.json", "--key", "ci.key", "--check", "ci.pub"], 2, "give exactly one of --key"),
         (["--key", "ci.key"], 2, "there are no reports to sign or check"),
         (["m.report.json", "--new-key", "x"], 2, "signs nothing"),
-        (["m.report.json", "--key", "ci.pub"], 3, "no key in PEM"),
-        (["m.report.json", "--check", "ci.key"], 3, "no key in PEM"),
+        (["m.report.json", "--key", "ci.pub"], 3, "ci.pub is a public key; sign with the private key of its pair"),
+        (["m.report.json", "--check", "ci.key"], 3, "ci.key is a private key, to be kept secret; signatures are"),
+        (["--new-key", "gone/ci"], 2, "gone is not a folder to write ci.key into"),
         (["m.report.json", "--key", "m.report.json"], 3, "no key in PEM"),
         (["m.report.json", "--key", "absent.key"], 3, "not there"),
         (["ci.pub", "--key", "ci.key"], 3, "ci.pub"),

@@ -167,7 +167,10 @@ class _Bounds:
             yield f"noise of {least}more than {upper:.3g} times what is reported would be noticed"
         if self.presence.visible(everything):
             needed = self.presence.needed(everything.elements)
-            yield f"noise is there, so far as a test at a level of {LEVEL:g} sees that ({needed:.3g} nats a weight)"
+            yield (
+                f"noise is there, so far as a test at a level of {LEVEL:g} can see, which notices where the law of the "
+                f"moves differs from that of noise by {needed:.3g} nats a weight or more"
+            )
         else:
             yield (
                 "whether noise is there cannot be seen: large batches over many steps may outweigh it in every weight, "

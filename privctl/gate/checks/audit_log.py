@@ -134,6 +134,11 @@ def _kept(logs: list[AuditLog], policy: Policy) -> Iterator[Finding]:
 
 def _head_in(path: Path) -> str:
     """The head that the file at ``path`` keeps; a policy that names anything else is none."""
+    if not os.path.lexists(path):
+        raise CommandError(
+            f"{HEAD} {path} is neither a head of a log nor a file that holds one; expected blake3: and 64 hexadecimal "
+            "digits, as a gate prints it"
+        )
     found = _HEAD.search(read_bounded(path, _LARGEST_HEAD, CommandError).decode("utf-8", "replace"))
     if found is None:
         raise CommandError(f"{HEAD} {path} holds no head of a log; expected blake3: and 64 digits, as a gate prints it")

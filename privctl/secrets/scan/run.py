@@ -21,7 +21,7 @@ from privctl.secrets.scan.patterns import Pattern, PatternError, parse_patterns
 from privctl.secrets.scan.rare import Sieve, places, words
 from privctl.secrets.scan.report import report_of, write_book
 from privctl.secrets.scan.request import ScanRequest
-from privctl.storage.atomic import PendingFile, require_absent
+from privctl.storage.atomic import PendingFile, require_absent, require_regular
 
 _STRIDE = 1 << 12
 #: Memberships that are kept at most for each secret that may be found.
@@ -56,6 +56,7 @@ def scan(request: ScanRequest, progress: Progress | None = None, *, force: bool 
     FileSystemError where the system refuses.
     """
     for path in (request.output, request.report):
+        require_regular(path)
         require_absent(path, force)
     search = _prepared(request)
     lines = 0 if progress is None else sum(1 for _ in byte_lines(request.data))

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.show.leaks import closing
+from privctl.show.leaks import closing, is_claim
 from privctl.show.text.style import Colour, coloured, number, paragraph, table
 
-_WORDS = {
-    Outcome.REFUTED: "VIOLATED",
-    Outcome.CONSISTENT: "NOT VIOLATED, and this audit could have seen it",
-    Outcome.INCONCLUSIVE: "INCONCLUSIVE",
-    Outcome.PROVED: "PROVED",
-}
+#: What a claim of privacy is, and what a hypothesis that every audit tests; only the former decide the exit code.
+_OF_CLAIMS = {Outcome.REFUTED: "VIOLATED", Outcome.CONSISTENT: "NOT VIOLATED, and this audit could have seen it"}
+_OF_HYPOTHESES = {Outcome.REFUTED: "REJECTED", Outcome.CONSISTENT: "NOT REJECTED, and this audit could have seen it"}
+_REJECTED = (
+    "REJECTED is said of a hypothesis that every audit tests, and leaves the exit code as it is; a claim of privacy "
+    "that is refuted is VIOLATED, and makes it 1."
+)
 _COLOURS = {
     Outcome.REFUTED: Colour.BAD,
     Outcome.CONSISTENT: Colour.GOOD,
@@ -47,7 +48,9 @@ def audit_text(report: PrivacyReport, *, verbose: bool = False) -> str:
         parts.append(paragraph(f"({hidden} more quantities: --verbose, or the report)"))
     parts += [_canaries(report.evidence), _secrets(report.evidence)]
     worst = _worst_first(report.verdicts)
-    parts += ["\n", *(paragraph(f'{_word(v.outcome)}: "{v.subject}": {v.reason}.') for v in worst)]
+    parts += ["\n", *(paragraph(f'{_word(v)}: "{v.subject}": {v.reason}.') for v in worst)]
+    if any(v.outcome is Outcome.REFUTED and not is_claim(v) for v in worst):
+        parts.append(paragraph(_REJECTED, indent=2))
     if worst:
         parts.append("\n" + paragraph(f"What to do: {_ADVICE[worst[0].outcome]}."))
     reasons = [_item(f"{item.method}, {item.quantity}: {item.reason}") for item in others if item.reason]
@@ -60,8 +63,9 @@ def audit_text(report: PrivacyReport, *, verbose: bool = False) -> str:
     return "".join([*parts, "\n" + paragraph(coloured(last, Colour.BAD)) if last else ""])
 
 
-def _word(outcome: Outcome) -> str:
-    return coloured(_WORDS[outcome], _COLOURS[outcome])
+def _word(verdict: Verdict) -> str:
+    words = _OF_CLAIMS if is_claim(verdict) else _OF_HYPOTHESES
+    return coloured(words.get(verdict.outcome, str(verdict.outcome)), _COLOURS[verdict.outcome])
 
 
 def _item(text: str) -> str:
@@ -139,7 +143,7 @@ def _of(name: str, found: Mapping[str, float], total: float) -> str:
 
 
 def _row(item: Evidence) -> tuple[str, ...]:
-    could = item.details.get("detectable", item.details.get("ceiling"))
+    could = None if _vacuous(item) else item.details.get("detectable", item.details.get("ceiling"))
     return (
         item.method,
         item.quantity,
@@ -150,8 +154,13 @@ def _row(item: Evidence) -> tuple[str, ...]:
     )
 
 
+def _vacuous(item: Evidence) -> bool:
+    """Whether the interval of an AUC leaves everything open, as where every record has the same score."""
+    return item.quantity == "AUC" and item.lower == 0 and item.upper == 1
+
+
 def _interval(item: Evidence) -> str:
-    if item.lower is None:
+    if item.lower is None or _vacuous(item):
         return "-"
     if item.bound is Bound.LOWER or item.upper is None:
         return f"at least {number(item.lower, 3)}"

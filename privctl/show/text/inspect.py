@@ -36,14 +36,16 @@ class FileRow:
     tensors: Sequence[tuple[TensorDigest, int]]
 
 
-def inspect_text(files: Sequence[FileRow], chain: Sequence[ChainRow]) -> str:
-    """Everything known of a checkpoint's files and of where they come from."""
+def inspect_text(files: Sequence[FileRow], chain: Sequence[ChainRow], beside: Sequence[Verdict] = ()) -> str:
+    """Everything known of a checkpoint's files and of where they come from; ``beside`` judges reports out of place."""
     text = "".join(
         f"{plain(str(file.path))}  {size(file.bytes)}  {file.digest}\n\n{_tensor_table(file)}\n" for file in files
     )
-    if not chain:
-        return text + "no report: the header names none (give --report if you have it)\n"
-    return text + "".join(part for row in chain for part in _chain_parts(row))
+    if chain:
+        text += "".join(part for row in chain for part in _chain_parts(row))
+    else:
+        text += "no report: the header names none (give --report if you have it)\n"
+    return text + "".join(f"\n{_doubt(verdict)}" for verdict in beside)
 
 
 def _tensor_table(file: FileRow) -> str:
@@ -69,9 +71,12 @@ def _chain_parts(row: ChainRow) -> Iterator[str]:
         yield paragraph(f"{word}: the digests of {names} are those recorded", indent=indent + 4)
     for verdict in row.verdicts:
         if verdict not in matching:
-            colour = Colour.BAD if verdict.outcome is Outcome.REFUTED else Colour.CARE
-            word = coloured(str(verdict.outcome), colour)
-            yield paragraph(f"{word}: {verdict.subject}: {verdict.reason}", indent=indent + 4)
+            yield _doubt(verdict, indent=indent + 4)
+
+
+def _doubt(verdict: Verdict, *, indent: int = 0) -> str:
+    word = coloured(str(verdict.outcome), Colour.BAD if verdict.outcome is Outcome.REFUTED else Colour.CARE)
+    return paragraph(f"{word}: {verdict.subject}: {verdict.reason}", indent=indent)
 
 
 def _content(report: PrivacyReport) -> Iterator[str]:

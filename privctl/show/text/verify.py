@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Guarantee, Status
 from privctl.domain.report import Omission
+from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.plain import plain
 from privctl.show.text.style import bound, number, outcome_word, paragraph, status_word, table
+
+#: What is measured where a report and the files at hand allow it; everything else is checked of every report.
+_MEASURED = ("weights", "noise")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +35,7 @@ def verify_text(
     verbose: bool = False,
 ) -> str:
     """The whole answer to ``privctl verify``; ``verbose`` with the checks that passed."""
-    parts = [*_bytes(integrity, verbose), "\n", *_guarantees(guarantees)]
+    parts = [*_bytes(integrity, verbose), "\n", *_guarantees(guarantees, integrity)]
     if simulated:
         parts.append("\nSimulated:\n")
         parts += [_said(f"{plain(v.subject)}: {outcome_word(v.outcome)}: {plain(v.reason)}") for v in simulated]
@@ -46,14 +50,17 @@ def verify_text(
 def _bytes(integrity: Sequence[Verdict], verbose: bool) -> Iterator[str]:
     """How much of the chain is intact, and each fault."""
     good = [v for v in integrity if v.outcome in (Outcome.PROVED, Outcome.CONSISTENT)]
-    yield paragraph(f"{len(good)} of {len(integrity)} checks of files, reports, parameters and noise passed")
+    subjects = {verdict.subject for verdict in integrity}
+    checked = ["files", "reports", "parameters", *(each for each in _MEASURED if each in subjects)]
+    what = f"{', '.join(checked[:-1])} and {checked[-1]}"
+    yield paragraph(f"{len(good)} of {counted(len(integrity), 'check')} of {what} passed")
     for verdict in integrity:
         if verbose or verdict.outcome is not Outcome.PROVED:
             yield _said(f"{outcome_word(verdict.outcome)}: {plain(verdict.subject)}: {plain(verdict.reason)}")
 
 
-def _guarantees(guarantees: Sequence[VerifiedRow]) -> Iterator[str]:
-    """Their table, and why each verdict is what it is."""
+def _guarantees(guarantees: Sequence[VerifiedRow], integrity: Sequence[Verdict]) -> Iterator[str]:
+    """Their table, what it does and does not judge, and why each verdict is what it is."""
     if not guarantees:
         yield "The report holds no guarantee.\n"
         return
@@ -62,11 +69,26 @@ def _guarantees(guarantees: Sequence[VerifiedRow]) -> Iterator[str]:
          status_word(row.guarantee.status), outcome_word(row.verdict.outcome)]
         for row in guarantees
     ]  # fmt: skip
-    yield table(["guarantee", "epsilon", "delta", "the report says", "verdict"], rows) + "\n"
+    yield paragraph(_judged(integrity)) + "\n"
+    yield table(["guarantee", "epsilon", "delta", "the report says", "arithmetic"], rows) + "\n"
     for row in guarantees:
         yield _said(f"{plain(row.verdict.subject)}: {plain(row.verdict.reason)}")
     if any(r.guarantee.status is Status.CLAIMED and r.verdict.outcome is Outcome.REFUTED for r in guarantees):
         yield _said("What the report itself calls only claimed promises nothing, and fails nothing here.")
+
+
+def _judged(integrity: Sequence[Verdict]) -> str:
+    """What the table of guarantees is about, so that nobody takes its PROVED for more."""
+    outcomes = {verdict.outcome for verdict in integrity}
+    if Outcome.REFUTED in outcomes:
+        return (
+            "A check above is REFUTED, so this report does not hold. The table judges its arithmetic alone: PROVED "
+            "there promises nothing about this model."
+        )
+    alone = "The table judges the report's arithmetic alone: whether each number follows from what the report states"
+    if Outcome.INCONCLUSIVE in outcomes:
+        return f"{alone}. A check above is INCONCLUSIVE, so what it states may not be true of this model."
+    return f"{alone}."
 
 
 def _said(text: str) -> str:

@@ -70,6 +70,6 @@ def test_from_shadow_models_to_a_report(kind: str, tmp_path: Path, capsys: pytes
         audit += ["--attack", name]
     assert run([*audit, "--shadow", str(tmp_path / "shadows")]) == 0
     out = capsys.readouterr().out
-    assert 'VIOLATED: "members cannot be told from non-members"' in out
+    assert 'REJECTED: "members cannot be told from non-members"' in out
     assert "rmia-online" in out
     assert {lira.OFFLINE.name, rmia.OFFLINE.name} <= set(out.split())
