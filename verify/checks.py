@@ -19,10 +19,9 @@ from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 from verify import agreement
 from verify.answers import Answer
-from verify.followed import of_plan_file
 from verify.guarantees import OF_ANOTHER, Verifier, beside, titles, verifier_of
 from verify.parameters import contradictions
-from verify.planned import Part, parts_of
+from verify.planned import Part, of_plan_file, parts_of
 from verify.plans import of_file
 from verify.premises import faults
 from verify.recompute.book import check_book

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.domain.errors import PrivctlError
-from privctl.domain.report import PrivacyReport
+from privctl.domain.errors import InputError, PrivctlError
+from privctl.domain.report import LogPosition, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.audit_log import AuditLog, read_log
 from privctl.reports.chain import MOST_REPORTS, ChainTooLongError, ReportFiles, Visit, located, placed, walk
-from privctl.storage.digest import NamedFiles, TensorHasher, changed_tensors
+from privctl.storage.digest import NamedFiles, TensorHasher, bytes_digest, changed_tensors
 from privctl.storage.folder import files_of
+from privctl.storage.reader import read_named_bytes
 
 _MODEL_ROLE = "model"
 _COMPANION_ROLE = "companion"
@@ -192,3 +194,40 @@ def _compare(subject: str, found: str, recorded: str, changed: Sequence[str] = (
     if changed and len(changed) >= tensors > 1:
         which = ", and no tensor's is: the report describes other weights"
     return Verdict(subject=subject, outcome=Outcome.REFUTED, reason=f"its digest is not the one recorded{which}")
+
+
+def check_log(path: Path, report: PrivacyReport) -> tuple[list[Verdict], list[Omission]]:
+    """The log of audits in which the report at ``path`` says it stands; that it is not at hand is no fault."""
+    if report.log is None:
+        return [], []
+    place = Path(os.path.normpath(path.parent.absolute() / report.log.path))
+    if not os.path.isfile(place):
+        return [], [Omission(what=f"the log of audits {report.log.path}", reason="it is not at hand")]
+    try:
+        log = read_log(place)
+        found = list(_judge_log(log, report.log, bytes_digest(read_named_bytes(path))))
+    except InputError as fault:
+        return [Verdict(subject=report.log.path, outcome=Outcome.REFUTED, reason=str(fault))], []
+    except PrivctlError as fault:
+        return [], [Omission(what=f"the log of audits {report.log.path}", reason=str(fault))]
+    return found, []
+
+
+def _judge_log(log: AuditLog, said: LogPosition, digest: str) -> Iterator[Verdict]:
+    audit = next((each for each in log.audits if each.begun.digest == said.digest), None)
+    outcome = Outcome.REFUTED
+    if audit is None or audit.begun.number != said.entry:
+        reason = f"its line {said.entry} is not the one that the report names: it is another log, or was written anew"
+    elif audit.report is None:
+        outcome = Outcome.INCONCLUSIVE
+        reason = f"it says at line {said.entry} that this audit began, and not that it led to a report"
+    elif audit.report != digest:
+        reason = f"it says that the audit begun at line {said.entry} led to another report than this one"
+    else:
+        others = len(log.audits) - 1
+        outcome = Outcome.CONSISTENT
+        reason = (
+            f"the audit stands at line {said.entry} of {len(log.entries)}, beside {others} other audit"
+            f"{'' if others == 1 else 's'}; whoever holds the log can have written it anew, unless its head is kept"
+        )
+    yield Verdict(subject=said.path, outcome=outcome, reason=reason)

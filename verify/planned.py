@@ -1,11 +1,12 @@
-"""Guarantees of secrets that a plan protects: which secret each of their risks is of, and what it gives away.
+"""Plans of secrets: which secret each risk of a guarantee is of, and whether a report says what its plan holds.
 
-The report's ledger is that of one record; the records of each secret stand in the plan, which must be at hand.
+The ledger of a report is that of one record; the records of each secret stand in the plan, which must be at hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from verify.recompute.protection import KEY, MOST, Arrays, arrays_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
 
 #: What a guarantee that rests on the whole trade-off curve is called at its end.
 CURVE = "trade-off curve"
@@ -144,3 +146,40 @@ def _arrays(place: Path) -> Arrays | None:
         return None  # said where the plan itself is checked
     fits = isinstance(facts, dict) and facts.get("form") == "reference" and 0 < len(arrays["budgets"]) <= MOST
     return arrays if fits else None
+
+
+_ROUNDING = 1e-9
+#: Entries of a plan's own facts that a report repeats.
+_TOLD = ("form", "calibration", "steps", "batch_size")
+
+
+def of_plan_file(report: PrivacyReport, facts: Mapping[str, Any], arrays: Arrays, digest: str) -> Iterator[str]:
+    """Each entry of ``report`` that is not what the plan with this ``digest`` holds, in one sentence."""
+    largest = float(arrays["probabilities"].max(initial=0.0))
+    ledger = report.mechanism
+    events = ledger.events if isinstance(ledger, Ledger) else ()
+    event = events[0] if len(events) == 1 else None
+    if not isinstance(event, SampledGaussian):
+        return  # said elsewhere: a mechanism of this kind is that of no plan
+    yield from _differs("sampling rate", event.sample_rate, largest)
+    said = report.parameters if report.step == "secrets-plan" else report.parameters.get("plan")
+    if not isinstance(said, dict):
+        yield "the report does not say which plan was followed"
+        return
+    for name in _TOLD:
+        yield from _differs(f"parameter {name}", said.get(name), facts.get(name))
+    yield from _differs("number of secrets", said.get("secrets"), len(arrays["budgets"]))
+    if report.step == "secrets-plan":
+        yield from _differs("noise multiplier", event.noise_multiplier, facts.get("noise_multiplier"))
+        yield from _differs("number of steps", event.steps, facts.get("steps"))
+        return
+    yield from _differs("plan's noise multiplier", said.get("noise_multiplier"), facts.get("noise_multiplier"))
+    yield from _differs("plan's largest probability", said.get("largest_probability"), largest)
+    yield from _differs("plan's book of secrets", said.get("book"), facts.get("secrets"))
+    yield from _differs("plan's digest", said.get("digest"), digest)
+
+
+def _differs(what: str, told: Any, held: Any) -> Iterator[str]:
+    numbers = isinstance(told, int | float) and isinstance(held, int | float)
+    if not (math.isclose(told, held, rel_tol=_ROUNDING) if numbers else told == held):
+        yield f"the report's {what} is {told}, and the plan has {held}"

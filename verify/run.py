@@ -21,8 +21,7 @@ from privctl.storage.reader import SafetensorsFile, read_named_text
 from verify.checks import MODEL, JudgedGuarantee, Note, at_hand, findings, guarantees, located
 from verify.data import DataAtHand, check_data
 from verify.evidence import check_evidence
-from verify.integrity import ChainLink, check_chain
-from verify.logged import check_log
+from verify.integrity import ChainLink, check_chain, check_log
 from verify.measured.grain import Expected, coarse, few_changed
 from verify.measured.noise import LEVEL, Measured, complaints, measure
 from verify.weights.check import check_weights

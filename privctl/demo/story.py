@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from audits.logged import enter, log_path
-
+from audits.log_entry import enter, log_path
 from audits.membership.audit import MembershipRequest
 from audits.run import AuditRequest, output_paths, run_audit
 from audits.scores.perplexity import perplexity

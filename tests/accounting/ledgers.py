@@ -16,8 +16,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from privctl.accounting.ledger import epsilon_bound, epsilon_floor
 from privctl.domain.events import Batches, Event, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian
-from verify.recompute.ledger import NoBoundError, bounds
-from verify.recompute.once import epsilon_once
+from verify.recompute.ledger import NoBoundError, bounds, epsilon_once
 
 KINDS = ("poisson", "poisson", "poisson", "once", "plain", "fixed", "shuffled", "laplace", "responses", "mix")
 #: Below this delta dp-accounting's transforms are lost in rounding, and its numbers bound nothing.

@@ -20,7 +20,7 @@ from privctl.storage.digest import file_digest
 from privctl.storage.folder import files_of
 from tests.audits.tiny import save_model, sentences, write_jsonl
 from tests.logs import edited, reordered, without, written_anew
-from verify.logged import check_log
+from verify.integrity import check_log
 
 Capture = pytest.CaptureFixture[str]
 

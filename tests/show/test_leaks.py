@@ -228,18 +228,18 @@ def test_scores_that_are_all_the_same_show_no_interval_and_no_reach() -> None:
     told = area("loss", np.arange(400) % 9, member, Settings())
     assert told.details["detectable"] < 0.65
     for item in (same, earlier):
-        rows = {line[:15].strip(): line.split()[-4:] for line in render(report(item, told)).splitlines()}
+        rows = {line[:15].strip(): line.split()[-4:] for line in audit_text(report(item, told)).splitlines()}
         assert rows["length baseline"] == ["0.5", "-", "0.5", "-"]
         assert rows["loss"][-1] == f"{told.details['detectable']:.3g}"
 
 
 def test_a_rejected_hypothesis_is_not_said_to_be_a_claim() -> None:
     found = report(measured(3.3), subject=judged.MEMBERSHIP)
-    said = " ".join(render(found).split())
+    said = " ".join(audit_text(found).split())
     assert f'REJECTED\x1b[0m: "{judged.MEMBERSHIP}"' in said
     assert "VIOLATED\x1b" not in said
     assert "REJECTED is said of a hypothesis that every audit tests, and leaves the exit code as it is" in said
     claim = replace(found, verdicts=tuple(replace(v, subject="(1, 1e-05)-DP, as claimed") for v in found.verdicts))
-    said = " ".join(render(claim).split())
+    said = " ".join(audit_text(claim).split())
     assert 'VIOLATED\x1b[0m: "(1, 1e-05)-DP' in said
     assert "REJECTED" not in said

@@ -8,8 +8,7 @@ import pytest
 
 from privctl.domain.events import Batches, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian, SecretMixture
 from verify.recompute import gaussian, ledger, risk
-from verify.recompute.ledger import bounds, epsilon_of
-from verify.recompute.once import epsilon_once
+from verify.recompute.ledger import bounds, epsilon_of, epsilon_once
 
 
 def sampled(noise: float, rate: float, steps: int = 1, batches: Batches = Batches.POISSON) -> Ledger:
