@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from privctl.domain.events import Ledger, SampledGaussian
+from privctl.domain.events import Ledger
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from verify.events import row_of
 
 _SUBJECT = "data"
 
@@ -63,11 +64,11 @@ def _rates(report: PrivacyReport, data: DataAtHand) -> str:
     ledger = report.mechanism
     if not isinstance(ledger, Ledger) or not isinstance(batch, int | float) or "plan" in report.parameters:
         return ""
-    event = ledger.events[0]
-    if not isinstance(event, SampledGaussian):
+    stated, *others = row_of(ledger.events[0]).chances(ledger.events[0])
+    if others:
         return ""
     rate = min(1.0, batch / max(1, data.examples))
-    return f": batches of {batch:g} draw each at a rate of {rate:.6g}, where the ledger has {event.sample_rate:.6g}"
+    return f": batches of {batch:g} draw each at a rate of {rate:.6g}, where the ledger has {stated:.6g}"
 
 
 def _verdict(outcome: Outcome, reason: str) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from privctl.domain.errors import InputError
 from privctl.domain.events import Event, LaplaceNoise, RandomizedResponse, SampledGaussian, SecretMixture, SignBits
 from verify.events import laplace, randomized_response, sampled_gaussian, secret_mixture, sign_bits
 from verify.events.row import EventVerification, PlannedAs
@@ -21,7 +22,9 @@ _ALONE: dict[type[Event], PlannedAs] = {SignBits: sign_bits.PLANNED}
 
 
 def row_of(event: Event) -> EventVerification[Any]:
-    """The row of the event's kind."""
+    """The row of the event's kind. Raises InputError for a kind without one."""
+    if type(event) not in ROWS:
+        raise InputError(f"verify does not know events of the kind {event.tag}; use the privctl that wrote the report")
     return ROWS[type(event)]
 
 

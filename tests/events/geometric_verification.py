@@ -1,0 +1,74 @@
+"""How it is verified, as a module of ``verify/events`` would say: by adding up the counts themselves."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from flint import arb
+
+from privctl.domain.guarantee import Adjacency
+from tests.events.geometric_event import GeometricNoise
+from verify.events.row import (
+    OF_STEPS,
+    CellMaker,
+    DeltaOfRatio,
+    Draw,
+    EventVerification,
+    Floats,
+    PlannedAs,
+    poisson_unless_all,
+)
+from verify.recompute.pairs import LossCells, atoms, largest_on_batch
+
+
+def _cells(event: GeometricNoise, attained_only: bool) -> CellMaker:
+    return lambda width, reach: _of_counts(event)
+
+
+def _of_counts(event: GeometricNoise) -> LossCells:
+    """Counts up to 0 and from 1 on: the noise, moved up by one with the record, favours it from 1 on."""
+    keep = math.exp(-event.epsilon)
+    moved = np.array([keep, 1.0]) / (1 + keep)
+    present = event.sample_rate * moved + (1 - event.sample_rate) * moved[::-1]
+    return atoms(np.log(present / moved[::-1]), np.log(present))
+
+
+def _once(event: GeometricNoise) -> DeltaOfRatio:
+    def delta(ratio: arb) -> arb:
+        rate, high = arb(event.sample_rate), 1 / (1 + (-arb(event.epsilon)).exp())
+        low = 1 - high
+        present = rate * high + (1 - rate) * low
+        return (present - ratio * low).max(high - ratio * (1 - present)).max(arb(0))
+
+    return delta
+
+
+def _draw(event: GeometricNoise) -> Draw:
+    fade = 1 - math.exp(-event.epsilon)
+
+    def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
+        seen = rng.geometric(fade, count) - rng.geometric(fade, count)
+        if present:
+            seen += rng.random(count) < event.sample_rate
+        grown = (np.abs(seen) - np.abs(seen - 1)) * event.epsilon
+        return np.asarray(np.log1p(event.sample_rate * np.expm1(grown)))
+
+    return draw
+
+
+ROW = EventVerification(
+    planned=PlannedAs(
+        mechanism="geometric",
+        fields={"count_epsilon": ("epsilon", None), **OF_STEPS},
+        solved={"count epsilon": "epsilon"},
+    ),
+    neighbours=lambda event: Adjacency.ADD_OR_REMOVE,
+    chances=lambda event: (event.sample_rate,),
+    drawn=lambda event: poisson_unless_all(event.sample_rate),
+    cells=_cells,
+    largest_loss=lambda event: largest_on_batch(event.epsilon, event.sample_rate),
+    once=_once,
+    draw=_draw,
+    statements={"contribution": ("one example changes a count by one at most",)},
+)

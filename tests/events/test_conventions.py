@@ -1,0 +1,60 @@
+"""What an event says of itself is not believed by ``verify``, which states it again: a wrong word is refuted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from privctl.cli import run
+from privctl.domain.events import Batches, Event, LaplaceNoise, RandomizedResponse, SampledGaussian, SecretMixture
+from privctl.domain.guarantee import Adjacency, PrivacyUnit
+from privctl.reports.codec import encode_value
+
+KINDS: list[Event] = [
+    *(SampledGaussian(noise_multiplier=2, sample_rate=0.1, steps=20, batches=batches) for batches in Batches),
+    LaplaceNoise(scale=3, sample_rate=0.1, steps=5),
+    RandomizedResponse(epsilon=0.3, bits=2, sample_rate=0.1, steps=5),
+    SecretMixture(probabilities=(0.1, 0.2), noise_multiplier=5, steps=5),
+]
+
+
+def _named(event: Event) -> str:
+    return f"{event.tag}, {event.batches_needed}"
+
+
+def _planned(folder: Path, event: Event) -> Path:
+    ledger, place = folder / "ledger.json", folder / "plan.report.json"
+    ledger.write_text(json.dumps([encode_value(event)]))
+    assert run(["account", "--ledger", str(ledger), "--delta", "1e-5", "-o", str(place), "-q"]) == 0
+    return place
+
+
+@pytest.mark.parametrize("event", KINDS, ids=_named)
+def test_what_an_event_says_of_itself_is_verified(event: Event, tmp_path: Path) -> None:
+    assert run(["verify", str(_planned(tmp_path, event)), "-q"]) == 0
+
+
+def _other(event: Event, name: str) -> object:
+    """A wrong word in place of the right one."""
+    right = getattr(event, name)
+    wrong: dict[str, tuple[object, ...]] = {
+        "adjacency": (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE),
+        "unit": (PrivacyUnit.SECRET, PrivacyUnit.EXAMPLE),
+        "batches_needed": (None,),
+        "contribution": ("nothing is known of what one example changes",),
+    }
+    return next(value for value in wrong[name] if value != right)
+
+
+@pytest.mark.forged("the event says what does not hold of it")
+@pytest.mark.parametrize("name", ["adjacency", "unit", "batches_needed", "contribution"])
+@pytest.mark.parametrize("event", KINDS, ids=_named)
+def test_a_wrong_word_of_an_event_is_refuted(
+    event: Event, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = _other(event, name)
+    constant = name in ("unit", "contribution")
+    monkeypatch.setattr(type(event), name, wrong if constant else property(lambda self: wrong))
+    assert run(["verify", str(_planned(tmp_path, event)), "-q"]) == 1
