@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from privctl.domain.guarantee import Notion, RiskMeasure
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.codec import decode_events
+from privctl.reports.parameters import BudgetParameters, parameters_as
 from privctl.storage.reader import read_text
 
 _ROUNDING = 1e-9
@@ -36,28 +37,23 @@ _KINDS: dict[str, type] = {
     "gaussian": SampledGaussian, "laplace": LaplaceNoise, "randomized-response": RandomizedResponse,
     "ferret": SignBits, "secret": SecretMixture,
 }  # fmt: skip
-#: Parameter -> (the event's field of the same meaning, what it is where it was not given; None: not known).
-_FIELDS: dict[str, tuple[str, Any]] = {
-    "noise_multiplier": ("noise_multiplier", None), "scale": ("scale", None), "bit_epsilon": ("epsilon", None),
-    "fire_probability": ("fire_probability", None), "groups": ("groups", None), "bits": ("bits", 1),
-    "batches": ("batches", str(Batches.POISSON)), "sample_rate": ("sample_rate", 1.0), "steps": ("steps", 1),
-}  # fmt: skip
 
 
 def of_plan(report: PrivacyReport) -> Iterator[str]:
     """Each disagreement in one sentence."""
-    said, mechanism = report.parameters, report.mechanism
-    if "ledger" in said:
+    said, mechanism = parameters_as(BudgetParameters, report), report.mechanism
+    if said.ledger is not None:
         return  # ``of_file`` says, where that is at hand
     event = mechanism.events[0] if isinstance(mechanism, Ledger) and len(mechanism.events) == 1 else mechanism
-    kind = _KINDS.get(str(said.get("mechanism", "gaussian")))
+    planned = said.mechanism or "gaussian"
+    kind = _KINDS.get(planned)
     if kind is None or not isinstance(event, kind):
-        yield f"its mechanism is not the one planned: {said.get('mechanism', 'gaussian')}"
+        yield f"its mechanism is not the one planned: {planned}"
         return
     assert isinstance(event, SampledGaussian | LaplaceNoise | RandomizedResponse | SignBits | SecretMixture)
     yield from _fields(event, said)
-    yield from _targets(report)
-    if isinstance(event, SampledGaussian) and said.get("epsilon") is None:
+    yield from _targets(report, said)
+    if isinstance(event, SampledGaussian) and said.epsilon is None:
         for guarantee in report.guarantees:
             if guarantee.noise_multiplier != event.noise_multiplier:
                 yield (
@@ -68,7 +64,7 @@ def of_plan(report: PrivacyReport) -> Iterator[str]:
 
 def of_file(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
     """The events of a plan that read them from a file (``--ledger``) against that file, where it is at hand."""
-    if report.step != "account" or "ledger" not in report.parameters:
+    if report.step != "account" or parameters_as(BudgetParameters, report).ledger is None:
         return
     files = [artifact for artifact in report.inputs if artifact.role == "ledger"]
     if len(files) != 1 or not isinstance(report.mechanism, Ledger):
@@ -89,70 +85,69 @@ def of_file(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
     yield Verdict(subject=files[0].path, outcome=Outcome.PROVED if same else Outcome.REFUTED, reason=reason)
 
 
-def _fields(event: Event | SignBits, said: Mapping[str, Any]) -> Iterator[str]:
-    found = said.get("found")
-    solved: dict[str, Any] = {
-        _SOLVED.get(str(what), str(what)): value for what, value in (found.items() if isinstance(found, dict) else ())
-    }
-    wanted: dict[str, Any] = dict(solved)
-    for key, (field, default) in _FIELDS.items():
-        if key == "bit_epsilon" and not isinstance(event, RandomizedResponse):
-            continue
-        if field not in solved and (value := said.get(key, default)) is not None:
-            wanted[field] = value
-    if "dataset_size" in said:
-        wanted |= _rate_and_steps(said)
+def _fields(event: Event | SignBits, said: BudgetParameters) -> Iterator[str]:
+    # What was looked for was not given; what was neither has its default, or is not compared.
+    wanted: dict[str, Any] = {name: value for name, value in _given(event, said).items() if value is not None}
+    wanted |= {_SOLVED.get(what, what): value for what, value in said.found.items()}
+    if said.dataset_size is not None:
+        wanted |= _rate_and_steps(said, said.dataset_size)
     if isinstance(event, SecretMixture):
-        wanted["probabilities"] = tuple(_chances(said.get("records")))
+        wanted["probabilities"] = tuple(_chances(said.records or ()))
     for name, value in wanted.items():
         if hasattr(event, name) and not _alike(here := getattr(event, name), value):
             yield f"mechanism's {name} is {_shown(here)}, but the parameters say {_shown(value)}"
 
 
-def _rate_and_steps(said: Mapping[str, Any]) -> dict[str, Any]:
-    size, batch, epochs = (said.get(name) for name in ("dataset_size", "batch_size", "epochs"))
-    if not all(isinstance(value, int | float) and value > 0 for value in (size, batch, epochs)):
+def _given(event: Event | SignBits, said: BudgetParameters) -> dict[str, Any]:
+    """What the options say of the event, by its fields."""
+    return {
+        "noise_multiplier": said.noise_multiplier,
+        "scale": said.scale,
+        "epsilon": said.bit_epsilon if isinstance(event, RandomizedResponse) else None,
+        "fire_probability": said.fire_probability,
+        "groups": said.groups,
+        "bits": 1 if said.bits is None else said.bits,
+        "batches": said.batches or str(Batches.POISSON),
+        "sample_rate": 1.0 if said.sample_rate is None else said.sample_rate,
+        "steps": 1 if said.steps is None else said.steps,
+    }
+
+
+def _rate_and_steps(said: BudgetParameters, size: int) -> dict[str, Any]:
+    batch, epochs = said.batch_size, said.epochs
+    if batch is None or epochs is None or min(size, batch, epochs) <= 0:
         return {}
-    assert size is not None
-    assert batch is not None
-    assert epochs is not None
-    if said.get("batches") == str(Batches.SHUFFLED):
+    if said.batches == Batches.SHUFFLED:
         a_pass = math.ceil(size / batch)
         return {"sample_rate": 1 / a_pass, "steps": math.ceil(round(epochs * a_pass, 6))}
     return {"sample_rate": batch / size, "steps": math.ceil(round(epochs * size / batch, 6))}
 
 
-def _chances(records: Any) -> Iterator[float]:
+def _chances(records: Sequence[str]) -> Iterator[float]:
     """The probabilities that P or PxCOUNT stands for."""
-    for text in records if isinstance(records, list) else ():
-        chance, _, count = str(text).partition("x")
+    for text in records:
+        chance, _, count = text.partition("x")
         try:
             yield from [float(chance)] * int(count or 1)
         except ValueError:
             yield math.nan
 
 
-def _targets(report: PrivacyReport) -> Iterator[str]:
+def _targets(report: PrivacyReport, said: BudgetParameters) -> Iterator[str]:
     """What was looked for: the guarantee to rely on meets it, at the priors that were given."""
-    said, methods = report.parameters, report.parameters.get("methods")
-    main = methods.get(said.get("rely_on")) if isinstance(methods, dict) else None
-    title = main.get("title") if isinstance(main, dict) else None
-    guarantee = next((g for g in report.guarantees if g.name == title), None)
+    main = (said.methods or {}).get(said.rely_on or "")
+    guarantee = next((g for g in report.guarantees if main is not None and g.name == main.title), None)
     if guarantee is None:
         return
-    target, posterior, priors = said.get("epsilon"), said.get("posterior"), said.get("priors")
-    if isinstance(target, int | float) and not (guarantee.epsilon or 0) <= target * (1 + _ROUNDING):
+    target, posterior = said.epsilon, said.posterior
+    if target is not None and not (guarantee.epsilon or 0) <= target * (1 + _ROUNDING):
         yield f"the guarantee to rely on has epsilon {_shown(guarantee.epsilon)}, above the {target:g} planned for"
     for risk in guarantee.risks:
-        if (
-            isinstance(posterior, int | float)
-            and risk.measure is RiskMeasure.POSTERIOR
-            and risk.bound > posterior * (1 + 1e-6)
-        ):
+        if posterior is not None and risk.measure is RiskMeasure.POSTERIOR and risk.bound > posterior * (1 + 1e-6):
             yield f"a secret may be guessed with probability {risk.bound:.6g}, above the {posterior:g} planned for"
-    if guarantee.notion is Notion.SECRET_PROTECTION and isinstance(priors, list):
+    if guarantee.notion is Notion.SECRET_PROTECTION and said.priors is not None:
         for each in report.guarantees:
-            if {risk.at for risk in each.risks} - set(priors):
+            if {risk.at for risk in each.risks} - set(said.priors):
                 yield f"{each.name!r} speaks of another prior than was given"
 
 
