@@ -7,13 +7,14 @@ is missing. Standard library alone, for a gate over audits needs no more.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from statistics import NormalDist
-from typing import Any
 
 from privctl.domain.evidence import Evidence
+from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
+from privctl.reports.parameters import AuditParameters, parameters_as
 
 _DELONG, _PAIRS, _EXACT = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs", "Clopper-Pearson"
 _BLIND, _LENGTH, _CONTROL = "blind baseline", "length baseline", "reference control"
@@ -47,18 +48,18 @@ def faults(report: PrivacyReport) -> Iterator[str]:
 
 
 def _faults(report: PrivacyReport) -> Iterator[str]:
+    said = parameters_as(AuditParameters, report)
     for item in report.evidence:
-        for wrong in (_interval(item), _reach(item), _confidence(item, report.parameters)):
+        for wrong in (_interval(item), _reach(item), _confidence(item, said.confidence)):
             if wrong:
                 yield f"{item.method}, {item.quantity}: {wrong}"
     attacks = {item.method for item in report.evidence}
     omitted = " ".join(omission.what for omission in report.omissions)
-    asked = report.parameters.get("attack")
-    for name in asked if isinstance(asked, list) else ():
-        if str(name) not in attacks and str(name) not in omitted:
+    for name in said.attack:
+        if name not in attacks and name not in omitted:
             yield f"the attack {name!r} was asked for, and neither what it found nor why it was left out is stated"
-    yield from _membership(report)
-    yield from _others(report)
+    yield from _membership(report, said.least_auc)
+    yield from _others(report, said.canary_conditions or ())
 
 
 def _interval(item: Evidence) -> str:
@@ -138,12 +139,11 @@ def _logit(value: float) -> float:
     return math.log(value) - math.log1p(-value)
 
 
-def _confidence(item: Evidence, parameters: Mapping[str, Any]) -> str:
+def _confidence(item: Evidence, whole: float | None) -> str:
     """All intervals hold together, so none holds with less than the audit's confidence."""
     if not _is_auc(item) and _counts(item) is None:
         return ""
-    whole = parameters.get("confidence")
-    if not isinstance(whole, float) or not 0.5 <= whole < 1:
+    if whole is None or not 0.5 <= whole < 1:
         return "the audit does not say with which confidence its intervals hold together"
     return "" if whole <= item.confidence < 1 else f"it holds with {item.confidence:g}, the whole audit with {whole:g}"
 
@@ -172,7 +172,7 @@ def _hanley_mcneil(area: float, members: int, others: int) -> float:
     return math.sqrt(max(0.0, spread) / (members * others))
 
 
-def _membership(report: PrivacyReport) -> Iterator[str]:
+def _membership(report: PrivacyReport, least: float | None) -> Iterator[str]:
     """Baselines stand beside attacks, and the verdict is what the intervals amount to."""
     attacks = [
         item for item in report.evidence if "chance" in item.details and not item.quantity.startswith("AUC over")
@@ -194,13 +194,12 @@ def _membership(report: PrivacyReport) -> Iterator[str]:
     if seen and not apart and outcome is not Outcome.REFUTED:
         yield f"its verdict on {_MEMBERSHIP!r} is {outcome}, but {seen[0].method} tells them apart"
     reach = min((item.details["detectable"] for item in attacks if "detectable" in item.details), default=1.0)
-    least = report.parameters.get("least_auc")
-    enough = isinstance(least, float) and reach <= least and not apart and not seen
+    enough = least is not None and reach <= least and not apart and not seen
     if outcome in (Outcome.CONSISTENT, Outcome.PROVED) and not enough:
         yield f"its verdict on {_MEMBERSHIP!r} is {outcome}, which its intervals do not bear out"
 
 
-def _others(report: PrivacyReport) -> Iterator[str]:
+def _others(report: PrivacyReport, conditions: Sequence[Assumption]) -> Iterator[str]:
     """Verdicts on extraction and canaries."""
     extracted = {item.quantity: item for item in report.evidence if item.method == _EXTRACTION}
     if _EXTRACTED in extracted:
@@ -213,13 +212,13 @@ def _others(report: PrivacyReport) -> Iterator[str]:
             any(item.details["detected"] for item in tests if word in item.quantity)
             for word in ("included", "left out")
         )
-        conditions = report.parameters.get("canary_conditions")
-        stated = [each for each in conditions if isinstance(each, dict)] if isinstance(conditions, list) else []
-        states = {str(each.get("name")): each.get("state") for each in stated}
+        states = {each.name: each.state for each in conditions}
         yield from (
             f"it does not say whether this holds of its canaries: {name}" for name in sorted(_PLANTED - states.keys())
         )
-        yield from _settled(report, _TRACELESS, found and not control and "violated" not in states.values())
+        yield from _settled(
+            report, _TRACELESS, found and not control and AssumptionState.VIOLATED not in states.values()
+        )
         for item in tests:
             detected = item.details.get("p_value", 0.0) <= item.details.get("level", 1.0)
             if bool(item.details["detected"]) is not detected:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,18 +15,20 @@ from privctl.domain.errors import InputError
 from privctl.domain.guarantee import Guarantee, Notion, Status
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.parameters import ParametersError, ProtectionParameters, parameters_as
 from privctl.storage.digest import NamedFiles
-from privctl.storage.json_text import parse_json
+from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import SafetensorsFile
 from verify import agreement
 from verify.answers import Answer
-from verify.guarantees import OF_ANOTHER, Verifier, beside, titles, verifier_of
+from verify.guarantees import Verifier, beside, of_another_ledger, titles, verifier_of
 from verify.parameters import contradictions
 from verify.planned import Part, of_plan_file, parts_of
 from verify.plans import of_file
 from verify.premises import faults
 from verify.recompute.book import check_book
 from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
+from verify.stated import check_readable, strangers
 from verify.whole import STEPS, gaps
 from verify.wording import unknown
 
@@ -64,7 +67,21 @@ def recompute(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport
 def findings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
     """What every check of ``CHECKS`` finds."""
     for check in CHECKS:
-        yield from check(path, report, parents)
+        with suppress(ParametersError):  # the first of them says so
+            yield from check(path, report, parents)
+
+
+def _readable(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Parameters that are those of such a step, each of its type."""
+    try:
+        check_readable(report)
+        unread = strangers(report)
+    except ParametersError as fault:
+        yield Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=str(fault))
+        return
+    for name in unread:
+        reason = f"no {report.step} report of this kind has the parameter {shown(name)}, so what it says is not known"
+        yield Verdict(subject="parameters", outcome=Outcome.INCONCLUSIVE, reason=reason)
 
 
 def _disagreements(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
@@ -99,7 +116,7 @@ def _unknown(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
             yield Verdict(subject=title, outcome=Outcome.INCONCLUSIVE, reason=sentence)
         # What its assumptions say of the run they say whatever becomes of the number.
         if guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
-            premises = faults(report, guarantee, parents) if guarantee.name != OF_ANOTHER else ()
+            premises = faults(report, guarantee, parents) if not of_another_ledger(report, guarantee) else ()
             wrong = ((Outcome.REFUTED, sentence) for sentence in premises)
             for outcome, reason in (*wrong, *beside(report, guarantee)):
                 yield Verdict(subject=title, outcome=outcome, reason=reason)
@@ -138,13 +155,14 @@ def _book(path: Path, report: PrivacyReport, file: SafetensorsFile) -> Iterator[
     """The plan against its book of secrets, where the step read that and it is still there."""
     facts = parse_json(file.metadata[KEY], str(file.path))
     digest = facts.get("secrets") if isinstance(facts, dict) else None
+    asked = parameters_as(ProtectionParameters, report) if report.step == "secrets-plan" else None
     for artifact, place in at_hand(path, report.inputs):
         if artifact.role == "secrets" and artifact.digest == digest == NamedFiles().digest(place):
-            yield from check_book(names_of(file), arrays_of(file), report.parameters, place)
+            yield from check_book(names_of(file), arrays_of(file), asked, place)
 
 
 #: Every check, in the order in which its findings are told.
-CHECKS: tuple[Check, ...] = (_disagreements, _gaps, _evidence, _no_model, _unknown, _ledger_file, _plans)
+CHECKS: tuple[Check, ...] = (_readable, _disagreements, _gaps, _evidence, _no_model, _unknown, _ledger_file, _plans)
 
 
 def located(path: Path, artifact: Artifact) -> Path:

@@ -9,7 +9,9 @@ from privctl.domain.events import Ledger
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.parameters import TrainingParameters
 from verify.events import row_of
+from verify.stated import readable
 
 _SUBJECT = "data"
 
@@ -26,8 +28,8 @@ class DataAtHand:
 def stated(report: PrivacyReport) -> int | None:
     """How many examples the report says there are; None where it speaks of none."""
     if report.step == "retrain":
-        said = report.parameters.get("examples")
-        return said if isinstance(said, int) and not isinstance(said, bool) else None
+        said = readable(TrainingParameters, report)
+        return None if said is None else said.examples
     mechanism = report.mechanism
     training = mechanism.training if isinstance(mechanism, WeightNoise) else mechanism
     return training.dataset_size if isinstance(training, ClippedTraining) else None
@@ -35,8 +37,8 @@ def stated(report: PrivacyReport) -> int | None:
 
 def unit_of(report: PrivacyReport) -> str | None:
     """The field that says whom a record belongs to, where the report names one."""
-    unit = report.parameters.get("unit")
-    return unit if isinstance(unit, str) else None
+    said = readable(TrainingParameters, report)
+    return None if said is None else said.unit
 
 
 def check_data(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
@@ -60,10 +62,10 @@ def check_data(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
 
 def _rates(report: PrivacyReport, data: DataAtHand) -> str:
     """What the number means for a ledger of Poisson batches."""
-    batch = report.parameters.get("batch_size")
-    ledger = report.mechanism
-    if not isinstance(ledger, Ledger) or not isinstance(batch, int | float) or "plan" in report.parameters:
+    ledger, said = report.mechanism, readable(TrainingParameters, report)
+    if not isinstance(ledger, Ledger) or said is None or said.batch_size is None or said.plan is not None:
         return ""
+    batch = said.batch_size
     stated, *others = row_of(ledger.events[0]).chances(ledger.events[0])
     if others:
         return ""

@@ -17,9 +17,11 @@ from privctl.domain.errors import InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.parameters import AuditParameters
 from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
+from verify.stated import readable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -232,8 +234,9 @@ def _doubts(report: PrivacyReport, recomputed: bool) -> Iterator[str]:
         if item.quantity != _BEYOND and chance is not None and item.lower is not None and item.lower > chance:
             yield f"{item.method}: {item.quantity} lies above chance, but the report finds that {_TOLD_APART}"
             return
-    said = report.parameters.get("confidence")
-    if recomputed and isinstance(said, float):
+    stated = readable(AuditParameters, report)
+    said = None if stated is None else stated.confidence
+    if recomputed and said is not None:
         kinds = [i for i in report.evidence if i.quantity in ("AUC", _BEYOND) or _RATE.fullmatch(i.quantity)]
         spent = sum(1 - item.confidence for item in kinds)
         if spent > (1 - said) * (1 + _ROUNDING) + 1e-12:

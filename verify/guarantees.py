@@ -26,6 +26,7 @@ from verify.recompute import gaussian, gridded, ledger, published, risk, secret
 from verify.recompute.enclosure import BoundPair
 from verify.recompute.sensitivity import TooManyStepsError, least_nonconvex, rounding, sensitivity
 from verify.signs import sign_bits
+from verify.stated import method_of
 
 #: Bounds on an attacker's chances that differ by less, relatively, as two sound ones may, do not contradict each other.
 _GRIDS = 1e-4
@@ -159,13 +160,17 @@ def events(report: PrivacyReport, guarantee: Guarantee) -> Answer:
 
 
 _STANDING = (Status.PROVED, Status.CONDITIONAL)
-#: It speaks of another ledger than the report's: of measurements as a paper makes them.
-OF_ANOTHER = "dpquant, measurements as its paper makes and accounts for them"
+
+
+def of_another_ledger(report: PrivacyReport, guarantee: Guarantee) -> bool:
+    """Whether it speaks of other events than the report's, such as measurements made as a paper makes them."""
+    method = method_of(report)
+    return method is not None and guarantee.name in method.of_another_ledger
 
 
 def beside(report: PrivacyReport, guarantee: Guarantee) -> Iterator[Answer]:
     """What is wrong or open about the epsilon that follows, and the floor, beside a number that is no bound itself."""
-    if (guarantee.follows is None and guarantee.floor is None) or guarantee.name == OF_ANOTHER:
+    if (guarantee.follows is None and guarantee.floor is None) or of_another_ledger(report, guarantee):
         return
     check = verifier_of(report, guarantee)
     if check is events:

@@ -17,6 +17,7 @@ from privctl.domain.errors import InputError
 from privctl.domain.events import Ledger, SampledGaussian, SecretMixture
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.report import Artifact, PrivacyReport
+from privctl.reports.parameters import FollowedPlan, ProtectionParameters, parameters_as
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
@@ -25,6 +26,7 @@ from verify.recompute.enclosure import BoundPair
 from verify.recompute.ledger import NoBoundError
 from verify.recompute.posteriors import largest_success
 from verify.recompute.protection import KEY, MOST, Arrays, arrays_of
+from verify.stated import training_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -149,8 +151,6 @@ def _arrays(place: Path) -> Arrays | None:
 
 
 _ROUNDING = 1e-9
-#: Entries of a plan's own facts that a report repeats.
-_TOLD = ("form", "calibration", "steps", "batch_size")
 
 
 def of_plan_file(report: PrivacyReport, facts: Mapping[str, Any], arrays: Arrays, digest: str) -> Iterator[str]:
@@ -162,21 +162,28 @@ def of_plan_file(report: PrivacyReport, facts: Mapping[str, Any], arrays: Arrays
     if not isinstance(event, SampledGaussian):
         return  # said elsewhere: a mechanism of this kind is that of no plan
     yield from _differs("sampling rate", event.sample_rate, largest)
-    said = report.parameters if report.step == "secrets-plan" else report.parameters.get("plan")
-    if not isinstance(said, dict):
+    said: ProtectionParameters | FollowedPlan | None
+    made = report.step == "secrets-plan"
+    said = parameters_as(ProtectionParameters, report) if made else training_of(report).plan
+    if said is None:
         yield "the report does not say which plan was followed"
         return
-    for name in _TOLD:
-        yield from _differs(f"parameter {name}", said.get(name), facts.get(name))
-    yield from _differs("number of secrets", said.get("secrets"), len(arrays["budgets"]))
-    if report.step == "secrets-plan":
+    for name, told in (
+        ("form", said.form),
+        ("calibration", said.calibration),
+        ("steps", said.steps),
+        ("batch_size", said.batch_size),
+    ):
+        yield from _differs(f"parameter {name}", told, facts.get(name))
+    yield from _differs("number of secrets", said.secrets, len(arrays["budgets"]))
+    if isinstance(said, ProtectionParameters):
         yield from _differs("noise multiplier", event.noise_multiplier, facts.get("noise_multiplier"))
         yield from _differs("number of steps", event.steps, facts.get("steps"))
         return
-    yield from _differs("plan's noise multiplier", said.get("noise_multiplier"), facts.get("noise_multiplier"))
-    yield from _differs("plan's largest probability", said.get("largest_probability"), largest)
-    yield from _differs("plan's book of secrets", said.get("book"), facts.get("secrets"))
-    yield from _differs("plan's digest", said.get("digest"), digest)
+    yield from _differs("plan's noise multiplier", said.noise_multiplier, facts.get("noise_multiplier"))
+    yield from _differs("plan's largest probability", said.largest_probability, largest)
+    yield from _differs("plan's book of secrets", said.book, facts.get("secrets"))
+    yield from _differs("plan's digest", said.digest, digest)
 
 
 def _differs(what: str, told: Any, held: Any) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from privctl.domain.guarantee import Guarantee, Notion, RiskMeasure
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.codec import decode_events
+from privctl.reports.parameters import BudgetParameters, parameters_as
 from privctl.storage.reader import read_text
 from verify.events import planned, row_of
 from verify.events.row import PlannedAs
@@ -23,18 +24,18 @@ _ROUNDING = 1e-9
 
 def of_plan(report: PrivacyReport) -> Iterator[str]:
     """Each disagreement in one sentence."""
-    said, mechanism = report.parameters, report.mechanism
-    if "ledger" in said:
+    said, mechanism = parameters_as(BudgetParameters, report), report.mechanism
+    if said.ledger is not None:
         return  # ``of_file`` says, where that is at hand
     event = mechanism.events[0] if isinstance(mechanism, Ledger) and len(mechanism.events) == 1 else mechanism
-    named = str(said.get("mechanism", "gaussian"))
+    named = said.mechanism or "gaussian"
     as_planned = next((each for kind, each in planned() if each.mechanism == named and type(event) is kind), None)
     if as_planned is None:
         yield f"its mechanism is not the one planned: {named}"
         return
     yield from _fields(event, as_planned, said)
-    yield from _targets(report)
-    if isinstance(mechanism, Ledger) and said.get("epsilon") is None:
+    yield from _targets(report, said)
+    if isinstance(mechanism, Ledger) and said.epsilon is None:
         yield from _noise_stated(mechanism.events[0], report.guarantees)
 
 
@@ -53,7 +54,7 @@ def _noise_stated(event: Event, guarantees: Sequence[Guarantee]) -> Iterator[str
 
 def of_file(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
     """The events of a plan that read them from a file (``--ledger``) against that file, where it is at hand."""
-    if report.step != "account" or "ledger" not in report.parameters:
+    if report.step != "account" or parameters_as(BudgetParameters, report).ledger is None:
         return
     files = [artifact for artifact in report.inputs if artifact.role == "ledger"]
     if len(files) != 1 or not isinstance(report.mechanism, Ledger):
@@ -74,58 +75,47 @@ def of_file(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
     yield Verdict(subject=files[0].path, outcome=Outcome.PROVED if same else Outcome.REFUTED, reason=reason)
 
 
-def _fields(event: object, as_planned: PlannedAs, said: Mapping[str, Any]) -> Iterator[str]:
-    found = said.get("found")
-    solved: dict[str, Any] = {
-        as_planned.solved.get(str(what), str(what)): value
-        for what, value in (found.items() if isinstance(found, dict) else ())
-    }
-    wanted: dict[str, Any] = dict(solved)
+def _fields(event: object, as_planned: PlannedAs, said: BudgetParameters) -> Iterator[str]:
+    # What was looked for was not given; what was neither has its default, or is not compared.
+    solved: dict[str, Any] = {as_planned.solved.get(what, what): value for what, value in said.found.items()}
+    wanted = dict(solved)
     for key, (field, default) in as_planned.fields.items():
-        if field not in solved and (value := said.get(key, default)) is not None:
-            wanted[field] = value
-    if "dataset_size" in said:
-        wanted |= _rate_and_steps(said)
+        value = getattr(said, key)
+        if field not in solved and (value is not None or default is not None):
+            wanted[field] = default if value is None else value
+    if said.dataset_size is not None:
+        wanted |= _rate_and_steps(said, said.dataset_size)
     wanted |= as_planned.more(said)
     for name, value in wanted.items():
         if hasattr(event, name) and not _alike(here := getattr(event, name), value):
             yield f"mechanism's {name} is {_shown(here)}, but the parameters say {_shown(value)}"
 
 
-def _rate_and_steps(said: Mapping[str, Any]) -> dict[str, Any]:
-    size, batch, epochs = (said.get(name) for name in ("dataset_size", "batch_size", "epochs"))
-    if not all(isinstance(value, int | float) and value > 0 for value in (size, batch, epochs)):
+def _rate_and_steps(said: BudgetParameters, size: int) -> dict[str, Any]:
+    batch, epochs = said.batch_size, said.epochs
+    if batch is None or epochs is None or min(size, batch, epochs) <= 0:
         return {}
-    assert size is not None
-    assert batch is not None
-    assert epochs is not None
-    if said.get("batches") == str(Batches.SHUFFLED):
+    if said.batches == Batches.SHUFFLED:
         a_pass = math.ceil(size / batch)
         return {"sample_rate": 1 / a_pass, "steps": math.ceil(round(epochs * a_pass, 6))}
     return {"sample_rate": batch / size, "steps": math.ceil(round(epochs * size / batch, 6))}
 
 
-def _targets(report: PrivacyReport) -> Iterator[str]:
+def _targets(report: PrivacyReport, said: BudgetParameters) -> Iterator[str]:
     """What was looked for: the guarantee to rely on meets it, at the priors that were given."""
-    said, methods = report.parameters, report.parameters.get("methods")
-    main = methods.get(said.get("rely_on")) if isinstance(methods, dict) else None
-    title = main.get("title") if isinstance(main, dict) else None
-    guarantee = next((g for g in report.guarantees if g.name == title), None)
+    main = (said.methods or {}).get(said.rely_on or "")
+    guarantee = next((g for g in report.guarantees if main is not None and g.name == main.title), None)
     if guarantee is None:
         return
-    target, posterior, priors = said.get("epsilon"), said.get("posterior"), said.get("priors")
-    if isinstance(target, int | float) and not (guarantee.epsilon or 0) <= target * (1 + _ROUNDING):
+    target, posterior = said.epsilon, said.posterior
+    if target is not None and not (guarantee.epsilon or 0) <= target * (1 + _ROUNDING):
         yield f"the guarantee to rely on has epsilon {_shown(guarantee.epsilon)}, above the {target:g} planned for"
     for risk in guarantee.risks:
-        if (
-            isinstance(posterior, int | float)
-            and risk.measure is RiskMeasure.POSTERIOR
-            and risk.bound > posterior * (1 + 1e-6)
-        ):
+        if posterior is not None and risk.measure is RiskMeasure.POSTERIOR and risk.bound > posterior * (1 + 1e-6):
             yield f"a secret may be guessed with probability {risk.bound:.6g}, above the {posterior:g} planned for"
-    if guarantee.notion is Notion.SECRET_PROTECTION and isinstance(priors, list):
+    if guarantee.notion is Notion.SECRET_PROTECTION and said.priors is not None:
         for each in report.guarantees:
-            if {risk.at for risk in each.risks} - set(priors):
+            if {risk.at for risk in each.risks} - set(said.priors):
                 yield f"{each.name!r} speaks of another prior than was given"
 
 

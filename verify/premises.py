@@ -9,11 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from privctl.domain.events import Batches, Ledger
+from privctl.domain.events import Ledger
 from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, Status, status_of
 from privctl.domain.mechanism import ClippedTraining, Mechanism, Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import (
+    NoiseParameters,
+    ParametersError,
+    ProtectionParameters,
+    TrainingParameters,
+    parameters_as,
+)
 from verify.events import row_of
+from verify.stated import check_readable, method_of, noise_source_of, training_of
 
 _BELIEVED = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
 #: Conditions that no program can see to.
@@ -39,8 +47,6 @@ _OF_PLANNING = ("whole book", "prior")
 #: The form of a plan -> what bounds in it rest on, after a training and before.
 _OF_FORM = {"reference": "reference form", "pairwise": "pairwise form"}
 _PLANNED_FORM = {"pairwise": "opposite contributions"}
-#: Training in few bits.
-_OF_ROUNDING = ("public rounding", "rounding by example")
 #: The one task whose models have no tokenizer to release.
 _IMAGES = "image-classification"
 #: Why a tensor got no noise (by a word of the reason) -> the condition that brings.
@@ -52,15 +58,25 @@ _UNTOUCHED = {
 _STATISTICS = frozenset({"running_mean", "running_var"})
 _NO_STATISTIC = frozenset({"equal to the public base", "initial value of a statistic"})
 _HALF = frozenset({"F16", "BF16"})
-#: Releases whose guarantee does not rest on clipping: all of a batch may change with one record.
-_UNCLIPPED = ("randomized-response", "dithered")
 #: The most that rounding may move a record's gradient, relative to its size, in float32 and in fewer bits.
 _EXACT, _ROUNDED, _FLOAT32 = 1e-4, 0.1, "float32"
+_NOT_TESTED = "no test says by how much a record's gradient differs with other records"
 _SECRET_SOURCE = "under a key from the operating system"  # noqa: S105 - what a report says of its noise
 
 
 def faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:
     """What is wrong with the status and the assumptions of one guarantee; nothing where all is borne out."""
+    try:
+        check_readable(report)
+        yield from _faults(report, guarantee, parents)
+    except ParametersError as fault:  # its own, or a parent's: nothing there bears anything out
+        believed = [a for a in guarantee.assumptions if a.state not in _BELIEVED]
+        yield from (f"its assumption {a.name!r} is said to be {a.state}, but {fault}" for a in believed)
+        if not believed:
+            yield str(fault)
+
+
+def _faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:
     if guarantee.unit is not (wanted := _unit(report, guarantee)):
         yield f"it protects one {guarantee.unit}, but what was recorded bounds one {wanted}"
     states = {a.name: a.state for a in guarantee.assumptions}
@@ -106,12 +122,10 @@ def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
         yield from _of_training(report, guarantee)
     elif guarantee.notion is Notion.SECRET_PROTECTION and report.step != "account":
         yield from _OF_PLANNING
-        if (name := _PLANNED_FORM.get(str(report.parameters.get("form")))) is not None:
+        if (name := _PLANNED_FORM.get(_form(report))) is not None:
             yield name
     if guarantee.notion is Notion.MUTUAL_INFORMATION:
         yield "public masks"
-        if report.step == "retrain" and report.parameters.get("batches") != str(Batches.POISSON):
-            yield "whole passes"
     elif isinstance(report.mechanism, Ledger):
         yield from _of_ledger(report, report.mechanism, guarantee)
 
@@ -132,8 +146,6 @@ def _of_ledger(report: PrivacyReport, ledger: Ledger, guarantee: Guarantee) -> I
     if report.step != "retrain":
         return
     yield "secret noise"
-    if report.parameters.get("method") == "ferret":
-        yield "public masks"
     of_secrets = guarantee.notion is Notion.SECRET_PROTECTION and "onto a grid" in _source(report)
     if of_secrets:
         yield "float arithmetic"
@@ -143,31 +155,27 @@ def _of_ledger(report: PrivacyReport, ledger: Ledger, guarantee: Guarantee) -> I
 
 
 def _of_training(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
-    said = report.parameters
-    if said.get("frozen_norm_layers"):
+    said, method = training_of(report), method_of(report)
+    if said.frozen_norm_layers:
         yield "normalisation statistics"
-    if said.get("task") != _IMAGES:
+    if said.task != _IMAGES:
         yield "vocabulary"
-    if said.get("method") == "dpquant":
-        yield from _OF_ROUNDING
-        if guarantee.notion is Notion.APPROXIMATE_DP and said.get("measurements_begun"):
-            yield "measurements"
+    if method is not None:
+        yield from method.premises(said, guarantee)
     if guarantee.notion is not Notion.SECRET_PROTECTION:
-        yield from (*_OF_TRAINING, "plan" if "plan" in said else "number of examples")
+        yield from (*_OF_TRAINING, "number of examples" if said.plan is None else "plan")
         return
     yield from _OF_PLAN
-    plan = said.get("plan")
-    if (form := _OF_FORM.get(str(plan.get("form")) if isinstance(plan, dict) else "")) is not None:
+    if said.plan is not None and (form := _OF_FORM.get(said.plan.form or "")) is not None:
         yield form
 
 
 def _of_names(report: PrivacyReport, states: Mapping[str, AssumptionState]) -> Iterator[str]:
     """That what the training took from the private data and released as it is leaves no guarantee."""
-    found = report.parameters.get("collected_from_data")
-    for name in map(str, found if isinstance(found, list) else ()):
+    for name in _collected(report):
         if states.get(name) is not AssumptionState.VIOLATED:
             yield f"the {name} was collected from the private data, but it does not name that as violated"
-    released = [name for name, reason in _untouched(report).items() if str(reason) not in _NO_STATISTIC]
+    released = [name for name, reason in _untouched(report).items() if reason not in _NO_STATISTIC]
     statistics = [name for name in released if name.rsplit(".", 1)[-1] in _STATISTICS]
     if statistics and states.get("batch-statistics") is not AssumptionState.VIOLATED:
         yield f"{statistics[0]} was released without noise, but it does not name 'batch-statistics' as violated"
@@ -176,19 +184,30 @@ def _of_names(report: PrivacyReport, states: Mapping[str, AssumptionState]) -> I
 def _of_tensors(report: PrivacyReport) -> Iterator[str]:
     untouched = _untouched(report)
     for part, name in _UNTOUCHED.items():
-        if any(part in str(reason) for reason in untouched.values()):
+        if any(part in reason for reason in untouched.values()):
             yield name
-    if report.parameters.get("tensors_tied"):
+    if report.step == "noise" and parameters_as(NoiseParameters, report).tensors_tied:
         yield "tied-tensors"
     tensors = [t for artifact in report.outputs for t in artifact.tensors]
     if any(t.dtype in _HALF and t.name not in untouched for t in tensors):
         yield "unrounded-weights"
 
 
-def _untouched(report: PrivacyReport) -> Mapping[str, object]:
+def _untouched(report: PrivacyReport) -> Mapping[str, str]:
     """Tensors that got no noise, each with the reason."""
-    found = report.parameters.get("tensors_untouched")
-    return found if isinstance(found, dict) else {}
+    return (parameters_as(NoiseParameters, report).tensors_untouched or {}) if report.step == "noise" else {}
+
+
+def _collected(report: PrivacyReport) -> tuple[str, ...]:
+    """What was collected from the private data."""
+    if report.step == "noise":
+        return parameters_as(NoiseParameters, report).collected_from_data or ()
+    return training_of(report).collected_from_data if report.step == "retrain" else ()
+
+
+def _form(report: PrivacyReport) -> str:
+    """The form of a plan of protection; "" of other steps."""
+    return (parameters_as(ProtectionParameters, report).form or "") if report.step == "secrets-plan" else ""
 
 
 def _unborne(
@@ -212,7 +231,7 @@ def _unborne(
         yield f"{word}, but no report of a training from random weights behind these bytes records these facts"
     elif name in ("secret-noise", "secret noise") and _SECRET_SOURCE not in _source(report):
         yield f"{word}, but the noise came from {_source(report) or 'a source that is not named'}"
-    elif name in _OF_START and report.parameters.get("initial_weights") != "random":
+    elif name in _OF_START and (report.step != "retrain" or training_of(report).initial_weights != "random"):
         yield f"{word}, but the training began with weights from elsewhere"
     elif name == "step-size" and not _smoothness(report.mechanism):
         yield f"{word}, but the loss's smoothness is not known"
@@ -220,19 +239,20 @@ def _unborne(
 
 def _untested(report: PrivacyReport) -> str:
     """What is wrong with the record of the self-test that no record changes another's gradient; "" where nothing is."""
-    found = report.parameters.get("contribution_test")
-    if not isinstance(found, dict):
+    said, method = training_of(report), method_of(report)
+    found = said.contribution_test
+    if found is None:
         return "it records no test that a record's gradient does not depend on other records"
-    differences, allowed = found.get("differences"), found.get("allowed")
-    if not isinstance(differences, dict) or not isinstance(allowed, dict) or differences.keys() != allowed.keys():
+    differences, allowed = found.differences, found.allowed
+    if differences.keys() != allowed.keys():
         return "the test of it that it records does not say what was found and what was allowed"
-    if not differences and report.parameters.get("release") not in _UNCLIPPED:
+    if not differences and (method is None or not method.unclipped(said)):
         return "the test of it that it records compared no gradients"
     if differences and not any(_FLOAT32 in stage for stage in differences):
         return "its test was not made in float32"
     for stage, moved in differences.items():
         limit = allowed[stage]
-        if not (isinstance(moved, int | float) and isinstance(limit, int | float) and 0 <= moved <= limit):
+        if not 0 <= moved <= limit:
             return f"in its test ({stage}) a gradient moved by {moved} with other records, where {limit} was allowed"
         if limit > (_EXACT if _FLOAT32 in stage else _ROUNDED):
             return f"its test ({stage}) allowed {limit:g}, which is more than rounding makes"
@@ -241,16 +261,17 @@ def _untested(report: PrivacyReport) -> str:
 
 def _too_rough(report: PrivacyReport) -> str:
     """Why rounding may move a batch's sum by more than clipping leaves for it; "" where the test shows otherwise."""
-    found = report.parameters.get("contribution_test")
-    differences = found.get("differences") if isinstance(found, dict) else None
-    if report.parameters.get("method") == "dpquant":
-        return "sums of measured differences of losses have no margin for it"
+    if report.step != "retrain":
+        return _NOT_TESTED
+    said, method = training_of(report), method_of(report)
+    if method is not None and method.rough:
+        return method.rough
+    size, found = said.batch_size, said.contribution_test
+    largest = max(found.differences.values(), default=math.inf) if found is not None else math.inf
     try:
-        size, examples = (float(report.parameters[key]) for key in ("batch_size", "examples"))
-        largest = max((float(each) for each in dict(differences or {}).values()), default=math.inf)
-        records = min(math.ceil(size + 6 * math.sqrt(size) + 20), examples)
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return "no test says by how much a record's gradient differs with other records"
+        records = min(math.ceil(size + 6 * math.sqrt(size) + 20), said.examples)
+    except (ValueError, OverflowError):
+        return _NOT_TESTED
     moved = records * (largest + 2.0**-22)
     return "" if moved <= 2.0**-10 else f"{records} records may move a sum by {moved:.2g} of the clip norm by rounding"
 
@@ -261,7 +282,7 @@ def _facts_known(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> boo
     read = {artifact.digest for artifact in report.inputs if artifact.role == "model"}
     return isinstance(mechanism, WeightNoise) and any(
         parent.step == "retrain"
-        and parent.parameters.get("initial_weights") == "random"
+        and parameters_as(TrainingParameters, parent).initial_weights == "random"
         and isinstance(parent.mechanism, ClippedTraining)
         and _same_training(parent.mechanism, mechanism.training)
         and read <= {artifact.digest for artifact in parent.outputs}
@@ -279,7 +300,7 @@ def _source(report: PrivacyReport) -> str:
     mechanism = report.mechanism
     if isinstance(mechanism, WeightNoise):
         return mechanism.noise_source
-    return str(report.parameters.get("noise_source") or "")
+    return noise_source_of(report) or ""
 
 
 def _given_seed(report: PrivacyReport) -> bool:

@@ -16,6 +16,7 @@ from privctl.domain.progress import Advance, silent
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.codec import decode
+from privctl.reports.parameters import NoiseParameters
 from privctl.storage.digest import NamedFiles, TensorHasher, hash_tensors
 from privctl.storage.reader import SafetensorsFile, read_named_text
 from verify.checks import MODEL, JudgedGuarantee, Note, at_hand, findings, guarantees, located
@@ -24,6 +25,7 @@ from verify.evidence import check_evidence
 from verify.integrity import ChainLink, check_chain, check_log
 from verify.measured.grain import Expected, coarse, few_changed
 from verify.measured.noise import LEVEL, Measured, complaints, measure
+from verify.stated import readable
 from verify.weights.check import check_weights
 
 
@@ -175,8 +177,8 @@ def _read_files(
 
 
 def _untouched(report: PrivacyReport) -> tuple[str, ...]:
-    names = report.parameters.get("tensors_untouched")
-    return tuple(names) if isinstance(names, dict) else ()
+    said = readable(NoiseParameters, report)
+    return tuple((said and said.tensors_untouched) or ())
 
 
 def _outputs_missing(path: Path, report: PrivacyReport, hashed: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
@@ -224,10 +226,10 @@ def _noise(report: PrivacyReport, measured: Sequence[Measured]) -> tuple[list[Ve
     mechanism = report.mechanism
     if not measured or not isinstance(mechanism, WeightNoise):
         return [], []
-    tied = report.parameters.get("tensors_tied")
+    said = readable(NoiseParameters, report)
     tensors = [tensor for part in measured for tensor in part.noised]
     wrong = list(few_changed(tensors, mechanism.noise_stddev))
-    wrong += complaints(measured, mechanism.noise_stddev, tied if isinstance(tied, list) else ())
+    wrong += complaints(measured, mechanism.noise_stddev, (said and said.tensors_tied) or ())
     weights = sum(tensor.elements for tensor in tensors)
     evidence = Evidence(
         method=f"difference from the input, tests at a level of {LEVEL:g} together",

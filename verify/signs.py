@@ -9,6 +9,7 @@ from privctl.domain.shown import apart
 from privctl.domain.verdict import Outcome
 from verify.answers import Answer, number
 from verify.recompute import mutual
+from verify.stated import method_of, training_of
 
 _ROUNDING = 1e-9
 
@@ -41,12 +42,11 @@ def sign_bits(report: PrivacyReport, guarantee: Guarantee) -> Answer:
 
 
 def _signs_of(report: PrivacyReport) -> SignBits | None:
-    """The signs of a run whose noise has a ledger: noise before a sign is taken leaves it one bit."""
-    names = {"groups": "number_of_groups", "fire_probability": "fire_probability", "sample_rate": "sample_rate",
-             "steps": "steps"}  # fmt: skip
+    """The signs of a run whose noise has a ledger, where its method publishes any."""
+    method = method_of(report)
     try:
-        return SignBits(**{field: report.parameters[name] for field, name in names.items()})
-    except (KeyError, TypeError, ValueError):
+        return None if method is None else method.signs(training_of(report))
+    except ValueError:
         return None
 
 

@@ -10,8 +10,11 @@ from privctl.domain.events import Batches, Ledger, SignBits
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, Scope, Status
 from privctl.domain.mechanism import ClippedTraining, Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import BudgetParameters
 from verify.events import row_of
+from verify.method import StatedTraining
 from verify.recompute.mutual import unavoidable_delta
+from verify.stated import budget_of, delta_of, training_of
 
 STEPS = frozenset({
     "account", "audit", "claims", "inspect", "noise", "replay", "retrain", "secrets-plan", "secrets-scan",
@@ -44,8 +47,8 @@ def gaps(report: PrivacyReport) -> Iterator[str]:
         yield from _floats(report, guarantee)
     if isinstance(report.mechanism, WeightNoise):
         yield from _candidates(report, report.mechanism)
-    if report.step == "account":
-        yield from _plan(report)
+    if (budget := budget_of(report)) is not None:
+        yield from _plan(report, budget)
     if isinstance(report.mechanism, SignBits):
         yield from _worst_case(report, report.mechanism)
     needed = _READS.get(report.step)
@@ -73,11 +76,15 @@ def _floats(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     noised = isinstance(mechanism, WeightNoise) and mechanism.grid is not None and guarantee.name in list(Regime)
     if isinstance(mechanism, Ledger) and guarantee.notion is Notion.APPROXIMATE_DP:
         in_floats = any(row_of(event).in_floats for event in mechanism.events)
-        gridded = "onto a grid" in str(report.parameters.get("noise_source"))
-        noised = in_floats and report.step == "retrain" and (gridded or bool(report.parameters.get("released_numbers")))
+        noised = in_floats and report.step == "retrain" and _rounded(training_of(report))
     stands = guarantee.status in _STANDING and guarantee.epsilon is not None
     if noised and stands and guarantee.arithmetic is None:
         yield f"{guarantee.name!r} does not say what noise in floating point adds to it"
+
+
+def _rounded(said: StatedTraining) -> bool:
+    """Whether its noise was added in floating point, and rounded."""
+    return "onto a grid" in (said.noise_source or "") or bool(said.released_numbers)
 
 
 def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
@@ -85,9 +92,9 @@ def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     found = Counter((risk.measure, risk.at) for risk in guarantee.risks)
     if guarantee.status not in _STANDING:
         return
-    priors = report.parameters.get("priors")
+    budget = budget_of(report)
     wanted: set[tuple[RiskMeasure, float | None]] = {
-        (RiskMeasure.POSTERIOR, prior) for prior in (priors if isinstance(priors, list) else ())
+        (RiskMeasure.POSTERIOR, prior) for prior in ((budget.priors if budget else None) or ())
     }
     if guarantee.notion is Notion.MUTUAL_INFORMATION:
         wanted = {(RiskMeasure.ADVANTAGE, None), (RiskMeasure.AUC, None)}
@@ -110,15 +117,11 @@ def _of_curve(report: PrivacyReport, guarantee: Guarantee) -> bool:
     """Whether the guarantee is the tight accountant's, which has the whole trade-off curve."""
     if not isinstance(report.mechanism, Ledger) or guarantee.name.endswith("Renyi DP"):
         return False
-    if report.step != "account":
+    budget = budget_of(report)
+    if budget is None:
         return True
-    return report.parameters.get("rely_on") == _key_of(report, guarantee)
-
-
-def _key_of(report: PrivacyReport, guarantee: Guarantee) -> str | None:
-    methods = report.parameters.get("methods")
-    rows = methods.items() if isinstance(methods, dict) else ()
-    return next((key for key, row in rows if isinstance(row, dict) and row.get("title") == guarantee.name), None)
+    keys = (key for key, row in (budget.methods or {}).items() if row.title == guarantee.name)
+    return budget.rely_on == next(keys, None)
 
 
 def _candidates(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
@@ -138,8 +141,8 @@ def _candidates(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
 
 def _worst_case(report: PrivacyReport, mechanism: SignBits) -> Iterator[str]:
     """Nats on average stand beside the (epsilon, delta) that published signs do not have."""
-    delta = report.parameters.get("delta")
-    if not isinstance(delta, float) or unavoidable_delta(mechanism, Batches.POISSON) <= delta:
+    delta = delta_of(report)
+    if delta is None or unavoidable_delta(mechanism, Batches.POISSON) <= delta:
         return
     told = [g for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP and g.status is Status.REFUTED]
     for kind in ("Poisson", "shuffled"):
@@ -148,14 +151,13 @@ def _worst_case(report: PrivacyReport, mechanism: SignBits) -> Iterator[str]:
             yield f"it does not say that no (epsilon, {delta:g})-DP follows with {kind} batches"
 
 
-def _plan(report: PrivacyReport) -> Iterator[str]:
+def _plan(report: PrivacyReport, budget: BudgetParameters) -> Iterator[str]:
     """A plan's rows are the methods it names, each with an answer or the reason why there is none."""
-    methods = report.parameters.get("methods")
-    titles = {str(row.get("title")) for row in methods.values()} if isinstance(methods, dict) else set()
+    titles = {row.title for row in (budget.methods or {}).values()}
     stated = {g.name for g in report.guarantees}
     for name in sorted(stated - titles):
         yield f"{name!r} is none of the methods that its parameters name"
     for title in sorted(titles - stated - {omission.what for omission in report.omissions}):
         yield f"its parameters name the method {title!r}, but neither its guarantee nor why there is none is stated"
-    if isinstance(methods, dict) and report.parameters.get("rely_on") not in methods:
+    if budget.methods is not None and budget.rely_on not in budget.methods:
         yield "the method to rely on is none of those that its parameters name"

@@ -2,22 +2,24 @@
 
 A text that is not on the list may mean anything, so nothing is passed that rests on one. A program of the user's own
 may well write others; privctl writes these. Numbers in them stand for themselves where other checks recompute them.
+What the assumptions and guarantees of one training method say is listed in its module in ``verify.methods``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import ContributionTest
 from verify.events import row_of
+from verify.stated import method_of, noise_source_of, training_of
 
 _NUMBER = r"[\d.e+-]+"
 #: What a run adds of the test that a record's contribution is its own.
-_TESTED = (
+TESTED = (
     "(; whether its gradient is its own was not tested|; tested on made-up records before the first step: (no batch "
     "leaves anything behind for another|loss and gradient were the same alone and in batches of up to "
     rf"\d+ records and \d+ padded tokens, within rounding of {_NUMBER} of its size in [a-z0-9:, -]+"
@@ -27,9 +29,7 @@ _TESTED = (
 #: Name of an assumption -> the statements it may have, as regular expressions for the whole text.
 STATEMENTS: dict[str, tuple[str, ...]] = {
     "contribution": (
-        f"one (example|record) changes what noise is added to by the clip norm at most{_TESTED}",
-        f"one example changes each derivative by twice the clip norm at most: all are brought within it{_TESTED}",
-        f"one example may turn every sign of the batches it is in, and no other{_TESTED}",
+        f"one (example|record) changes what noise is added to by the clip norm at most{TESTED}",
     ),
     "poisson batches": (
         "every example enters each batch independently, with the stated probability",
@@ -108,18 +108,6 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
         r"the plan's numbers are right for \d+ of its \d+ secrets; for the \d+ that seemed nearest to their bounds "
         "they were computed again",
     ),
-    "public rounding": (
-        "how numbers are rounded and which layers are depends on the data through released measurements alone, and on "
-        "a public seed, which (was given|the operating system drew)",
-    ),
-    "rounding by example": (
-        "in real arithmetic an example's gradient and loss do not depend on what else is in its batch: no scale spans "
-        "two examples, and each draws its own rounding",
-    ),
-    "measurements": (
-        "each release adds noise to a Poisson subsample's sum of vectors of loss differences, each clipped; nothing is "
-        "trained on the way, every repetition counts, and so does one that was begun and lost",
-    ),
     "training-facts": (
         "the model was trained as the facts say: per-example clipping, each example once an epoch in a data-independent"
         r" order, a constant learning rate, a fixed normaliser, no other access to the data \(facts from .+?"
@@ -169,12 +157,12 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
 
 _GRID = "privacy loss distribution \\(privctl\\), connect the dots"
 _GAUSSIAN = r"analytic Gaussian \(Balle(-| and )Wang 2018\), exact"
-_RENYI = "Renyi divergences, Canonne, Kamath and Steinke 2020"
+RENYI = "Renyi divergences, Canonne, Kamath and Steinke 2020"
 _FANO = (
     "KL divergence (from the secret's absence|between two values with opposite contributions), exact integral; "
     "Fano's inequality"
 )
-_TIGHT = f"{_GRID}|{_GAUSSIAN}"
+TIGHT = f"{_GRID}|{_GAUSSIAN}"
 
 #: Name of a guarantee -> whose bound it is; both regular expressions for the whole text, the first that fits counts.
 ACCOUNTANTS: dict[str, str] = {
@@ -187,36 +175,38 @@ ACCOUNTANTS: dict[str, str] = {
     "advanced, as on the poster": "printed simplification, which has the ratio upside down",
     "the same, right way up": r"the simplification read as epsilon = 2 eps' sqrt\(2 k ln 1/delta'\)",
     "moments / Renyi DP": "Abadi et al. 2016; Mironov, Talwar and Zhang 2019",
-    "privacy loss distribution": f"Koskela et al. 2020; Doroshenko et al. 2022|{_TIGHT}",
+    "privacy loss distribution": f"Koskela et al. 2020; Doroshenko et al. 2022|{TIGHT}",
     "GDP: estimate, not a bound": "Bu, Dong, Long and Su 2020",
     "passes, not amplified": "one exact Gaussian a pass; no gain from the order",
     "drawing a fixed number": "Dong, Roth and Su 2022, theorem 4.2",
     "Opacus PRV": "Opacus, after Gopi, Lee and Wutschitz 2021",
-    "Renyi DP|ferret, .+, Renyi DP": _RENYI,
+    "Renyi DP": RENYI,
     r"mutual information \(MI-DP\)": "Cuff and Yu 2016, one bit a fired group and step, in nats",
     r"\(epsilon, .+\)-DP, (Poisson|shuffled) batches.*": "one record that decides the sign of its batch",
-    "dp-sgd|dpquant|ferret, [a-z-]+|any one record": _TIGHT,
-    "dpquant, measurements as its paper makes and accounts for them": f"({_TIGHT}); DPQuant's own events",
+    "any one record": TIGHT,
     "secret protection": _FANO,
     "secret protection, mutual information": (
         f"{_FANO}|KL divergence (from the secret's absence|of opposite contributions), certified upper bound; "
         "Fano's inequality"
     ),
     "secret protection, trade-off curve": (
-        f"{_TIGHT}|trade-off curve of the privacy loss distribution, from the secret's absence"
+        f"{TIGHT}|trade-off curve of the privacy loss distribution, from the secret's absence"
     ),
 }
 
 
 def unknown(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     """Each text of a guarantee that is not on the list, in one sentence."""
-    wanted = next((of for name, of in ACCOUNTANTS.items() if re.fullmatch(name, guarantee.name)), None)
+    method = method_of(report)
+    own = {} if method is None else method.accountants
+    wanted = next((of for name, of in {**own, **ACCOUNTANTS}.items() if re.fullmatch(name, guarantee.name)), None)
     if wanted is None:
         yield f"privctl states no guarantee of the name {guarantee.name!r}, so what it is a bound on is not known"
     elif not re.fullmatch(wanted, guarantee.accountant):
         yield f"its accountant is called {guarantee.accountant!r}, which is not whose bound it is"
     for each in guarantee.assumptions:
-        known = (*STATEMENTS.get(each.name, ()), *_of_events(report, each.name))
+        of_method = () if method is None else method.statements.get(each.name, ())
+        known = (*STATEMENTS.get(each.name, ()), *of_method, *_of_events(report, each.name))
         if not known:
             yield f"it rests on an assumption {each.name!r} that is not known here"
         elif not any(re.fullmatch(pattern, each.statement, re.DOTALL) for pattern in known):
@@ -232,12 +222,12 @@ def _of_events(report: PrivacyReport, name: str) -> Iterator[str]:
 
 def _of_another_run(report: PrivacyReport, names: Mapping[str, str]) -> Iterator[str]:
     """Each assumption whose statement names what the rest of the report does not."""
-    source = report.parameters.get("noise_source")
+    source = noise_source_of(report)
     if "secret noise" in names and names["secret noise"] != f"nobody can foretell the noise: {source}":
         yield f"its assumption 'secret noise' speaks of another source than {source!r}"
     if report.step == "retrain" and "contribution" in names:
         _, _, said = names["contribution"].partition("; ")
-        if said != (tested := _tested(report.parameters.get("contribution_test"))):
+        if said != (tested := _tested(training_of(report).contribution_test)):
             yield f"its assumption 'contribution' says {said!r} of the test, but what the report records is {tested!r}"
     if "step-size" in names:
         rate = getattr(getattr(report.mechanism, "training", None), "learning_rate", None)
@@ -245,18 +235,16 @@ def _of_another_run(report: PrivacyReport, names: Mapping[str, str]) -> Iterator
             yield f"its assumption 'step-size' speaks of another learning rate than {rate}"
 
 
-def _tested(found: Any) -> str:
+def _tested(found: ContributionTest | None) -> str:
     """What the recorded test of a record's contribution lets a report say; its numbers are checked elsewhere."""
-    if not isinstance(found, dict):
+    if found is None:
         return "whether its gradient is its own was not tested"
     beginning = "tested on made-up records before the first step: "
-    allowed = found.get("allowed")
-    if not isinstance(allowed, dict) or not allowed:
+    if not found.allowed:
         return f"{beginning}no batch leaves anything behind for another"
-    padded = found.get("padded_to")
     return (
-        f"{beginning}loss and gradient were the same alone and in batches of up to {found.get('records')} records and "
-        f"{found.get('tokens')} padded tokens, within rounding of "
-        + ", ".join(f"{share:g} of its size in {name}" for name, share in allowed.items() if isinstance(share, float))
-        + ("" if padded is None else f", every text being padded to {padded} tokens")
+        f"{beginning}loss and gradient were the same alone and in batches of up to {found.records} records and "
+        f"{found.tokens} padded tokens, within rounding of "
+        + ", ".join(f"{share:g} of its size in {name}" for name, share in found.allowed.items())
+        + ("" if found.padded_to is None else f", every text being padded to {found.padded_to} tokens")
     )

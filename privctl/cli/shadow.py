@@ -138,6 +138,7 @@ def _request(options: dict[str, Any]) -> ShadowRequest:
 
 
 def _rendered(report: PrivacyReport) -> str:
-    settings = report.parameters
-    lines = [f"{settings['count']} shadow models, each trained on a random half of {settings['records']} records"]
-    return "".join(f"{line}\n" for line in lines)
+    from privctl.reports.parameters import ShadowParameters, parameters_as
+
+    said = parameters_as(ShadowParameters, report)
+    return f"{said.count} shadow models, each trained on a random half of {said.records} records\n"

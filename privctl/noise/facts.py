@@ -15,6 +15,7 @@ from privctl.domain.errors import CommandError, InputError
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.mechanism import ClippedTraining, Optimizer, WeightNoise
 from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import TrainingParameters, parameters_as
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 
@@ -76,7 +77,7 @@ def from_report(path: Path, report: PrivacyReport) -> FactSource | None:
     values = {name: getattr(training, name) for name in _FIELDS}
     # Facts typed by a user stay asserted, however many reports repeat them; and weights that training started from
     # are another access to the data unless they were random.
-    random_start = report.parameters.get("initial_weights") == "random"
+    random_start = parameters_as(TrainingParameters, report).initial_weights == "random"
     enforced = mechanism is training and report.step == "retrain" and random_start
     return FactSource(str(path), {k: v for k, v in values.items() if v is not None}, enforced)
 
@@ -91,15 +92,18 @@ TRAINING_ROUNDING = Assumption(
 
 
 def collected_names(report: PrivacyReport) -> tuple[Assumption, ...]:
-    """What ``report`` says was collected from the private examples and is released with the weights: violated each."""
-    names = report.parameters.get("collected_from_data")
+    """What ``report`` says was collected from the private examples and is released with the weights: violated each.
+
+    Raises ParametersError where it does not say that as a list of names.
+    """
+    names = parameters_as(TrainingParameters, report).collected_from_data or ()
     return tuple(
         Assumption(
-            name=str(name),
+            name=name,
             statement=f"the released {name} was chosen without the examples (the training collected it from them)",
             state=AssumptionState.VIOLATED,
         )
-        for name in (names if isinstance(names, list) else ())
+        for name in names
     )
 
 

@@ -8,13 +8,14 @@ count.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from statistics import NormalDist
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
 from privctl.show.text.style import number
 
 #: How far the lower end of an interval must lie above chance: an AUC, a rate of records found or secrets told. Text
@@ -171,10 +172,12 @@ def _certified(report: PrivacyReport) -> Iterator[str]:
 
 
 def _broken(report: PrivacyReport) -> bool:
-    """Whether canaries were not planted as their manifest says."""
-    held = report.parameters.get("canary_conditions")
-    states = [each.get("state") for each in held if isinstance(each, dict)] if isinstance(held, Sequence) else []
-    return AssumptionState.VIOLATED in states
+    """Whether canaries were not planted as their manifest says, or the report does not tell."""
+    try:
+        held = parameters_as(AuditParameters, report).canary_conditions or ()
+    except ParametersError:
+        return True
+    return any(each.state is AssumptionState.VIOLATED for each in held)
 
 
 def _beyond(item: Evidence, least: float) -> float:

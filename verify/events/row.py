@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from privctl.domain.events import Batches, Event
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
+from privctl.reports.parameters import BudgetParameters
 from verify.recompute.enclosure import BoundPair
 from verify.recompute.pairs import CellReach, LossCells
 
@@ -26,7 +27,7 @@ CellMaker = Callable[[float, CellReach], LossCells]
 DeltaOfRatio = Callable[[arb], arb]
 
 
-def _nothing(said: Mapping[str, Any]) -> Mapping[str, Any]:
+def _nothing(said: BudgetParameters) -> Mapping[str, Any]:
     return {}
 
 
@@ -42,7 +43,7 @@ class PlannedAs:
     mechanism: str
     fields: Mapping[str, tuple[str, Any]]
     solved: Mapping[str, str] = field(default_factory=dict)
-    more: Callable[[Mapping[str, Any]], Mapping[str, Any]] = _nothing
+    more: Callable[[BudgetParameters], Mapping[str, Any]] = _nothing
 
 
 #: Parameters of any event whose steps take a share of the data.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from privctl.domain.events import Batches, SecretMixture
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
+from privctl.reports.parameters import BudgetParameters
 from verify.events.row import CellMaker, EventVerification, PlannedAs
 from verify.recompute.pairs import CellReach, LossCells, binomial_law, gaussian_mixture
 from verify.recompute.secret import information
@@ -27,14 +28,14 @@ def _cells_of(event: SecretMixture, width: float, reach: CellReach) -> LossCells
     return replace(cells, p_infinite=cells.p_infinite + lost)
 
 
-def _records(said: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"probabilities": tuple(_chances(said.get("records")))}
+def _records(said: BudgetParameters) -> Mapping[str, Any]:
+    return {"probabilities": tuple(_chances(said.records or ()))}
 
 
-def _chances(records: Any) -> Iterator[float]:
+def _chances(records: Sequence[str]) -> Iterator[float]:
     """The probabilities that P or PxCOUNT stands for."""
-    for text in records if isinstance(records, list) else ():
-        chance, _, count = str(text).partition("x")
+    for text in records:
+        chance, _, count = text.partition("x")
         try:
             yield from [float(chance)] * int(count or 1)
         except ValueError:

@@ -18,16 +18,18 @@ from numpy.typing import NDArray
 
 from privctl.domain.errors import InputError
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.parameters import ProtectionParameters
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def check_book(names: list[list[str]], arrays: Arrays, parameters: Mapping[str, Any], book: Path) -> Iterator[Verdict]:
+def check_book(
+    names: list[list[str]], arrays: Arrays, asked: ProtectionParameters | None, book: Path
+) -> Iterator[Verdict]:
     """Verdicts on a plan's secrets, called ``names`` (ids, kinds), against ``book``.
 
-    ``parameters`` are those of the plan's own report, with the targets of secrets that the book leaves without; where
-    they are not those of a plan, only what the book says itself is compared. Raises InputError for a book that cannot
-    be read.
+    ``asked`` are the parameters of the plan's own report, with the targets of secrets that the book leaves without;
+    without them, only what the book says itself is compared. Raises InputError for a book that cannot be read.
     """
     ids, kinds = names
     rows = {row["id"]: row for row in _rows(book)}
@@ -42,7 +44,7 @@ def check_book(names: list[list[str]], arrays: Arrays, parameters: Mapping[str, 
             yield _refuted(book, f"the plan has the secret {name!r} in other records than the book")
             return
         for key, told in (("prior", arrays["priors"][j]), ("posterior", arrays["posteriors"][j])):
-            wanted = _target(row, kind, key, parameters)
+            wanted = _target(row, kind, key, asked)
             if wanted is not None and not math.isclose(float(told), wanted, rel_tol=1e-12):
                 yield _refuted(book, f"the plan gives the secret {name!r} a {key} of {told:g}, where it has {wanted:g}")
                 return
@@ -50,12 +52,12 @@ def check_book(names: list[list[str]], arrays: Arrays, parameters: Mapping[str, 
     yield Verdict(subject=book.name, outcome=Outcome.PROVED, reason=reason)
 
 
-def _target(row: Mapping[str, Any], kind: str, key: str, parameters: Mapping[str, Any]) -> float | None:
+def _target(row: Mapping[str, Any], kind: str, key: str, asked: ProtectionParameters | None) -> float | None:
     """The secret's own number, that of its kind, or the default; None where nothing tells it."""
     own = row.get(key)
-    if own is None:
-        by_kind = parameters.get("targets", {}).get(kind)
-        own = by_kind[key == "posterior"] if by_kind else parameters.get(f"default_{key}")
+    if own is None and asked is not None:
+        default = (asked.default_prior, asked.default_posterior)
+        own = (asked.targets.get(kind) or default)[key == "posterior"]
     return None if own is None else float(own)
 
 

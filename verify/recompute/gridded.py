@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from privctl.domain.guarantee import Arithmetic, Guarantee, RiskMeasure, Scope
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
+from verify.stated import method_of, training_of
 
 #: What this program can have drawn: deviates this near to Gaussians, on grids of fewer steps a deviation than this.
 _ACCURACY, _STEPS = 2.0**-48, 64.0
@@ -97,12 +98,8 @@ def _coordinates(report: PrivacyReport) -> int | None:
     mechanism = report.mechanism
     if isinstance(mechanism, WeightNoise):
         return mechanism.dimension
-    if report.parameters.get("method") == "ferret":
-        fired = report.parameters.get("fired")
-        return fired if isinstance(fired, int) else None
-    begun, released = report.parameters.get("steps_begun"), report.parameters.get("released_numbers")
-    counts = [number for number in (begun, released) if isinstance(number, int)]
-    return max(counts, default=None)
+    method = method_of(report)
+    return None if method is None else method.released(training_of(report))
 
 
 def room(mechanism: WeightNoise, epsilon: float, delta: float) -> float:

@@ -16,10 +16,11 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.reader import SafetensorsFile
+from verify.methods import expected_of
 from verify.weights.law import law_of
 from verify.weights.moves import adam_reach, coefficients, kept, reach, signal
 from verify.weights.presence import Presence
-from verify.weights.settings import TrainingFacts, UncheckableError, settings_of
+from verify.weights.settings import TrainingFacts, UncheckableError, facts_of, settings_of
 from verify.weights.start import Digest, Start, start_of
 from verify.weights.tally import Compared, MoveScale, compare, together
 
@@ -28,7 +29,6 @@ LEVEL = 1e-6
 _SUBJECT = "weights"
 #: Packages whose version decides which weights a seed draws.
 _DRAWN_BY = ("torch", "transformers")
-_METHODS = ("dp-sgd", "dpquant", "clipped", "plain", "ferret")
 
 
 @dataclass(slots=True)
@@ -93,10 +93,10 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
 
 def _trained(report: PrivacyReport) -> tuple[list[str], bool]:
     """Globs of what was trained, and whether by adapters of low rank."""
-    globs, rank = report.parameters.get("trained"), report.parameters.get("lora_rank")
-    if not isinstance(globs, list) or not all(isinstance(glob, str) for glob in globs):
+    said = facts_of(report)
+    if said.trained is None:
         raise UncheckableError("the report does not say which tensors were trained")
-    return [str(glob) for glob in globs], rank is not None
+    return list(said.trained), said.lora_rank is not None
 
 
 def _of_versions(report: PrivacyReport) -> tuple[Outcome, str]:
@@ -199,16 +199,9 @@ class _Bounds:
 
 def _bounds(settings: TrainingFacts, report: PrivacyReport) -> _Bounds:
     """Raises UncheckableError where nothing follows for this optimizer."""
-    if settings.method not in _METHODS:
-        raise UncheckableError(f"the method {settings.method!r} is not known")
-    if settings.method == "ferret" and (not settings.adaptive or report.parameters.get("silent") != "coast"):
-        raise UncheckableError(
-            "no bound is derived here for these updates; privctl retrain ferret --replay makes them again"
-        )
-    if settings.method == "plain" and not settings.adaptive:
-        raise UncheckableError(
-            f"gradients were not clipped, and nothing bounds what {settings.optimizer} makes of them"
-        )
+    method = expected_of(settings.method)
+    if method is not None and (reason := method.unbounded(facts_of(report), settings.adaptive)):
+        raise UncheckableError(reason)
     if settings.noise_multiplier:
         return _noised(settings)
     entry = adam_reach(settings) if settings.adaptive else None

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import ParametersError
 from verify.measured.values import Floats
+from verify.method import StatedTraining
+from verify.stated import method_of, training_of
 
 #: Updates that are followed one by one.
 MOST_UPDATES = 1_000_000
-_NOISED = ("dp-sgd", "dpquant")
 _SCHEDULES = ("constant", "linear", "cosine")
 #: A number that no setting of a run reaches, and whose square is still a float.
 _LARGEST = 1e100
@@ -82,34 +82,34 @@ class TrainingFacts:
 
 def settings_of(report: PrivacyReport) -> TrainingFacts:
     """The settings of a ``retrain`` report; raises UncheckableError where they describe no training."""
-    said = report.parameters
-    method = str(said.get("method"))
-    updates, planned = _whole(said, "updates"), _whole(said, "steps")
+    said, method = facts_of(report), method_of(report)
+    if method is None:
+        raise UncheckableError(f"the method {said.method!r} is not known")
+    updates, planned = _whole(said.updates, "updates"), _whole(said.steps, "steps")
     if not 1 <= updates <= min(planned, MOST_UPDATES):
         raise UncheckableError(
             f"the report says {updates} updates of {planned} steps, and up to {MOST_UPDATES} are followed"
         )
-    noised = method in _NOISED
     try:
-        optimizer = Optimizer(str(said.get("optimizer")))
+        optimizer = Optimizer(said.optimizer or "")
     except ValueError:
-        raise UncheckableError(f"the optimizer {said.get('optimizer')!r} is not known") from None
+        raise UncheckableError(f"the optimizer {said.optimizer!r} is not known") from None
     found = TrainingFacts(
-        method=method,
+        method=said.method,
         updates=updates,
         planned=planned,
-        learning_rate=_number(said, "learning_rate", positive=True),
-        schedule=str(said.get("schedule")),
-        warmup=_whole(said, "warmup_steps"),
+        learning_rate=_number(said.learning_rate, "learning_rate", positive=True),
+        schedule=str(said.schedule),
+        warmup=_whole(said.warmup_steps, "warmup_steps"),
         optimizer=optimizer,
-        batch_size=_number(said, "batch_size", positive=True),
-        examples=_whole(said, "examples"),
-        noise_multiplier=_number(said, "noise_multiplier", positive=True) if noised else 0.0,
-        clip_norm=_number(said, "clip_norm", positive=True) if noised or method == "clipped" else None,
-        momentum=_fraction(said, "momentum") if optimizer is Optimizer.MOMENTUM else 0.0,
-        beta1=_fraction(said, "beta1"),
-        beta2=_fraction(said, "beta2"),
-        weight_decay=_number(said, "weight_decay"),
+        batch_size=_number(said.batch_size, "batch_size", positive=True),
+        examples=_whole(said.examples, "examples"),
+        noise_multiplier=_number(said.noise_multiplier, "noise_multiplier", positive=True) if method.noised else 0.0,
+        clip_norm=_number(said.clip_norm, "clip_norm", positive=True) if method.clipped else None,
+        momentum=_fraction(said.momentum, "momentum") if optimizer is Optimizer.MOMENTUM else 0.0,
+        beta1=_fraction(said.beta1, "beta1"),
+        beta2=_fraction(said.beta2, "beta2"),
+        weight_decay=_number(said.weight_decay, "weight_decay"),
     )
     if found.schedule not in _SCHEDULES or found.warmup > MOST_UPDATES:
         raise UncheckableError(f"the schedule {found.schedule!r} with {found.warmup} steps of warm-up is not known")
@@ -118,24 +118,30 @@ def settings_of(report: PrivacyReport) -> TrainingFacts:
     return found
 
 
-def _whole(said: Mapping[str, Any], name: str) -> int:
-    value = said.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 53:
+def facts_of(report: PrivacyReport) -> StatedTraining:
+    """The parameters of a training; raises UncheckableError where they cannot be read."""
+    try:
+        return training_of(report)
+    except ParametersError as fault:
+        raise UncheckableError(str(fault)) from None
+
+
+def _whole(value: int | None, name: str) -> int:
+    if value is None or not 0 <= value < 1 << 53:
         raise UncheckableError(f"the parameters do not say {name} as a whole number of a training")
     return value
 
 
-def _number(said: Mapping[str, Any], name: str, *, positive: bool = False) -> float:
-    value = said.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
+def _number(value: float | None, name: str, *, positive: bool = False) -> float:
+    if value is None or not 0 <= value <= _LARGEST:
         raise UncheckableError(f"the parameters do not say {name} as a number of a training")
     if positive and value < 1 / _LARGEST:
         raise UncheckableError(f"the parameters say {name} {value}, which no training has")
-    return float(value)
-
-
-def _fraction(said: Mapping[str, Any], name: str) -> float:
-    value = _number(said, name)
-    if value >= 1:
-        raise UncheckableError(f"the parameters say {name} {value:g}, which must be below 1")
     return value
+
+
+def _fraction(value: float | None, name: str) -> float:
+    found = _number(value, name)
+    if found >= 1:
+        raise UncheckableError(f"the parameters say {name} {found:g}, which must be below 1")
+    return found

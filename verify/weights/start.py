@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from privctl.domain.errors import PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, open_checkpoint
-from verify.weights.settings import UncheckableError
+from verify.weights.settings import UncheckableError, facts_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,16 +42,15 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
     The architecture is that of the released config.json. Raises UncheckableError with the reason where they cannot be
     had.
     """
-    said = report.parameters
-    seed = said.get("initial_seed")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+    said = facts_of(report)
+    seed, how = said.initial_seed, said.initial_weights
+    if seed is None or not 0 <= seed < 2**63:
         raise UncheckableError("the report does not say from which seed its weights were drawn")
-    how = said.get("initial_weights")
     if how not in ("random", "checkpoint"):
         raise UncheckableError(f"the report says {how!r} of what its weights began as")
     place = None if how == "random" else _given(path, report, digest)
     try:
-        network = _network(output, str(said.get("task")), seed, place)
+        network = _network(output, said.task, seed, place)
     except ImportError as error:
         raise UncheckableError(f"the first weights cannot be made again: {error}") from None
     except (PrivctlError, ArithmeticError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as e:
@@ -61,7 +60,7 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
     return Start(
         tensors={n: t.detach().numpy() for n, t in network.state_dict().items() if n not in tied},
         parameters=frozenset(alone),
-        exact=place is not None and not said.get("fresh_tensors"),
+        exact=place is not None and not said.fresh_tensors,
         source=f"drawn again from seed {seed}" if place is None else f"read from {place.name}",
     )
 

@@ -16,6 +16,7 @@ from privctl.gate.checks.leakage import EXPOSURE, measured, unplanted
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
+from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
 
 _METHOD, _MEDIAN = "canary exposure", "median bits, included"
 
@@ -100,5 +101,8 @@ def _divergence(a: float, b: float) -> float:
 
 def _exact(report: LoadedReport) -> bool:
     """Whether every canary was ranked among all secrets there are."""
-    groups = report.report.parameters.get("canary_groups")
-    return isinstance(groups, int) and groups > 0 and report.report.parameters.get("canary_exact_groups") == groups
+    try:
+        said = parameters_as(AuditParameters, report.report)
+    except ParametersError:
+        return False
+    return (said.canary_groups or 0) > 0 and said.canary_exact_groups == said.canary_groups

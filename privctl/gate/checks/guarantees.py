@@ -15,6 +15,7 @@ from privctl.gate.checks.leakage import lower_bounds
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
+from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 
 EPSILON, POSTERIOR = "max_epsilon", "max_posterior"
 #: Assumptions about the loss that was trained. They are false of neural networks, so a policy must name them.
@@ -170,18 +171,21 @@ def _unfit(report: LoadedReport, guarantee: Guarantee, policy: Policy) -> str:
     ]
     if taken:
         return f"rests on {', '.join(taken)}, which the policy does not accept unchecked"
-    records = _records(report)
+    try:
+        records = _records(report)
+    except ParametersError as fault:
+        return f"is for a number of examples that cannot be read: {fault}"
     if records and guarantee.delta * records >= 1:
         return f"is at delta {guarantee.delta:g}, at which one of {records} examples may come out whole"
     return ""
 
 
 def _records(report: LoadedReport) -> int:
-    """The number of examples behind a report; 0 where it names none."""
-    mechanism, said = report.report.mechanism, report.report.parameters.get("examples")
+    """The number of examples behind a report; 0 where it names none. Raises ParametersError."""
+    mechanism = report.report.mechanism
     if isinstance(mechanism, WeightNoise):
         return mechanism.training.dataset_size
-    return said if isinstance(said, int) and not isinstance(said, bool) else 0
+    return parameters_as(TrainingParameters, report.report).examples or 0
 
 
 def _candidates(report: LoadedReport) -> int:

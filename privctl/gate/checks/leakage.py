@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.gate import Finding, GateOutcome
+from privctl.domain.guarantee import AssumptionState
 from privctl.gate.checks.contradictions import impossible
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
+from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
 
 AUC, TPR, EXPOSURE, DISCLOSED = "max_auc", "max_tpr", "max_exposure", "max_disclosed"
 EXTRACTED, LOWER_BOUND = "max_extracted", "max_epsilon_lower_bound"
@@ -224,11 +226,15 @@ def _of_others(case: JudgedModel, report: LoadedReport, rule: str) -> str:
 
 def unplanted(report: LoadedReport) -> str:
     """Why canaries say nothing of this model; empty where the audit saw that they were planted in its training."""
-    conditions = report.report.parameters.get("canary_conditions")
-    for each in conditions if isinstance(conditions, list) else ():
-        state = each.get("state") if isinstance(each, dict) else None
-        if state == "violated" or (each.get("name") == _PLANTED and state != "checked"):
-            return f"its canaries may not be this model's: {each.get('statement')}"
+    try:
+        conditions = parameters_as(AuditParameters, report.report).canary_conditions or ()
+    except ParametersError as fault:
+        return f"whether its canaries are this model's is not known: {fault}"
+    for each in conditions:
+        if each.state is AssumptionState.VIOLATED or (
+            each.name == _PLANTED and each.state is not AssumptionState.CHECKED
+        ):
+            return f"its canaries may not be this model's: {each.statement}"
     return ""
 
 

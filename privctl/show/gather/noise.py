@@ -12,6 +12,7 @@ import numpy as np
 
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import NoiseParameters, parameters_as
 from privctl.show.page_data import MODEL_ROLE, TensorNoiseSummary
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile
@@ -33,12 +34,11 @@ _MOST = 2000
 def tensors_of(report: PrivacyReport, place: Path, largest: int) -> Iterator[TensorNoiseSummary]:
     """The released tensors of a noise step, files beyond ``largest`` bytes left alone.
 
-    Raises InputError for a malformed file, FileSystemError where the system refuses.
+    Raises InputError for a malformed file or report, FileSystemError where the system refuses.
     """
     if not isinstance(report.mechanism, WeightNoise):
         return
-    untouched = report.parameters.get("tensors_untouched")
-    left = set(untouched) if isinstance(untouched, dict) else set()
+    left = set(parameters_as(NoiseParameters, report).tensors_untouched or ())
     for artifact in report.outputs:
         path = place.parent / artifact.path
         if artifact.role != MODEL_ROLE or not os.path.isfile(path) or path.stat().st_size > largest:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from privctl.reports.parameters import (
+    Parameters,
+    ParametersError,
+    ProtectionParameters,
+    TrainingParameters,
+    TriedCap,
+    parameters_as,
+)
 from privctl.show.html.values import Figure, figure, table
 from privctl.show.page_data import ReportSource
 from privctl.show.svg.axes import BOTTOM, LEFT, TOP, WIDTH, Scale, frame, linear, polyline
@@ -34,11 +41,13 @@ _PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
 _KINDS = ("lead", "second", "third", "fourth")
 _MOST = 2000
 _MOST_COLUMNS = 16
+_MOST_CAPS = 200
 
 
 def training_figures(source: ReportSource) -> Iterator[Figure]:
     """A picture for each kind of measure that an epoch's history holds."""
-    history = _entries(source.report.parameters.get("history"))
+    said = _readable(TrainingParameters, source)
+    history = () if said is None else said.history[:_MOST]
     for index, (title, axis, measures) in enumerate(_PANELS):
         series = [(name, _series(history, key)) for key, name in measures.items()]
         series = [(name, points) for name, points in series if points]
@@ -55,23 +64,21 @@ def training_figures(source: ReportSource) -> Iterator[Figure]:
             )
 
 
-def _entries(history: Any) -> list[Mapping[str, float]]:
-    """The history as far as it is what training writes: a list of plain finite numbers by name."""
-    if not isinstance(history, (list, tuple)):
-        return []
-    return [
-        {str(key): float(value) for key, value in entry.items() if _plain(value)}
-        for entry in history[:_MOST]
-        if isinstance(entry, Mapping)
-    ]
+def _readable(kind: type[Parameters], source: ReportSource) -> Parameters | None:
+    """The parameters as ``kind``; None where they are not what privctl writes, and there is nothing to draw."""
+    try:
+        return parameters_as(kind, source.report)
+    except ParametersError:
+        return None
 
 
-def _plain(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+def _plain(value: float) -> bool:
+    """Whether it can be drawn."""
+    return abs(value) < 1e300
 
 
 def _series(history: Sequence[Mapping[str, float]], key: str) -> list[tuple[float, float]]:
-    return [(float(i), entry[key]) for i, entry in enumerate(history, start=1) if key in entry]
+    return [(float(i), entry[key]) for i, entry in enumerate(history, start=1) if key in entry and _plain(entry[key])]
 
 
 def _curves(series: Sequence[tuple[str, list[tuple[float, float]]]], axis: str) -> Iterator[Node]:
@@ -97,7 +104,8 @@ def _curves(series: Sequence[tuple[str, list[tuple[float, float]]]], axis: str) 
 
 def plan_figures(source: ReportSource) -> Iterator[Figure]:
     """What is kept of the data against the noise, over caps; and how near secrets come to their budgets."""
-    caps = list(_tried(source.report.parameters.get("caps")))
+    said = _readable(ProtectionParameters, source)
+    caps = list(_tried(() if said is None else said.caps[:_MOST_CAPS]))
     if caps:
         yield figure(
             f"{source.key}-caps",
@@ -130,11 +138,10 @@ def _ordinal(name: str) -> str:
     return {"0": "least", "0.5": "median", "1": "most"}.get(name, f"quantile {name}")
 
 
-def _tried(caps: Any) -> Iterator[tuple[str, float, float]]:
-    for entry in caps[:200] if isinstance(caps, (list, tuple)) else ():
-        if isinstance(entry, Mapping) and _plain(entry.get("kept")) and _plain(entry.get("noise_multiplier")):
-            cap = entry.get("cap")
-            yield f"{cap:.4g}" if _plain(cap) else "none", float(entry["kept"]), float(entry["noise_multiplier"])
+def _tried(caps: Sequence[TriedCap]) -> Iterator[tuple[str, float, float]]:
+    for entry in caps:
+        if _plain(entry.kept) and _plain(entry.noise_multiplier):
+            yield "none" if entry.cap is None else f"{entry.cap:.4g}", entry.kept, entry.noise_multiplier
 
 
 def _kept(caps: Sequence[tuple[str, float, float]]) -> Iterator[Node]:

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import ProtectionParameters, parameters_as
 from privctl.show.text.guarantee import guarantee_text
 from privctl.show.text.style import notes, number, paragraph, table
 
 
 def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False) -> str:
     """Every cap that was tried; then, of the plan that was written, each guarantee with what it rests on."""
-    facts = report.parameters
-    secrets = "1 secret" if facts["secrets"] == 1 else f"{facts['secrets']} secrets"
+    said = parameters_as(ProtectionParameters, report)
+    secrets = "1 secret" if said.secrets == 1 else f"{said.secrets} secrets"
     lines = [
         paragraph(
-            f"{secrets} in {facts['records_with_a_secret']} of {facts['dataset_size']} records; "
-            f"{facts['steps']} steps of {facts['batch_size']} expected records"
+            f"{secrets} in {said.records_with_a_secret} of {said.dataset_size} records; "
+            f"{said.steps} steps of {said.batch_size:g} expected records"
         )
         + "\n"
     ]
     # Reports of older versions know no other noise.
-    by_curve = facts.get("calibration") == "curve"
+    by_curve = said.calibration == "curve"
     rows = [
         [
-            "none" if entry["cap"] is None else number(entry["cap"], 4),
-            f"{100 * entry['kept']:.4g} %",
-            str(entry["held_out"]),
-            number(entry["largest_probability"], 4),
-            number(entry["noise_multiplier"], 6),
-            *([number(entry["fano_noise_multiplier"], 6)] if by_curve else []),
-            f"{entry['gap']:.1e}",
-            f"{entry['seconds']:.1f}",
+            "none" if entry.cap is None else number(entry.cap, 4),
+            f"{100 * entry.kept:.4g} %",
+            str(entry.held_out),
+            number(entry.largest_probability, 4),
+            number(entry.noise_multiplier, 6),
+            *([number(entry.fano_noise_multiplier, 6)] if by_curve else []),
+            f"{entry.gap:.1e}",
+            f"{entry.seconds:.1f}",
         ]
-        for entry in facts["caps"]
+        for entry in said.caps
     ]
     noise = ["noise multiplier", *(["by Fano"] if by_curve else [])]
     lines.append(table(["cap", "kept", "held out", "largest p", *noise, "gap", "s"], rows))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import ScanParameters, parameters_as
 from privctl.show.text.style import table
 
 _STARS = "*****"
@@ -12,21 +13,20 @@ _STARS = "*****"
 
 def scan_text(report: PrivacyReport, examples: Mapping[str, str]) -> str:
     """The kinds that were found, with one of ``examples`` each, masked; or that nothing was."""
-    found = report.parameters["found"]
+    said = parameters_as(ScanParameters, report)
     rows = [
         (
             kind,
-            str(counts["secrets"]),
-            str(counts["records"]),
-            str(counts["most_records"]),
+            str(counts.secrets),
+            str(counts.records),
+            str(counts.most_records),
             masked(examples[kind]) if kind in examples else "-",
         )
-        for kind, counts in found.items()
+        for kind, counts in said.found.items()
     ]
-    secrets = sum(counts["secrets"] for counts in found.values())
-    records = report.parameters["dataset_size"]
-    said = {0: "No secret was found", 1: "1 secret"}.get(secrets, f"{secrets} secrets")
-    summary = f"{said} in {records} records."
+    secrets = sum(counts.secrets for counts in said.found.values())
+    number = {0: "No secret was found", 1: "1 secret"}.get(secrets, f"{secrets} secrets")
+    summary = f"{number} in {said.dataset_size} records."
     return f"{table(('kind', 'secrets', 'records', 'most records of one', 'example'), rows)}\n{summary}\n"
 
 

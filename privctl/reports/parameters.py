@@ -1,0 +1,286 @@
+"""What the parameters of a report say, as typed values: one class a kind of report.
+
+The codec keeps ``parameters`` as JSON, whose entries differ by step. Whoever needs them reads them here, once, into a
+frozen value; nothing else takes entries by their names. An entry that older reports lack is None. What verify expects
+of each training method stands in ``verify.methods``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from privctl.domain.errors import InputError
+from privctl.domain.guarantee import Assumption
+from privctl.domain.report import PrivacyReport
+from privctl.reports.codec import decode_value, encode_value
+
+Parameters = TypeVar("Parameters")
+
+
+class ParametersError(InputError):
+    """The parameters of a report lack an entry, or hold one of the wrong kind."""
+
+
+def parameters_as(kind: type[Parameters], report: PrivacyReport) -> Parameters:
+    """The entries of ``report`` that are fields of ``kind``, each of its type; ``unknown_entries`` names the others.
+
+    Raises ParametersError where one without a default is missing or one is of another type.
+    """
+    # Every class is hashable, and mypy doubts it of a type variable's.
+    found = _read(kind, _Identity(report.parameters), report.step)  # type: ignore[arg-type]
+    assert isinstance(found, kind)
+    return found
+
+
+def unknown_entries(kind: type, report: PrivacyReport) -> list[str]:
+    """Names of the parameters of ``report`` that are no fields of ``kind``."""
+    return sorted(report.parameters.keys() - _names(kind))
+
+
+class _Identity:
+    """One mapping, equal to itself alone: reports do not change, and comparing large ones takes longer than reading."""
+
+    __slots__ = ("mapping",)
+
+    def __init__(self, mapping: Mapping[str, Any]) -> None:
+        self.mapping = mapping
+
+    def __hash__(self) -> int:
+        return id(self.mapping)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and other.mapping is self.mapping
+
+
+@lru_cache(maxsize=32)
+def _read(kind: type[object], given: _Identity, step: str) -> object:
+    known = {name: encode_value(value) for name, value in given.mapping.items() if name in _names(kind)}
+    try:
+        return decode_value(kind, known, f"the {step} report", "parameters")
+    except InputError as fault:
+        raise ParametersError(str(fault)) from None
+
+
+def _names(kind: type) -> frozenset[str]:
+    return frozenset(field.name for field in dataclasses.fields(kind))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContributionTest:
+    """The test, before the first step, that no record changes what another contributes.
+
+    ``records`` in the largest batch, ``tokens`` in it with padding, ``padded_to`` tokens each text (None: to the
+    longest). ``differences`` found and ``allowed`` by stage, relative to the size of what was compared.
+    """
+
+    records: int
+    tokens: int
+    padded_to: int | None = None
+    differences: Mapping[str, float]
+    allowed: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowedPlan:
+    """The plan of protection that a training followed; ``digest`` is the file's, ``book`` that of its book."""
+
+    digest: str
+    book: str | None = None
+    secrets: int | None = None
+    secrets_checked: int | None = None
+    form: str | None = None
+    calibration: str | None = None
+    cap: float | None = None
+    kept_fraction: float | None = None
+    records_never_drawn: int | None = None
+    largest_probability: float | None = None
+    expected_epochs: float | None = None
+    steps: int | None = None
+    batch_size: float | None = None
+    noise_multiplier: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingParameters:
+    """Of ``privctl retrain``: what the reports of all methods share.
+
+    ``batch_size`` is the expected one, ``sample_rate`` the chance that a step draws an example. ``updates`` were made,
+    ``steps_begun`` were begun and count as spent. ``history`` holds the measures of each epoch by name.
+    """
+
+    method: str | None = None
+    steps: int | None = None
+    batch_size: float | None = None
+    sample_rate: float | None = None
+    learning_rate: float | None = None
+    optimizer: str | None = None
+    clip_norm: float | None = None
+    noise_multiplier: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    schedule: str | None = None
+    warmup_steps: int | None = None
+    micro_tokens: int | None = None
+    micro_examples: int | None = None
+    bf16: bool | None = None
+    task: str | None = None
+    clipping: str | None = None
+    examples: int | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    data: str | None = None
+    unit: str | None = None
+    initial_weights: str | None = None
+    initial_seed: int | None = None
+    trained: tuple[str, ...] | None = None
+    lora_rank: int | None = None
+    fresh_tensors: tuple[str, ...] = ()
+    frozen_norm_layers: int | None = None
+    collected_from_data: tuple[str, ...] | None = None
+    updates: int | None = None
+    steps_begun: int | None = None
+    released_numbers: int | None = None
+    noise_source: str | None = None
+    contribution_test: ContributionTest | None = None
+    history: tuple[Mapping[str, float], ...] = ()
+    secrets: str | None = None
+    plan: FollowedPlan | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseParameters:
+    """Of ``privctl noise``; ``tensors_untouched`` gives the reason why each of them got none."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    collected_from_data: tuple[str, ...] | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    calibration: str | None = None
+    tensors_noised: int | None = None
+    tensors_untouched: Mapping[str, str] | None = None
+    tensors_tied: tuple[tuple[str, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedMethod:
+    """One accountant of a privacy plan."""
+
+    title: str
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetParameters:
+    """Of ``privctl account``: the options that were given; ``found`` is what was looked for."""
+
+    mechanism: str | None = None
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    delta: float | None = None
+    sample_rate: float | None = None
+    steps: int | None = None
+    dataset_size: int | None = None
+    batch_size: int | None = None
+    epochs: float | None = None
+    batches: str | None = None
+    scale: float | None = None
+    bit_epsilon: float | None = None
+    bits: int | None = None
+    groups: int | None = None
+    fire_probability: float | None = None
+    records: tuple[str, ...] | None = None
+    posterior: float | None = None
+    priors: tuple[float, ...] | None = None
+    ledger: str | None = None
+    no_peers: bool | None = None
+    methods: Mapping[str, PlannedMethod] | None = None
+    rely_on: str | None = None
+    found: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedCap:
+    """A cap (None: no cap) that a plan of protection tried, and the noise that sufficed."""
+
+    cap: float | None
+    kept: float
+    noise_multiplier: float
+    held_out: int | None = None
+    whole: int | None = None
+    largest_probability: float | None = None
+    fano_noise_multiplier: float | None = None
+    solver: str | None = None
+    gap: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtectionParameters:
+    """Of ``privctl secrets plan``; ``targets`` are the prior and the posterior of each kind that has its own."""
+
+    steps: int | None = None
+    batch_size: float | None = None
+    delta: float | None = None
+    form: str | None = None
+    calibration: str | None = None
+    dataset_size: int | None = None
+    secrets: int | None = None
+    secrets_in_no_record: int | None = None
+    memberships: int | None = None
+    records_with_a_secret: int | None = None
+    largest_secret: int | None = None
+    kinds: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    default_prior: float | None = None
+    default_posterior: float | None = None
+    targets: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    caps: tuple[TriedCap, ...] = ()
+
+    def __post_init__(self) -> None:
+        for kind, target in self.targets.items():
+            if len(target) != 2:
+                raise ValueError(f"targets of {kind!r} are {len(target)} numbers; expected a prior and a posterior")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundKind:
+    """How many secrets of one kind a scan found, in how many records."""
+
+    secrets: int
+    records: int
+    memberships: int
+    most_records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanParameters:
+    """Of ``privctl secrets scan``."""
+
+    dataset_size: int
+    found: Mapping[str, FoundKind]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowParameters:
+    """Of ``privctl shadow``: so many models, each trained on half of the records."""
+
+    count: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditParameters:
+    """Of ``privctl audit``, as far as other parts go by it: each attack adds entries of its own."""
+
+    attack: tuple[str, ...] = ()
+    confidence: float | None = None
+    least_auc: float | None = None
+    canary_groups: int | None = None
+    canary_exact_groups: int | None = None
+    canary_conditions: tuple[Assumption, ...] | None = None

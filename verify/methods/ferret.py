@@ -1,0 +1,146 @@
+"""FERRET: signs of derivatives along public random directions, noised or as published."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import NoneType
+
+from privctl.domain.events import Batches, Event, Ledger, RandomizedResponse, SampledGaussian, SignBits
+from privctl.domain.guarantee import Guarantee, Notion
+from privctl.domain.mechanism import Mechanism
+from verify.compare import ROUNDING, compare
+from verify.method import ExpectedMethod, StatedTraining, batches_of
+from verify.wording import RENYI, TESTED, TIGHT
+
+_PUBLISHED, _GAUSSIAN, _RESPONSES, _DITHERED = "published", "gaussian", "randomized-response", "dithered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignTraining(StatedTraining):
+    """``fired`` counts chances at which a group published, in ``fired_steps`` steps; 0 are those without any."""
+
+    release: str
+    steps: int
+    sample_rate: float
+    fired: int
+    fired_steps: int
+    number_of_groups: int
+    fire_probability: float
+    fired_by_group: tuple[int, ...] | None = None
+    publish: str | None = None
+    groups: str | None = None
+    group_sizes: tuple[int, ...] = ()
+    public_seed: str | None = None
+    lost_steps: tuple[tuple[int, ...], ...] = ()
+    batches: str | None = None
+    bit_epsilon: float | None = None
+    update_scale: str | None = None
+    silent: str | None = None
+    derivatives: str | None = None
+    derivatives_by: Mapping[str, int] | None = None
+
+
+def _disagreements(mechanism: Mechanism | None, said: SignTraining) -> Iterator[str]:
+    if said.fired_by_group is not None:
+        yield from compare("fired", said.fired, sum(said.fired_by_group), "the groups together fired")
+    if isinstance(mechanism, SignBits):
+        yield from _published(mechanism, said)
+    if isinstance(mechanism, Ledger):
+        yield from _noised(mechanism, said)
+
+
+def _published(mechanism: SignBits, said: SignTraining) -> Iterator[str]:
+    """The signs of the recipe, all that fired."""
+    yield from compare("release", said.release, _PUBLISHED, "signs as they are is")
+    for name, here, key, there in (
+        ("groups", mechanism.groups, "number_of_groups", said.number_of_groups),
+        ("fire_probability", mechanism.fire_probability, "fire_probability", said.fire_probability),
+        ("sample_rate", mechanism.sample_rate, "sample_rate", said.sample_rate),
+        ("steps", mechanism.steps, "steps", said.steps),
+    ):
+        yield from compare(f"mechanism's {name}", here, there, f"parameter {key} says")
+
+
+def _noised(ledger: Ledger, said: SignTraining) -> Iterator[str]:
+    """The steps in which anything fired, with as many values in each as fired together."""
+    total = sum(event.steps for event in ledger.events)
+    yield from compare("number of steps in the ledger", total, said.fired_steps, "fired_steps says")
+    values = 0
+    for event in ledger.events:
+        yield from _event(event, said)
+        values += _values(event, said) * event.steps
+    kinds = {type(event) for event in ledger.events}
+    if kinds != {RandomizedResponse if said.release == _RESPONSES else SampledGaussian}:
+        yield f"the ledger's events are not those of the release {said.release!r}"
+    if said.release != _GAUSSIAN:
+        yield from compare("number of values in the ledger", values, said.fired, "fired says")
+
+
+def _event(event: Event, said: SignTraining) -> Iterator[str]:
+    if isinstance(event, (SampledGaussian, RandomizedResponse)):
+        yield from compare("rate in the ledger", event.sample_rate, said.sample_rate, "the parameters say")
+    if isinstance(event, RandomizedResponse):
+        yield from compare("log-odds in the ledger", event.epsilon, said.bit_epsilon, "bit_epsilon says")
+    if isinstance(event, SampledGaussian):
+        yield from batches_of(event, "ledger", Batches.POISSON)
+        noise, found = said.noise_multiplier, event.noise_multiplier
+        if said.release == _GAUSSIAN:
+            yield from compare("noise multiplier in the ledger", found, noise, "the parameters say")
+        elif noise is not None:
+            wanted = noise / (2 * math.sqrt(max(1, _values(event, said))))
+            if not math.isclose(found, wanted, rel_tol=ROUNDING):
+                yield f"noise multiplier {found:g} in the ledger is not {noise:g} / (2 sqrt(a number of groups))"
+
+
+def _values(event: Event, said: SignTraining) -> int:
+    """How many groups fired together in the event's steps."""
+    if isinstance(event, RandomizedResponse):
+        return event.bits
+    if not isinstance(event, SampledGaussian) or said.noise_multiplier is None:
+        return 0
+    return round((said.noise_multiplier / (2 * event.noise_multiplier)) ** 2)
+
+
+def _premises(said: SignTraining, guarantee: Guarantee) -> Iterator[str]:
+    if guarantee.notion is not Notion.MUTUAL_INFORMATION:
+        yield "public masks"
+    elif said.batches != Batches.POISSON:
+        yield "whole passes"
+
+
+def _signs(said: SignTraining) -> SignBits:
+    """Noise before a sign is taken leaves it one bit. Raises ValueError for numbers that no run has."""
+    return SignBits(
+        groups=said.number_of_groups,
+        fire_probability=said.fire_probability,
+        sample_rate=said.sample_rate,
+        steps=said.steps,
+    )
+
+
+def _unbounded(said: SignTraining, adaptive: bool) -> str:
+    if adaptive and said.silent == "coast":
+        return ""
+    return "no bound is derived here for these updates; privctl retrain ferret --replay makes them again"
+
+
+EXPECTED = ExpectedMethod(
+    parameters=SignTraining,
+    mechanisms=(Ledger, SignBits, NoneType),
+    disagreements=_disagreements,
+    premises=_premises,
+    statements={
+        "contribution": (
+            f"one example changes each derivative by twice the clip norm at most: all are brought within it{TESTED}",
+            f"one example may turn every sign of the batches it is in, and no other{TESTED}",
+        ),
+    },
+    accountants={"ferret, .+, Renyi DP": RENYI, "ferret, [a-z-]+": TIGHT},
+    released=lambda said: said.fired,
+    signs=_signs,
+    # All of a batch may change with one record there, whatever is clipped.
+    unclipped=lambda said: said.release in (_RESPONSES, _DITHERED),
+    unbounded=_unbounded,
+)

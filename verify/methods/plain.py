@@ -1,0 +1,14 @@
+"""Training without any protection: no mechanism and no guarantee."""
+
+from __future__ import annotations
+
+from types import NoneType
+
+from verify.method import ExpectedMethod, StatedTraining
+
+
+def _unbounded(said: StatedTraining, adaptive: bool) -> str:
+    return "" if adaptive else f"gradients were not clipped, and nothing bounds what {said.optimizer} makes of them"
+
+
+EXPECTED = ExpectedMethod(mechanisms=(NoneType,), unbounded=_unbounded)

@@ -1,0 +1,90 @@
+"""The parameters of a report as verify reads them: a class a step, and one a training method."""
+
+from __future__ import annotations
+
+from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import (
+    AuditParameters,
+    BudgetParameters,
+    NoiseParameters,
+    Parameters,
+    ParametersError,
+    ProtectionParameters,
+    TrainingParameters,
+    parameters_as,
+    unknown_entries,
+)
+from verify.method import ExpectedMethod, StatedTraining
+from verify.methods import expected_of
+
+TRAINING = "retrain"
+#: Steps whose parameters are a closed list.
+_OF_STEP: dict[str, type] = {
+    "noise": NoiseParameters, "account": BudgetParameters, "secrets-plan": ProtectionParameters,
+}  # fmt: skip
+
+
+def method_of(report: PrivacyReport) -> ExpectedMethod | None:
+    """What is expected of the method of a training; None where it is not known here, and for other steps."""
+    if report.step != TRAINING:
+        return None
+    return expected_of(parameters_as(TrainingParameters, report).method)
+
+
+def training_of(report: PrivacyReport) -> StatedTraining:
+    """What a training's report says, as its method has it. Raises ParametersError where it cannot be read."""
+    method = method_of(report)
+    return parameters_as(StatedTraining if method is None else method.parameters, report)
+
+
+def readable(kind: type[Parameters], report: PrivacyReport) -> Parameters | None:
+    """The parameters as ``kind``; None where they cannot be read, which ``verify.checks`` says by itself."""
+    try:
+        return parameters_as(kind, report)
+    except ParametersError:
+        return None
+
+
+def kind_of(report: PrivacyReport) -> type | None:
+    """The class of all parameters of ``report``; None for a step that promises nothing, or a method not known here."""
+    if report.step == TRAINING:
+        method = method_of(report)
+        return None if method is None else method.parameters
+    return _OF_STEP.get(report.step)
+
+
+def strangers(report: PrivacyReport) -> list[str]:
+    """Parameters that no report of this kind has; what they mean is not known."""
+    kind = kind_of(report)
+    return [] if kind is None else unknown_entries(kind, report)
+
+
+def check_readable(report: PrivacyReport) -> None:
+    """Raises ParametersError for parameters that lack an entry, or hold one of the wrong type."""
+    if report.step == TRAINING:
+        training_of(report)
+    elif report.step in _OF_STEP:
+        parameters_as(_OF_STEP[report.step], report)
+    elif report.step == "audit":
+        parameters_as(AuditParameters, report)
+
+
+def delta_of(report: PrivacyReport) -> float | None:
+    """The delta that the parameters state."""
+    if report.step == TRAINING:
+        return training_of(report).delta
+    if report.step == "noise":
+        return parameters_as(NoiseParameters, report).delta
+    if report.step == "secrets-plan":
+        return parameters_as(ProtectionParameters, report).delta
+    return parameters_as(BudgetParameters, report).delta if report.step == "account" else None
+
+
+def noise_source_of(report: PrivacyReport) -> str | None:
+    """What drew the noise of a training; None for other steps."""
+    return training_of(report).noise_source if report.step == TRAINING else None
+
+
+def budget_of(report: PrivacyReport) -> BudgetParameters | None:
+    """What a plan of ``privctl account`` says; None for other steps."""
+    return parameters_as(BudgetParameters, report) if report.step == "account" else None
