@@ -12,6 +12,7 @@ from privctl.domain.events import Batches, Event, Ledger, RandomizedResponse, Sa
 from privctl.domain.guarantee import Adjacency, Notion, Scope
 from privctl.domain.mechanism import Calibration, ClippedTraining, Formula, Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
 from privctl.storage.header import elements_of
 from verify.plans import of_plan
 from verify.recompute import gaussian, gridded, published
@@ -238,7 +239,7 @@ def _sampled(ledger: Ledger, said: Mapping[str, Any]) -> Iterator[str]:
         yield from _compare("kind of batches in the ledger", event.batches, Batches.POISSON, "this method draws")
     updates = said.get("updates")
     if isinstance(updates, int) and updates > total:
-        yield f"{updates} updates were made, but the ledger holds {total} steps"
+        yield f"{counted(updates, 'update was', 'updates were')} made, but the ledger holds {counted(total, 'step')}"
 
 
 def _measurements(events: Sequence[SampledGaussian], said: Mapping[str, Any]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from privctl.cli.options import MODEL, common, show
 from privctl.cli.running import data_of, model_of
 from privctl.domain.errors import CommandError
 from privctl.domain.mechanism import Optimizer
+from privctl.domain.shown import counted
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
@@ -139,5 +140,6 @@ def _request(options: dict[str, Any]) -> ShadowRequest:
 
 def _rendered(report: PrivacyReport) -> str:
     settings = report.parameters
-    lines = [f"{settings['count']} shadow models, each trained on a random half of {settings['records']} records"]
+    models = counted(int(settings["count"]), "shadow model")
+    lines = [f"{models}, each trained on a random half of {settings['records']} records"]
     return "".join(f"{line}\n" for line in lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
 from privctl.show.text.guarantee import guarantee_text
 from privctl.show.text.style import notes, number, paragraph, table
 
@@ -10,11 +11,11 @@ from privctl.show.text.style import notes, number, paragraph, table
 def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False) -> str:
     """Every cap that was tried; then, of the plan that was written, each guarantee with what it rests on."""
     facts = report.parameters
-    secrets = "1 secret" if facts["secrets"] == 1 else f"{facts['secrets']} secrets"
+    secrets = counted(facts["secrets"], "secret")
     lines = [
         paragraph(
-            f"{secrets} in {facts['records_with_a_secret']} of {facts['dataset_size']} records; "
-            f"{facts['steps']} steps of {facts['batch_size']} expected records"
+            f"{secrets} in {facts['records_with_a_secret']} of {counted(facts['dataset_size'], 'record')}; "
+            f"{counted(facts['steps'], 'step')} of {facts['batch_size']} expected records"
         )
         + "\n"
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
 from privctl.show.text.style import table
 
 _STARS = "*****"
@@ -25,8 +26,8 @@ def scan_text(report: PrivacyReport, examples: Mapping[str, str]) -> str:
     ]
     secrets = sum(counts["secrets"] for counts in found.values())
     records = report.parameters["dataset_size"]
-    said = {0: "No secret was found", 1: "1 secret"}.get(secrets, f"{secrets} secrets")
-    summary = f"{said} in {records} records."
+    said = counted(secrets, "secret") if secrets else "No secret was found"
+    summary = f"{said} in {counted(records, 'record')}."
     return f"{table(('kind', 'secrets', 'records', 'most records of one', 'example'), rows)}\n{summary}\n"
 
 
