@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from privctl.domain.events import Ledger
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.parameters import TrainingParameters
 from verify.events import row_of
@@ -49,10 +50,10 @@ def check_data(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
     elif told != data.examples:
         yield _verdict(
             Outcome.REFUTED,
-            f"{data.name} holds {data.examples} examples, and the report says {told}{_rates(report, data)}",
+            f"{data.name} holds {counted(data.examples, 'example')}, and the report says {told}{_rates(report, data)}",
         )
     else:
-        yield _verdict(Outcome.PROVED, f"{data.name} holds {told} examples, as the report says")
+        yield _verdict(Outcome.PROVED, f"{data.name} holds {counted(told, 'example')}, as the report says")
     recorded = [artifact.digest for artifact in report.inputs if artifact.role == "data"]
     if data.digest is not None and recorded:
         same = data.digest in recorded

@@ -16,6 +16,7 @@ from scipy.stats import beta, norm
 from privctl.domain.errors import InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.parameters import AuditParameters
 from privctl.storage.arrays import read_arrays
@@ -80,11 +81,14 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     for text in wrong:
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text))
     if again and not wrong:
-        reason = f"{again} figures are what the ranks kept give; whether the model gives those ranks was not looked at"
+        reason = f"{counted(again, 'figure is', 'figures are')} what the ranks kept give"
+        reason += "; whether the model gives those ranks was not looked at"
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason=reason))
     if left:
         more = f", and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-        reason = f"{len(left)} of {len(report.evidence)} measured figures are the report's word ({why}): "
+        are = "is" if len(left) == 1 else "are"
+        of = f"{len(left)} of {counted(len(report.evidence), 'measured figure')}"
+        reason = f"{of} {are} the report's word ({why}): "
         found.omissions.append(Omission(what=_OMITTED, reason=reason + "; ".join(left[:_SHOWN]) + more))
     return found
 

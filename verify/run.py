@@ -14,6 +14,7 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.progress import Advance, silent
 from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.codec import decode
 from privctl.reports.parameters import NoiseParameters
@@ -133,7 +134,8 @@ def _said_before(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
     said = Counter((v.subject, v.outcome, v.status) for v in report.verdicts)
     for (subject, outcome, _), count in (now - said).items():
         worst = Outcome.REFUTED if outcome is Outcome.REFUTED else Outcome.INCONCLUSIVE
-        reason = f"{count} verdicts {outcome} on it are found now that the report does not state"
+        found = counted(count, f"verdict {outcome} on it is", f"verdicts {outcome} on it are")
+        reason = f"{found} found now that the report does not state"
         yield Verdict(subject=subject, outcome=worst, reason=reason)
 
 
@@ -242,9 +244,11 @@ def _noise(report: PrivacyReport, measured: Sequence[Measured]) -> tuple[list[Ve
     )
     if wrong:
         return [Verdict(subject="noise", outcome=Outcome.REFUTED, reason=sentence) for sentence in wrong], [evidence]
+    count = counted(len(tensors), "tensor")
     reason = (
-        f"the noise of {len(tensors)} tensors is as reported, so far as tests at a level of {LEVEL:g} can see: mean, "
-        "deviation, shape, and none used twice" + ("" if mechanism.grid is None else "; every weight is on the grid")
+        f"the noise of {count} is as reported, so far as tests at a level of {LEVEL:g} can see: "
+        "mean, deviation, shape, and none used twice"
+        + ("" if mechanism.grid is None else "; every weight is on the grid")
     )
     if still := coarse(tensors):
         more = "" if len(still) == 1 else f" and {len(still) - 1} more"

@@ -24,6 +24,7 @@ from privctl.domain.checks import fraction
 from privctl.domain.errors import CommandError
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import Omission
+from privctl.domain.shown import counted
 from privctl.models.language import LanguageModel
 from privctl.reports.codec import encode_value
 
@@ -142,7 +143,7 @@ class CanaryAudit:
                 f"{np.log2(self._each + 1):.3g} bits; extrapolated numbers are a model of what lies beyond"
             )
         if standing.lost:
-            found.append(f"left out: {standing.lost} fresh secrets to which the model gives no finite loss")
+            found.append(f"left out: {counted(standing.lost, 'fresh secret')} to which the model gives no finite loss")
         return found
 
     def _parameters(self, delta: float) -> dict[str, Any]:
@@ -177,7 +178,9 @@ def _omissions(standing: CanaryScores) -> tuple[Omission, ...]:
     reasons: dict[str, int] = {}
     for reason in standing.unscored.values():
         reasons[reason] = reasons.get(reason, 0) + 1
-    return tuple(Omission(what=f"{count} canaries", reason=reason) for reason, count in reasons.items())
+    return tuple(
+        Omission(what=counted(count, "canary", "canaries"), reason=reason) for reason, count in reasons.items()
+    )
 
 
 def _doubts(held: Sequence[Assumption]) -> list[str]:

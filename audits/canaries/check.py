@@ -14,6 +14,7 @@ from audits.canaries.manifest import Coins, Manifest, committed
 from audits.canaries.plant import record_lines
 from privctl.data.records import read_records
 from privctl.domain.guarantee import Assumption, AssumptionState
+from privctl.domain.shown import counted
 from privctl.storage.digest import file_digest, tag
 
 #: Fair coins fall outside the counts accepted this rarely.
@@ -131,7 +132,8 @@ def _distinct(manifest: Manifest) -> Assumption:
         "distinct canaries",
         not repeated,
         "no two canaries share a secret",
-        f"{repeated} canaries repeat the secret of another, so that one secret hangs on two coins",
+        f"{counted(repeated, 'canary repeats', 'canaries repeat')} the secret of another, so that one secret hangs on "
+        "two coins",
     )
 
 
@@ -160,5 +162,6 @@ def _secrets(manifest: Manifest, path: Path) -> Assumption:
         "secrets",
         not wrong,
         "no secret occurs anywhere but in its own copies, and none of a canary that was left out",
-        f"{len(wrong)} secrets occur elsewhere in the data, or in another number than was planted",
+        f"{counted(len(wrong), 'secret occurs', 'secrets occur')} elsewhere in the data, or in another number than was "
+        "planted",
     )

@@ -32,6 +32,7 @@ from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.progress import Advance, Progress, unseen
 from privctl.domain.report import Omission
+from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.models.language import LanguageModel
 
@@ -190,8 +191,8 @@ class ExtractionAudit:
         undecided = sum(int(each.undecided.sum()) for each in texts)
         if undecided:
             found.append(
-                f"extraction: {undecided} texts hang on logits that rounding decides, even alone and in float32; the "
-                "intervals allow for either verdict"
+                f"extraction: {counted(undecided, 'text hangs', 'texts hang')} on logits that "
+                "rounding decides, even alone and in float32; the intervals allow for either verdict"
             )
         cued = int((train.extracted & (train.cue > CUED)).sum())
         if cued:
@@ -202,7 +203,10 @@ class ExtractionAudit:
         whole = self._shape.bos + self._shape.prefix + self._shape.suffix
         short = sum(len(row) < whole for row in self._sides[0].sample.rows)
         if short:
-            found.append(f"extraction: {short} training texts have a prefix of fewer than {self._shape.prefix} tokens")
+            found.append(
+                f"extraction: {counted(short, 'training text has', 'training texts have')} a prefix of fewer than "
+                f"{counted(self._shape.prefix, 'token')}"
+            )
         return tuple(found)
 
     def _omissions(self, left: Sequence[Sequence[tuple[int, SkippedReason]]]) -> tuple[Omission, ...]:

@@ -26,6 +26,7 @@ from privctl.data.records import Record
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Omission, TensorDigest
+from privctl.domain.shown import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -146,12 +147,12 @@ class MembershipAudit:
 
     def _caveats(self, attacks: Sequence[Attack], quantities: int, settings: Settings) -> list[str]:
         names = ", ".join(attack.name for attack in attacks)
-        tried = f"{len(attacks)} attacks were" if len(attacks) > 1 else "1 attack was"
+        tried = counted(len(attacks), "attack was", "attacks were")
         return [
             f"membership is what the caller asserts: records of {self._request.members.name} are taken to be training "
             f"data, and those of {self._request.nonmembers.name} not",
-            f"{tried} tried ({names}), with {quantities} intervals; each holds at {100 * settings.confidence:.4g} %, "
-            "so that all hold together at the audit's confidence",
+            f"{tried} tried ({names}), with {counted(quantities, 'interval')}; each holds at "
+            f"{100 * settings.confidence:.4g} %, so that all hold together at the audit's confidence",
             "a stronger attack may find what these did not",
         ]
 
@@ -176,16 +177,19 @@ def _check_sides(work: Workload, request: MembershipRequest) -> None:
 
 
 def _data_warnings(table: ScoreTable, max_length: int | None) -> list[str]:
-    found = [f"left out: {count} {_SIDES[member]}, {skip.reason}" for (member, skip), count in table.skipped().items()]
+    found = [
+        f"left out: {counted(count, _SIDES[member][:-1])}, {skip.reason}"
+        for (member, skip), count in table.skipped().items()
+    ]
     cut = int(table.truncated.sum())
     if cut:
-        found.append(f"cut to their first {max_length} tokens: {cut} of {table.records} records")
+        found.append(f"cut to their first {max_length} tokens: {cut} of {counted(table.records, 'record')}")
     return found
 
 
 def _omissions(table: ScoreTable) -> list[Omission]:
     return [
-        Omission(what=f"{count} {_SIDES[member]}", reason=skip.reason)
+        Omission(what=counted(count, _SIDES[member][:-1]), reason=skip.reason)
         for (member, skip), count in table.skipped().items()
     ]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.membership.attack import Candidates, ScoreAttack, Settings, Shadows
+from privctl.domain.shown import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,7 +88,11 @@ def without_both(candidates: Candidates) -> str:
 
 def _few(chosen: NDArray[np.bool_], what: str) -> str:
     lacking = int((chosen.sum(axis=0) < 2).sum())
-    return f"{lacking} records have fewer than 2 shadow models {what}; train more of them" if lacking else ""
+    return (
+        f"{counted(lacking, 'record has', 'records have')} fewer than 2 shadow models {what}; train more of them"
+        if lacking
+        else ""
+    )
 
 
 def _offline(candidates: Candidates, _: Settings) -> NDArray[Any]:

@@ -26,6 +26,7 @@ from audits.secrets.trace import trace_tests
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Progress, unseen
 from privctl.domain.report import Omission
+from privctl.domain.shown import counted
 from privctl.secrets.protection import Protection, read_protection
 from privctl.storage.digest import file_digest
 
@@ -200,9 +201,11 @@ class SecretsAudit:
                 "nothing of them; scan again"
             )
         if chosen.partial:
+            one, many = "planted canary is taken as a found value", "planted canaries are taken as found values"
+            taken = counted(chosen.partial, one, many)
             notes.append(
-                f"secrets: {chosen.partial} planted canaries are taken as found values, as the book lacks others of "
-                "their format and may have chosen by value; put all of them in the book"
+                f"secrets: {taken}, as the book lacks others of their format and may have chosen by value; put all of "
+                "them in the book"
             )
         if self._broken:
             notes.append(f"secrets: {self._broken}")

@@ -10,6 +10,7 @@ import click
 
 from privctl.cli.options import common, force, show
 from privctl.domain.errors import ExitCode
+from privctl.domain.shown import counted
 
 if TYPE_CHECKING:
     from audits.canaries.design import CanaryPower
@@ -137,8 +138,8 @@ def _limitations(manifest: Manifest, *, prefixed: bool) -> list[str]:
     included = sum(canary.included for canary in manifest.canaries)
     if included < _WANTED:
         limitations.append(
-            f"{included} canaries are included; an audit needs {_WANTED} to conclude that they left no trace, so plant "
-            "more with --count"
+            f"{counted(included, 'canary is', 'canaries are')} included; an audit needs "
+            f"{_WANTED} to conclude that they left no trace, so plant more with --count"
         )
     if min(canary.copies for canary in manifest.canaries) > 1:
         limitations.append(

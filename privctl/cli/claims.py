@@ -10,6 +10,7 @@ import click
 
 from privctl.cli.options import common, force, show, to_standard_output, verbose
 from privctl.domain.errors import CommandError, ExitCode
+from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -279,7 +280,7 @@ def _finish(
     if report:
         note(f"wrote {options['output']}", quiet=options["quiet"])
     if options["export"] is not None:
-        note(f"wrote {len(files)} files to {options['export']}", quiet=options["quiet"])
+        note(f"wrote {counted(len(files), 'file')} to {options['export']}", quiet=options["quiet"])
 
 
 def _report(verdicts: Sequence[Verdict], parameters: Mapping[str, Any], unchecked: Sequence[Omission]) -> PrivacyReport:

@@ -13,6 +13,7 @@ from privctl.cli.options import MODEL, common, force, show
 from privctl.domain.errors import CommandError
 from privctl.domain.guarantee import Adjacency, AssumptionState
 from privctl.domain.mechanism import Calibration, Formula, Optimizer, Regime
+from privctl.domain.shown import counted
 
 if TYPE_CHECKING:
     from privctl.noise.dp_weights import PrivacyTarget
@@ -225,7 +226,7 @@ def _evaluation(checkpoint: Checkpoint, options: dict[str, Any]) -> Any:
         folder = None if weights.is_dir() else checkpoint.folder
         return perplexity(load_model(weights, folder=folder), texts)
 
-    note(f"perplexity on {len(texts)} texts of {options['evaluate']}", quiet=options["quiet"])
+    note(f"perplexity on {counted(len(texts), 'text')} of {options['evaluate']}", quiet=options["quiet"])
     return evaluate, evaluate(checkpoint.root)
 
 
@@ -245,7 +246,6 @@ def _show(
     *,
     dry_run: bool = False,
 ) -> None:
-    from privctl.domain.shown import counted
     from privctl.noise.selection import untouched_counts
     from privctl.show.text.noise import NoiseRow, noise_table
 

@@ -12,6 +12,7 @@ from privctl.cli.options import MODEL, common, show
 from privctl.cli.running import data_of, model_of
 from privctl.domain.errors import CommandError
 from privctl.domain.mechanism import Optimizer
+from privctl.domain.shown import counted
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
@@ -140,5 +141,6 @@ def _request(options: dict[str, Any]) -> ShadowRequest:
 def _rendered(report: PrivacyReport) -> str:
     from privctl.reports.parameters import ShadowParameters, parameters_as
 
-    said = parameters_as(ShadowParameters, report)
-    return f"{said.count} shadow models, each trained on a random half of {said.records} records\n"
+    settings = parameters_as(ShadowParameters, report)
+    models = counted(settings.count, "shadow model")
+    return f"{models}, each trained on a random half of {settings.records} records\n"

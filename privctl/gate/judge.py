@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from privctl.domain.gate import FileLine, Finding, GateJudgement, GateOutcome
+from privctl.domain.shown import counted
 from privctl.gate import companions
 from privctl.gate.checks import CHECKS, RULES
 from privctl.gate.checks.steps import stopping
@@ -110,7 +111,7 @@ def _bounded(findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], list[str
         if counts[kind] <= _MOST:
             kept.append(each)
     more = [
-        f"{count - _MOST} more findings of {rule} ({outcome}) are left out"
+        f"{counted(count - _MOST, 'more finding')} of {rule} ({outcome}) left out"
         for (rule, outcome, _), count in counts.items()
         if count > _MOST
     ]

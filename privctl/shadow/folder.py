@@ -19,6 +19,7 @@ from audits.scores.subject import AuditedModel, subject_of
 from audits.scores.table import FIELDS
 from privctl.domain.errors import InputError
 from privctl.domain.report import Artifact, PrivacyReport, TensorDigest
+from privctl.domain.shown import counted
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
 from privctl.models.loading import TrainingModel
 from privctl.reports.files import file_artifact, now, pending_artifact, staged_report, versions
@@ -107,7 +108,8 @@ class ShadowFolder:
         )
 
     def _described(self, scores: tuple[Artifact, ...]) -> PrivacyReport:
-        repeated = f"left out: {self._pool.repeated} records that repeat an earlier one of the pool"
+        left_out = counted(self._pool.repeated, "record that repeats", "records that repeat")
+        repeated = f"left out: {left_out} an earlier one of the pool"
         return PrivacyReport(
             step="shadow",
             created=now(),

@@ -20,6 +20,7 @@ from audits.membership.shadows import (
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import Advance, Progress
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
 from privctl.models.language import choose_device
 from privctl.models.loading import TrainingModel
 from privctl.reports.files import write_report
@@ -65,7 +66,7 @@ def run_shadows(request: ShadowRequest, progress: Progress) -> PrivacyReport:
         for index in left:
             require_absent(weights_path(folder, index), force=False)
     kept = ShadowFolder(pool, settings, done)
-    label = f"training {len(left)} shadow models"
+    label = f"training {counted(len(left), 'shadow model')}"
     with progress(label, len(left) * pool.recipe.steps, "steps") as advance:
         while left:
             group = left[: _at_once(pool, subject.model.network, device, len(left))]

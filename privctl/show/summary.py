@@ -11,6 +11,7 @@ from privctl.domain.evidence import Bound
 from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope, Status
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.leaks import leaks, refutes
 from privctl.show.page_data import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
@@ -163,7 +164,7 @@ def _guarantee(subject: JudgedSubject, lead: Guarantee | None) -> str:
     asserted = sum(a.state is AssumptionState.ASSERTED for a in lead.assumptions)
     text = {
         Status.PROVED: "Proved: it follows from what was enforced and checked.",
-        Status.CONDITIONAL: f"Conditional: it follows if {_plural(asserted, 'assumption')} that nothing enforces "
+        Status.CONDITIONAL: f"Conditional: it follows if {counted(asserted, 'assumption')} that nothing enforces "
         f"{'holds' if asserted == 1 else 'hold'}.",
         Status.CLAIMED: "Claimed: a published formula says so, and it does not follow.",
         Status.REFUTED: "Refuted: the stated bound is certainly false.",
@@ -207,7 +208,7 @@ def _verified(subject: JudgedSubject, verdicts: Sequence[Verdict], broken: Seque
     said = "Verified: " + (", ".join(f"{count} {word}" for word, count in counts if count) or "nothing decided") + "."
     false = sum(v.outcome is Outcome.REFUTED for v in verdicts) - sum(v.outcome is Outcome.REFUTED for v in decisive)
     return said + (
-        f" Also refuted: {_plural(false, 'bound')} that a report itself calls no more than claimed." if false else ""
+        f" Also refuted: {counted(false, 'bound')} that a report itself calls no more than claimed." if false else ""
     )
 
 
@@ -250,10 +251,6 @@ def verdicts_of(sources: Sequence[ReportSource]) -> Iterator[tuple[ReportSource,
     pairs = [(source, verdict) for source in sources for verdict in source.report.verdicts]
     order = list(WORDS)
     yield from sorted(pairs, key=lambda pair: (not pair[1].decisive, order.index(pair[1].outcome)))
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def _percent(share: float) -> str:

@@ -11,6 +11,7 @@ from torch import nn
 
 from privctl.domain.progress import Progress
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
 from privctl.models.language import choose_device
 from privctl.parallel import Workers, own_device
 from privctl.storage.atomic import require_absent, require_no_folder, write_bytes
@@ -147,13 +148,13 @@ def _batches(job: TrainingJob, workers: Workers) -> BatchSource:
 def announced(job: TrainingJob) -> str:
     """The run's steps, noise and plan of protection, in a sentence."""
     recipe = job.recipe
-    sentence = f"{recipe.steps} steps"
+    sentence = counted(recipe.steps, "step")
     if job.delta is not None:
         sentence += f", noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"
     if job.plan is not None:
         protection = job.plan.protection
         sentence += (
-            f"; {len(protection.ids)} secrets; {recipe.batch_size:g} expected records per step, "
+            f"; {counted(len(protection.ids), 'secret')}; {recipe.batch_size:g} expected records per step, "
             f"{recipe.steps * recipe.sample_rate:.3g} epochs in all; each record is drawn with probability at most "
             f"{protection.largest_probability:.3g}"
         )

@@ -22,6 +22,7 @@ from privctl.domain.guarantee import (
     RiskMeasure,
     status_of,
 )
+from privctl.domain.shown import counted
 from privctl.secrets.protection import Form, Protection, ProtectionCalibration
 from privctl.storage.json_text import shown
 from privctl.train.secret_plan import SecretPlan
@@ -183,7 +184,8 @@ def _numbers(secrets: int) -> Assumption:
 
 def _overall(secrets: int, within: int) -> str:
     if within < secrets:
-        return f"only {within} of {secrets} secrets stay within their posteriors: more steps were begun than planned"
+        stay = "stays within its posterior" if within == 1 else "stay within their posteriors"
+        return f"only {within} of {counted(secrets, 'secret')} {stay}: more steps were begun than planned"
     if secrets == 1:
         return "the one secret stays within its posterior"
     return f"every one of {secrets} secrets stays within its posterior"

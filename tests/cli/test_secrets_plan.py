@@ -164,7 +164,7 @@ def test_the_report_says_what_it_rests_on(data: Path, secrets: Path, tmp_path: P
     assert by_fano.status is Status.CONDITIONAL
     assert by_curve.risks[0].bound < by_fano.risks[0].bound
     assert record.notion is Notion.APPROXIMATE_DP
-    assert any("1 of 3 secrets are in no record" in warning for warning in report.warnings)
+    assert any("1 of 3 secrets is in no record" in warning for warning in report.warnings)
 
 
 def test_a_sweep_compares_and_writes_nothing(

@@ -82,7 +82,7 @@ def test_nothing_found_is_no_fault(data: Path, capsys: pytest.CaptureFixture[str
         (["--pattern", "x"], 2, "is not NAME=REGEX"),
         (["--pattern", "p=("], 2, "--pattern p is not a valid regular expression"),
         (["--pattern", "p=x*"], 2, "--pattern p matches the empty text"),
-        (["--most-secrets", "1"], 3, "brings more than 1 secrets"),
+        (["--most-secrets", "1"], 3, "brings more than 1 secret,"),
         (["--literals", "absent.txt"], 3, "absent.txt"),
         (["--by", "author"], 3, "line 1 lacks 'author'"),
     ],

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from privctl.domain.shown import apart, downward, upward
+from privctl.domain.shown import apart, counted, downward, upward
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,8 @@ def test_numbers_that_differ_look_different() -> None:
     assert apart(6.54104e-06, 6.5410401e-06) == ("6.54104e-06", "6.5410401e-06")
     assert apart(1.0, 1.0 + 2**-52, 1.0) == ("1", "1.0000000000000002", "1")
     assert apart(0.5, 0.5) == ("0.5", "0.5")
+
+
+def test_one_is_singular() -> None:
+    assert [counted(n, "tensor") for n in (0, 1, 2)] == ["0 tensors", "1 tensor", "2 tensors"]
+    assert [counted(n, "canary is", "canaries are") for n in (1, 3)] == ["1 canary is", "3 canaries are"]

@@ -69,6 +69,15 @@ def test_the_honest_flow_passes(here: Path) -> None:
         assert outcome is PASS
 
 
+def test_one_audit_is_singular(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    audited(Path("n.audits.jsonl"), Path("n.report.json"), name="n")
+    judgement = judged(Path("m.report.json"), Path("a.report.json"), require_audit_log="n.audits.jsonl")
+    assert not [each for each in judgement.findings if "1 audits" in each.message]
+    audited(Path("m1.audits.jsonl"), Path("c.report.json"), 0.5)
+    judgement = judged(Path("m.report.json"), Path("c.report.json"), require_audit_log="m1.audits.jsonl")
+    assert only(judgement, "require_audit_log").message.startswith("1 audit of this model and 0 of others; ")
+
+
 def test_without_the_key_nothing_is_asked(here: Path) -> None:
     Path("m.audits.jsonl").unlink()
     judgement = judged(Path("m.report.json"), Path("a.report.json"), max_auc="0.6")

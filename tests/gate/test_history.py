@@ -274,4 +274,4 @@ def test_thousands_of_findings_are_cut_and_counted(tmp_path: Path) -> None:
     looked = audit(tmp_path / "a.json", *(auc(0.9, 0.8, 0.95, f"attack {i}") for i in range(5000)))
     judgement = judged(making(tmp_path / "m.json", PROVED), looked, max_auc="0.6")
     assert (judgement.outcome, len(of(judgement, "max_auc"))) == (FAIL, 100)
-    assert "4900 more findings of max_auc (fail) are left out" in judgement.notes
+    assert "4900 more findings of max_auc (fail) left out" in judgement.notes

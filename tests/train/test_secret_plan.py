@@ -115,7 +115,7 @@ def test_a_plan_by_the_curve_is_followed(
     # More noise, and fewer steps, are seen by the curve too.
     assert rows(plan, checked(plan, fano), steps, fano)[0].risks[0].bound < posterior / 2
     assert rows(plan, found, steps // 2)[0].risks[0].bound < 0.8 * posterior
-    assert "only 0 of 1 secrets stay" in rows(plan, found, steps + steps // 50)[0].note
+    assert "only 0 of 1 secret stay" in rows(plan, found, steps + steps // 50)[0].note
 
 
 @pytest.mark.parametrize(("rates", "steps", "prior", "posterior", "fano", "noise"), SHARPER)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.mechanism import Mechanism
+from privctl.domain.shown import counted
 from verify.compare import compare
 from verify.method import ExpectedMethod, StatedTraining, batches_of
 from verify.wording import TIGHT
@@ -39,7 +40,7 @@ def steps_disagree(events: Sequence[SampledGaussian], said: NoisyGradients) -> I
         yield from compare("noise multiplier in the ledger", event.noise_multiplier, noise, "the parameters say")
         yield from batches_of(event, "ledger", Batches.POISSON)
     if said.updates is not None and said.updates > total:
-        yield f"{said.updates} updates were made, but the ledger holds {total} steps"
+        yield f"{counted(said.updates, 'update was', 'updates were')} made, but the ledger holds {counted(total, 'step')}"
 
 
 def _disagreements(mechanism: Mechanism | None, said: NoisyGradients) -> Iterator[str]:

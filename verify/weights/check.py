@@ -14,6 +14,7 @@ from scipy.stats import norm
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.reader import SafetensorsFile
 from verify.methods import expected_of
@@ -79,7 +80,8 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
     wrong = [f"tensor {name!r} was not trained, but is not what it began as" for name in compared.touched[:5]]
     said = [f"the first weights were {start.source}"]
     if compared.still:
-        said.append(f"{compared.still} tensors that were not trained are what they began as")
+        as_begun = "tensor that was not trained is what it", "tensors that were not trained are what they"
+        said.append(f"{counted(compared.still, *as_begun)} began as")
     if bounds is not None and compared.moved:
         wrong += bounds.complaints(compared)
         said += bounds.told(compared)
@@ -126,7 +128,7 @@ class _Bounds:
     def complaints(self, compared: Compared) -> Iterator[str]:
         """What cannot be, a sentence each."""
         everything = together(compared.moved)
-        steps = f"{self.settings.updates} updates of {self.settings.optimizer}"
+        steps = f"{counted(self.settings.updates, 'update')} of {self.settings.optimizer}"
         if self.entry is not None and everything.farthest > self.entry:
             worst = max(compared.moved, key=lambda tally: tally.farthest)
             yield (
@@ -152,8 +154,8 @@ class _Bounds:
         """What was looked at and found in order, and what cannot be seen."""
         everything = together(compared.moved)
         if self.entry is not None:
-            count = everything.elements
-            yield f"none of {count} weights moved by more than {self.entry:.4g}, the most that the updates allow"
+            count = counted(everything.elements, "weight")
+            yield f"none of {count} moved by more than {self.entry:.4g}, the most that the updates allow"
         if self.whole is not None:
             yield f"together they moved by no more than {self.whole:.4g}, the most that clipped gradients allow"
         if self.presence is None:

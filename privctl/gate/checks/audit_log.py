@@ -15,6 +15,7 @@ from pathlib import Path
 
 from privctl.domain.errors import CommandError, InputError, PrivctlError
 from privctl.domain.gate import FileLine, Finding, GateOutcome
+from privctl.domain.shown import counted
 from privctl.gate.files import LoadedReport, read_bounded
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
@@ -68,8 +69,8 @@ def intact(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             outcome=GateOutcome.PASS,
             subject=str(log.path),
             message=(
-                f"{mine} audits of this model and {len(log.audits) - mine} of others; keep its head to see that it "
-                f"only grows: line {len(log.entries)}, {log.head}"
+                f"{counted(mine, 'audit')} of this model and {len(log.audits) - mine} of others; keep its head to "
+                f"see that it only grows: line {len(log.entries)}, {log.head}"
             ),
             place=FileLine(path=str(log.path), line=len(log.entries)),
         )

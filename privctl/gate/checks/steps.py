@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
@@ -158,7 +159,8 @@ def age(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             rule=AGE,
             outcome=GateOutcome.PASS,
             subject=case.name,
-            message=f"no report{', but for earlier audits,' if earlier else ''} is older than {days:g} days",
+            message=f"no report{', but for earlier audits,' if earlier else ''} is older than {days:g} "
+            f"{'day' if days == 1 else 'days'}",
             place=case.anchor,
         )
 
@@ -173,4 +175,8 @@ def _too_old(report: LoadedReport, now: datetime, days: float) -> str:
     if made - now > _SKEW:
         return f"it says it was written at {created}, which lies ahead"
     old = (now - made) / timedelta(days=1)
-    return f"it is {old:.0f} days old, and {days:g} are allowed" if old > days else ""
+    return (
+        f"it is {counted(round(old), 'day')} old, and {days:g} {'is' if days == 1 else 'are'} allowed"
+        if old > days
+        else ""
+    )

@@ -22,6 +22,7 @@ from privctl.domain.guarantee import (
     status_of,
 )
 from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.shown import counted
 from privctl.reports.files import file_artifact, now, pending_artifact, report_beside, versions
 from privctl.secrets.plan.make import CapSweep, CapTrial, PlanProblem, nearest
 from privctl.secrets.protection import Form, Protection, ProtectionCalibration
@@ -223,4 +224,6 @@ def _evidence(plan: Protection) -> Iterator[Evidence]:
 
 def _unheld(asked: PlanProblem) -> Iterator[str]:
     if asked.unheld:
-        yield f"{asked.unheld} of {len(asked.table)} secrets are in no record; nothing of them is ever used"
+        are = "is" if asked.unheld == 1 else "are"
+        secrets = counted(len(asked.table), "secret")
+        yield f"{asked.unheld} of {secrets} {are} in no record; nothing of them is ever used"

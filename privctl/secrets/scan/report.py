@@ -97,7 +97,9 @@ def report_of(
     }
     warnings = [_KEEP, _LIMITS]
     if unseen:
-        warnings.append(f"{unseen} of the listed texts are in no record, and not in the book")
+        warnings.append(
+            f"{unseen} of the listed texts {'is' if unseen == 1 else 'are'} in no record, and not in the book"
+        )
     return PrivacyReport(
         step="secrets-scan",
         created=now(),

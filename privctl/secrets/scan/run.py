@@ -13,6 +13,7 @@ from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Advance, Progress
 from privctl.domain.progress import unseen as silent_progress
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
 from privctl.reports.files import commit_with_report, pending_artifact
 from privctl.secrets.scan.finds import OccurrenceClaim, SecretGroup, SecretOccurrences, claims, outside
 from privctl.secrets.scan.kinds import KINDS, LITERAL, NONE, RARE, SecretKind, chosen
@@ -120,7 +121,7 @@ def _searched(
     total = sum(map(len, groups))
     if total > request.most_secrets:
         raise InputError(
-            f"{request.data} holds {total} secrets with its rare words, more than --most-secrets "
+            f"{request.data} holds {counted(total, 'secret')} with its rare words, more than --most-secrets "
             f"{request.most_secrets}; lower --rare-words, raise --rare-least, or allow more"
         )
     return number + 1, groups
@@ -151,12 +152,12 @@ def _check_amount(finds: SecretOccurrences, rare: SecretOccurrences, request: Sc
     most = request.most_secrets
     if len(finds) > most:
         raise InputError(
-            f"{where} brings more than {most} secrets, most of the kind {finds.most_numerous()!r}; have that kind find "
-            "less, or allow more with --most-secrets"
+            f"{where} brings more than {counted(most, 'secret')}, most of the kind {finds.most_numerous()!r}; have "
+            "that kind find less, or allow more with --most-secrets"
         )
     if finds.memberships + rare.memberships > most * _MEMBERSHIPS_EACH:
         raise InputError(
-            f"{where} brings more than {_MEMBERSHIPS_EACH} records for each of the {most} secrets allowed, most of the "
-            f"kind {(finds if finds.memberships >= rare.memberships else rare).most_numerous()!r}; have that kind find "
-            "less, or allow more with --most-secrets"
+            f"{where} brings more than {_MEMBERSHIPS_EACH} records for each of the {counted(most, 'secret')} allowed, "
+            f"most of the kind {(finds if finds.memberships >= rare.memberships else rare).most_numerous()!r}; have that "
+            "kind find less, or allow more with --most-secrets"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from privctl.domain.evidence import Evidence
+from privctl.domain.shown import counted
 from privctl.show.html.values import Figure, Table, colour, evidence_table, figure, interval, table
 from privctl.show.page_data import BoundCurve, JudgedSubject, ReportSource, RocCurve
 from privctl.show.plain import clean
@@ -73,8 +74,8 @@ def _roc_words(source: ReportSource, best: Evidence | None) -> str:
     if best is None:
         return "True against false positive rate of each attack, both on log axes."
     return (
-        f"True against false positive rate, both on log axes. Of {others} methods, {best.method} stands out most: AUC "
-        f"{number(best.estimate, 3)} ({interval(best)}), where chance gives 0.5."
+        f"True against false positive rate, both on log axes. Of {counted(others, 'method')}, {best.method} stands out "
+        f"most: AUC {number(best.estimate, 3)} ({interval(best)}), where chance gives 0.5."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from privctl.domain.shown import counted
 from privctl.show.page_data import PageData, ReportSource
 from privctl.show.plain import clean
 from privctl.show.summary import MEANING, Summary, amount, protects, summarize, verdicts_of, word_of
@@ -34,7 +35,8 @@ def rows(headings: Sequence[str], body: Sequence[Sequence[str]]) -> Iterator[str
     yield f"|{'---|' * len(headings)}"
     yield from (f"| {' | '.join(plain(cell) or ' ' for cell in row)} |" for row in body[:_MOST])
     if len(body) > _MOST:
-        yield f"| … {len(body) - _MOST} more rows are in the reports |{' |' * (len(headings) - 1)}"
+        more = counted(len(body) - _MOST, "more row is", "more rows are")
+        yield f"| … {more} in the reports |{' |' * (len(headings) - 1)}"
 
 
 def markdown(data: PageData) -> str:

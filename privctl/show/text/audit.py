@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.leaks import closing, is_claim
 from privctl.show.text.style import Colour, coloured, number, paragraph, table
@@ -45,7 +46,7 @@ def audit_text(report: PrivacyReport, *, verbose: bool = False) -> str:
     parts = [table(("finding", "quantity", "estimate", "interval", "chance", "could see"), rows)]
     hidden = len(others) - len(rows)
     if hidden:
-        parts.append(paragraph(f"({hidden} more quantities: --verbose, or the report)"))
+        parts.append(paragraph(f"({counted(hidden, 'more quantity', 'more quantities')}: --verbose, or the report)"))
     parts += [_canaries(report.evidence), _secrets(report.evidence)]
     worst = _worst_first(report.verdicts)
     parts += ["\n", *(paragraph(f'{_word(v)}: "{v.subject}": {v.reason}.') for v in worst)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from privctl.domain.shown import counted
 from privctl.show.plain import plain
 from privctl.show.text.style import paragraph, short, table
 
@@ -28,7 +29,9 @@ def audit_log_text(path: str, rows: Sequence[LogRow], *, lines: int, head: str, 
     """The log at ``path`` with its ``lines``."""
     cells = [[str(row.line), plain(row.at), plain(short(row.folder)), _became(row)] for row in rows]
     text = table(["line", "begun", "model", "what came of it"], cells) + "\n" if rows else "no audit was begun\n"
-    text += paragraph(f"{path}: the chain of its {lines} lines is whole; the head, which stands for all, is {head}")
+    text += paragraph(
+        f"{path}: the chain of its {counted(lines, 'line')} is whole; the head, which stands for all, is {head}"
+    )
     if torn:
         text += paragraph("its last line was cut short by a kill and says nothing; the next audit takes it off")
     return text + paragraph(

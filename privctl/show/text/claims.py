@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privctl.domain.report import Omission
+from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome
 from privctl.show.text.style import Colour, coloured, outcome_word, paragraph, table
 
@@ -67,8 +68,8 @@ def _count(rows: Sequence[ClaimRow]) -> str:
     found = Counter(row.outcome for row in rows)
     parts = ", ".join(f"{found[outcome]} {outcome}" for outcome in Outcome if found[outcome])
     return (
-        f"{len(rows)} claims: {parts}; {sum(row.theorems for row in rows)} theorems put to the solver, "
-        f"{sum(row.seconds for row in rows):.1f} s"
+        f"{counted(len(rows), 'claim')}: {parts}; {counted(sum(row.theorems for row in rows), 'theorem')} put to the "
+        f"solver, {sum(row.seconds for row in rows):.1f} s"
     )
 
 

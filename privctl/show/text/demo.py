@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Guarantee
+from privctl.domain.shown import counted
 from privctl.show.text.style import bound, number, paragraph, table
 
 #: What all names begin with, left out so that a row fits one line.
@@ -54,10 +55,12 @@ def demo_table(rows: Sequence[DemoRow], delta: float) -> str:
 def verified(reports: int, proved: int, false: int, failed: Sequence[str]) -> str:
     """What the verification of the demonstration's own reports found."""
     if failed:
-        return paragraph(f"privctl verify does not pass {len(failed)} of {reports} reports: {', '.join(failed)}")
+        return paragraph(
+            f"privctl verify does not pass {len(failed)} of {counted(reports, 'report')}: {', '.join(failed)}"
+        )
     return paragraph(
-        f"privctl verify passes all {reports} reports: {proved} guarantees proved again by independent code, "
-        f"{false} published claims refuted, as the reports say"
+        f"privctl verify passes all {reports} reports: {counted(proved, 'guarantee')} proved again by independent "
+        f"code, {counted(false, 'published claim')} refuted, as the reports say"
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from privctl.domain.guarantee import Notion, Scope
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport, TensorDigest
+from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.plain import plain
 from privctl.show.text.style import Colour, bound, coloured, number, paragraph, short, size, table
@@ -82,12 +83,12 @@ def _doubt(verdict: Verdict, *, indent: int = 0) -> str:
 def _content(report: PrivacyReport) -> Iterator[str]:
     mechanism = report.mechanism
     if isinstance(mechanism, WeightNoise):
-        yield f"noise stddev {number(mechanism.noise_stddev)} on {mechanism.dimension} weights"
+        yield f"noise stddev {number(mechanism.noise_stddev)} on {counted(mechanism.dimension, 'weight')}"
     training = mechanism.training if isinstance(mechanism, WeightNoise) else mechanism
     if isinstance(training, ClippedTraining):
         yield (
-            f"{training.epochs} epochs of {training.dataset_size} examples in batches of {training.batch_size}, "
-            f"{training.optimizer}, learning rate {number(training.learning_rate)}, "
+            f"{counted(training.epochs, 'epoch')} of {counted(training.dataset_size, 'example')} in batches of "
+            f"{training.batch_size}, {training.optimizer}, learning rate {number(training.learning_rate)}, "
             f"clip norm {number(training.clip_norm)}"
         )
     if report.guarantees:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
 from privctl.reports.parameters import ProtectionParameters, parameters_as
 from privctl.show.text.guarantee import guarantee_text
 from privctl.show.text.style import notes, number, paragraph, table
@@ -11,11 +12,11 @@ from privctl.show.text.style import notes, number, paragraph, table
 def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False) -> str:
     """Every cap that was tried; then, of the plan that was written, each guarantee with what it rests on."""
     said = parameters_as(ProtectionParameters, report)
-    secrets = "1 secret" if said.secrets == 1 else f"{said.secrets} secrets"
+    secrets = counted(said.secrets or 0, "secret")
     lines = [
         paragraph(
-            f"{secrets} in {said.records_with_a_secret} of {said.dataset_size} records; "
-            f"{said.steps} steps of {said.batch_size:g} expected records"
+            f"{secrets} in {said.records_with_a_secret} of {counted(said.dataset_size or 0, 'record')}; "
+            f"{counted(said.steps or 0, 'step')} of {said.batch_size:g} expected records"
         )
         + "\n"
     ]

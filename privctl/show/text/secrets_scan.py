@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
 from privctl.reports.parameters import ScanParameters, parameters_as
 from privctl.show.text.style import table
 
@@ -25,8 +26,8 @@ def scan_text(report: PrivacyReport, examples: Mapping[str, str]) -> str:
         for kind, counts in said.found.items()
     ]
     secrets = sum(counts.secrets for counts in said.found.values())
-    number = {0: "No secret was found", 1: "1 secret"}.get(secrets, f"{secrets} secrets")
-    summary = f"{number} in {said.dataset_size} records."
+    number = counted(secrets, "secret") if secrets else "No secret was found"
+    summary = f"{number} in {counted(said.dataset_size, 'record')}."
     return f"{table(('kind', 'secrets', 'records', 'most records of one', 'example'), rows)}\n{summary}\n"
 
 

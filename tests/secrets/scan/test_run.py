@@ -131,7 +131,7 @@ def test_listed_texts_that_are_nowhere_are_told(tmp_path: Path) -> None:
     (tmp_path / "l.txt").write_text("Ann\nBob\nCarl\n")
     done, secrets = scanned(data(tmp_path, "Ann", "Ann and Bob"), literals=tmp_path / "l.txt")
     assert told(secrets) == [("literal-1", "Ann", [0, 1]), ("literal-2", "Bob", [1])]
-    assert "1 of the listed texts are in no record, and not in the book" in done.report.warnings
+    assert "1 of the listed texts is in no record, and not in the book" in done.report.warnings
     assert [each.role for each in done.report.inputs] == ["data", "literals"]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from privctl.domain.shown import counted
 from privctl.randomness import NoiseSource
 from privctl.train.gradient_training import MethodHooks, train_by_gradients
 from privctl.train.methods.dpquant.choice import QuantizedChoice, asked_of, bits_of
@@ -110,16 +111,16 @@ def _sensitivity(
 
 def _announced(job: TrainingJob, bits: QuantizedChoice) -> str:
     recipe, plan, schedule = job.recipe, measurements(job), bits.schedule
-    said = f"{recipe.steps} steps, noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"
+    said = f"{counted(recipe.steps, 'step')}, noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"
     amount = f"{schedule.compute_target:g} of the multiply-adds" if schedule.count is None else f"{schedule.count}"
     if schedule.static:
         amount = str(len(schedule.static))
     elif schedule.mode in ("all", "none"):
         amount = str(schedule.mode)
-    said += f"; {amount} of {len(schedule.names)} layers in {asked_of(job.request).format}"
+    said += f"; {amount} of {counted(len(schedule.names), 'layer')} in {asked_of(job.request).format}"
     if plan is not None:
         said += (
-            f"; {plan.releases} measurements on {plan.size:.3g} examples expected, noise multiplier "
+            f"; {counted(plan.releases, 'measurement')} on {plan.size:.3g} examples expected, noise multiplier "
             f"{plan.noise(recipe.noise_multiplier):.6g}"
         )
     return said

@@ -13,6 +13,7 @@ from privctl.accounting.mutual_information import ceiling, fire_probability_for
 from privctl.accounting.sign_bits import dithered_ledger, gaussian_ledger, response_ledger
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger, SignBits
+from privctl.domain.shown import counted
 from privctl.train.budget import require_one, require_positive
 from privctl.train.choices import DerivativeMethod
 from privctl.train.contribution import ClippedDerivatives, ComputationStage
@@ -147,7 +148,8 @@ def announced(plan: FerretPlan, job: TrainingJob) -> str:
     delta = job.delta
     masks = plan.masks
     sentence = (
-        f"{masks.steps} steps, of which {masks.speaking} publish {masks.total} numbers from {len(plan.groups)} groups, "
+        f"{counted(masks.steps, 'step')}, of which {masks.speaking} publish {counted(masks.total, 'number')} from "
+        f"{counted(len(plan.groups), 'group')}, "
         f"fire probability {masks.fire_probability:.6g}"
     )
     if not masks.total:
