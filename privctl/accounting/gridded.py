@@ -37,6 +37,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from privctl.domain.errors import CommandError
 from privctl.domain.guarantee import Arithmetic, Assumption, AssumptionState, Guarantee, Risk, RiskMeasure
 
 #: Distance of a deviate from an ideal one, at most, per unit of its pair's radius.
@@ -150,6 +151,19 @@ def ideal_target(released: Released, epsilon: float, delta: float) -> tuple[floa
     """
     found = charge(released, delta, _level(epsilon))
     return (epsilon - found.epsilon) * (1 - _HAIR), found.delta
+
+
+def exact_target(released: Released, epsilon: float, delta: float) -> tuple[float, float]:
+    """As ``ideal_target``, with an epsilon above 0. Raises CommandError, for ``--epsilon``, where there is none."""
+    left, at = ideal_target(released, epsilon, delta)
+    if left > 0:
+        return left, at
+    cost, given = f"the rounding of {released.coordinates} numbers to floats", f"--epsilon {epsilon:g}"
+    if epsilon > 1 and ideal_target(released, 1.0, delta)[0] > 0:
+        raise CommandError(f"{given} is so large that the cost of {cost} cannot be bounded; lower it, to 100 or less")
+    if epsilon <= 1 and ideal_target(released, 2.0, delta)[0] > 0:
+        raise CommandError(f"{given} is below what {cost} costs by itself; raise it")
+    raise CommandError(f"{given} is below what {cost} costs at delta {delta:g}, as is any epsilon; raise --delta")
 
 
 def _level(epsilon: float) -> float:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privctl.cli.numbers import AMOUNT, CHANCE, COUNT, FRACTION, POSITIVE, Number, Whole
 from privctl.cli.options import common, force, show, to_standard_output, verbose
+from privctl.domain.checks import flagged
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.events import EVENTS, Batches
 from privctl.domain.guarantee import PrivacyUnit
@@ -25,20 +27,20 @@ def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that belong to one kind of event each."""
     for option in reversed([option for kind in EVENTS.values() for option in kind.options]):
         declared = (option.flag, option.parameter) if option.repeatable else (option.flag,)
-        kind = None if option.kind is str else option.kind
+        kind = {float: Number, int: Whole}[option.kind](option.within) if option.kind is not str else None
         command = click.option(*declared, type=kind, multiple=option.repeatable, help=option.help)(command)
     return command
 
 
 @click.command()
-@click.option("--epsilon", type=float, help="Target epsilon, to find the noise. In nats for ferret.")
-@click.option("--noise-multiplier", type=float, help="Noise standard deviation / clip norm, to find epsilon.")
-@click.option("--delta", type=float, help="Delta of the guarantee, such as 1e-5.")
-@click.option("--sample-rate", type=float, help="Chance that a step uses an example.  [default: 1]")
-@click.option("--steps", type=int, help="Number of steps.  [default: 1]")
-@click.option("--dataset-size", type=int, help="With --batch-size and --epochs, instead of rate and steps.")
-@click.option("--batch-size", type=int, help="Expected examples per batch.")
-@click.option("--epochs", type=float, help="Passes over the data.")
+@click.option("--epsilon", type=POSITIVE, help="Target epsilon, to find the noise. In nats for ferret.")
+@click.option("--noise-multiplier", type=POSITIVE, help="Noise standard deviation / clip norm, to find epsilon.")
+@click.option("--delta", type=FRACTION, help="Delta of the guarantee, such as 1e-5.")
+@click.option("--sample-rate", type=CHANCE, help="Chance that a step uses an example.  [default: 1]")
+@click.option("--steps", type=COUNT, help="Number of steps.  [default: 1]")
+@click.option("--dataset-size", type=COUNT, help="With --batch-size and --epochs, instead of rate and steps.")
+@click.option("--batch-size", type=COUNT, help="Expected examples per batch.")
+@click.option("--epochs", type=AMOUNT, help="Passes over the data.")
 @click.option(
     "--batches",
     type=click.Choice([str(b) for b in Batches]),
@@ -54,7 +56,9 @@ def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
     help="What touches the data.",
 )
 @_options_of_events
-@click.option("--prior", "priors", type=float, multiple=True, help="Chance of guessing a secret blindly (repeatable).")
+@click.option(
+    "--prior", "priors", type=FRACTION, multiple=True, help="Chance of guessing a secret blindly (repeatable)."
+)
 @click.option("--ledger", type=click.Path(), help="JSON list of events of any kind, to be composed; see below.")
 @click.option(
     "--method",
@@ -79,7 +83,7 @@ def account(**options: Any) -> None:
     \b
     Example:
       privctl account --epsilon 1 --delta 1e-5 --sample-rate 0.01 --steps 1000
-      privctl account --noise-multiplier 1 --delta 1e-5 --dataset-size 60000 --batch-size 256 \\
+      privctl account --noise-multiplier 1 --delta 1e-6 --dataset-size 60000 --batch-size 256 \\
           --epochs 60 --plot plan.svg
     """
     from privctl.plan.report import report_of
@@ -102,7 +106,7 @@ def account(**options: Any) -> None:
         plan = _plan(options)
         drawn = _drawn(plan, plot) if plot is not None else b""
     except ValueError as error:
-        raise CommandError(_flagged(str(error))) from None
+        raise CommandError(flagged(str(error), options)) from None
     parameters = {k: list(v) if isinstance(v, tuple) else v for k, v in options.items() if k in given - _NOT_REPORTED}
     inputs = []
     if options["ledger"]:
@@ -145,9 +149,6 @@ def _check_accepted(options: dict[str, Any], given: set[str]) -> None:
     if extra:
         flags = {p.name: p.opts[-1 if p.name == "output" else 0] for p in click.get_current_context().command.params}
         raise CommandError(f"{flags[min(extra)]} does not apply to {where}; remove it")
-    for prior in options["priors"]:
-        if not 0 < prior < 1:
-            raise CommandError(f"--prior is {prior:g}; it must be above 0 and below 1")
 
 
 def _check_files(plot: Path | None, output: Path | None) -> None:
@@ -292,8 +293,6 @@ def _one_of(options: dict[str, Any], wanted: str, given: str) -> tuple[float | N
 def _delta(options: dict[str, Any]) -> float:
     if options["delta"] is None:
         raise CommandError("--delta is missing; give a value well below 1 / number of examples, such as 1e-5")
-    if not 0 < options["delta"] < 1:
-        raise CommandError(f"--delta is {options['delta']:g}; it must be above 0 and below 1")
     return float(options["delta"])
 
 
@@ -302,6 +301,7 @@ _MOST_RECORDS = 100_000
 
 def _rate_and_steps(options: dict[str, Any]) -> tuple[float, int]:
     """Sampling rate and steps, from their flags or from the data set's."""
+    from privctl.accounting.guarantees import delta_warning
     from privctl.show.progress import note
 
     facts = {name: options[name] for name in ("dataset_size", "batch_size", "epochs")}
@@ -315,16 +315,10 @@ def _rate_and_steps(options: dict[str, Any]) -> tuple[float, int]:
         raise CommandError(f"--{missing} is missing; --dataset-size, --batch-size and --epochs go together")
     if options["sample_rate"] is not None or options["steps"] is not None:
         raise CommandError("give either --sample-rate and --steps or --dataset-size, --batch-size and --epochs")
-    for name, value in stated.items():
-        if not (math.isfinite(value) and value > 0):
-            raise CommandError(f"--{name.replace('_', '-')} is {value:g}; it must be above 0")
     if facts["batch_size"] > facts["dataset_size"]:
         raise CommandError(f"--batch-size {facts['batch_size']} exceeds --dataset-size {facts['dataset_size']}")
-    if options["delta"] is not None and options["delta"] >= 1 / facts["dataset_size"]:
-        note(
-            f"delta {options['delta']:g} is at least 1 / dataset-size, which permits publishing a record as it is",
-            quiet=options["quiet"],
-        )
+    if options["delta"] is not None and (sentence := delta_warning(options["delta"], facts["dataset_size"])):
+        note(sentence, quiet=options["quiet"])
     if options["batches"] == Batches.SHUFFLED:
         steps_per_pass = math.ceil(facts["dataset_size"] / facts["batch_size"])
         return 1 / steps_per_pass, _whole_steps(facts["epochs"] * steps_per_pass)
@@ -373,9 +367,3 @@ def _short(value: object) -> str:
     if isinstance(value, tuple):
         return f"{len(value)} of sum {math.fsum(value):g}"
     return f"{value:.9g}" if isinstance(value, float) else str(value)
-
-
-def _flagged(message: str) -> str:
-    """The message with its first word written as a flag, where that word is an option's name."""
-    first, _, rest = message.partition(" ")
-    return f"--{first.replace('_', '-')} {rest}" if rest.startswith(("is ", "was ")) and "_" in first else message

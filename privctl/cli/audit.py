@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from audits import ATTACKS
+from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, SEED32, Number, Whole
 from privctl.cli.options import MODEL, common, force, show, verbose
 from privctl.domain.errors import CommandError, ExitCode
+from privctl.domain.ranges import Range
 
 if TYPE_CHECKING:
     from audits.canaries.audit import CanaryRequest
@@ -55,15 +57,15 @@ _BELONGS = {
     help="What MODEL does; read from its config.json by default.",
 )
 @click.option("--shadow", type=_FILE, help="Folder of shadow models, as privctl shadow writes it.")
-@click.option("--resize", type=int, nargs=2, help="Height and width to resize images to.")
+@click.option("--resize", type=COUNT, nargs=2, help="Height and width to resize images to.")
 @click.option(
     "--max-length",
-    type=click.IntRange(min=2),
+    type=Whole(Range(low=2, high=1e12)),
     help="Tokens kept of a record; the model's context, at most 2048, by default.",
 )
 @click.option(
     "--least-auc",
-    type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
+    type=Number(Range(low=0.5, high=1, open_low=True, open_high=True)),
     default=0.55,
     show_default=True,
     help="AUC that the audit must be able to detect before a negative result counts.",
@@ -72,7 +74,7 @@ _BELONGS = {
 @click.option("--commitment", help="Hash of the manifest, as published before training.")
 @click.option("--canary-data", type=_FILE, help="The planted data, to check the manifest against.")
 @click.option(
-    "--references", type=int, help="Fresh secrets to compare each canary with; about 20,000 in all by default."
+    "--references", type=COUNT, help="Fresh secrets to compare each canary with; about 20,000 in all by default."
 )
 @click.option(
     "--exact/--no-exact",
@@ -83,36 +85,44 @@ _BELONGS = {
     "--train", type=_FILE, help="Training records; tests whether the model completes them from their prefixes."
 )
 @click.option("--heldout", type=_FILE, help="Similar records that were not trained on, to compare extraction with.")
-@click.option("--prefix-tokens", type=int, default=50, show_default=True, help="Tokens of a record given to the model.")
-@click.option("--suffix-tokens", type=int, default=50, show_default=True, help="Tokens that the model must reproduce.")
 @click.option(
-    "--least-prefix", type=int, help="Shortest prefix to accept of short records; --prefix-tokens by default."
+    "--prefix-tokens", type=COUNT, default=50, show_default=True, help="Tokens of a record given to the model."
 )
-@click.option("--temperature", type=float, default=1.0, show_default=True, help="Sampling temperature.")
-@click.option("--top-k", type=int, help="Sample from the K likeliest tokens.")
-@click.option("--top-p", type=float, help="Sample from the likeliest tokens whose probabilities sum to P.")
-@click.option("--queries", type=int, default=100, show_default=True, help="How often an attacker may query the model.")
+@click.option(
+    "--suffix-tokens", type=COUNT, default=50, show_default=True, help="Tokens that the model must reproduce."
+)
+@click.option(
+    "--least-prefix", type=COUNT, help="Shortest prefix to accept of short records; --prefix-tokens by default."
+)
+@click.option("--temperature", type=AMOUNT, default=1.0, show_default=True, help="Sampling temperature.")
+@click.option("--top-k", type=COUNT, help="Sample from the K likeliest tokens.")
+@click.option("--top-p", type=CHANCE, help="Sample from the likeliest tokens whose probabilities sum to P.")
+@click.option(
+    "--queries", type=COUNT, default=100, show_default=True, help="How often an attacker may query the model."
+)
 @click.option(
     "--query-probability",
-    type=float,
+    type=FRACTION,
     default=0.5,
     show_default=True,
     help="Probability with which at least one query must succeed.",
 )
 @click.option("--greedy-only", is_flag=True, help="Only the likeliest continuation, no sampling; faster.")
-@click.option("--records", type=int, help="Records drawn from each file for extraction; all by default.")
+@click.option("--records", type=COUNT, help="Records drawn from each file for extraction; all by default.")
 @click.option("--secrets", type=_FILE, help="Book of secrets in the training data, as privctl secrets scan writes it.")
 @click.option("--data", type=_FILE, help="Training data that the book of secrets was made from.")
 @click.option("--plan", type=_FILE, help="Plan that MODEL was trained with, as privctl secrets plan writes it.")
 @click.option("--base", type=MODEL, help="MODEL before training, to measure what it knew of the secrets already.")
-@click.option("--candidates", type=int, help="Values to rank each secret among, itself included; 100 by default.")
-@click.option("--most-secrets", type=int, help="Secrets to draw, of those trained on and of controls; 1000 by default.")
+@click.option("--candidates", type=COUNT, help="Values to rank each secret among, itself included; 100 by default.")
+@click.option(
+    "--most-secrets", type=COUNT, help="Secrets to draw, of those trained on and of controls; 1000 by default."
+)
 @click.option("--from-scores", type=_FILE, help="Scores of many models instead of a MODEL: safetensors, JSON or CSV.")
 @click.option("--claim", metavar="EPS,DELTA", help="A claimed (epsilon, delta) to test.")
-@click.option("--delta", type=float, help="Delta of the bound on epsilon; that of the claim or manifest by default.")
 @click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of splits; not private."
+    "--delta", type=BELOW_ONE, help="Delta of the bound on epsilon; that of the claim or manifest by default."
 )
+@click.option("--seed", type=SEED32, default=0, show_default=True, help="Seed of splits; not private.")
 @click.option(
     "--keep-scores",
     is_flag=True,

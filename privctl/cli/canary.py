@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from privctl.cli.numbers import BELOW_ONE, COUNT, SEED
 from privctl.cli.options import common, force, show
 from privctl.domain.errors import ExitCode
 from privctl.domain.shown import counted
@@ -39,13 +40,15 @@ def canary() -> None:
 @click.argument("data", type=_FILE)
 @click.option("-o", "--output", type=_FILE, required=True, help="Planted data to write; .gz compresses it.")
 @click.option("--manifest", type=_FILE, help="Manifest to write; NAME.canaries.json beside the output by default.")
-@click.option("--count", type=int, default=250, show_default=True, help="Number of canaries; about half are included.")
+@click.option(
+    "--count", type=COUNT, default=250, show_default=True, help="Number of canaries; about half are included."
+)
 @click.option(
     "--kind",
     type=click.Choice(["digits", "tokens", "template"]),
     help="Form of the secrets: random digits, random words of one token each, or a template's slot.  [default: digits]",
 )
-@click.option("--length", type=int, help="Digits (6 by default) or tokens (8 by default) of a secret.")
+@click.option("--length", type=COUNT, help="Digits (6 by default) or tokens (8 by default) of a secret.")
 @click.option(
     "--template",
     "templates",
@@ -55,15 +58,15 @@ def canary() -> None:
 @click.option(
     "--copies",
     multiple=True,
-    type=int,
+    type=COUNT,
     help="Copies of each included canary; repeat it to divide the canaries among several numbers.  [default: 1]",
 )
 @click.option("--prefix-from", type=_FILE, help="Records whose beginnings are put before the secrets.")
 @click.option("--tokenizer", type=_FILE, help="Model whose tokens --kind tokens draws from.")
 @click.option(
-    "--delta", type=float, default=1e-5, show_default=True, help="Delta of the bounds that the audit will give."
+    "--delta", type=BELOW_ONE, default=1e-5, show_default=True, help="Delta of the bounds that the audit will give."
 )
-@click.option("--seed", type=int, help="For tests only: repeatable coins, which void every bound.")
+@click.option("--seed", type=SEED, help="For tests only: repeatable coins, which void every bound.")
 @force
 @common
 def plant_command(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privctl.cli.numbers import AMOUNT, COUNT, flag
 from privctl.cli.options import common, force, show, to_standard_output, verbose
 from privctl.domain.errors import CommandError, ExitCode
 from privctl.domain.shown import counted
@@ -45,9 +46,12 @@ class _Exact(click.ParamType[Fraction]):
         try:
             if len(str(value)) > _LONGEST or (exponent and abs(int(exponent)) > 400):
                 raise ValueError
-            return Fraction(str(value))
+            number = Fraction(str(value))
         except (ValueError, ZeroDivisionError):
             self.fail(f"{value} is not a number such as 1e-6, 4.225 or 1/3", param, ctx)
+        if number < 0:
+            raise CommandError(f"{flag(param)} is {value}; it must be at least 0")
+        return number
 
 
 _NUMBER = _Exact()
@@ -58,7 +62,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     command = force(common(command))
     for option in (
         click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the JSON report here."),
-        click.option("--timeout", type=float, default=10.0, show_default=True, help="Seconds for each proof."),
+        click.option("--timeout", type=AMOUNT, default=10.0, show_default=True, help="Seconds for each proof."),
         click.option("--export", type=click.Path(path_type=Path), help="Write the proofs to this folder, as SMT-LIB."),
     ):
         command = option(command)
@@ -121,7 +125,7 @@ def check() -> None:
 
 _EPSILON = click.option("--epsilon", type=_NUMBER, required=True, help="The claimed epsilon.")
 _DELTA = click.option("--delta", type=_NUMBER, required=True, help="The claimed delta, such as 1e-6.")
-_STEPS = click.option("--steps", type=int, default=1, show_default=True, help="How often the mechanism is used.")
+_STEPS = click.option("--steps", type=COUNT, default=1, show_default=True, help="How often the mechanism is used.")
 _RATE = click.option(
     "--sample-rate", type=_NUMBER, default="1", show_default=True, help="Chance that a step uses an example (Poisson)."
 )
@@ -169,8 +173,8 @@ def laplace_command(**options: Any) -> None:
 
 
 @check.command("ferret")
-@click.option("--groups", type=int, required=True, help="Groups of tensors.")
-@click.option("--steps", type=int, required=True, help="Training steps.")
+@click.option("--groups", type=COUNT, required=True, help="Groups of tensors.")
+@click.option("--steps", type=COUNT, required=True, help="Training steps.")
 @click.option("--sample-rate", type=_NUMBER, required=True, help="Chance that a step uses an example.")
 @click.option("--fire-probability", type=_NUMBER, required=True, help="Chance that a group publishes in a step.")
 @click.option("--nats", type=_NUMBER, help="The claimed mutual information.")
@@ -196,7 +200,7 @@ def ferret_command(**options: Any) -> None:
 @check.command("secret")
 @click.option("--record", "records", multiple=True, required=True, help="A record's chance, P or PxCOUNT (repeatable).")
 @click.option("--noise-multiplier", type=_NUMBER, required=True, help="Noise standard deviation / clip norm.")
-@click.option("--steps", type=int, required=True, help="Training steps.")
+@click.option("--steps", type=COUNT, required=True, help="Training steps.")
 @click.option("--prior", type=_NUMBER, required=True, help="Chance of guessing the secret blindly.")
 @click.option("--posterior", type=_NUMBER, required=True, help="The claimed bound on the chance of a right guess.")
 @_shared

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from privctl.cli.numbers import SEED
 from privctl.cli.options import common, show
 from privctl.domain.mechanism import Calibration, Regime
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="New folder for all models, reports and records.  [default: privctl-demo, or the next free privctl-demo-N]",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the invented records.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the invented records.")
 @common
 @click.pass_context
 def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quiet: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import click
 
 from privctl.domain.errors import CommandError
-from privctl.train.method import OPTION, MethodSettings, Option, Settings
+from privctl.train.method import OPTION, MethodSettings, Option, Settings, flag_of
 
 
 def own_options(settings: type[MethodSettings]) -> list[Callable[[Any], Any]]:
@@ -22,12 +22,12 @@ def own_options(settings: type[MethodSettings]) -> list[Callable[[Any], Any]]:
 def own_settings(settings: type[Settings], options: Mapping[str, Any]) -> Settings:
     """The settings given by ``options``. Raises CommandError for values that do not fit."""
     given: dict[str, Any] = {}
-    for field, kind, option in _option_fields(settings):
+    for field, kind, _ in _option_fields(settings):
         value = options[field.name]
         if value is None:
             given[field.name] = None
         elif kind is bytes:
-            given[field.name] = _bytes(_flag(field, option), value)
+            given[field.name] = _bytes(flag_of(field), value)
         else:
             given[field.name] = kind(value) if issubclass(kind, Enum) else value
     try:
@@ -51,10 +51,6 @@ def _kind(hint: Any) -> type:
     return kind
 
 
-def _flag(field: Field[Any], option: Option) -> str:
-    return option.flag or "--" + field.name.replace("_", "-")
-
-
 def _option(field: Field[Any], kind: type, option: Option) -> Callable[[Any], Any]:
     """``--flag`` with the field's default, which is shown where there is one."""
     default = None if field.default is MISSING else field.default
@@ -68,7 +64,7 @@ def _option(field: Field[Any], kind: type, option: Option) -> Callable[[Any], An
     # A default of None, where one is given, would count as an answer.
     answer: dict[str, Any] = {"required": True} if option.required else {"default": default}
     return click.option(
-        _flag(field, option),
+        flag_of(field),
         field.name,
         type=parsed,
         **answer,

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, FRACTION, POSITIVE, SEED, Whole
 from privctl.cli.options import MODEL, common, force, show
 from privctl.domain.errors import CommandError
 from privctl.domain.guarantee import Adjacency, AssumptionState
 from privctl.domain.mechanism import Calibration, Formula, Optimizer, Regime
+from privctl.domain.ranges import Range
 from privctl.domain.shown import counted
 
 if TYPE_CHECKING:
@@ -24,24 +26,24 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", type=MODEL)
-@click.option("--epsilon", type=float, multiple=True, help="Target epsilon; repeatable.  [default: 1]")
-@click.option("--delta", type=float, help="Target delta.  [default: 1 / dataset-size squared]")
+@click.option("--epsilon", type=POSITIVE, multiple=True, help="Target epsilon; repeatable.  [default: 1]")
+@click.option("--delta", type=FRACTION, help="Target delta.  [default: 1 / dataset-size squared]")
 @click.option(
     "--facts", type=click.Path(), help='JSON object of the facts below, such as {"epochs": 10, "batch_size": 5}.'
 )
-@click.option("--epochs", type=int, help="Epochs of training.")
-@click.option("--learning-rate", type=float, help="Constant learning rate.")
-@click.option("--clip-norm", type=float, help="L2 norm that each example's gradient was clipped to.")
-@click.option("--dataset-size", type=int, help="Number of training examples.")
-@click.option("--batch-size", type=int, help="Examples per batch; the divisor of the summed gradients.")
-@click.option("--steps", type=int, help="Optimizer steps.  [default: epochs * dataset-size / batch-size, rounded up]")
+@click.option("--epochs", type=COUNT, help="Epochs of training.")
+@click.option("--learning-rate", type=AMOUNT, help="Constant learning rate.")
+@click.option("--clip-norm", type=AMOUNT, help="L2 norm that each example's gradient was clipped to.")
+@click.option("--dataset-size", type=COUNT, help="Number of training examples.")
+@click.option("--batch-size", type=COUNT, help="Examples per batch; the divisor of the summed gradients.")
+@click.option("--steps", type=COUNT, help="Optimizer steps.  [default: epochs * dataset-size / batch-size, rounded up]")
 @click.option("--optimizer", type=click.Choice([str(o) for o in Optimizer]), help="Update rule.  [default: sgd]")
-@click.option("--momentum", type=float, help="Heavy-ball factor, with --optimizer momentum.")
-@click.option("--beta1", type=float, help="Adam's first decay rate.  [default: 0.9]")
-@click.option("--beta2", type=float, help="Adam's second decay rate.  [default: 0.999]")
-@click.option("--weight-decay", type=float, help="Decoupled weight decay.  [default: 0]")
-@click.option("--smoothness", type=float, help="Lipschitz constant of every example's gradient, if known.")
-@click.option("--strong-convexity", type=float, help="Strong convexity of every example's loss, if known.")
+@click.option("--momentum", type=BELOW_ONE, help="Heavy-ball factor, with --optimizer momentum.")
+@click.option("--beta1", type=BELOW_ONE, help="Adam's first decay rate.  [default: 0.9]")
+@click.option("--beta2", type=BELOW_ONE, help="Adam's second decay rate.  [default: 0.999]")
+@click.option("--weight-decay", type=AMOUNT_OR_ZERO, help="Decoupled weight decay.  [default: 0]")
+@click.option("--smoothness", type=POSITIVE, help="Lipschitz constant of every example's gradient, if known.")
+@click.option("--strong-convexity", type=POSITIVE, help="Strong convexity of every example's loss, if known.")
 @click.option(
     "--calibration",
     type=click.Choice([str(c) for c in Calibration]),
@@ -65,8 +67,8 @@ if TYPE_CHECKING:
 @click.option("--base", type=MODEL, help="Public model: tensors identical to its own get no noise.")
 @click.option("--evaluate", type=click.Path(), help='JSONL, one {"text": ...} per line, to measure perplexity on.')
 @click.option("--dry-run", is_flag=True, help="Show the table, write nothing.")
-@click.option("--threads", type=click.IntRange(1, 64), default=2, show_default=True, help="Worker threads.")
-@click.option("--seed", type=click.IntRange(min=0), help="For tests only: voids every guarantee.")
+@click.option("--threads", type=Whole(Range(low=1, high=64)), default=2, show_default=True, help="Worker threads.")
+@click.option("--seed", type=SEED, help="For tests only: voids every guarantee.")
 @click.option("-o", "--output", type=click.Path(), help="Where to write.  [default: NAME.private beside MODEL]")
 @force
 @common
@@ -82,8 +84,9 @@ def noise(model: str, **options: Any) -> None:
       privctl noise model.safetensors --epsilon 1 --epsilon 10 --epochs 10 \\
           --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5
     """
+    from privctl.accounting.guarantees import delta_warning
     from privctl.noise.privatize import COARSE, check_grain, perplexity_of, plan, privatize
-    from privctl.show.progress import progress
+    from privctl.show.progress import note, progress
     from privctl.storage.reader import open_checkpoint
 
     quiet = options["quiet"]
@@ -91,6 +94,8 @@ def noise(model: str, **options: Any) -> None:
     with open_checkpoint(Path(model)) as checkpoint, _opened(options["base"]) as base:
         release = _release(checkpoint, base, options)
         candidates = plan(release, output)
+        if sentence := delta_warning(release.targets[0].delta, release.training.dataset_size):
+            note(sentence, quiet=quiet)
         if options["dry_run"]:
             if options["as_json"]:
                 raise CommandError("--dry-run writes no report, so --json has nothing to print; remove one")

@@ -85,11 +85,12 @@ def _train(method: Method, options: dict[str, Any]) -> None:
     from privctl.train.run import run_training
     from privctl.train.session import Session
 
+    settings = own_settings(method.settings, options)
     if options["data"] is None:
         raise CommandError(
             f"there is nothing to train {method.name} on; give --data, or --replay with a stream of updates"
         )
-    request = request_of(method.name, options, settings=own_settings(method.settings, options))
+    request = request_of(method.name, options, settings=settings)
     job = prepare(request)
     with start_workers(choose_device(request.device)) as workers:
         quiet = options["quiet"] or not workers.is_main

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from privctl.cli.numbers import COUNT, FRACTION
 from privctl.cli.options import common, force, show, verbose
 from privctl.domain.errors import CommandError
 
@@ -23,16 +24,18 @@ _SWEEP = "sweep"
 @click.option(
     "--secrets", type=_FILE, required=True, help="The book of secrets, from privctl secrets scan or your own."
 )
-@click.option("--steps", type=int, required=True, help="Optimizer steps of the planned training.")
-@click.option("--batch-size", type=int, required=True, help="Expected records per batch.")
+@click.option("--steps", type=COUNT, required=True, help="Optimizer steps of the planned training.")
+@click.option("--batch-size", type=COUNT, required=True, help="Expected records per batch.")
 @click.option(
     "--cap",
     help="Largest total weight of a secret's records, per nat of its budget. Give several numbers, or the word sweep, "
     "to compare caps.  [default: none]",
 )
-@click.option("--prior", type=float, default=0.001, show_default=True, help="Chance of guessing a secret beforehand.")
 @click.option(
-    "--posterior", type=float, default=0.1, show_default=True, help="Largest chance of guessing it afterwards."
+    "--prior", type=FRACTION, default=0.001, show_default=True, help="Chance of guessing a secret beforehand."
+)
+@click.option(
+    "--posterior", type=FRACTION, default=0.1, show_default=True, help="Largest chance of guessing it afterwards."
 )
 @click.option(
     "--target", "targets", multiple=True, help="Prior and posterior of one kind, KIND=PRIOR:POSTERIOR; repeatable."
@@ -58,9 +61,12 @@ _SWEEP = "sweep"
     help="Solver for the weights: interior point, or PDLP, a first-order method; auto chooses by problem size.",
 )
 @click.option(
-    "--gap", type=float, default=1e-4, show_default=True, help="Relative gap at which the first-order method stops."
+    "--gap",
+    type=FRACTION,
+    help="Relative gap at which the first-order method stops.  "
+    "[default: 1e-4; 1e-3 for more than a million memberships]",
 )
-@click.option("--delta", type=float, help="Delta of the record-level guarantee.  [default: below 1 / records]")
+@click.option("--delta", type=FRACTION, help="Delta of the record-level guarantee.  [default: below 1 / records]")
 @click.option("-o", "--output", type=_FILE, help="Plan to write (.safetensors); its report is written beside it.")
 @force
 @common
@@ -104,6 +110,7 @@ def plan(
       privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 \\
           --cap 5 --target email=1e-4:0.05 -o plan.safetensors
     """
+    from privctl.accounting.guarantees import delta_warning
     from privctl.reports.codec import encode
     from privctl.reports.files import commit_with_report, report_beside
     from privctl.secrets.plan.make import PlanRequest, caps_to_sweep, explore, protection, question
@@ -116,7 +123,7 @@ def plan(
 
     caps = None if cap == _SWEEP else _caps(cap)
     single_cap = caps is not None and len(caps) == 1
-    _check(output, delta, single_cap=single_cap)
+    _check(output, single_cap=single_cap)
     request = PlanRequest(
         data=data,
         secrets=secrets,
@@ -134,6 +141,8 @@ def plan(
         require_absent(output, force)
         require_absent(report_beside(output), force)
     task = question(request)
+    if delta is not None and (sentence := delta_warning(delta, task.examples)):
+        note(sentence, quiet=quiet)
     shown = partial(progress, quiet=quiet)
     sweep = explore(task, caps_to_sweep(task) if caps is None else caps, shown, strict=single_cap)
     if output is None:
@@ -147,7 +156,7 @@ def plan(
     show(encode(report) if as_json else secrets_plan_text(report, verbose=verbose()), as_json=as_json)
 
 
-def _check(output: Path | None, delta: float | None, *, single_cap: bool) -> None:
+def _check(output: Path | None, *, single_cap: bool) -> None:
     if output is not None and not single_cap:
         raise CommandError(
             "--output writes the plan of a single --cap; compare several without it, then give the best one"
@@ -156,8 +165,6 @@ def _check(output: Path | None, delta: float | None, *, single_cap: bool) -> Non
         raise CommandError(
             f"--output {output} does not end in .safetensors; a plan is a safetensors file, so name it so"
         )
-    if delta is not None and not 0 < delta < 1:
-        raise CommandError(f"--delta is {delta:g}; it must be above 0 and below 1")
 
 
 def _caps(text: str | None) -> tuple[float | None, ...]:

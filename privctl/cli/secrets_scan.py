@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from privctl.cli.numbers import AMOUNT, COUNT
 from privctl.cli.options import common, force, show
 from privctl.domain.errors import CommandError
 
@@ -22,11 +23,11 @@ _FILE = click.Path(path_type=Path)
 @click.option("--pattern", "patterns", multiple=True, metavar="NAME=REGEX", help="Matches are secrets; repeatable.")
 @click.option("--literals", type=_FILE, help="File of texts that are secrets wherever they occur, one per line.")
 @click.option("--by", metavar="FIELD", help="Each value of this field is a secret of the records that have it.")
-@click.option("--rare-words", type=int, metavar="N", help="Words in at most N records are secrets.")
-@click.option("--rare-least", type=int, default=1, show_default=True, help="Fewest records that a rare word is in.")
-@click.option("--most-secrets", type=int, default=1_000_000, show_default=True, help="Fail if there are more.")
+@click.option("--rare-words", type=COUNT, metavar="N", help="Words in at most N records are secrets.")
+@click.option("--rare-least", type=COUNT, default=1, show_default=True, help="Fewest records that a rare word is in.")
+@click.option("--most-secrets", type=COUNT, default=1_000_000, show_default=True, help="Fail if there are more.")
 @click.option(
-    "--pattern-seconds", type=float, default=1.0, show_default=True, help="Time limit per pattern and record."
+    "--pattern-seconds", type=AMOUNT, default=1.0, show_default=True, help="Time limit per pattern and record."
 )
 @force
 @common

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, COUNT_OR_ZERO, SEED
 from privctl.cli.options import MODEL, common, show
 from privctl.cli.running import data_of, model_of
 from privctl.domain.errors import CommandError
@@ -30,12 +31,12 @@ _SAME = (
 @click.command()
 @click.argument("model", type=MODEL)
 @click.option("--data", type=_FILE, multiple=True, required=True, help="Records of the pool (repeatable).")
-@click.option("--count", type=int, default=16, show_default=True, help="Number of models.")
+@click.option("--count", type=COUNT, default=16, show_default=True, help="Number of models.")
 @click.option("--task", type=click.Choice(_TASKS), default=_TASKS[0], show_default=True, help="As for privctl retrain.")
-@click.option("--epochs", type=float, help="Passes over a model's half of the pool.  [default: 3]")
-@click.option("--steps", type=int, help="Optimizer steps, instead of --epochs.")
-@click.option("--batch-size", type=int, default=64, show_default=True, help="Average number of examples per step.")
-@click.option("--learning-rate", type=float, default=5e-4, show_default=True, help="Highest learning rate.")
+@click.option("--epochs", type=AMOUNT, help="Passes over a model's half of the pool.  [default: 3]")
+@click.option("--steps", type=COUNT, help="Optimizer steps, instead of --epochs.")
+@click.option("--batch-size", type=COUNT, default=64, show_default=True, help="Average number of examples per step.")
+@click.option("--learning-rate", type=AMOUNT, default=5e-4, show_default=True, help="Highest learning rate.")
 @click.option(
     "--optimizer",
     type=click.Choice([str(optimizer) for optimizer in Optimizer]),
@@ -43,11 +44,11 @@ _SAME = (
     show_default=True,
     help="Update rule.",
 )
-@click.option("--momentum", type=float, default=0.0, help="Heavy-ball factor, with --optimizer momentum.")
-@click.option("--beta1", type=float, default=0.9, show_default=True, help="Adam's first decay rate.")
-@click.option("--beta2", type=float, default=0.999, show_default=True, help="Adam's second decay rate.")
-@click.option("--weight-decay", type=float, default=0.0, show_default=True, help="Decoupled weight decay.")
-@click.option("--warmup-steps", type=int, default=0, show_default=True, help="Steps of rising learning rate.")
+@click.option("--momentum", type=BELOW_ONE, default=0.0, help="Heavy-ball factor, with --optimizer momentum.")
+@click.option("--beta1", type=BELOW_ONE, default=0.9, show_default=True, help="Adam's first decay rate.")
+@click.option("--beta2", type=BELOW_ONE, default=0.999, show_default=True, help="Adam's second decay rate.")
+@click.option("--weight-decay", type=AMOUNT_OR_ZERO, default=0.0, show_default=True, help="Decoupled weight decay.")
+@click.option("--warmup-steps", type=COUNT_OR_ZERO, default=0, show_default=True, help="Steps of rising learning rate.")
 @click.option(
     "--schedule",
     type=click.Choice(["constant", "linear", "cosine"]),
@@ -61,7 +62,7 @@ _SAME = (
     "--norm", type=click.Choice(["frozen"]), help="Keep batch normalisation's running statistics as they are."
 )
 @click.option("--train", multiple=True, help="Train only parameters matching this glob (repeatable).")
-@click.option("--lora-rank", type=int, help="Train only low-rank adapters of this rank (needs peft).")
+@click.option("--lora-rank", type=COUNT, help="Train only low-rank adapters of this rank (needs peft).")
 @click.option("--labels", help="Class names in order: a,b,c or a file with one per line.")
 @click.option(
     "--long",
@@ -70,17 +71,17 @@ _SAME = (
     show_default=True,
     help="What to do with texts longer than the model's context.",
 )
-@click.option("--max-length", type=int, help="Most tokens of a text; give the audit the same.")
+@click.option("--max-length", type=COUNT, help="Most tokens of a text; give the audit the same.")
 @click.option("--response-only", is_flag=True, help="Train only on the response's tokens.")
-@click.option("--resize", type=int, nargs=2, help="Height and width to resize images to.")
+@click.option("--resize", type=COUNT, nargs=2, help="Height and width to resize images to.")
 @click.option("--dropout", is_flag=True, help="Keep the model's dropout active.")
-@click.option("--micro-examples", type=int, default=64, show_default=True, help="Most examples processed at once.")
-@click.option("--micro-tokens", type=int, default=16_384, show_default=True, help="Most tokens processed at once.")
-@click.option("--vectorize", type=int, help="Models trained at once; chosen by their size by default.")
+@click.option("--micro-examples", type=COUNT, default=64, show_default=True, help="Most examples processed at once.")
+@click.option("--micro-tokens", type=COUNT, default=16_384, show_default=True, help="Most tokens processed at once.")
+@click.option("--vectorize", type=COUNT, help="Models trained at once; chosen by their size by default.")
 @click.option("--keep-models", is_flag=True, help="Keep the models' weights, not only their scores.")
 @click.option("--device", help="Device, such as cpu or cuda.  [default: cuda if available]")
 @click.option("--bf16", is_flag=True, help="Compute in bfloat16 where that is safe.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of halves, weights and orders; public.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of halves, weights and orders; public.")
 @click.option("-o", "--output", type=_FILE, required=True, help="Folder to write, or to continue.")
 @common
 def shadow(**options: Any) -> None:

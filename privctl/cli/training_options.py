@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, COUNT_OR_ZERO, FRACTION, POSITIVE, SEED
 from privctl.cli.options import MODEL, Command
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import Long, TaskName
@@ -37,21 +38,27 @@ def training(command: Command) -> Command:
                 show_default=True,
                 help="Texts: JSONL, CSV, TSV (text, or prompt and response; label). Images: class folders, .npz.",
             ),
-            click.option("--epochs", type=float, help="Passes over the data.  [default: 3]"),
-            click.option("--steps", type=int, help="Optimizer steps, instead of --epochs."),
+            click.option("--epochs", type=AMOUNT, help="Passes over the data.  [default: 3]"),
+            click.option("--steps", type=COUNT, help="Optimizer steps, instead of --epochs."),
             click.option(
                 "--batch-size",
-                type=int,
+                type=COUNT,
                 default=64,
                 show_default=True,
                 help="Examples per step; the expected number where batches are Poisson.",
             ),
-            click.option("--learning-rate", type=float, default=5e-4, show_default=True, help="Highest learning rate."),
+            click.option(
+                "--learning-rate", type=AMOUNT, default=5e-4, show_default=True, help="Highest learning rate."
+            ),
             click.option("--optimizer", type=_OPTIMIZERS, default="adamw", show_default=True, help="Update rule."),
-            click.option("--momentum", type=float, default=0.0, help="Heavy-ball factor, with --optimizer momentum."),
-            click.option("--beta1", type=float, default=0.9, show_default=True, help="Adam's first decay rate."),
-            click.option("--beta2", type=float, default=0.999, show_default=True, help="Adam's second decay rate."),
-            click.option("--weight-decay", type=float, default=0.0, show_default=True, help="Decoupled weight decay."),
+            click.option(
+                "--momentum", type=BELOW_ONE, default=0.0, help="Heavy-ball factor, with --optimizer momentum."
+            ),
+            click.option("--beta1", type=BELOW_ONE, default=0.9, show_default=True, help="Adam's first decay rate."),
+            click.option("--beta2", type=BELOW_ONE, default=0.999, show_default=True, help="Adam's second decay rate."),
+            click.option(
+                "--weight-decay", type=AMOUNT_OR_ZERO, default=0.0, show_default=True, help="Decoupled weight decay."
+            ),
             click.option("--from-scratch", is_flag=True, help="Start from random weights even if MODEL has weights."),
             click.option(
                 "--vocabulary",
@@ -64,7 +71,7 @@ def training(command: Command) -> Command:
                 help="Keep batch normalisation's running statistics as they are.",
             ),
             click.option("--train", multiple=True, help="Train only parameters matching this glob (repeatable)."),
-            click.option("--lora-rank", type=int, help="Train only low-rank adapters of this rank (needs peft)."),
+            click.option("--lora-rank", type=COUNT, help="Train only low-rank adapters of this rank (needs peft)."),
             click.option("--labels", help="Class names in order: a,b,c or a file with one per line."),
             click.option(
                 "--unit", help="Field that names a record's owner; all records of one owner are protected together."
@@ -76,18 +83,18 @@ def training(command: Command) -> Command:
                 show_default=True,
                 help="What to do with texts longer than the model's context.",
             ),
-            click.option("--max-length", type=int, help="Most tokens of a text, if fewer than the model's context."),
+            click.option("--max-length", type=COUNT, help="Most tokens of a text, if fewer than the model's context."),
             click.option(
                 "--response-only", is_flag=True, help="Train only on the response's tokens (prompt/response)."
             ),
-            click.option("--resize", type=int, nargs=2, help="Height and width to resize images to."),
+            click.option("--resize", type=COUNT, nargs=2, help="Height and width to resize images to."),
             click.option("--dropout", is_flag=True, help="Keep the model's dropout active."),
             click.option(
-                "--micro-examples", type=int, default=64, show_default=True, help="Most examples processed at once."
+                "--micro-examples", type=COUNT, default=64, show_default=True, help="Most examples processed at once."
             ),
             click.option(
                 "--micro-tokens",
-                type=int,
+                type=COUNT,
                 help="Most tokens processed at once, padding included.  [default: 2048 on a CPU, else 16384]",
             ),
             click.option("--device", help="Device, such as cpu or cuda.  [default: cuda if available]"),
@@ -95,9 +102,14 @@ def training(command: Command) -> Command:
             click.option("--compile", "compiled", is_flag=True, help="Compile the network with torch.compile."),
             click.option("--checkpointing", is_flag=True, help="Recompute activations to save memory."),
             click.option(
-                "--seed", type=int, default=0, show_default=True, help="Seed of random weights and public orders."
+                "--seed", type=SEED, default=0, show_default=True, help="Seed of random weights and public orders."
             ),
-            click.option("--resume", is_flag=True, help="Continue an interrupted run with the same settings."),
+            click.option(
+                "--resume",
+                is_flag=True,
+                help="Continue an interrupted run with the same settings; only --held-out, --show-unprotected, "
+                "--device and what changes speed or memory may differ.",
+            ),
             click.option("-o", "--output", type=click.Path(), required=True, help="Directory to write."),
         )
     ):
@@ -122,7 +134,7 @@ def _choices(kind: type[StrEnum]) -> click.Choice[str]:
 _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     "clip_norm": (
         "--clip-norm",
-        {"type": float, "default": 1.0, "show_default": True, "help": "L2 norm of each clipped gradient."},
+        {"type": AMOUNT, "default": 1.0, "show_default": True, "help": "L2 norm of each clipped gradient."},
     ),
     "clipping": (
         "--clipping",
@@ -144,17 +156,17 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "warmup_steps": (
         "--warmup-steps",
-        {"type": int, "default": 0, "show_default": True, "help": "Steps of rising learning rate."},
+        {"type": COUNT_OR_ZERO, "default": 0, "show_default": True, "help": "Steps of rising learning rate."},
     ),
-    "epsilon": ("--epsilon", {"type": float, "help": "Privacy budget, from which the noise is computed."}),
+    "epsilon": ("--epsilon", {"type": POSITIVE, "help": "Privacy budget, from which the noise is computed."}),
     "noise_multiplier": (
         "--noise-multiplier",
-        {"type": float, "help": "Noise standard deviation / clip norm, instead of --epsilon."},
+        {"type": AMOUNT, "help": "Noise standard deviation / clip norm, instead of --epsilon."},
     ),
     "delta": (
         "--delta",
         {
-            "type": float,
+            "type": FRACTION,
             "help": "Delta of the guarantee.  [default: the smaller of 1e-5 and 1 / examples^1.1]",
         },
     ),

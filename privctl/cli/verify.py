@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from privctl.cli.numbers import AMOUNT, SEED32
 from privctl.cli.options import common, force, show, to_standard_output, verbose
 from privctl.domain.errors import CommandError, InputError, PrivctlError
 
@@ -26,14 +27,14 @@ _FILE = click.Path(path_type=Path)
 @click.option("--simulate", is_flag=True, help="Also simulate the mechanism, and a toy training with it.")
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**32 - 1),
+    type=SEED32,
     default=0,
     show_default=True,
     help="Seed of simulations; not private.",
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0, min_open=True),
+    type=AMOUNT,
     default=20.0,
     show_default=True,
     help="Approximate time limit of simulations.",

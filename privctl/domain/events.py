@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from privctl.domain.checks import at_least, count, positive, probability
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
+from privctl.domain.ranges import COUNT, FRACTION, LOG_ODDS, POSITIVE, Range
 
 
 class Batches(StrEnum):
@@ -41,14 +42,15 @@ class Batches(StrEnum):
 class EventOption:
     """An option of ``privctl account`` that belongs to one kind of event.
 
-    It gives the event's ``field``, "" where it gives none by itself. One that is ``repeatable`` arrives as a tuple
-    under its name and an s.
+    It gives the event's ``field``, "" where it gives none by itself. Numbers lie ``within`` a range. One that
+    is ``repeatable`` arrives as a tuple under its name and an s.
     """
 
     name: str
     help: str
     field: str = ""
     kind: type = float
+    within: Range = POSITIVE
     repeatable: bool = False
 
     @property
@@ -210,8 +212,15 @@ class RandomizedResponse(Event):
     tag = "randomized-response"
     mechanism = "randomized-response"
     options = (
-        EventOption(name="bit_epsilon", help="randomized-response: log-odds that a bit is true.", field="epsilon"),
-        EventOption(name="bits", help="randomized-response: bits per step.  [default: 1]", field="bits", kind=int),
+        EventOption(
+            name="bit_epsilon",
+            help="randomized-response: log-odds that a bit is true.",
+            field="epsilon",
+            within=LOG_ODDS,
+        ),
+        EventOption(
+            name="bits", help="randomized-response: bits per step.  [default: 1]", field="bits", kind=int, within=COUNT
+        ),
     )
 
     epsilon: float
@@ -241,11 +250,12 @@ class SignBits(Event):
     tag = "sign-bits"
     mechanism = "ferret"
     options = (
-        EventOption(name="groups", help="ferret: groups of tensors.", field="groups", kind=int),
+        EventOption(name="groups", help="ferret: groups of tensors.", field="groups", kind=int, within=COUNT),
         EventOption(
             name="fire_probability",
             help="ferret: chance that a group publishes in a step.",
             field="fire_probability",
+            within=CHANCE,
         ),
     )
     composes = False
@@ -285,7 +295,9 @@ class SecretMixture(Event):
         EventOption(
             name="record", help="secret: sampling probability of a record, P or PxCOUNT.", kind=str, repeatable=True
         ),
-        EventOption(name="posterior", help="secret: largest chance of a right guess; needs one --prior."),
+        EventOption(
+            name="posterior", help="secret: largest chance of a right guess; needs one --prior.", within=FRACTION
+        ),
     )
     unit = PrivacyUnit.SECRET
 

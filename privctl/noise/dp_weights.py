@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from privctl.accounting.gaussian import epsilon_at, gaussian_guarantee, noise_multiplier_for
-from privctl.accounting.gridded import NOTE, Released, charged, ideal_target, written
+from privctl.accounting.gridded import NOTE, Released, charged, exact_target, written
 from privctl.domain.checks import fraction, positive
 from privctl.domain.errors import CommandError
 from privctl.domain.guarantee import Adjacency, Assumption, Guarantee, Scope, Status, status_of
@@ -95,12 +95,7 @@ def noise_stddev(training: ClippedTraining, target: PrivacyTarget, dimension: in
     bound = sensitivity(training, target.regime, target.adjacency, dimension)
     if isinstance(bound, NotApplicable):
         raise CommandError(f"the regime {target.regime} does not apply: {bound.reason}; choose another --regime")
-    epsilon, delta = ideal_target(Released(coordinates=dimension, candidates=candidates), target.epsilon, target.delta)
-    if epsilon <= 0:
-        raise CommandError(
-            f"--epsilon {target.epsilon:g} is below what floating-point noise on {dimension} weights costs by itself; "
-            "raise it"
-        )
+    epsilon, delta = exact_target(Released(coordinates=dimension, candidates=candidates), target.epsilon, target.delta)
     stddev = bound.value * noise_multiplier_for(epsilon, delta)
     if not math.isfinite(stddev):
         raise CommandError(f"no finite noise reaches epsilon {target.epsilon} under the regime {target.regime}")

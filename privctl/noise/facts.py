@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from privctl.domain.checks import flagged
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.mechanism import ClippedTraining, Optimizer, WeightNoise
@@ -132,9 +133,9 @@ def training_facts(sources: Sequence[FactSource]) -> tuple[ClippedTraining, Assu
     try:
         training = ClippedTraining(**values)
     except ValueError as error:
-        typed = all(source.name == FLAGS for _, source in known.values())
-        fault = CommandError if typed else InputError
-        raise fault(f"the training facts do not hold together: {error}") from None
+        if all(source.name == FLAGS for _, source in known.values()):
+            raise CommandError(flagged(str(error), _FIELDS)) from None
+        raise InputError(f"the training facts do not hold together: {error}") from None
     return training, _who_says(known)
 
 

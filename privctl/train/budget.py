@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 
 from privctl.accounting.calibrate import noise_multiplier_for
-from privctl.accounting.gridded import Released, ideal_target
+from privctl.accounting.gridded import Released, exact_target
 from privctl.accounting.guarantees import default_delta
 from privctl.accounting.ledger import epsilon_bound
+from privctl.domain.checks import flagged
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.mechanism import Optimizer
@@ -61,7 +62,7 @@ def recipe_for(
             bf16=request.bf16,
         ), delta
     except ValueError as error:
-        raise CommandError(str(error)) from None
+        raise CommandError(flagged(str(error), TrainingSettings.__dataclass_fields__)) from None
 
 
 def _tokens_at_once(request: RetrainRequest) -> int:
@@ -130,12 +131,7 @@ def _within(epsilon: float, delta: float, released: int) -> tuple[float, float]:
     """The budget left for exact arithmetic, after the floating-point cost of ``released`` numbers."""
     if not released:
         return epsilon, delta
-    left, at = ideal_target(Released(coordinates=released), epsilon, delta)
-    if left <= 0:
-        raise CommandError(
-            f"--epsilon {epsilon:g} is below the cost of floating-point noise on {released} numbers alone; raise it"
-        )
-    return left, at
+    return exact_target(Released(coordinates=released), epsilon, delta)
 
 
 def _planned_noise(request: RetrainRequest, steps: int, delta: float, plan: Protection, trained: int) -> float:

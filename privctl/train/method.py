@@ -6,8 +6,10 @@ Imports nothing heavy: the command line builds a method's options from its setti
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from privctl.domain.ranges import Range
 
 if TYPE_CHECKING:
     from privctl.domain.events import SampledGaussian
@@ -25,7 +27,7 @@ OPTION = "option"
 class Option:
     """How the command line presents a field: ``flag`` None is the field's name, ``choices`` None all enum members.
 
-    ``may_change``: a run may be resumed with another value.
+    ``within`` is where a number must lie. ``may_change``: a run may be resumed with another value.
     """
 
     help: str
@@ -33,6 +35,13 @@ class Option:
     choices: tuple[str, ...] | None = None
     required: bool = False
     may_change: bool = False
+    within: Range | None = None
+
+
+def flag_of(setting: Field[Any]) -> str:
+    """The flag of a field that is an option."""
+    stated: Option = setting.metadata[OPTION]
+    return stated.flag or "--" + setting.name.replace("_", "-")
 
 
 def option(
@@ -42,9 +51,10 @@ def option(
     flag: str | None = None,
     choices: tuple[str, ...] | None = None,
     may_change: bool = False,
+    within: Range | None = None,
 ) -> Any:
     """A field of a method's settings that is an option of its command."""
-    asked = Option(help=help_text, flag=flag, choices=choices, may_change=may_change)
+    asked = Option(help=help_text, flag=flag, choices=choices, may_change=may_change, within=within)
     return field(default=default, metadata={OPTION: asked})
 
 
@@ -55,7 +65,17 @@ def required(help_text: str, *, flag: str | None = None) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodSettings:
-    """The settings of one method beside the shared ones; subclasses are frozen dataclasses of plain values."""
+    """The settings of one method beside the shared ones; subclasses are frozen dataclasses of plain values.
+
+    Raises ValueError, by its flag, for a number out of its range.
+    """
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            stated: Option | None = setting.metadata.get(OPTION)
+            if stated is not None and stated.within is not None and value is not None:
+                stated.within.require(flag_of(setting), value)
 
 
 Settings = TypeVar("Settings", bound=MethodSettings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from privctl.accounting.guarantees import delta_warning
 from privctl.domain.report import PrivacyReport
 from privctl.train.prepare import TrainingJob
 from privctl.train.released_names import voiding
@@ -16,6 +17,6 @@ def run_training(job: TrainingJob, session: Session) -> PrivacyReport | None:
     """
     for sentence in voiding(job):
         session.notify(sentence)
-    if job.delta is not None and job.delta >= 1 / len(job.task):
-        session.notify(f"delta {job.delta:g} is at least 1 / examples, which permits publishing an example as it is")
+    if job.delta is not None and (near := delta_warning(job.delta, len(job.task))):
+        session.notify(near)
     return job.request.way.run(job, session)

@@ -21,6 +21,7 @@ from privctl.storage.atomic import PendingFolder, write_bytes
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 from privctl.train.begun_steps import ReleaseCounter
+from privctl.train.fingerprint import difference
 from privctl.train.tensors import read_tensors, write_tensors
 
 if TYPE_CHECKING:
@@ -100,12 +101,9 @@ class RunFolder:
 
     def _compare(self, kept: Any) -> None:
         """Raises CommandError where the run was begun with other settings."""
-        for key, value in self._fingerprint.items():
-            before = kept.get(key) if isinstance(kept, dict) else None
-            if before != json.loads(json.dumps(value)):
-                raise CommandError(
-                    f"{self.path} was begun with {key} {before!r}, not {value!r}; resume with the same settings"
-                )
+        changed = difference(kept if isinstance(kept, dict) else {}, json.loads(json.dumps(self._fingerprint)))
+        if changed is not None:
+            raise CommandError(f"{self.path} was begun {changed}; resume with the same settings")
 
     def mark(self, begun: int) -> None:
         """Record that ``begun`` steps have begun, before the last of them is computed."""

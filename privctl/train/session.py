@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from privctl.domain.errors import InputError
 from privctl.domain.progress import Notify, Progress, unseen
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
-from privctl.storage.digest import file_digest
-from privctl.train.method import OPTION, MethodSettings
+from privctl.train.fingerprint import fingerprint_of
 from privctl.train.prepare import TrainingJob
 from privctl.train.released_model import rehearse
 from privctl.train.reload_check import witness_of
@@ -71,7 +69,7 @@ def run_folder(output: Path) -> Path:
 
 def open_folder(job: TrainingJob, workers: Workers) -> tuple[RunFolder | None, SavedState | None]:
     """The run's folder, and the state to continue from. Only the main process writes; the others get no folder."""
-    path, fingerprint = run_folder(job.request.output), _fingerprint(job)
+    path, fingerprint = run_folder(job.request.output), fingerprint_of(job)
     if job.request.resume:
         opened, saved = RunFolder.resume(path, fingerprint)
         workers.barrier()  # no process may change the state before all have read it
@@ -79,55 +77,6 @@ def open_folder(job: TrainingJob, workers: Workers) -> tuple[RunFolder | None, S
     begun = RunFolder.begin(path, fingerprint) if workers.is_main else None
     workers.barrier()
     return begun, None
-
-
-#: Settings that may change when a run is resumed: the device, how much it processes at once, what it shows.
-_MAY_CHANGE = {
-    "output", "resume", "force", "show_unprotected", "device", "compiled", "checkpointing", "held_out",
-    "micro_examples", "micro_tokens",
-}  # fmt: skip
-
-
-def _fingerprint(job: TrainingJob) -> dict[str, Any]:
-    """Everything that must stay the same when a run is resumed."""
-    request, train = job.request, job.request.data.train
-    facts = {
-        **_settings_of(request),
-        **_settings_of(job.recipe),  # what follows stands before what was asked for, where both have a name
-        "examples": len(job.task),
-        "data": {
-            **_settings_of(request.data),
-            "train": file_digest(train) if train.is_file() else str(train),
-        },
-        "delta": job.delta,
-        "secrets": None if job.plan is None else job.plan.digest,
-        "labels": job.model.labels,
-    }
-    fingerprint: dict[str, Any] = json.loads(json.dumps(facts))
-    return fingerprint
-
-
-def _may_change(settings: Any, setting: Field[Any]) -> bool:
-    """A method's own settings say so themselves: their names may be those of others'."""
-    if isinstance(settings, MethodSettings):
-        return OPTION in setting.metadata and setting.metadata[OPTION].may_change
-    return setting.name in _MAY_CHANGE
-
-
-def _settings_of(settings: Any) -> dict[str, Any]:
-    """The fields of a dataclass as JSON values, nested dataclasses included."""
-    values: dict[str, Any] = {}
-    for setting in fields(settings):
-        value = getattr(settings, setting.name)
-        if _may_change(settings, setting):
-            continue
-        if is_dataclass(value):
-            values[setting.name] = _settings_of(value)
-        elif isinstance(value, bytes):
-            values[setting.name] = value.hex()
-        else:
-            values[setting.name] = str(value) if isinstance(value, Path) else value
-    return values
 
 
 def shared_source(workers: Workers) -> NoiseSource:

@@ -289,7 +289,10 @@ def test_the_text_shows_everything_a_reader_needs(capsys: pytest.CaptureFixture[
             ["--epsilon", "1", "--delta", "1e-5", "--batch-size", "9", "--dataset-size", "5", "--epochs", "1"],
             "exceeds --dataset-size",
         ),
-        (["--epsilon", "1", "--delta", "1e-5", "--sample-rate", "0"], "almost no record takes part"),
+        (
+            ["--epsilon", "1", "--delta", "1e-5", "--sample-rate", "0"],
+            "--sample-rate is 0; it must be above 0 and at most 1",
+        ),
         (["--epsilon", "1", "--delta", "1e-5", "--plot", "plan.pdf"], ".svg nor in .png"),
         (["--epsilon", "1", "--delta", "1e-5", "--method", "magic"], "--method magic"),
         (["--mechanism", "ferret", "--epsilon", "1", "--delta", "1e-5"], "--groups"),
@@ -331,7 +334,7 @@ def test_mistakes_get_one_sentence(arguments: list[str], words: str, capsys: pyt
         ["--epsilon", "1e-6", "--sample-rate", "0.01", "--steps", "1000", "--delta", "1e-5"],
         ["--epsilon", "1e4", "--sample-rate", "0.01", "--steps", "1000", "--delta", "1e-5"],
         ["--noise-multiplier", "1", "--sample-rate", "1", "--steps", "5", "--delta", "0.5"],
-        ["--noise-multiplier", "1", "--sample-rate", "0", "--steps", "5", "--delta", "1e-5"],
+        ["--noise-multiplier", "1", "--sample-rate", "1e-300", "--steps", "5", "--delta", "1e-5"],
     ],
 )
 @pytest.mark.filterwarnings("error")

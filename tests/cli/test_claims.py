@@ -124,7 +124,7 @@ def test_check_ferret_and_secret(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ([*GAUSSIAN, "--noise-multiplier", "1/0"], "1/0 is not a number"),
         ([*GAUSSIAN, "--noise-multiplier", "1e999999999"], "is not a number"),
         ([*GAUSSIAN, "--noise-multiplier", "nan"], "nan is not a number"),
-        ([*GAUSSIAN, "--noise-multiplier", "-1"], "--noise-multiplier is -1; it must be above 0"),
+        ([*GAUSSIAN, "--noise-multiplier", "-1"], "--noise-multiplier is -1; it must be at least 0"),
         ([*FERRET, "--fire-probability", "1"], "either --nats"),
         ([*SECRET, "--record", "2"], "--record 2 is neither"),
         ([*SECRET, "--record", "0.1x0"], "--record 0.1x0 is neither"),

@@ -234,11 +234,11 @@ def test_a_sharded_folder(tmp_path: Path, write_model: Callable[..., Path]) -> N
 @pytest.mark.parametrize(
     ("arguments", "code", "because"),
     [
-        (["--epsilon", "0", *FACTS], 2, "epsilon is 0.0"),
+        (["--epsilon", "0", *FACTS], 2, "--epsilon is 0; it must be"),
         (["--epsilon", "nan", *FACTS], 2, "epsilon is nan"),
         (["--epsilon", "1", "--epsilon", "1", *FACTS], 2, "same noise"),
-        (["--delta", "1", *FACTS], 2, "delta is 1.0"),
-        (["--delta", "0", *FACTS], 2, "delta is 0.0"),
+        (["--delta", "1", *FACTS], 2, "--delta is 1; it must be"),
+        (["--delta", "0", *FACTS], 2, "--delta is 0; it must be"),
         ([], 2, "--epochs, --learning-rate, --clip-norm, --dataset-size, --batch-size"),
         (["--calibration", "gaussian", *FACTS], 2, "--regime"),
         (["--regime", "convex", *FACTS], 2, "gaussian"),

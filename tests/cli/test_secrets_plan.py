@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from privctl.cli import run
 from privctl.domain.events import SecretMixture
 from privctl.domain.guarantee import Notion, Status
 from privctl.reports.codec import decode
+from privctl.secrets.plan import weights
+from privctl.secrets.plan.highs import Solution, pdlp
+from privctl.secrets.plan.packing import Packing
 from privctl.secrets.protection import read_protection
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import SafetensorsFile
@@ -261,3 +265,19 @@ def test_outputs_are_kept_without_force(data: Path, secrets: Path, tmp_path: Pat
     assert output.read_bytes() == b"mine"
     assert plan(data, secrets, "-o", str(output), "--force", "--quiet") == 0
     assert plan(data, secrets, "-o", str(tmp_path / "other.safetensors"), "--quiet") == 0
+
+
+@pytest.mark.parametrize(("many", "asked", "gap"), [(10**6, (), 1e-4), (1, (), 1e-3), (1, ("--gap", "0.01"), 0.01)])
+def test_the_gap_follows_from_the_size_unless_one_is_asked_for(
+    many: int, asked: tuple[str, ...], gap: float, data: Path, secrets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gaps = []
+
+    def noted(problem: Packing, gap: float, **more: Any) -> Solution:
+        gaps.append(gap)
+        return pdlp(problem, gap, **more)
+
+    monkeypatch.setattr(weights, "_MANY", many)
+    monkeypatch.setattr(weights, "pdlp", noted)
+    assert plan(data, secrets, "--cap", "0.5", "--solver", "first-order", "-q", *asked) == 0
+    assert gaps == [gap]

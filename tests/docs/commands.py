@@ -101,9 +101,6 @@ def _option(option: click.Option) -> list[str]:
 def _kind(parameter: click.Parameter, otherwise: str) -> str:
     if isinstance(parameter.type, click.Choice):
         return "|".join(str(getattr(choice, "value", choice)) for choice in parameter.type.choices)
-    ranged = parameter.type
-    if isinstance(ranged, click.IntRange | click.FloatRange):
-        return "INTEGER" if isinstance(ranged, click.IntRange) else "FLOAT"
     return {"DIRECTORY": "PATH", "FILE": "PATH"}.get(otherwise, otherwise)
 
 

@@ -194,7 +194,7 @@ def test_other_settings_are_refused(
         (["--resize", "8", "8"], 2, "--resize does not apply to the task causal-lm"),
         (["--labels", "x,y"], 2, "--labels does not apply"),
         (["--batch-size", "50"], 2, "--batch-size 50 exceeds the data, which holds 20 examples"),
-        (["--learning-rate", "1e30"], 3, "lower --learning-rate"),
+        (["--learning-rate", "1e12"], 3, "lower --learning-rate"),
     ],
 )
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], code: int, says: str) -> None:

@@ -40,7 +40,8 @@ def steps_disagree(events: Sequence[SampledGaussian], said: NoisyGradients) -> I
         yield from compare("noise multiplier in the ledger", event.noise_multiplier, noise, "the parameters say")
         yield from batches_of(event, "ledger", Batches.POISSON)
     if said.updates is not None and said.updates > total:
-        yield f"{counted(said.updates, 'update was', 'updates were')} made, but the ledger holds {counted(total, 'step')}"
+        made = counted(said.updates, "update was", "updates were")
+        yield f"{made} made, but the ledger holds {counted(total, 'step')}"
 
 
 def _disagreements(mechanism: Mechanism | None, said: NoisyGradients) -> Iterator[str]:

@@ -27,6 +27,9 @@ METHOD = Method(
     name="dp-sgd",
     help="""Train MODEL with an (epsilon, delta) guarantee: clipped gradients, Poisson batches, noise.
 
+    The noisy gradients go to any --optimizer: sgd makes it DP-SGD proper, adam DP-Adam, and adamw, the default, DP-Adam
+    with decoupled weight decay.
+
     MODEL is a Hugging Face directory or a .safetensors file in one; a directory with a config.json and no weights is
     trained from scratch. Ctrl-C saves the state after the current step, and --resume continues from there; the state is
     kept in OUTPUT.run until the run is complete.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -68,7 +67,6 @@ def test_a_row_comes_out_as_the_book_says(prover: Prover, paper: str, claim: Pub
     found = row.judgement
     assert found.outcome is claim.expected, found.reason
     assert found.reason
-    assert row.seconds < 20
     text = row.verdict.reason
     assert [number for number in NUMBERS.get(claim.key, []) if number not in text] == []
     if found.outcome is Outcome.REFUTED:
@@ -87,12 +85,10 @@ def test_the_book_is_whole() -> None:
         chosen(("dp-weight",))
 
 
-def test_a_paper_is_judged_in_seconds(prover: Prover) -> None:
-    started = time.monotonic()
+def test_a_paper_is_judged_without_a_surprise(prover: Prover) -> None:
     rows = list(run(["ferret"], prover))
     assert len(rows) == 9
     assert surprises(rows) == []
-    assert time.monotonic() - started < 30
 
 
 def test_a_row_that_comes_out_otherwise_is_a_surprise(prover: Prover) -> None:

@@ -50,7 +50,6 @@ def test_a_theorem_is_proved_and_its_sibling_refuted(prover: Prover, theorem: Th
     assert refuted.finding is SolverFinding.REFUTED, refuted.reason
     assert refuted.checked, "the counterexample was put in again"
     assert refuted.witness
-    assert max(proved.seconds, refuted.seconds) < 5
 
 
 #: epsilon, delta, squared shift, verdict, delta: the table of proofs, by an implementation that is not ours.
@@ -125,7 +124,6 @@ def test_linear_program_certificate(prover: Prover) -> None:
     refuted = prover.prove(no_better(made, found.value - Fraction(1, 1000), "lower"))
     assert refuted.finding is SolverFinding.REFUTED
     assert refuted.checked
-    assert proved.seconds < 5
 
 
 def test_prices_below_zero_prove_nothing() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import torch
 from privctl.domain.errors import CommandError
 from privctl.models.language import hushed
 from privctl.models.tasks.classification import ImageClassification
-from privctl.train.budget import require_positive
 from privctl.train.choices import FormatName
 from privctl.train.methods.dpquant.cost import multiply_adds
 from privctl.train.methods.dpquant.schedule import LayerSchedule, candidates, matching
@@ -86,11 +84,6 @@ def check(request: RetrainRequest) -> None:
             "not count; give --layers random, or remove --secrets"
         )
     _check_amount(asked)
-    require_positive({"--measure-noise": asked.noise, "--measure-clip": asked.clip})
-    if not (math.isfinite(asked.beta) and asked.beta >= 0):
-        raise CommandError(f"--beta is {asked.beta:g}; it must be a finite number of at least 0")
-    if not 0 <= asked.smoothing < 1:
-        raise CommandError(f"--smoothing is {asked.smoothing:g}; it must be at least 0 and below 1")
 
 
 def _check_amount(asked: DpquantSettings) -> None:
@@ -99,9 +92,6 @@ def _check_amount(asked: DpquantSettings) -> None:
     given = [flag for flag, value in amounts.items() if value is not None]
     if len(given) > 1:
         raise CommandError(f"{given[0]} and {given[1]} both say how much is quantized; give one")
-    for flag, value in amounts.items():
-        if value is not None and not 0 < value <= 1:
-            raise CommandError(f"{flag} is {value:g}; it must be above 0 and at most 1")
     if asked.layers in (LayerMode.ALL, LayerMode.NONE) and given:
         raise CommandError(f"{given[0]} does not apply to --layers {asked.layers}; remove it")
     if asked.static and asked.layers is not LayerMode.STATIC:

@@ -73,7 +73,6 @@ def measurements_of(request: RetrainRequest, examples: int, steps: int, rate: fl
     asked = request.settings_as(DpquantSettings)
     if asked.layers is not LayerMode.DPQUANT:
         return None
-    _check(asked)
     size = max(_LEAST_EXAMPLES, rate * examples * _PART_OF_BATCH)
     own = min(rate, size / examples) if asked.rate is None else asked.rate
     epochs = math.ceil(steps / max(1, math.ceil(round(1 / rate, 9))))
@@ -86,14 +85,3 @@ def measurements_of(request: RetrainRequest, examples: int, steps: int, rate: fl
         clip_norm=asked.clip,
         noise_multiplier=asked.noise,
     )
-
-
-def _check(asked: DpquantSettings) -> None:
-    for flag, count in (("--measure-every", asked.every), ("--measure-repetitions", asked.repetitions)):
-        if count < 1:
-            raise CommandError(f"{flag} is {count}; it must be at least 1")
-    for flag, value in (("--measure-noise", asked.noise), ("--measure-clip", asked.clip)):
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise CommandError(f"{flag} is {value:g}; it must be a finite number above 0")
-    if asked.rate is not None and not 0 < asked.rate <= 1:
-        raise CommandError(f"--measure-rate is {asked.rate:g}; it must be above 0 and at most 1")

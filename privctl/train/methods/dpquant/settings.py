@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from privctl.domain.ranges import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, CHANCE, COUNT, Range
 from privctl.train.choices import FormatName
 from privctl.train.method import MethodSettings, option, required
 
@@ -36,31 +37,38 @@ class DpquantSettings(MethodSettings):
     """
 
     format: FormatName = required("What quantized layers compute in.")
-    levels: int | None = option(None, "luq-fp4: levels beside zero.  [default: 7]", flag="--luq-levels")
+    levels: int | None = option(
+        None, "luq-fp4: levels beside zero.  [default: 7]", flag="--luq-levels", within=Range(low=1, high=64)
+    )
     layers: LayerMode = option(
         LayerMode.DPQUANT, "How layers are chosen: by private measurements; at random each epoch; once; all; none."
     )
     fraction: float | None = option(
-        None, "Fraction of the layers to quantize.  [default: 0.75]", flag="--quantized-fraction"
+        None, "Fraction of the layers to quantize.  [default: 0.75]", flag="--quantized-fraction", within=CHANCE
     )
     compute_target: float | None = option(
-        None, "Fraction of multiply-adds to quantize, instead of --quantized-fraction."
+        None, "Fraction of multiply-adds to quantize, instead of --quantized-fraction.", within=CHANCE
     )
     static: tuple[str, ...] = option(
         (), "static: layers matching this glob (repeatable), and no draw.", flag="--static-layers"
     )
     full_precision: tuple[str, ...] = option((), "Never quantize layers matching this glob (repeatable).")
-    beta: float = option(10.0, "Weight of the scores in the draw; 0 ignores them.")
-    smoothing: float = option(0.5, "Weight of old scores when new ones are measured.")
-    every: int = option(2, "Epochs between measurements.", flag="--measure-every")
-    repetitions: int = option(2, "Releases per measurement; all are counted.", flag="--measure-repetitions")
+    beta: float = option(10.0, "Weight of the scores in the draw; 0 ignores them.", within=AMOUNT_OR_ZERO)
+    smoothing: float = option(0.5, "Weight of old scores when new ones are measured.", within=BELOW_ONE)
+    every: int = option(2, "Epochs between measurements.", flag="--measure-every", within=COUNT)
+    repetitions: int = option(
+        2, "Releases per measurement; all are counted.", flag="--measure-repetitions", within=COUNT
+    )
     rate: float | None = option(
-        None, "Sampling rate of measurements.  [default: for 16 examples, or 1/16 of a batch]", flag="--measure-rate"
+        None,
+        "Sampling rate of measurements.  [default: for 16 examples, or 1/16 of a batch]",
+        flag="--measure-rate",
+        within=CHANCE,
     )
     noise: float | None = option(
-        None, "Noise multiplier of measurements.  [default: the training's]", flag="--measure-noise"
+        None, "Noise multiplier of measurements.  [default: the training's]", flag="--measure-noise", within=AMOUNT
     )
-    clip: float = option(0.01, "Clip norm of measurements, in nats.", flag="--measure-clip")
+    clip: float = option(0.01, "Clip norm of measurements, in nats.", flag="--measure-clip", within=AMOUNT)
     public_seed: bytes | None = option(
         None, "Hexadecimal seed of rounding and of the draws of layers.  [default: a fresh one]"
     )

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privctl.accounting.calibrate import noise_multiplier_for
-from privctl.accounting.gridded import Released, ideal_target
+from privctl.accounting.gridded import Released, exact_target
 from privctl.accounting.mutual_information import ceiling, fire_probability_for
 from privctl.accounting.sign_bits import dithered_ledger, gaussian_ledger, response_ledger
+from privctl.domain.checks import flagged
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger, SignBits
 from privctl.domain.shown import counted
-from privctl.train.budget import require_one, require_positive
+from privctl.train.budget import require_one
 from privctl.train.choices import DerivativeMethod
 from privctl.train.contribution import ClippedDerivatives, ComputationStage
 from privctl.train.contribution.findings import ROUNDING_REDUCED
@@ -22,15 +23,13 @@ from privctl.train.directional import Derivatives, FiredGroup, direction
 from privctl.train.methods.ferret.groups import Groups, cut, numbers, trainable
 from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.publish import (
-    MOST_BIT_EPSILON,
     DitheredSigns,
     NoisySums,
     Publisher,
     Responses,
     Signs,
-    flips_of,
 )
-from privctl.train.methods.ferret.settings import FerretSettings, Publish, ReleaseKind
+from privctl.train.methods.ferret.settings import MOST_BIT_EPSILON, FerretSettings, Publish, ReleaseKind
 from privctl.train.methods.ferret.update import UpdateRule
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ def plan_for(job: TrainingJob, network: nn.Module, seed: bytes) -> FerretPlan:
             update_scale=request.settings_as(FerretSettings).update_scale,
         )
     except ValueError as error:
-        raise CommandError(str(error)) from None
+        raise CommandError(flagged(str(error), UpdateRule.__dataclass_fields__)) from None
     return FerretPlan(
         groups=groups,
         sizes=tuple(numbers(groups, sizes)),
@@ -240,9 +239,6 @@ def _check_budget(request: RetrainRequest) -> None:
     for flag in amount.values():
         if given[flag] is not None and flag != other:
             raise CommandError(f"{flag} does not apply to ferret with the release {release}; remove it")
-    require_positive({**given, "--dither": asked.dither})
-    if asked.fire_probability is not None and asked.fire_probability > 1:
-        raise CommandError(f"--fire-probability is {asked.fire_probability:g}; it must be at most 1")
     if budget.delta is not None and release is ReleaseKind.PUBLISHED:
         raise CommandError(
             "--delta asks for an (epsilon, delta) guarantee, which signs as published do not have; remove it, or "
@@ -274,12 +270,11 @@ def _noise(job: TrainingJob, masks: Masks) -> tuple[float | None, float | None]:
     if asked.release is ReleaseKind.GAUSSIAN:
         if epsilon is None:
             return budget.noise_multiplier, None
-        within = ideal_target(Released(coordinates=masks.total), epsilon, delta)
+        within = exact_target(Released(coordinates=masks.total), epsilon, delta)
         return noise_multiplier_for(*within, lambda noise: gaussian_ledger(masks.sizes, noise, rate)), None
     if asked.release is ReleaseKind.RANDOMIZED_RESPONSE:
         if epsilon is None:
             assert asked.bit_epsilon is not None
-            flips_of(asked.bit_epsilon)  # refuses what the random bits cannot express
             return None, asked.bit_epsilon
         # Log-odds fall where the calibration wants privacy to rise.
         found = noise_multiplier_for(epsilon, delta, lambda noise: response_ledger(masks.sizes, 1 / noise, rate))

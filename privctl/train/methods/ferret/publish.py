@@ -13,10 +13,7 @@ from torch import Tensor
 
 from privctl.domain.checks import positive
 from privctl.randomness import NoiseSource
-from privctl.train.methods.ferret.settings import Publish
-
-#: The largest log-odds of a true sign on offer: e^44 + 1 is the last such number below 2^64.
-MOST_BIT_EPSILON = 44.0
+from privctl.train.methods.ferret.settings import MOST_BIT_EPSILON, Publish
 
 
 class Publisher(Protocol):

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from privctl.domain.ranges import AMOUNT, CHANCE, Range
 from privctl.train.choices import DerivativeMethod
 from privctl.train.method import MethodSettings, option
+
+#: The largest log-odds of a true sign on offer: e^44 + 1 is the last such number below 2^64.
+MOST_BIT_EPSILON = 44.0
 
 
 class ReleaseKind(StrEnum):
@@ -61,9 +65,17 @@ class FerretSettings(MethodSettings):
         "How derivatives are released; published signs have no (epsilon, delta) guarantee.",
         choices=("published", "gaussian", "randomized-response"),
     )
-    fire_probability: float | None = option(None, "Chance that a group publishes in a step.  [default: see above]")
-    dither: float | None = option(None, "published: noise standard deviation / clip norm, before the sign is taken.")
-    bit_epsilon: float | None = option(None, "randomized-response: log-odds of a true sign, instead of --epsilon.")
+    fire_probability: float | None = option(
+        None, "Chance that a group publishes in a step.  [default: see above]", within=CHANCE
+    )
+    dither: float | None = option(
+        None, "published: noise standard deviation / clip norm, before the sign is taken.", within=AMOUNT
+    )
+    bit_epsilon: float | None = option(
+        None,
+        "randomized-response: log-odds of a true sign, instead of --epsilon.",
+        within=Range(high=MOST_BIT_EPSILON, open_low=True),
+    )
     publish: Publish = option(Publish.SIGN, "gaussian: what is published, the sign or the value.")
     silent: SilentMomentum = option(SilentMomentum.COAST, "What a group's momentum does while it does not publish.")
     update_scale: UpdateScale = option(UpdateScale.UNIT, "L2 norm of a group's update before the optimizer.")
@@ -75,6 +87,7 @@ class FerretSettings(MethodSettings):
     public_seed: bytes | None = option(None, "Hexadecimal seed of masks and directions.  [default: a fresh one]")
 
     def __post_init__(self) -> None:
+        MethodSettings.__post_init__(self)
         if self.dither is None:
             return
         if self.release not in (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED):

@@ -1,0 +1,118 @@
+"""``--resume`` with another call: what is named is the option that was changed, or what may change does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from privctl.cli import run
+from privctl.domain.errors import RunInterruptedError
+from privctl.domain.progress import unseen
+from privctl.reports.files import read_report
+from privctl.train.fingerprint import difference
+from privctl.train.prepare import prepare
+from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.run import run_training
+from privctl.train.session import Session
+from tests.models.tasks.small import architecture, words
+
+CALL = {"--noise-multiplier": "1", "--batch-size": "12", "--epochs": "2", "--device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model to start from, data, and the state of a run that ended after its first step."""
+    place = tmp_path_factory.mktemp("interrupted")
+    architecture(place / "start", "gpt2")
+    words().tokenizer.save_pretrained(place / "start")
+    lines = [json.dumps({"text": f"the cat sat on the {('mat', 'dog')[i % 2]}", "who": str(i)}) for i in range(60)]
+    (place / "train.jsonl").write_text("\n".join(lines))
+    (place / "other.jsonl").write_text("\n".join(lines[:59]))
+    request = RetrainRequest(
+        method="dp-sgd",
+        model=ModelRequest(path=place / "start"),
+        data=DataRequest(train=place / "train.jsonl"),
+        budget=BudgetRequest(noise_multiplier=1.0),
+        output=place / "out",
+        batch_size=12,
+        epochs=2.0,
+        device="cpu",
+    )
+    with pytest.raises(RunInterruptedError):
+        run_training(prepare(request), Session(progress=unseen, interrupts=nullcontext(lambda: True)))
+    assert (place / "out.run").is_dir()
+    return place
+
+
+def resume(place: Path, *more: str, data: str = "train.jsonl", **changed: str | None) -> int:
+    options = {**CALL, **{f"--{name.replace('_', '-')}": value for name, value in changed.items()}}
+    given = [part for name, value in options.items() if value is not None for part in (name, value)]
+    call = ["retrain", "dp-sgd", str(place / "start"), "--data", str(place / data), "-o", str(place / "out"), *given]
+    return run([*call, "-q", "--resume", *more])
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"noise_multiplier": None, "epsilon": "8"}, "without --epsilon, which is given now"),
+        ({"noise_multiplier": "2"}, "with --noise-multiplier 1, not 2"),
+        ({"batch_size": "15"}, "with --batch-size 12, not 15"),
+        ({"epochs": "3"}, "with --epochs 2, not 3"),
+        ({"epochs": None, "steps": "10"}, "with --epochs 2, which is not given now"),
+        ({"delta": "1e-6"}, "without --delta, which is given now"),
+        ({"lora_rank": "2"}, "without --lora-rank, which is given now"),
+        ({"train": "*wte*"}, "without --train, which is given now"),
+        ({"seed": "1"}, "with --seed 0, not 1"),
+    ],
+)
+def test_the_option_that_was_changed_is_named(
+    changed: dict[str, str | None], words: str, interrupted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "lora_rank" in changed:
+        pytest.importorskip("peft")
+    assert resume(interrupted, **changed) == 2  # type: ignore[arg-type]
+    error = capsys.readouterr().err
+    assert error == f"privctl: {interrupted / 'out.run'} was begun {words}; resume with the same settings\n"
+
+
+def test_flags_and_data_are_named_too(interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for call, said in (
+        (lambda: resume(interrupted, "--bf16"), "without --bf16, which is given now"),
+        (lambda: resume(interrupted, data="other.jsonl"), "with another file as --data"),
+    ):
+        assert call() == 2
+        assert f"was begun {said}; resume with the same settings" in capsys.readouterr().err
+
+
+def test_a_run_may_be_evaluated_on_other_examples_when_it_is_resumed(interrupted: Path, tmp_path: Path) -> None:
+    shutil.copytree(interrupted / "out.run", tmp_path / "copy.run")
+    more = ("--held-out", str(interrupted / "other.jsonl"), "--micro-examples", "3", "-o", str(tmp_path / "copy"))
+    assert resume(interrupted, *more) == 0
+    report = read_report(tmp_path / "copy.report.json")
+    assert any(each.quantity == "held-out loss, nats" for each in report.evidence)
+
+
+def test_the_help_says_what_may_change(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["retrain", "dp-sgd", "--help"]) == 0
+    told = "only --held-out, --show-unprotected, --device and what changes speed or memory may differ"
+    assert told.replace(" ", "") in "".join(capsys.readouterr().out.split())
+
+
+def test_what_follows_from_options_is_named_last_and_only_alone() -> None:
+    before = {"sample_rate": 0.1, "noise_multiplier": 1.25, "batch_size": 12.0, "examples": 60}
+    assert difference(before, before) is None
+    assert difference(before, {**before, "noise_multiplier": 2.0, "batch_size": 24.0}) == "with --batch-size 12, not 24"
+    asked = {"noise_multiplier": 1.25, "budget": {"epsilon": 8.0}}
+    assert difference(asked, {"noise_multiplier": 2.0, "budget": {"epsilon": 4.0}}) == "with --epsilon 8, not 4"
+    held = difference(before, {**before, "sample_rate": 0.2, "examples": 30})
+    assert held == "with 60 records in --data, which now holds 30"
+    assert difference(before, {**before, "noise_multiplier": 2.0}) == (
+        "with the noise multiplier 1.25, which would now be 2"
+    )
+    assert difference({"method": "dp-sgd"}, {"method": "dpquant"}) == "as dp-sgd, not dpquant"
+    own = {"method": "dpquant", "settings": {"clip": 0.01}}
+    assert difference(own, {"method": "dpquant", "settings": {"clip": 0.5}}) == "with --measure-clip 0.01, not 0.5"
