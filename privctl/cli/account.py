@@ -143,9 +143,9 @@ def _check_accepted(options: dict[str, Any], given: set[str]) -> None:
     what = "ledger" if options["ledger"] else options["mechanism"]
     where = "--ledger, whose events state everything" if options["ledger"] else f"--mechanism {what}"
     own = {option.parameter for option in _MECHANISMS[what].options} if what in _MECHANISMS else set()
-    extra = given - own - _ACCEPTED.get(what, _ACCEPTED_ELSE) - _ALWAYS | (
-        given & {"mechanism"} if options["ledger"] else set()
-    )
+    extra = given - own - _ACCEPTED.get(what, _ACCEPTED_ELSE) - _ALWAYS
+    if options["ledger"]:
+        extra |= given & {"mechanism"}
     if extra:
         flags = {p.name: p.opts[-1 if p.name == "output" else 0] for p in click.get_current_context().command.params}
         raise CommandError(f"{flags[min(extra)]} does not apply to {where}; remove it")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from privctl.domain.checks import at_least, count, positive, probability
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
-from privctl.domain.ranges import COUNT, FRACTION, LOG_ODDS, POSITIVE, Range
+from privctl.domain.ranges import CHANCE, COUNT, FRACTION, LOG_ODDS, POSITIVE, Range
 
 
 class Batches(StrEnum):

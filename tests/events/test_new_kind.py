@@ -161,16 +161,19 @@ def test_the_schema_has_it(geometric: Path) -> None:
     jsonschema.Draft202012Validator(schema()).validate(json.loads((geometric / "plan.report.json").read_text()))
 
 
-def test_without_its_rows_it_is_not_known(geometric: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_its_rows_it_is_not_known(
+    geometric: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(geometric, *PLAN, "--count-epsilon", "0.5")
     place = geometric / "plan.report.json"
-    row = verify.events.ROWS.pop(GeometricNoise)
-    try:
-        assert run(["verify", str(place)]) == 3
-        assert "geometric" in capsys.readouterr().err
-    finally:
-        verify.events.ROWS[GeometricNoise] = row
-    del EVENTS[GeometricNoise.tag]
+    monkeypatch.delitem(verify.events.ROWS, GeometricNoise)
+    capsys.readouterr()
+    assert run(["verify", str(place)]) == 3
+    assert "verify does not know events of the kind geometric" in capsys.readouterr().err
+    monkeypatch.delitem(privctl.accounting.events.ROWS, GeometricNoise)
+    with pytest.raises(ValueError, match="no accountant knows events of the kind geometric"):
+        epsilon_bound(Ledger(events=(EVENT,)), 1e-5)
+    monkeypatch.delitem(EVENTS, GeometricNoise.tag)
     with pytest.raises(InputError, match="'geometric'; expected one of sampled-gaussian, laplace"):
         decode_events('[{"type": "geometric", "epsilon": 0.5}]', "ledger.json")
     assert run(["verify", str(place)]) == 3

@@ -18,5 +18,7 @@ ROWS: dict[type[Event], EventAccounting[Any]] = {
 
 
 def row_of(event: Event) -> EventAccounting[Any]:
-    """The row of the event's kind."""
+    """The row of the event's kind. Raises ValueError for a kind without one."""
+    if type(event) not in ROWS:
+        raise ValueError(f"no accountant knows events of the kind {event.tag}")
     return ROWS[type(event)]
