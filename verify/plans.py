@@ -18,14 +18,15 @@ from privctl.reports.parameters import BudgetParameters, parameters_as
 from privctl.storage.reader import read_text
 from verify.events import planned, row_of
 from verify.events.row import PlannedAs
+from verify.stated import budget_of
 
 _ROUNDING = 1e-9
 
 
 def of_plan(report: PrivacyReport) -> Iterator[str]:
     """Each disagreement in one sentence."""
-    said, mechanism = parameters_as(BudgetParameters, report), report.mechanism
-    if said.ledger is not None:
+    said, mechanism = budget_of(report), report.mechanism
+    if said is None or said.ledger is not None:
         return  # ``of_file`` says, where that is at hand
     event = mechanism.events[0] if isinstance(mechanism, Ledger) and len(mechanism.events) == 1 else mechanism
     named = said.mechanism or "gaussian"

@@ -14,13 +14,14 @@ from privctl.reports.parameters import (
     parameters_as,
     unknown_entries,
 )
+from verify.events import planned
 from verify.method import ExpectedMethod, StatedTraining
 from verify.methods import expected_of
 
 TRAINING = "retrain"
 #: Steps whose parameters are a closed list.
 _OF_STEP: dict[str, type] = {
-    "noise": NoiseParameters, "account": BudgetParameters, "secrets-plan": ProtectionParameters,
+    "noise": NoiseParameters, "secrets-plan": ProtectionParameters,
 }  # fmt: skip
 
 
@@ -50,7 +51,13 @@ def kind_of(report: PrivacyReport) -> type | None:
     if report.step == TRAINING:
         method = method_of(report)
         return None if method is None else method.parameters
-    return _OF_STEP.get(report.step)
+    return _kind_of_budget(report) if report.step == "account" else _OF_STEP.get(report.step)
+
+
+def _kind_of_budget(report: PrivacyReport) -> type[BudgetParameters]:
+    """The class of a plan's parameters, by the mechanism that it names."""
+    mechanism = parameters_as(BudgetParameters, report).mechanism
+    return next((row.parameters for _, row in planned() if row.mechanism == mechanism), BudgetParameters)
 
 
 def strangers(report: PrivacyReport) -> list[str]:
@@ -63,6 +70,8 @@ def check_readable(report: PrivacyReport) -> None:
     """Raises ParametersError for parameters that lack an entry, or hold one of the wrong type."""
     if report.step == TRAINING:
         training_of(report)
+    elif report.step == "account":
+        budget_of(report)
     elif report.step in _OF_STEP:
         parameters_as(_OF_STEP[report.step], report)
     elif report.step == "audit":
@@ -87,4 +96,4 @@ def noise_source_of(report: PrivacyReport) -> str | None:
 
 def budget_of(report: PrivacyReport) -> BudgetParameters | None:
     """What a plan of ``privctl account`` says; None for other steps."""
-    return parameters_as(BudgetParameters, report) if report.step == "account" else None
+    return parameters_as(_kind_of_budget(report), report) if report.step == "account" else None

@@ -178,7 +178,10 @@ class PlannedMethod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetParameters:
-    """Of ``privctl account``: the options that were given; ``found`` is what was looked for."""
+    """Of ``privctl account``: the options that were given; ``found`` is what was looked for.
+
+    What only one kind of event has stands in its row of ``verify.events``.
+    """
 
     mechanism: str | None = None
     epsilon: float | None = None
@@ -190,12 +193,6 @@ class BudgetParameters:
     batch_size: int | None = None
     epochs: float | None = None
     batches: str | None = None
-    scale: float | None = None
-    bit_epsilon: float | None = None
-    bits: int | None = None
-    groups: int | None = None
-    fire_probability: float | None = None
-    records: tuple[str, ...] | None = None
     posterior: float | None = None
     priors: tuple[float, ...] | None = None
     ledger: str | None = None

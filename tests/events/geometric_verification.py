@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from flint import arb
 
 from privctl.domain.guarantee import Adjacency
+from privctl.reports.parameters import BudgetParameters
 from tests.events.geometric_event import GeometricNoise
 from verify.events.row import (
     OF_STEPS,
@@ -57,9 +59,17 @@ def _draw(event: GeometricNoise) -> Draw:
     return draw
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeometricParameters(BudgetParameters):
+    """A plan of geometric noise."""
+
+    count_epsilon: float | None = None
+
+
 ROW = EventVerification(
     planned=PlannedAs(
         mechanism="geometric",
+        parameters=GeometricParameters,
         fields={"count_epsilon": ("epsilon", None), **OF_STEPS},
         solved={"count epsilon": "epsilon"},
     ),

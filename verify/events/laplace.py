@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from flint import arb
 
 from privctl.domain.events import LaplaceNoise
 from privctl.domain.guarantee import Adjacency
+from privctl.reports.parameters import BudgetParameters
 from verify.events.row import (
     OF_STEPS,
     CellMaker,
@@ -80,8 +82,20 @@ def _draw(event: LaplaceNoise) -> Draw:
     return draw
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaplaceParameters(BudgetParameters):
+    """A plan of Laplace noise."""
+
+    scale: float | None = None
+
+
 ROW = EventVerification(
-    planned=PlannedAs(mechanism="laplace", fields={"scale": ("scale", None), **OF_STEPS}, solved={"scale": "scale"}),
+    planned=PlannedAs(
+        mechanism="laplace",
+        parameters=LaplaceParameters,
+        fields={"scale": ("scale", None), **OF_STEPS},
+        solved={"scale": "scale"},
+    ),
     neighbours=lambda event: Adjacency.ADD_OR_REMOVE,
     chances=lambda event: (event.sample_rate,),
     drawn=lambda event: poisson_unless_all(event.sample_rate),

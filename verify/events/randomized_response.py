@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from flint import arb
@@ -10,6 +11,7 @@ from scipy.special import xlogy
 
 from privctl.domain.events import RandomizedResponse
 from privctl.domain.guarantee import Adjacency
+from privctl.reports.parameters import BudgetParameters
 from verify.events.row import (
     OF_STEPS,
     CellMaker,
@@ -77,9 +79,18 @@ def _draw(event: RandomizedResponse) -> Draw:
     return draw
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseParameters(BudgetParameters):
+    """A plan of randomized response."""
+
+    bit_epsilon: float | None = None
+    bits: int | None = None
+
+
 ROW = EventVerification(
     planned=PlannedAs(
         mechanism="randomized-response",
+        parameters=ResponseParameters,
         fields={"bit_epsilon": ("epsilon", None), "bits": ("bits", 1), **OF_STEPS},
         solved={"bit epsilon": "epsilon"},
     ),

@@ -35,15 +35,16 @@ def _nothing(said: BudgetParameters) -> Mapping[str, Any]:
 class PlannedAs:
     """How a report of ``privctl account`` speaks of an event.
 
-    ``mechanism`` is the parameter of that name. ``fields`` are the parameters that give a field of the event, with what
-    holds where they were not given (None: not known); ``solved`` names of what may have been searched, with their
-    fields; ``more`` gives further fields that follow from the parameters.
+    ``mechanism`` is the parameter of that name, ``parameters`` the class of all of them. ``fields`` are the parameters
+    that give a field of the event, with what holds where they were not given (None: not known); ``solved`` names of
+    what may have been searched, with their fields; ``more`` gives further fields that follow from the parameters.
     """
 
     mechanism: str
+    parameters: type[BudgetParameters] = BudgetParameters
     fields: Mapping[str, tuple[str, Any]]
     solved: Mapping[str, str] = field(default_factory=dict)
-    more: Callable[[BudgetParameters], Mapping[str, Any]] = _nothing
+    more: Callable[[Any], Mapping[str, Any]] = _nothing
 
 
 #: Parameters of any event whose steps take a share of the data.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ def _cells_of(event: SecretMixture, width: float, reach: CellReach) -> LossCells
     return replace(cells, p_infinite=cells.p_infinite + lost)
 
 
-def _records(said: BudgetParameters) -> Mapping[str, Any]:
+def _records(said: SecretParameters) -> Mapping[str, Any]:
     return {"probabilities": tuple(_chances(said.records or ()))}
 
 
@@ -42,9 +42,17 @@ def _chances(records: Sequence[str]) -> Iterator[float]:
             yield math.nan
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretParameters(BudgetParameters):
+    """A plan for one secret; ``records`` are the sampling probabilities of its records, P or PxCOUNT."""
+
+    records: tuple[str, ...] | None = None
+
+
 ROW = EventVerification(
     planned=PlannedAs(
         mechanism="secret",
+        parameters=SecretParameters,
         fields={"noise_multiplier": ("noise_multiplier", None), "steps": ("steps", 1)},
         solved={"noise multiplier": "noise_multiplier"},
         more=_records,
