@@ -93,6 +93,14 @@ def test_a_report_of_its_own(noisy: Path, tmp_path: Path, capsys: pytest.Capture
     assert run(["verify", str(place), "-q"]) == 0
 
 
+def test_a_report_of_no_file_counts_no_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = plan(tmp_path, "plan")
+    capsys.readouterr()
+    assert run(["verify", str(path), "-q"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("the report names no file that could be checked, and no fault was found in its parameters")
+
+
 def test_simulation_and_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = plan(tmp_path, "plan")
     capsys.readouterr()

@@ -97,7 +97,7 @@ def test_an_audits_own_figures_follow_from_its_ranks(tmp_path: Path, kind: str) 
     (verdict,), (omitted,) = judged(verify(path, read(path)))
     assert verdict.outcome is Outcome.CONSISTENT
     assert verdict.reason.startswith("5 figures are what the ranks kept give")
-    assert "1 of 6 measured figures are the report's word" in omitted
+    assert "1 of 6 measured figures is the report's word" in omitted
     assert "extraction: records told word for word" in omitted
 
 
@@ -163,5 +163,5 @@ def test_the_line_that_evidence_is_not_recomputed_is_printed(
     capsys.readouterr()
     assert run(["verify", str(report), "-q"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "not looked at: evidence not recomputed: 1 of 1 measured figures are the report's word" in said
+    assert "not looked at: evidence not recomputed: 1 of 1 measured figure is the report's word" in said
     assert "training loss, nats" in said

@@ -49,6 +49,9 @@ def verify_text(
 
 def _bytes(integrity: Sequence[Verdict], verbose: bool) -> Iterator[str]:
     """How much of the chain is intact, and each fault."""
+    if not integrity:
+        yield paragraph("the report names no file that could be checked, and no fault was found in its parameters")
+        return
     good = [v for v in integrity if v.outcome in (Outcome.PROVED, Outcome.CONSISTENT)]
     subjects = {verdict.subject for verdict in integrity}
     checked = ["files", "reports", "parameters", *(each for each in _MEASURED if each in subjects)]
