@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.mechanism import Mechanism
 from verify.compare import compare
-from verify.method import ExpectedMethod, StatedTraining, batches_of
+from verify.method import ExpectedMethod, StatedTraining, of_poisson_batches
 from verify.wording import TIGHT
 
 
@@ -37,7 +37,7 @@ def steps_disagree(events: Sequence[SampledGaussian], said: NoisyGradients) -> I
         yield from compare("rate in the ledger", event.sample_rate, rate, "the parameters say")
         noise = said.noise_multiplier
         yield from compare("noise multiplier in the ledger", event.noise_multiplier, noise, "the parameters say")
-        yield from batches_of(event, "ledger", Batches.POISSON)
+        yield from of_poisson_batches(event)
     if said.updates is not None and said.updates > total:
         yield f"{said.updates} updates were made, but the ledger holds {total} steps"
 
