@@ -11,8 +11,10 @@ import pytest
 
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.files import read_report
+from privctl.train import methods as train_methods
 from tests.gate.made import PROVED, judged, making
 from verify import checks
+from verify import methods as verify_methods
 from verify.run import verify
 
 PACKAGES = ("privctl", "audits", "verify")
@@ -140,6 +142,7 @@ def test_every_room_is_known(root: Path) -> None:
         ("verify/x.py", "from privctl.accounting import gaussian", "verify may not import accounting"),
         ("verify/x.py", "from privctl.noise.weight_noise import y", "verify may not import noise"),
         ("verify/x.py", "import audits.loss", "verify may not import audits"),
+        ("verify/methods/x.py", "from privctl.train.methods.dp_sgd import METHOD", "verify may not import train"),
         ("privctl/train/x.py", "from privctl.cli.options import force", "train may not import cli"),
         ("privctl/unheard_of.py", "from privctl.domain.errors import InputError", "unheard_of may not import domain"),
     ],
@@ -166,7 +169,8 @@ def test_what_is_allowed_is_not_noticed(path: str, text: str) -> None:
 
 
 #: What may be found wrong with a report without its weights. Only the list that gate and verify share may call these.
-SHARED_CHECKS = {"contradictions", "gaps", "unknown", "faults", "beside", "of_file", "check_plan", "check_book"}
+SHARED_CHECKS = {"contradictions", "gaps", "unknown", "faults", "beside", "of_file", "check_plan", "check_book",
+                 "strangers"}  # fmt: skip
 
 
 def test_gate_and_verify_run_one_list_of_checks(root: Path) -> None:
@@ -193,6 +197,49 @@ def test_a_check_that_is_added_is_run_by_both(monkeypatch: pytest.MonkeyPatch, t
     assert any(verdict.reason == "planted" for verdict in verify(place, read_report(place)).verdicts)
     findings = judged(place, max_epsilon="8", recompute="true").findings
     assert any("planted" in each.message for each in findings)
+
+
+#: Who may look at parameters as they stand: what reads them, and what shows all of them as they are.
+MAY_READ = {"privctl/reports/parameters.py", "privctl/show/html/words.py"}
+REPORTS = {"report", "parent"}
+
+
+def by_hand(text: str) -> list[int]:
+    """Lines that look at a report's parameters as they stand, other than to copy all of them."""
+    tree = ast.parse(text)
+    copied = [n.values for n in ast.walk(tree) if isinstance(n, ast.Dict)]
+    whole = {id(value) for values in copied for value in values}
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr == "parameters"
+        and ast.unparse(node.value).rsplit(".", 1)[-1] in REPORTS
+        and id(node) not in whole
+    ]
+
+
+def test_parameters_of_reports_are_read_in_one_place(root: Path) -> None:
+    """Elsewhere they are typed values: no entry is taken by its name, and none is misspelt."""
+    found = {}
+    for path in sources(root, *PACKAGES):
+        if lines := by_hand(path.read_text(encoding="utf-8")):
+            found[path.relative_to(root).as_posix()] = lines
+    assert found.keys() == MAY_READ, found
+
+
+@pytest.mark.parametrize(
+    "text", ["report.parameters['delta']", "said = source.report.parameters", "f(parent.parameters.get('delta'))"]
+)
+def test_parameters_read_by_hand_are_noticed(text: str) -> None:
+    assert by_hand(text) == [1]
+    assert by_hand("x = {**report.parameters, 'a': 1}") == []
+
+
+def test_verify_has_a_module_of_its_own_for_each_method() -> None:
+    """A row may not lead to the trainer's code, which imports by name would hide from the table above."""
+    assert verify_methods.METHODS.keys() == train_methods.METHODS.keys()
+    assert {module.rpartition(".")[0] for module in verify_methods.METHODS.values()} == {"verify.methods"}
 
 
 def test_no_file_is_too_long(root: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from privctl.domain.events import SampledGaussian, SignBits
+from privctl.domain.events import Batches, SampledGaussian, SignBits
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
 from privctl.reports.parameters import TrainingParameters
@@ -36,9 +36,9 @@ def numbers_of_steps(said: Any) -> int | None:
     return max(counts, default=None)
 
 
-def batches_of(event: SampledGaussian, kind: str, wanted: object) -> Iterator[str]:
-    """Whether batches were drawn as the method draws them."""
-    yield from compare(f"kind of batches in the {kind}", event.batches, wanted, "this method draws")
+def of_poisson_batches(event: SampledGaussian) -> Iterator[str]:
+    """A sentence where the batches of an event are not Poisson samples."""
+    yield from compare("kind of batches in the ledger", event.batches, Batches.POISSON, "this method draws")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

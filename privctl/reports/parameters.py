@@ -58,7 +58,8 @@ class _Identity:
 
 @lru_cache(maxsize=32)
 def _read(kind: type[object], given: _Identity, step: str) -> object:
-    known = {name: encode_value(value) for name, value in given.mapping.items() if name in _names(kind)}
+    names = _names(kind)
+    known = {name: encode_value(value) for name, value in given.mapping.items() if name in names}
     try:
         return decode_value(kind, known, f"the {step} report", "parameters")
     except InputError as fault:

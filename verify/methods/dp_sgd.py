@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.mechanism import Mechanism
 from privctl.domain.shown import counted
 from verify.compare import compare
-from verify.method import ExpectedMethod, StatedTraining, batches_of
+from verify.method import ExpectedMethod, StatedTraining, of_poisson_batches
 from verify.wording import TIGHT
 
 
@@ -38,7 +38,7 @@ def steps_disagree(events: Sequence[SampledGaussian], said: NoisyGradients) -> I
         yield from compare("rate in the ledger", event.sample_rate, rate, "the parameters say")
         noise = said.noise_multiplier
         yield from compare("noise multiplier in the ledger", event.noise_multiplier, noise, "the parameters say")
-        yield from batches_of(event, "ledger", Batches.POISSON)
+        yield from of_poisson_batches(event)
     if said.updates is not None and said.updates > total:
         made = counted(said.updates, "update was", "updates were")
         yield f"{made} made, but the ledger holds {counted(total, 'step')}"

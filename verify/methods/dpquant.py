@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import NoneType
 
-from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.guarantee import Guarantee, Notion
 from privctl.domain.mechanism import Mechanism
 from verify.compare import compare
-from verify.method import ExpectedMethod, batches_of
+from verify.method import ExpectedMethod, of_poisson_batches
 from verify.methods.dp_sgd import NoisyGradients, sampled_only, steps_disagree
 from verify.wording import TIGHT
 
@@ -71,7 +71,7 @@ def _measurements(events: Sequence[SampledGaussian], said: RoundedTraining) -> I
         rate, noise = said.measure_rate, said.measure_noise
         yield from compare("rate of measurements in the ledger", event.sample_rate, rate, "measure_rate says")
         yield from compare("noise of measurements in the ledger", event.noise_multiplier, noise, "measure_noise says")
-        yield from batches_of(event, "ledger", Batches.POISSON)
+        yield from of_poisson_batches(event)
 
 
 def _premises(said: RoundedTraining, guarantee: Guarantee) -> Iterator[str]:

@@ -11,7 +11,7 @@ from privctl.domain.events import Batches, Event, Ledger, RandomizedResponse, Sa
 from privctl.domain.guarantee import Guarantee, Notion
 from privctl.domain.mechanism import Mechanism
 from verify.compare import ROUNDING, compare
-from verify.method import ExpectedMethod, StatedTraining, batches_of
+from verify.method import ExpectedMethod, StatedTraining, of_poisson_batches
 from verify.wording import RENYI, TESTED, TIGHT
 
 _PUBLISHED, _GAUSSIAN, _RESPONSES, _DITHERED = "published", "gaussian", "randomized-response", "dithered"
@@ -84,7 +84,7 @@ def _event(event: Event, said: SignTraining) -> Iterator[str]:
     if isinstance(event, RandomizedResponse):
         yield from compare("log-odds in the ledger", event.epsilon, said.bit_epsilon, "bit_epsilon says")
     if isinstance(event, SampledGaussian):
-        yield from batches_of(event, "ledger", Batches.POISSON)
+        yield from of_poisson_batches(event)
         noise, found = said.noise_multiplier, event.noise_multiplier
         if said.release == _GAUSSIAN:
             yield from compare("noise multiplier in the ledger", found, noise, "the parameters say")

@@ -159,6 +159,5 @@ def _check_amount(finds: SecretOccurrences, rare: SecretOccurrences, request: Sc
         kind = (finds if finds.memberships >= rare.memberships else rare).most_numerous()
         raise InputError(
             f"{where} brings more than {_MEMBERSHIPS_EACH} records for each of the {counted(most, 'secret')} allowed, "
-            f"most of the kind {(finds if finds.memberships >= rare.memberships else rare).most_numerous()!r}; have "
-            "that kind find less, or allow more with --most-secrets"
+            f"most of the kind {kind!r}; have that kind find less, or allow more with --most-secrets"
         )

@@ -1,22 +1,32 @@
-"""A method that nobody knows but its row: its options, its check, its run and what resuming compares."""
+"""Methods that nobody knows but two rows, the trainer's and verify's: options, checks, runs, reports, resuming."""
 
 from __future__ import annotations
 
 import json
 import sys
 import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import NoneType
+from typing import Any
 
 import pytest
 
 from privctl.cli import run
-from privctl.domain.errors import CommandError
+from privctl.domain.errors import CommandError, ExitCode
+from privctl.domain.events import Ledger
+from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
 from privctl.train.gradient_training import MethodHooks, train_by_gradients
 from privctl.train.method import Method, MethodSettings, option
 from privctl.train.methods import METHODS, method_named
 from tests.cli.test_examples import records, save_model
+from verify import methods as verified
+from verify.method import ExpectedMethod, StatedTraining
+from verify.methods.dp_sgd import NoisyGradients, steps_disagree
+from verify.run import verify
+from verify.wording import TIGHT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +55,72 @@ def _run(job, session):
     return train_by_gradients(job, session, MethodHooks(amend=amend))
 
 
+#: What the methods share: their settings, and how they run.
+_SHARED = {"settings": LoudSettings, "check": _check, "run": _run}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoudTraining(StatedTraining):
+    """What verify expects a loud training to say, in its own words."""
+
+    volume: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HushedTraining(NoisyGradients):
+    """The same with noise."""
+
+    volume: int
+    names: tuple[str, ...]
+
+
+def _too_loud(mechanism: Any, said: Any) -> Iterator[str]:
+    if said.volume > 11:
+        yield f"volume is {said.volume}, and goes to 11"
+    if isinstance(mechanism, Ledger):
+        yield from steps_disagree(mechanism.events, said)
+
+
 @pytest.fixture
-def loud(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("tests_loud_method")
-    module.METHOD = Method(  # type: ignore[attr-defined]
-        name="loud", help="Train MODEL loudly.", settings=LoudSettings, takes=("schedule",), clips=False, voided="",
-        warning="nothing protects these examples", sampled=lambda _: False, check=_check, run=_run,
-    )  # fmt: skip
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(METHODS, "loud", module.__name__)
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Method, ExpectedMethod], None]]:
+    """Adds a method's two rows."""
+
+    def add(method: Method, expected: ExpectedMethod) -> None:
+        for rows, name, value in ((METHODS, "METHOD", method), (verified.METHODS, "EXPECTED", expected)):
+            module = types.ModuleType(f"tests_{method.name}_{name.lower()}")
+            setattr(module, name, value)
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+            monkeypatch.setitem(rows, method.name, module.__name__)
+
     method_named.cache_clear()
+    yield add
+    method_named.cache_clear()
+    verified._loaded.cache_clear()
+
+
+@pytest.fixture
+def loud(install: Callable[[Method, ExpectedMethod], None]) -> None:
+    """A method without noise or clipping, which promises nothing."""
+    method = Method(
+        name="loud", help="Train MODEL loudly.", takes=("schedule",), clips=False, voided="",
+        warning="nothing protects these examples", sampled=lambda _: False, **_SHARED,
+    )  # fmt: skip
+    install(method, ExpectedMethod(parameters=LoudTraining, mechanisms=(NoneType,), disagreements=_too_loud))
+
+
+@pytest.fixture
+def hushed(install: Callable[[Method, ExpectedMethod], None]) -> None:
+    """A method with a guarantee."""
+    method = Method(
+        name="hushed", help="Train MODEL behind noise.", takes=("clipping", "schedule", "budget"), noised=True,
+        private=True, guaranteed=True, warning="turn it down", sampled=lambda _: True, **_SHARED,
+    )  # fmt: skip
+    expected = ExpectedMethod(
+        parameters=HushedTraining, mechanisms=(Ledger,), disagreements=_too_loud, accountants={"hushed": TIGHT},
+        noised=True, clipped=True,
+    )  # fmt: skip
+    install(method, expected)
 
 
 @pytest.fixture
@@ -68,8 +134,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 CALL = ["retrain", "loud", "model", "--data", "train.jsonl", "--steps", "2", "--batch-size", "8", "--device", "cpu"]
 
 
-@pytest.mark.forged("verify knows of no such method")
-def test_a_row_is_all_that_a_method_needs(loud: None, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_rows_are_all_that_a_method_needs(loud: None, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["retrain", "loud", "--help"]) == 0
     said = capsys.readouterr().out
     assert "--volume" in said
@@ -80,6 +145,56 @@ def test_a_row_is_all_that_a_method_needs(loud: None, folder: Path, capsys: pyte
     assert (report.parameters["method"], report.parameters["volume"]) == ("loud", 5)
     assert report.parameters["names"] == ["anna", "ben"]
     assert report.warnings[0] == "nothing protects these examples"
+    found = verify(Path("out.report.json"), report)
+    assert found.exit_code is ExitCode.OK
+    weights = [verdict.outcome for verdict in found.integrity if verdict.subject == "weights"]
+    assert weights == [Outcome.CONSISTENT]  # Adam's moves are bounded without clipping, by this method too
+
+
+#: Change of a report -> how verify must answer.
+FORGED: dict[str, tuple[Callable[[dict[str, Any]], object], ExitCode]] = {
+    "too loud": (lambda r: r["parameters"].update(volume=12), ExitCode.REFUTED),
+    "of another type": (lambda r: r["parameters"].update(volume="5"), ExitCode.REFUTED),
+    "left out": (lambda r: r["parameters"].pop("volume"), ExitCode.REFUTED),
+    "unknown": (lambda r: r["parameters"].update(pitch=440), ExitCode.BAD_INPUT),
+    "another method": (lambda r: r["parameters"].update(method="dp-sgd"), ExitCode.REFUTED),
+    "a method of nobody": (lambda r: r["parameters"].update(method="silent"), ExitCode.REFUTED),
+    "no method": (lambda r: r["parameters"].pop("method"), ExitCode.REFUTED),
+}
+#: The same of a method with a guarantee, which is as good as another's, and not known to be that.
+BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], ExitCode]] = {
+    "another method": (lambda r: r["parameters"].update(method="dp-sgd"), ExitCode.BAD_INPUT),
+    "less noise": (lambda r: r["parameters"].update(noise_multiplier=0.5), ExitCode.REFUTED),
+    "fewer steps": (lambda r: r["parameters"].update(steps_begun=1), ExitCode.REFUTED),
+    "smaller epsilon": (lambda r: r["guarantees"][0].update(epsilon=0.1), ExitCode.REFUTED),
+    "another's guarantee": (lambda r: r["guarantees"][0].update(name="dp-sgd"), ExitCode.BAD_INPUT),
+    "another accountant": (lambda r: r["guarantees"][0].update(accountant="my own"), ExitCode.BAD_INPUT),
+}
+
+
+def _answers(genuine: Path, forgeries: dict[str, tuple[Callable[[dict[str, Any]], object], ExitCode]]) -> None:
+    place = genuine.with_name("forged.report.json")
+    for name, (change, wanted) in forgeries.items():
+        report = json.loads(genuine.read_text())
+        change(report)
+        place.write_text(json.dumps(report))
+        assert verify(place, read_report(place)).exit_code is wanted, name
+
+
+def test_what_its_report_must_not_say_is_refused(loud: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run([*CALL, "-o", "out", "-q"]) == 0
+    _answers(Path("out.report.json"), FORGED)
+    monkeypatch.delitem(verified.METHODS, "loud")
+    assert verify(Path("out.report.json"), read_report(Path("out.report.json"))).exit_code is ExitCode.REFUTED
+
+
+def test_a_guarantee_of_such_a_method_is_computed_again(hushed: None, folder: Path) -> None:
+    assert run([*CALL[:1], "hushed", *CALL[2:], "--epsilon", "8", "-o", "out", "-q"]) == 0
+    place = Path("out.report.json")
+    found = verify(place, read_report(place))
+    assert found.exit_code is ExitCode.OK
+    assert [judged.verdict.outcome for judged in found.guarantees] == [Outcome.PROVED]
+    _answers(place, FORGED | BROKEN)
 
 
 def test_its_own_check_speaks_before_anything_is_read(
