@@ -137,6 +137,18 @@ def test_the_verifier_finds_what_was_charged_enough_and_less_too_little(dimensio
         assert gridded.objection(report(dimension), less), change
 
 
+@pytest.mark.parametrize("delta", [1e-9, 1e-3, 0.03, 0.3])
+@pytest.mark.parametrize("mu", [0.05, 1.0, 20.0])
+@pytest.mark.parametrize("dimension", [10, 8672, 10**8])
+def test_honest_reports_pass_at_any_delta(dimension: int, mu: float, delta: float) -> None:
+    released = Released(coordinates=dimension)
+    whole, found = charged(lambda d: epsilon_at(d, mu), released, delta)
+    claimed = written(replace(guarantee(epsilon_at(delta, mu)), delta=delta), released, whole, found)
+    assert gridded.objection(report(dimension), claimed) == ""
+    inner = gridded.ideal(report(dimension), claimed)
+    assert (inner.guarantee.epsilon or 0) >= epsilon_at(inner.guarantee.delta, mu)
+
+
 def test_several_candidates_cost_more_together_than_each() -> None:
     alone, one = Released(coordinates=10**6, candidates=3), Released(coordinates=10**6)
     together = Released(

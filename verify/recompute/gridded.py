@@ -21,6 +21,8 @@ _ACCURACY, _STEPS = 2.0**-48, 64.0
 #: The share of delta that tails may take.
 _TAILS = 2.0**-20
 _REMOTE = -100.0
+#: Tails are set aside for an epsilon of this at least: a tail costs what it weighs, and under a large delta too much.
+_LEAST = 16.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ def room(mechanism: WeightNoise, epsilon: float, delta: float) -> float:
 
 def _log_tail(epsilon: float, delta: float) -> float:
     """Tails are multiplied by 1 + e^epsilon at most."""
+    epsilon = max(epsilon, _LEAST)
     return math.log(delta) + math.log(_TAILS / 2) - epsilon - math.log1p(math.exp(-epsilon))
 
 
