@@ -104,7 +104,7 @@ def test_verify_refutes_the_product_of_rate_and_steps(
     asked = ["account", "--batches", "shuffled", "--noise-multiplier", "1", "--sample-rate", "0.3", "--steps", "30"]
     right, wrong = tmp_path / "right.json", tmp_path / "wrong.json"
     assert run([*asked, "--delta", "1e-5", "--no-peers", "--method", "tight", "-o", str(right)]) == 0
-    monkeypatch.setattr("privctl.accounting.ledger.participations", old_formula)
+    monkeypatch.setattr("privctl.accounting.events.sampled_gaussian.participations", old_formula)
     assert run([*asked, "--delta", "1e-5", "--no-peers", "--method", "tight", "-o", str(wrong)]) == 0
     found = capsys.readouterr()
     assert "17.8566" in found.out
