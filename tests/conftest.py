@@ -39,6 +39,14 @@ _NAMES = {
     "bool": "BOOL",
 }
 
+#: Files of the tests that take longest. They start first, so that at the end no worker waits long for another.
+_LONG = (
+    *("cli/test_examples", "verify/test_leaf_mutants", "verify/test_mutations", "cli/test_retrain"),
+    *("train/test_guarantee", "cli/test_dpquant", "hostile/test_bombs", "cli/test_account", "verify/test_weights"),
+    *("cli/test_ferret", "cli/test_written_models", "cli/test_secrets_plan", "cli/test_released_names"),
+    *("examples/test_whole_story", "accounting/test_many_curves", "accounting/test_sharpness", "gate/test_ci"),
+)
+
 Tensor = np.ndarray | tuple[str, np.ndarray]
 WriteModel = Callable[..., Path]
 WriteRaw = Callable[..., Path]
@@ -65,6 +73,12 @@ def _write_raw(path: Path, header: str | bytes, body: bytes = b"", length: int |
     raw = header.encode() if isinstance(header, str) else header
     path.write_bytes(struct.pack("<Q", len(raw) if length is None else length) + raw + body)
     return path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files stay whole and in order: what their tests share is made once."""
+    places = {ROOT / "tests" / f"{name}.py": place for place, name in enumerate(_LONG)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.fixture(scope="session")

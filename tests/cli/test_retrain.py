@@ -246,17 +246,24 @@ def ended(process: subprocess.Popen[str] | Command, begun: Path, number: int) ->
     return process.returncode, said
 
 
-@pytest.mark.parametrize(("method", "number"), [("plain", signal.SIGINT), ("clipped", signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("method", "number", "fresh"),
+    [
+        ("plain", signal.SIGINT, False),
+        ("clipped", signal.SIGTERM, False),
+        pytest.param("plain", signal.SIGINT, True, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.usefixtures("one_thread")
 def test_an_interrupted_run_loses_nothing(
-    method: str, number: int, start: Path, data: Path, tmp_path: Path, forked: Forked
+    method: str, number: int, fresh: bool, start: Path, data: Path, tmp_path: Path, forked: Forked
 ) -> None:
     cut, whole = tmp_path / "cut", tmp_path / "whole"
     more = ["--epochs", "4", "--batch-size", "2", "--device", "cpu", "-q"]
     arguments = [["retrain", method, str(start), "--data", str(data), "-o", str(o), *more] for o in (cut, whole)]
     state = tmp_path / "cut.run"
     begun: subprocess.Popen[str] | Command
-    if method == "plain":  # one from its very start
+    if fresh:  # one from its very start
         call = [sys.executable, "-m", "privctl", *arguments[0]]
         begun = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
     else:

@@ -19,6 +19,7 @@ import yaml
 
 from privctl.gate.checks import RULES
 from privctl.gate.policy import read_policy
+from tests.forked import Forked
 from tests.gate.genuine import genuine
 
 EXAMPLES = Path("examples") / "ci"
@@ -26,7 +27,7 @@ INPUT = re.compile(r"\$\{\{ inputs\.(\w+) \}\}")
 
 
 @pytest.fixture
-def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
+def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, root: Path, forked: Forked) -> Path:
     """A repository as the examples take it to be, and ``privctl`` on its path of programs."""
     folder = tmp_path / "repository"
     folder.mkdir()
@@ -34,7 +35,7 @@ def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, root: Path) 
     shutil.copy(root / EXAMPLES / "privctl-policy.toml", folder)
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "privctl").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m privctl "$@"\n')
+    (programs / "privctl").write_text(f'#!/bin/sh\nexec {forked.shell()} "$@"\n')
     (programs / "privctl").chmod(0o755)
     return folder
 

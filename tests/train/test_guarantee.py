@@ -195,7 +195,8 @@ class NoiseForOne(KeyedNoise):
         super().release(list(tensors)[:1], stddev, step)
 
 
-@pytest.mark.parametrize(("fault", "runs"), [(HalfNoise, 2000), (NoiseForOne, 300)])
+# In 1500 runs half the noise shows with probability 0.98.
+@pytest.mark.parametrize(("fault", "runs"), [(HalfNoise, 1500), (NoiseForOne, 300)])
 def test_too_little_noise_is_found(fault: type[KeyedNoise], runs: int) -> None:
     assert measured(asked_for(), runs, noise=lambda seed: fault(NoiseSource(seed))) > EPSILON
 
@@ -239,8 +240,12 @@ class ActualSize:
         return found
 
 
+@pytest.mark.slow
 def test_dividing_by_the_actual_batch_is_found() -> None:
-    """Among others that pull the other way, one example moves a mean by 2 C / size: twice what is accounted for."""
+    """Among others that pull the other way, one example moves a mean by 2 C / size: twice what is accounted for.
+
+    In 2000 runs that shows with probability 0.97; ``test_loop`` compares one step with the sum over the expected size.
+    """
     assert measured(asked_for(), 2000, others=-50.0, batches=ActualSize) > EPSILON
 
 

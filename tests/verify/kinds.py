@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 
 from privctl.cli import run
@@ -22,7 +18,6 @@ from privctl.gate.judge import judge
 from privctl.gate.model_at_hand import ModelAtHand, model_at
 from privctl.gate.policy import read_policy
 from tests.verify import reports
-from verify.recompute import ledger, risk, secret
 from verify.run import Verification, read, verify
 
 EVENTS = [
@@ -136,25 +131,3 @@ def verdicts(kind: Kind, place: Path) -> tuple[ExitCode, str]:
     found = verified(place)
     code = ExitCode.BAD_INPUT if found is None else found.exit_code
     return code, "no gate" if kind.policy is None else str(Gate(kind).judged(place).outcome)
-
-
-@contextmanager
-def remembered() -> Iterator[None]:
-    """Bounds of one ledger are computed once, however many mutants share it."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module, names in (
-            (ledger, ("epsilon_of", "pure_epsilon", "bounds")), (risk, ("advantage", "power")),
-            (secret, ("information", "of_records")),
-        ):  # fmt: skip
-            for name in names:
-                patch.setattr(module, name, _remembering(getattr(module, name)))
-        yield
-
-
-def _remembering(function: Callable[..., Any]) -> Callable[..., Any]:
-    cached = functools.lru_cache(maxsize=None)(function)
-
-    def call(*given: Any, **named: Any) -> Any:
-        return cached(*(tuple(each) if isinstance(each, list) else each for each in given), **named)
-
-    return call

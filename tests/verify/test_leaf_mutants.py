@@ -15,7 +15,8 @@ from privctl.cli import run
 from privctl.domain.errors import ExitCode
 from privctl.domain.gate import GateOutcome
 from privctl.domain.verdict import Outcome
-from tests.verify.kinds import EVENTS, Gate, Kind, quick, remembered, trained, verdicts, verified
+from tests import remembered
+from tests.verify.kinds import EVENTS, Gate, Kind, quick, trained, verdicts, verified
 from tests.verify.mutants import HARMLESS, HARMLESS_OF, at, better, harmless, mutants
 from verify.run import Verification, read, verify
 
@@ -28,7 +29,7 @@ Kinds = dict[str, Kind]
 def kinds(tmp_path_factory: pytest.TempPathFactory, write_model: Callable[..., Path]) -> Iterator[Kinds]:
     threads = torch.get_num_threads()
     folder = tmp_path_factory.mktemp("kinds")
-    with remembered():
+    with remembered.bounds():
         yield {**quick(folder, write_model), **trained(folder)}
     torch.set_num_threads(threads)
 

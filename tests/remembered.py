@@ -1,0 +1,121 @@
+"""What is a function of its arguments alone is computed once in a process, however many tests ask for it.
+
+Two things: the self-test before a training, for the same network, made-up records, limits and stages; and what
+``privctl verify`` computes of one ledger. Only calls from inside ``privctl.cli.run``, and the verification of every
+report, are answered so; tests of the functions themselves compute. A test that may have replaced what is computed,
+which shows in its fixtures, computes too.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import json
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_PREMISES = "privctl.train.contribution.premises"
+_PASSED: dict[bytes, Any] = {}
+
+
+@contextmanager
+def self_tests() -> Iterator[None]:
+    """Inside, a self-test that was passed before is not made again."""
+    premises = sys.modules.get(_PREMISES)
+    if premises is None:  # nothing was tested yet in this process
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(premises, "examine", functools.partial(_examined, premises.examine))
+        yield
+
+
+def _examined(examine: Callable[..., Any], network: nn.Module, task: Any, limits: Any, stages: Any, device: Any) -> Any:
+    key = _key(network, task, limits, stages, device)
+    if key is None or key not in _PASSED:
+        found = examine(network, task, limits, stages, device)
+        if key is None:
+            return found
+        _PASSED[key] = found
+    return _PASSED[key]
+
+
+def _key(network: nn.Module, task: Any, limits: Any, stages: Sequence[Any], device: Any) -> bytes | None:
+    """A digest of all that the self-test reads; None where that cannot be told."""
+    import torch
+
+    from privctl.train.contribution.probes import probes
+    from privctl.train.contribution.views import ClippedGradients, _as_it_is
+
+    if not all(type(stage.view) is ClippedGradients and stage.view.around is _as_it_is for stage in stages):
+        return None
+    found = hashlib.blake2b()
+    for name, module in network.named_modules():
+        hooks = [len(module._forward_hooks), len(module._forward_pre_hooks), "forward" in vars(module)]
+        found.update(repr((name, type(module), id(type(module)), module.training, hooks, module.extra_repr())).encode())
+    for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
+        found.update(repr((name, tensor.dtype, tensor.shape, tensor.requires_grad, tensor.device)).encode())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    config = {} if getattr(network, "config", None) is None else network.config.to_dict()
+    config.pop("_name_or_path", None)
+    found.update(json.dumps(config, sort_keys=True, default=repr).encode())
+    views = [(s.name, s.rounding, s.reduced, s.view.clipping, s.view.rounds, s.view.network is network) for s in stages]
+    found.update(repr((views, limits, device, torch.get_num_threads(), torch.get_default_dtype())).encode())
+    kept = io.BytesIO()
+    try:
+        _Pickler(kept).dump(probes(task, limits))
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return None
+    found.update(kept.getvalue())
+    return found.digest()
+
+
+class _Pickler(pickle.Pickler):
+    """Tokenizers without the folder that they came from."""
+
+    def reducer_override(self, value: Any) -> Any:
+        from transformers import PreTrainedTokenizerFast
+
+        if not isinstance(value, PreTrainedTokenizerFast):
+            return NotImplemented
+        special = [str(value.special_tokens_map), value.padding_side, value.truncation_side, value.model_max_length]
+        return str, (json.dumps([type(value).__name__, value.backend_tokenizer.to_str(), special]),)
+
+
+@contextmanager
+def bounds() -> Iterator[None]:
+    """Inside, bounds of one ledger are computed once, however many reports share it."""
+    from verify.recompute import ledger, risk, secret
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module, names in (
+            (ledger, ("epsilon_of", "pure_epsilon", "bounds")), (risk, ("advantage", "power")),
+            (secret, ("information", "of_records")),
+        ):  # fmt: skip
+            for name in names:
+                patch.setattr(module, name, _remembering(getattr(module, name)))
+        yield
+
+
+@functools.cache
+def _remembering(function: Callable[..., Any]) -> Callable[..., Any]:
+    cached = functools.lru_cache(maxsize=None)(function)
+
+    def call(*given: Any, **named: Any) -> Any:
+        key = [tuple(each) if isinstance(each, list) else each for each in given]
+        try:
+            hash((*key, *named.values()))
+        except TypeError:
+            return function(*given, **named)
+        return cached(*key, **named)
+
+    return call
