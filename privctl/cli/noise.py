@@ -81,7 +81,7 @@ def noise(model: str, **options: Any) -> None:
       privctl noise model.safetensors --epsilon 1 --epsilon 10 --epochs 10 \\
           --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5
     """
-    from privctl.noise.privatize import check_grain, perplexity_of, plan, privatize
+    from privctl.noise.privatize import check_grain, perplexity_of, plan_candidates, privatize
     from privctl.show.progress import progress
     from privctl.storage.reader import open_checkpoint
 
@@ -89,7 +89,7 @@ def noise(model: str, **options: Any) -> None:
     output = Path(options["output"]) if options["output"] else None
     with open_checkpoint(Path(model)) as checkpoint, _opened(options["base"]) as base:
         release = _release(checkpoint, base, options)
-        candidates = plan(release, output)
+        candidates = plan_candidates(release, output)
         if options["dry_run"]:
             if options["as_json"]:
                 raise CommandError("--dry-run writes no report, so --json has nothing to print; remove one")
@@ -163,7 +163,7 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
         selection=selection,
         premises=Premises(assumptions=assumptions),
         targets=targets,
-        found=own_report if reported is not None else None,
+        model_report=own_report if reported is not None else None,
         inputs=inputs,
         parameters={
             "include": list(options["include"]),
@@ -171,7 +171,7 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
         },
         collected=tuple(assumption.name for assumption in collected),
         seed=options["seed"],
-        beside=companions(checkpoint),
+        companions=companions(checkpoint),
     )
 
 
@@ -266,7 +266,7 @@ def _show(
     notes += [f"{a.state}: {a.statement}" for a in notable]
     notes += [
         f"left out of {each.name}: {', '.join(each.left_out)}, which names code that a loader would import or download"
-        for each in release.beside
+        for each in release.companions
         if each.left_out
     ]
     notes += [f"{count} tensors without noise: {why}" for why, count in untouched_counts(release.selection).items()]

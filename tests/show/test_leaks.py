@@ -13,7 +13,7 @@ import audits.membership.baseline
 import audits.membership.verdict
 import audits.secrets.verdict
 from audits.extraction.summary import METHOD as EXTRACTION_METHOD
-from audits.membership.attack import Settings, area
+from audits.membership.attack import Settings, auc_evidence
 from audits.statistics.metrics import clopper_pearson
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
@@ -38,7 +38,7 @@ def measured(shift: float, count: int = 400, method: str = "loss") -> Evidence:
     """The AUC of normal scores, as an audit states it."""
     member = np.arange(2 * count) < count
     scores = RNG.standard_normal(2 * count) + shift * member
-    return area(method, scores, member, Settings(confidence=0.998, seed=0))
+    return auc_evidence(method, scores, member, Settings(confidence=0.998, seed=0))
 
 
 def share(method: str, quantity: str, found: int, count: int, chance: float | None = 0.0, **more: float) -> Evidence:

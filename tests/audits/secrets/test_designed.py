@@ -77,7 +77,7 @@ def test_a_model_that_never_saw_them_breaks_no_promise(place: Path, tmp_path: Pa
     trace, protection = verdicts(found)
     assert trace.outcome is Outcome.INCONCLUSIVE
     assert protection.outcome is Outcome.CONSISTENT
-    assert "told would have contradicted that" in protection.reason
+    assert "first ranks would have contradicted that" in protection.reason
     assert of(found, f"mean bits beyond, {DESIGNED}, by loss").details["p_value"] > 1e-3
 
 
