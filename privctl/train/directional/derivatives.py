@@ -24,7 +24,7 @@ class Derivatives:
     state as after one forward pass. All results of one call belong to the same loss, with the same dropout.
     Parameters need not require a gradient. A tied weight goes by its first name and includes all its uses.
 
-    ``method`` AUTO takes the fastest, see ``chosen``; if memory runs out, the next, down to differences, which need
+    ``method`` AUTO takes the fastest, see ``choose_method``; if memory runs out, the next, down to differences, which need
     hardly more than inference. ``step`` is that of differences, relative to the weights.
     """
 
@@ -79,7 +79,7 @@ class Derivatives:
         return self._able(lambda method: self._by_example(method, losses_of, queries), fired, per_example=True)
 
     def choose_method(self, fired: Sequence[FiredGroup], *, per_example: bool = False) -> DerivativeMethod:
-        """The method for these groups: the user's, else the first in ``cost.ranked`` that has not failed."""
+        """The method for these groups: the user's, else the first in ``cost.rank_methods`` that has not failed."""
         return self._candidates(fired, per_example=per_example)[0]
 
     def _candidates(self, fired: Sequence[FiredGroup], *, per_example: bool) -> list[DerivativeMethod]:

@@ -273,7 +273,7 @@ def test_operations_that_cannot_be_differentiated_so(monkeypatch: pytest.MonkeyP
         Derivatives(given.model, "partial").per_example(*asked)
     monkeypatch.setattr(
         cost,
-        "ranked",
+        "rank_methods",
         lambda *_, per_example: [DerivativeMethod.FORWARD, DerivativeMethod.PARTIAL, DerivativeMethod.DIFFERENCE],
     )
     fresh = Derivatives(given.model)
