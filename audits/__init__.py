@@ -1,7 +1,7 @@
-"""Attacks on a model: what can be told of its training data by looking at it.
+"""Attacks on a model: what it reveals about its training data.
 
-Adding a membership attack is one file and one row here. Every attack reads the same table of per-token scores, which
-one forward pass made; a higher score always means more member-like.
+A new membership attack is one file and one row here. Every attack reads the same table of per-token scores, computed
+in one forward pass; a higher score always means more member-like.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
 from privctl.domain.verdict import Outcome, Verdict
 
-#: "Consistent" is said only where a true epsilon this many times the claimed one would have been noticed.
+#: A verdict is "consistent" only if a true epsilon this many times the claimed one would have been detected.
 VIOLATION = 2.0
 
 
-#: A canary is in the data or it is not, which says nothing of what replacing one record by another can do.
+#: A canary is in the data or not. That does not bound what replacing one record by another can do.
 _WITH_OR_WITHOUT = (Adjacency.ADD_OR_REMOVE, Adjacency.ZERO_OUT)
 
 
@@ -30,28 +30,28 @@ def subject_of(claim: EpsilonClaim) -> str:
     return f"({claim.epsilon:g}, {claim.delta:g})-DP, {claim.source}"
 
 
-def refuted(verdicts: Iterable[Verdict]) -> bool:
-    """Whether a claim was refuted; that something leaked refutes none by itself."""
-    return any(each.outcome is Outcome.REFUTED and each.subject.startswith("(") for each in verdicts)
+def any_claim_refuted(verdicts: Iterable[Verdict]) -> bool:
+    """Whether a claim was refuted. A leak alone does not refute a claim."""
+    return any(verdict.outcome is Outcome.REFUTED and verdict.subject.startswith("(") for verdict in verdicts)
 
 
 def claims_of(guarantees: Iterable[Guarantee], source: str) -> tuple[EpsilonClaim, ...]:
-    """What a report's guarantees say of this model's epsilon for one record more or less, each pair of numbers once."""
-    found: dict[tuple[float, float], EpsilonClaim] = {}
-    for each in guarantees:
-        speaks = (
-            each.epsilon is not None
-            and each.notion is Notion.APPROXIMATE_DP
-            and each.unit is PrivacyUnit.EXAMPLE
-            and each.scope is Scope.THIS_MODEL
-            and each.adjacency in _WITH_OR_WITHOUT
-            and each.status is not Status.VOID
+    """The distinct claims that a report's guarantees make about this model, for one record more or less."""
+    claims: dict[tuple[float, float], EpsilonClaim] = {}
+    for guarantee in guarantees:
+        applies = (
+            guarantee.epsilon is not None
+            and guarantee.notion is Notion.APPROXIMATE_DP
+            and guarantee.unit is PrivacyUnit.EXAMPLE
+            and guarantee.scope is Scope.THIS_MODEL
+            and guarantee.adjacency in _WITH_OR_WITHOUT
+            and guarantee.status is not Status.VOID
         )
-        if speaks and each.epsilon is not None:
+        if applies and guarantee.epsilon is not None:
             claim = EpsilonClaim(
-                epsilon=each.epsilon,
-                delta=each.delta,
-                source=f"{each.status} in {source} ({each.name}, {each.adjacency})",
+                epsilon=guarantee.epsilon,
+                delta=guarantee.delta,
+                source=f"{guarantee.status} in {source} ({guarantee.name}, {guarantee.adjacency})",
             )
-            found.setdefault((each.epsilon, each.delta), claim)
-    return tuple(found.values())
+            claims.setdefault((guarantee.epsilon, guarantee.delta), claim)
+    return tuple(claims.values())

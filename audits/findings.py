@@ -1,4 +1,4 @@
-"""What the parts of an audit have in common: each asks for rows to be scored and then judges the scores."""
+"""What all parts of an audit share: each lists the rows it needs scored, then judges the scores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What one part found. ``arrays`` go into the scores file, ``parameters`` into the report, by name."""
+    """The results of one part. ``arrays`` go into the scores file, ``parameters`` into the report, by name."""
 
     evidence: tuple[Evidence, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
@@ -28,10 +28,10 @@ class Findings:
 
 
 class AuditPart(Protocol):
-    """One question that an audit asks of a model: membership, canaries, extraction."""
+    """One part of an audit, such as membership, canaries or extraction."""
 
     #: Every row whose scores ``judge`` will read.
     rows: Sequence[NDArray[Any]]
 
-    def judge(self, book: RowScores, alpha: float) -> Findings:
-        """What the scores show; everything concluded is wrong together with probability at most ``alpha``."""
+    def judge(self, row_scores: RowScores, alpha: float) -> Findings:
+        """Judge the scores. The probability that any conclusion is wrong is at most ``alpha``."""

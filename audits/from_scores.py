@@ -1,7 +1,7 @@
 """An audit from scores alone: one score for each of many models, trained with or without a record.
 
-The engine of ``privctl audit --from-scores``. It certifies a lower bound on epsilon, puts a claim to the test, and says
-what models so many could have shown.
+The engine of ``privctl audit --from-scores``. It certifies a lower bound on epsilon, tests a claim, and reports the
+statistical power of that many models.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 METHOD = "clopper-pearson"
 INTERVAL = "Clopper-Pearson, Bonferroni over thresholds"
 DEFAULT_DELTA = 1e-5
-#: Scores are taken as continuous, so that equal ones are odd, where more than this share of them are distinct.
+#: Above this share of distinct values, scores are treated as continuous and ties as suspicious.
 _CONTINUOUS = 0.5
 
 _ARMS = ("with", "without")
@@ -58,7 +58,7 @@ def run_scores(
     path: Path, report: Path, *, claim: EpsilonClaim | None, delta: float | None, seed: int
 ) -> PrivacyReport:
     """The report, to be written to ``report``, of ``audit_scores`` on the file at ``path``."""
-    found = audit_scores(path, delta=delta, claim=claim, seed=seed)
+    audit = audit_scores(path, delta=delta, claim=claim, seed=seed)
     settings: dict[str, float | int] = {"seed": seed}
     if claim is not None:
         settings |= {"claimed_epsilon": claim.epsilon, "claimed_delta": claim.delta}
@@ -68,9 +68,9 @@ def run_scores(
         versions=versions(("numpy", "scipy")),
         inputs=(file_artifact("scores", path, report),),
         parameters=settings,
-        evidence=found.evidence,
-        verdicts=found.verdicts,
-        warnings=found.warnings,
+        evidence=audit.evidence,
+        verdicts=audit.verdicts,
+        warnings=audit.warnings,
     )
 
 
@@ -85,20 +85,24 @@ def audit_scores(
     if delta is None:
         delta = DEFAULT_DELTA if claim is None else claim.delta
     _check_settings(delta, claim)
-    inner, outer = read_scores(path)
-    seen = looks(inner, outer, delta, seed)
-    evidence = [_bound(seen, (len(inner), len(outer)), delta, alpha, seed)]
+    with_scores, without_scores = read_scores(path)
+    counts = looks(with_scores, without_scores, delta, seed)
+    evidence = [_bound_evidence(counts, (len(with_scores), len(without_scores)), delta, alpha, seed)]
     verdicts = []
     if claim is not None:
-        p_value = claim_p_value(seen, claim.epsilon, claim.delta)
+        p_value = claim_p_value(counts, claim.epsilon, claim.delta)
         power = {
-            "ceiling": _ceiling(seen, claim.delta, alpha),
-            **_detectable(seen, claim.delta, alpha, claim.epsilon),
+            "ceiling": _ceiling(counts, claim.delta, alpha),
+            **_detectable(counts, claim.delta, alpha, claim.epsilon),
             "power": POWER,
         }
-        evidence.append(_tested((len(inner), len(outer)), claim, p_value, alpha, power))
-        verdicts.append(_judged(seen, claim, p_value, alpha, power, backwards=auc(inner, outer).upper < 0.5))
-    return ScoresAudit(evidence=tuple(evidence), verdicts=tuple(verdicts), warnings=tuple(_warnings(inner, outer)))
+        evidence.append(_claim_evidence((len(with_scores), len(without_scores)), claim, p_value, alpha, power))
+        verdicts.append(
+            _claim_verdict(counts, claim, p_value, alpha, power, backwards=auc(with_scores, without_scores).upper < 0.5)
+        )
+    return ScoresAudit(
+        evidence=tuple(evidence), verdicts=tuple(verdicts), warnings=tuple(_warnings(with_scores, without_scores))
+    )
 
 
 def read_scores(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -107,18 +111,18 @@ def read_scores(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path} is not a kind of file that scores are read from; give {_FORMATS}")
-    inner, outer = (np.asarray(scores, np.float64) for scores in reader(path))
-    for name, scores in zip(_ARMS, (inner, outer), strict=True):
+    with_scores, without_scores = (np.asarray(scores, np.float64) for scores in reader(path))
+    for name, scores in zip(_ARMS, (with_scores, without_scores), strict=True):
         if len(scores) < 2:
             raise InputError(f"{path} has {len(scores)} scores {name} the record; at least 2 models a side are needed")
         bad = np.flatnonzero(np.isnan(scores))
         if len(bad):
             raise InputError(f"{path} has NaN as score {bad[0] + 1} {name} the record; give each model a number")
-    return inner, outer
+    return with_scores, without_scores
 
 
 def _from_safetensors(path: Path) -> tuple[NDArray[Any], ...]:
-    found = []
+    scores = []
     with SafetensorsFile(path) as file:
         tensors = {tensor.name: tensor for tensor in file.tensors}
         for name in _ARMS:
@@ -132,10 +136,10 @@ def _from_safetensors(path: Path) -> tuple[NDArray[Any], ...]:
                 )
             raw = file.read(tensor)
             if tensor.dtype == "BF16":  # the upper half of a float32
-                found.append((np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4"))
+                scores.append((np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4"))
             else:
-                found.append(np.frombuffer(raw, _DECODED[tensor.dtype]))
-    return tuple(found)
+                scores.append(np.frombuffer(raw, _DECODED[tensor.dtype]))
+    return tuple(scores)
 
 
 def _from_json(path: Path) -> tuple[list[float], ...]:
@@ -188,37 +192,39 @@ def _check_settings(delta: float, claim: EpsilonClaim | None) -> None:
         raise CommandError(f"the claimed epsilon is {claim.epsilon:g}; expected a number of at least 0")
 
 
-def _ceiling(seen: Sequence[ThresholdCount], delta: float, alpha: float) -> float:
-    return max(two_arm_ceiling(look.with_count, look.without_count, delta, alpha * look.share) for look in seen)
+def _ceiling(counts: Sequence[ThresholdCount], delta: float, alpha: float) -> float:
+    return max(two_arm_ceiling(look.with_count, look.without_count, delta, alpha * look.share) for look in counts)
 
 
-def _detectable(seen: Sequence[ThresholdCount], delta: float, alpha: float, claim: float = 0.0) -> dict[str, float]:
-    """By the split alone: randomized response has two scores, and such ties blunt the ranks."""
-    split = seen[-1]
+def _detectable(counts: Sequence[ThresholdCount], delta: float, alpha: float, claim: float = 0.0) -> dict[str, float]:
+    """Based on the split alone: randomized response has only two scores, and such ties weaken the rank thresholds."""
+    split = counts[-1]
     size = (split.with_count, split.without_count, delta, alpha * split.share, claim)
     return {"detectable": two_arm_detectable(*size), "detectable_gaussian": two_arm_detectable_gaussian(*size)}
 
 
-def _bound(seen: Sequence[ThresholdCount], models: tuple[int, int], delta: float, alpha: float, seed: int) -> Evidence:
-    found = best_of(seen, delta, alpha)
+def _bound_evidence(
+    counts: Sequence[ThresholdCount], models: tuple[int, int], delta: float, alpha: float, seed: int
+) -> Evidence:
+    best = best_of(counts, delta, alpha)
     details: dict[str, float] = {
         "delta": delta,
-        "ceiling": _ceiling(seen, delta, alpha),
-        **_detectable(seen, delta, alpha),
+        "ceiling": _ceiling(counts, delta, alpha),
+        **_detectable(counts, delta, alpha),
         "power": POWER,
-        "threshold": found.look.threshold,
-        "true_positives": found.look.true_positives,
-        "with_judged": found.look.with_count,
-        "false_positives": found.look.false_positives,
-        "without_judged": found.look.without_count,
-        "thresholds_tried": found.tried,
+        "threshold": best.look.threshold,
+        "true_positives": best.look.true_positives,
+        "with_judged": best.look.with_count,
+        "false_positives": best.look.false_positives,
+        "without_judged": best.look.without_count,
+        "thresholds_tried": best.tried,
         "seed": seed,
     }
     return Evidence(
         method=METHOD,
         quantity=f"epsilon lower bound at delta {delta:g}",
-        estimate=found.epsilon,
-        lower=found.epsilon,
+        estimate=best.epsilon,
+        lower=best.epsilon,
         confidence=1 - alpha,
         bound=Bound.LOWER,
         interval=INTERVAL,
@@ -227,7 +233,7 @@ def _bound(seen: Sequence[ThresholdCount], models: tuple[int, int], delta: float
     )
 
 
-def _tested(
+def _claim_evidence(
     models: tuple[int, int], claim: EpsilonClaim, p_value: float, alpha: float, power: dict[str, float]
 ) -> Evidence:
     return Evidence(
@@ -241,8 +247,8 @@ def _tested(
     )
 
 
-def _judged(
-    seen: Sequence[ThresholdCount],
+def _claim_verdict(
+    counts: Sequence[ThresholdCount],
     claim: EpsilonClaim,
     p_value: float,
     alpha: float,
@@ -250,7 +256,7 @@ def _judged(
     *,
     backwards: bool,
 ) -> Verdict:
-    """Refuted; or consistent, where both kinds of mechanism would have been noticed in time; or inconclusive."""
+    """Refuted; or consistent, if a violation by either kind of mechanism would have been detected; or inconclusive."""
     outcome, limit = Outcome.INCONCLUSIVE, VIOLATION * claim.epsilon
     response, gaussian = power["detectable"], power["detectable_gaussian"]
     models = {"randomized response": response} | ({} if math.isnan(gaussian) else {"a Gaussian mechanism": gaussian})
@@ -260,7 +266,7 @@ def _judged(
     )
     if p_value <= alpha:
         outcome = Outcome.REFUTED
-        certified = best_of(seen, claim.delta, alpha).epsilon
+        certified = best_of(counts, claim.delta, alpha).epsilon
         reason = (
             f"the models show an epsilon of at least {certified:.3g} at this delta with {100 * (1 - alpha):g} % "
             f"confidence; if the claim held, such scores would have a chance of at most {p_value:.2g}"
@@ -289,26 +295,26 @@ def _judged(
     return Verdict(subject=subject_of(claim), outcome=outcome, reason=reason)
 
 
-def _warnings(inner: NDArray[np.float64], outer: NDArray[np.float64]) -> list[str]:
-    found = [
+def _warnings(with_scores: NDArray[np.float64], without_scores: NDArray[np.float64]) -> list[str]:
+    warnings = [
         "the models are taken to be independent and alike but for the record, as the caller asserts: scores of many "
         "records by one model, or models that share a random seed, make the bound invalid",
         "the bound is about this record and this score; another record or a stronger score may show a larger epsilon",
         "what the bound certifies is the training procedure, not one model made by it",
     ]
-    repeated = [1 - len(np.unique(scores)) / len(scores) for scores in (inner, outer)]
-    # Few distinct values are a score of few values, not models counted twice.
-    distinct = len(np.unique(np.concatenate([inner, outer])))
-    if max(repeated) > 0 and distinct > _CONTINUOUS * (len(inner) + len(outer)):
-        found.append("some scores of one side are equal; a model that is counted twice makes the bound invalid")
-    if auc(inner, outer).upper < 0.5:
-        found.append(
+    repeated = [1 - len(np.unique(scores)) / len(scores) for scores in (with_scores, without_scores)]
+    # With few distinct values, ties come from a discrete score, not from models that were counted twice.
+    distinct = len(np.unique(np.concatenate([with_scores, without_scores])))
+    if max(repeated) > 0 and distinct > _CONTINUOUS * (len(with_scores) + len(without_scores)):
+        warnings.append("some scores of one side are equal; a model that is counted twice makes the bound invalid")
+    if auc(with_scores, without_scores).upper < 0.5:
+        warnings.append(
             "models without the record score higher than those with it; check that the two sides were not swapped and "
             "that a higher score means that the record was used"
         )
-    return found
+    return warnings
 
 
 def _finite(details: dict[str, float]) -> dict[str, float]:
-    """A report holds finite numbers; what nothing detects is absent."""
+    """Drop values that are not finite: a report holds only finite numbers."""
     return {name: value for name, value in details.items() if math.isfinite(value)}

@@ -1,4 +1,4 @@
-"""Where an audited model comes from, as far as reports tell: what it was trained on, and what is claimed of it."""
+"""Where an audited model comes from according to its reports: its training data, and the claims made about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privctl.storage.reader import open_checkpoint
 
 #: The step whose inputs are training data.
 _TRAINING = "retrain"
-#: Reports that are looked at for it.
+#: The most reports of the chain that are searched for it.
 _MOST_REPORTS = 64
 
 
@@ -23,8 +23,8 @@ _MOST_REPORTS = 64
 class Lineage:
     """What a model's own report says, checked against the weights by their digests.
 
-    ``trained_on`` are the digests of what the last training read, ``planned_by`` those of the plan of protection it
-    followed, if any; None where no report tells.
+    ``trained_on`` are the digests of the last training's data, ``planned_by`` those of the plan of protection it
+    followed, if any; None if no report says.
     """
 
     parents: tuple[ParentReport, ...] = ()
@@ -38,21 +38,21 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
     """The lineage of the weights among ``inputs``, as the audit's report at ``report`` refers to it."""
     try:
         with open_checkpoint(model) as checkpoint:
-            named, found = pointer_of(checkpoint), report_of(checkpoint)
+            pointer, model_report = pointer_of(checkpoint), report_of(checkpoint)
     except PrivctlError as error:
         return Lineage(doubts=(f"the model names a report of how it was made, which cannot be used: {error}",))
-    if found is None:
-        missing = f"the model names a report of how it was made, but {named} is not a file"
-        return Lineage(doubts=() if named is None else (missing,))
-    parents = (found.parent_of(report),)
+    if model_report is None:
+        missing = f"the model names a report of how it was made, but {pointer} is not a file"
+        return Lineage(doubts=() if pointer is None else (missing,))
+    parents = (model_report.parent_of(report),)
     weights = {item.digest for item in inputs if item.role == "model"}
-    if not weights <= {item.digest for item in found.report.outputs}:
-        doubt = f"the model names {found.path.name} as its report, but that report is about other weights"
+    if not weights <= {item.digest for item in model_report.report.outputs}:
+        doubt = f"the model names {model_report.path.name} as its report, but that report is about other weights"
         return Lineage(parents=parents, doubts=(doubt,))
-    training = _training(found)
+    training = _training(model_report)
     return Lineage(
         parents=parents,
-        claims=claims_of(found.report.guarantees, found.path.name),
+        claims=claims_of(model_report.report.guarantees, model_report.path.name),
         trained_on=_read(training, "data"),
         planned_by=_read(training, "plan"),
     )
@@ -62,10 +62,10 @@ def _read(training: PrivacyReport | None, role: str) -> tuple[str, ...] | None:
     return None if training is None else tuple(item.digest for item in training.inputs if item.role == role)
 
 
-def _training(found: FoundReport) -> PrivacyReport | None:
-    """The last training in the report's past, along parents that are there and unchanged."""
+def _training(model_report: FoundReport) -> PrivacyReport | None:
+    """The most recent training among the report's ancestors, following parents that exist and are unchanged."""
     try:
-        for visit in walk([found.path], ReportFiles(), follow=lambda visit: visit.unchanged, most=_MOST_REPORTS):
+        for visit in walk([model_report.path], ReportFiles(), follow=lambda visit: visit.unchanged, most=_MOST_REPORTS):
             if visit.unchanged and visit.file.report is not None and visit.file.report.step == _TRAINING:
                 return visit.file.report
     except ChainTooLongError:

@@ -1,4 +1,4 @@
-"""Where models are opened and scored: once each, from the cache where possible, in as many processes as there are."""
+"""Opens and scores models: each once, from the cache where possible, shared among all processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from blake3 import blake3
 
 from audits.scores.cache import ScoreCache, folder_name
-from audits.scores.scorer import RowScores, make_book, plan
+from audits.scores.scorer import RowScores, compute_scores, plan_scoring
 from audits.scores.subject import AuditedModel, load_subject
 from audits.scores.table import FIELDS
 from privctl.data.pixels import FILE_NAME
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedModel:
-    """A model ready to be scored, the files it was made of, and where its scores are kept."""
+    """A model ready to be scored, its files, and the cache of its scores."""
 
     subject: AuditedModel
     inputs: tuple[Artifact, ...]
@@ -41,7 +41,7 @@ class OpenedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelScorer:
-    """``cache`` is the folder of all caches, None to keep no scores; ``device`` None is the best there is."""
+    """``cache`` is the folder of all caches, None to cache nothing; ``device`` None picks the best available."""
 
     cache: Path | None
     device: str | None
@@ -65,17 +65,17 @@ class ModelScorer:
 
     def score(self, opened: OpenedModel, rows: Sequence[NDArray[Any]], label: str = "scoring") -> RowScores:
         """The scores of ``rows``; every process must ask for the same ones."""
-        made = plan(opened.subject.scorer, rows, opened.cache)
-        self.workers.barrier()  # what one process adds must not change what another has planned
-        with self.progress(label, made.work / self.workers.size, "tokens") as advance:
-            book = make_book(
-                made, share=(self.workers.rank, self.workers.size), meet=self.workers.barrier, advance=advance
+        scoring = plan_scoring(opened.subject.scorer, rows, opened.cache)
+        self.workers.barrier()  # no process may write to the cache before all have planned
+        with self.progress(label, scoring.work / self.workers.size, "tokens") as advance:
+            row_scores = compute_scores(
+                scoring, share=(self.workers.rank, self.workers.size), barrier=self.workers.barrier, advance=advance
             )
-        self.workers.barrier()  # all have read what is to be joined
+        self.workers.barrier()  # no file may be merged before all have read it
         if opened.cache is not None and self.workers.is_main:
             opened.cache.tidy()
         self.workers.barrier()
-        return book
+        return row_scores
 
     def means(self, opened: OpenedModel, records: Sequence[Record]) -> NDArray[np.float64]:
         """The mean log-probability (nats) of each record, [records]. Raises InputError where one cannot be scored."""
@@ -96,12 +96,12 @@ class ModelScorer:
 
 
 def inputs_of(path: Path, model: LanguageModel, report: Path) -> tuple[Artifact, ...]:
-    """Every file of the model: weights with their tensors, and whatever a loader may read beside them."""
-    found: list[Artifact] = []
+    """Every file of the model: weights with their tensor digests, and all other files that a loader may read."""
+    artifacts: list[Artifact] = []
     with open_checkpoint(path) as checkpoint:
         for file in checkpoint.files:
             hashed = hash_tensors(file)
-            found.append(
+            artifacts.append(
                 Artifact(
                     role="model",
                     path=relative(file.path, report),
@@ -110,11 +110,14 @@ def inputs_of(path: Path, model: LanguageModel, report: Path) -> tuple[Artifact,
                     tensors=hashed.tensors,
                 )
             )
-        beside = list(companions_of(checkpoint))
+        companions = list(companions_of(checkpoint))
     roles = {CONFIG_NAME: "config", FILE_NAME: "preprocessor", **dict.fromkeys(TOKENIZER_FILES, "tokenizer")}
-    named = [model.folder / name for name in roles if (model.folder / name).is_file()]
-    others = [path for path in beside if path.name not in roles]
-    return (*found, *(file_artifact(roles.get(path.name, "companion"), path, report) for path in (*named, *others)))
+    known_files = [model.folder / name for name in roles if (model.folder / name).is_file()]
+    others = [path for path in companions if path.name not in roles]
+    return (
+        *artifacts,
+        *(file_artifact(roles.get(path.name, "companion"), path, report) for path in (*known_files, *others)),
+    )
 
 
 def _identity(inputs: Sequence[Artifact], subject: AuditedModel) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""One audit from files to a report: load, score once, let every part judge, and say what the result rests on."""
+"""One audit from files to a report: load, score once, let every part judge, and state the assumptions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from audits.claims import EpsilonClaim
 from audits.extraction.audit import ExtractionAudit, ExtractionRequest
 from audits.findings import AuditPart, Findings
 from audits.lineage import Lineage, lineage_of
-from audits.log_entry import entered
+from audits.log_entry import logged_audit
 from audits.membership.audit import MembershipAudit, MembershipRequest, Reference
 from audits.model_scorer import ModelScorer, OpenedModel
-from audits.scores.kept import staged_kept
 from audits.scores.rows import CAUSAL_LM
+from audits.scores.scores_file import staged_scores
 from audits.scores.subject import AuditedModel
 from audits.secrets.audit import BaseModel, SecretRequest, SecretsAudit
 from privctl.domain.errors import CommandError
@@ -33,7 +33,7 @@ ALONE = Workers()
 ALPHA = 0.05
 
 
-#: Said in every report of an audit.
+#: A warning in every report of an audit.
 PRIVATE = (
     "this report and its scores are not for release: they hold exact counts and rates of the audited records, and no "
     "guarantee covers them"
@@ -68,23 +68,23 @@ class AuditRequest:
     @property
     def files(self) -> dict[str, Path]:
         """The data this audit reads, by role."""
-        found: dict[str, Path | None] = {}
+        files: dict[str, Path | None] = {}
         if self.membership is not None:
-            found |= {"members": self.membership.members, "nonmembers": self.membership.nonmembers}
+            files |= {"members": self.membership.members, "nonmembers": self.membership.nonmembers}
         if self.canaries is not None:
-            found |= {"canaries": self.canaries.manifest, "planted": self.canaries.planted}
+            files |= {"canaries": self.canaries.manifest, "planted": self.canaries.planted}
         if self.extraction is not None:
-            found |= {"train": self.extraction.train, "heldout": self.extraction.heldout}
+            files |= {"train": self.extraction.train, "heldout": self.extraction.heldout}
         if self.secrets is not None:
-            found |= {"secrets": self.secrets.secrets, "data": self.secrets.data, "plan": self.secrets.plan}
-            found |= {"canaries": self.secrets.manifest or found.get("canaries")}
-        return {role: path for role, path in found.items() if path is not None}
+            files |= {"secrets": self.secrets.secrets, "data": self.secrets.data, "plan": self.secrets.plan}
+            files |= {"canaries": self.secrets.manifest or files.get("canaries")}
+        return {role: path for role, path in files.items() if path is not None}
 
 
 def run_audit(request: AuditRequest, progress: Progress, workers: Workers = ALONE) -> PrivacyReport | None:
-    """Let every part of ``request`` judge, write scores and report together, and return the report.
+    """Run every part of ``request``, write scores and report together, and return the report.
 
-    Of several processes, all score and the first one alone judges; the others return None. Raises InputError for a
+    With several processes, all score but only the main one judges; the others return None. Raises InputError for a
     model or data that cannot be scored, CommandError for settings that do not fit the model or each other and for files
     that exist and may not be replaced.
     """
@@ -96,54 +96,56 @@ def run_audit(request: AuditRequest, progress: Progress, workers: Workers = ALON
         request.model, request.report, task=request.task, max_length=request.max_length, resize=request.resize
     )
     lineage = lineage_of(request.model, opened.inputs, request.report)
-    reference = _beside(model_scorer, request, request.reference, opened, "--reference", "one that saw no data")
+    reference = _open_other(model_scorer, request, request.reference, opened, "--reference", "one that saw no data")
     means = None if reference is None else partial(model_scorer.means, reference)
-    before = _beside(model_scorer, request, request.base, opened, "--base", "the one that it was trained from")
+    opened_base = _open_other(model_scorer, request, request.base, opened, "--base", "the one that it was trained from")
     base = None
-    if before is not None:
-        base = BaseModel(subject=before.subject, score=partial(model_scorer.score, before, label="scoring the base"))
+    if opened_base is not None:
+        base = BaseModel(
+            subject=opened_base.subject, score=partial(model_scorer.score, opened_base, label="scoring the base")
+        )
     parts = _parts(request, opened, lineage, means, base, progress)
     if not workers.is_main:
         model_scorer.score(opened, [row for part in parts for row in part.rows])
         return None
-    beside = tuple(
+    other_inputs = tuple(
         replace(item, role=f"{role} {item.role}")
-        for role, other in (("reference", reference), ("base", before))
+        for role, other in (("reference", reference), ("base", opened_base))
         for item in (other.inputs if other else ())
     )
-    with entered(request, opened.inputs) as position:
-        return _judged(request, model_scorer, opened, lineage, parts, beside, position)
+    with logged_audit(request, opened.inputs) as position:
+        return _judge_and_write(request, model_scorer, opened, lineage, parts, other_inputs, position)
 
 
-def _judged(
+def _judge_and_write(
     request: AuditRequest,
     model_scorer: ModelScorer,
     opened: OpenedModel,
     lineage: Lineage,
     parts: Sequence[AuditPart],
-    beside: Sequence[Artifact],
+    other_inputs: Sequence[Artifact],
     position: LogPosition | None,
 ) -> PrivacyReport:
-    """Score, let every part judge, write scores and report; ``beside`` are other models' files that were read."""
-    book = model_scorer.score(opened, [row for part in parts for row in part.rows])
-    found = [part.judge(book, ALPHA / len(parts)) for part in parts]
+    """Score, let every part judge, and write scores and report; ``other_inputs`` are the files of other models."""
+    row_scores = model_scorer.score(opened, [row for part in parts for row in part.rows])
+    findings = [part.judge(row_scores, ALPHA / len(parts)) for part in parts]
     inputs = (
         *opened.inputs,
-        *beside,
+        *other_inputs,
         *(file_artifact(role, path, request.report) for role, path in request.files.items() if path.is_file()),
     )
-    arrays = {name: array for each in found for name, array in each.arrays.items()}
-    with staged_kept(request.scores, arrays, {POINTER: request.report.name}) as scores:
-        written = pending_artifact("scores", scores, request.report)
-        report = replace(_report(opened, lineage, found, inputs, written), log=position)
+    arrays = {name: array for part_findings in findings for name, array in part_findings.arrays.items()}
+    with staged_scores(request.scores, arrays, {POINTER: request.report.name}) as scores:
+        scores_artifact = pending_artifact("scores", scores, request.report)
+        report = replace(_report(opened, lineage, findings, inputs, scores_artifact), log=position)
         commit_with_report([scores], request.report, report, replace=request.force)
     return report
 
 
 def _report(
-    opened: OpenedModel, lineage: Lineage, found: Sequence[Findings], inputs: tuple[Artifact, ...], scores: Artifact
+    opened: OpenedModel, lineage: Lineage, findings: Sequence[Findings], inputs: tuple[Artifact, ...], scores: Artifact
 ) -> PrivacyReport:
-    parameters = {name: value for each in found for name, value in each.parameters.items()}
+    parameters = {name: value for part in findings for name, value in part.parameters.items()}
     return PrivacyReport(
         step="audit",
         created=now(),
@@ -156,23 +158,23 @@ def _report(
             "device": str(opened.subject.model.device),
             "dtype": opened.subject.model.dtype,
         },
-        evidence=tuple(item for each in found for item in each.evidence),
-        verdicts=tuple(item for each in found for item in each.verdicts),
-        omissions=tuple(item for each in found for item in each.omissions),
-        warnings=(*(line for each in found for line in each.warnings), *lineage.doubts, PRIVATE),
+        evidence=tuple(item for part in findings for item in part.evidence),
+        verdicts=tuple(item for part in findings for item in part.verdicts),
+        omissions=tuple(item for part in findings for item in part.omissions),
+        warnings=(*(line for part in findings for line in part.warnings), *lineage.doubts, PRIVATE),
         parents=lineage.parents,
     )
 
 
-def _beside(
-    model_scorer: ModelScorer, request: AuditRequest, path: Path | None, opened: OpenedModel, flag: str, wanted: str
+def _open_other(
+    model_scorer: ModelScorer, request: AuditRequest, path: Path | None, opened: OpenedModel, flag: str, hint: str
 ) -> OpenedModel | None:
     """Another model to compare with. Raises CommandError where it is the audited one."""
     if path is None:
         return None
     other = model_scorer.open(path, request.report, task=opened.subject.task, resize=request.resize)
     if {t.digest for i in opened.inputs for t in i.tensors} == {t.digest for i in other.inputs for t in i.tensors}:
-        raise CommandError(f"{flag} {path} is the audited model itself; give {wanted}")
+        raise CommandError(f"{flag} {path} is the audited model itself; give {hint}")
     return other
 
 
@@ -184,7 +186,7 @@ def _parts(
     base: BaseModel | None,
     progress: Progress,
 ) -> list[AuditPart]:
-    """Every question that is asked. Raises CommandError where there is none, or the model is of another kind."""
+    """The requested parts. Raises CommandError if there are none, or if a part does not apply to this kind of model."""
     parts: list[AuditPart] = []
     subject = opened.subject
     if request.membership is not None:
@@ -203,7 +205,7 @@ def _parts(
         parts.append(SecretsAudit(subject, secrets, base, progress))
     if not parts:
         raise CommandError(
-            "nothing is asked of the model; give --members and --nonmembers, --canaries, --train, or --secrets"
+            "there is nothing to audit; give --members and --nonmembers, --canaries, --train, or --secrets"
         )
     return parts
 
@@ -214,11 +216,11 @@ def _require_causal(subject: AuditedModel, flag: str) -> None:
 
 
 def output_paths(model: Path, output: Path | None) -> tuple[Path, Path]:
-    """The report and the scores file: as ``output`` says, else beside the model, else in the current folder."""
+    """The paths of report and scores: ``output`` if given, else beside the model, else in the current folder."""
     if output is None:
-        whole = model.absolute()
-        name = whole.name if model.is_dir() else whole.stem
-        folder = model.parent if model.name else whole.parent
+        absolute = model.absolute()
+        name = absolute.name if model.is_dir() else absolute.stem
+        folder = model.parent if model.name else absolute.parent
         output = (folder if os.access(folder, os.W_OK) else Path()) / f"{name}.audit.report.json"
     stem = output.name.removesuffix(".json").removesuffix(".report")
     return output, output.with_name(f"{stem}.scores.safetensors")

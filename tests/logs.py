@@ -8,8 +8,8 @@ from pathlib import Path
 
 from privctl.domain.report import LogPosition
 from privctl.reports.audit_log import abandon, begin, finish
-from privctl.storage.chained import Chain
 from privctl.storage.digest import file_digest
+from privctl.storage.hash_chain import Chain
 from tests.gate.made import auc, audit, weights
 
 

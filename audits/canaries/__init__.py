@@ -1,1 +1,1 @@
-"""Canaries: random secrets planted by fair coins, and what a model trained on them gives away of the coins."""
+"""Canaries: random secrets, each planted by a fair coin, and what a model trained on them reveals about the coins."""

@@ -1,4 +1,4 @@
-"""Canaries as a part of an audit: rows of every planted secret and of fresh ones, and what their losses give away."""
+"""The canary part of an audit: the losses of planted secrets compared with those of fresh ones."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 from audits.canaries import enumerate as enumeration
 from audits.canaries import verdict
 from audits.canaries.bounds import bounds
-from audits.canaries.check import conditions, data_conditions
-from audits.canaries.completions import CanaryScores, stand
+from audits.canaries.conditions import conditions, data_conditions
 from audits.canaries.evidence import completions, exposures_by_copies, extrapolation, leak_tests
 from audits.canaries.manifest import Manifest, read_manifest
-from audits.canaries.rows import CanaryRows, canary_rows, draw_references, groups_of, references_each
+from audits.canaries.rows import CanaryRows, canary_rows, draw_references, groups_of, references_per_group
+from audits.canaries.scores import CanaryScores, score_canaries
 from audits.claims import EpsilonClaim
 from audits.findings import Findings
 from audits.scores.scorer import RowScores
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 #: Most references for one group.
 _MOST_REFERENCES = 100_000
-#: What ``BOUNDS_SHARE`` leaves of the allowed failure probability.
+#: Shares of the allowed failure probability, beside ``BOUNDS_SHARE``.
 _TESTS_SHARE = _INTERVALS_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryRequest:
-    """Which canaries, and how to look at them.
+    """Which canaries to audit, and how.
 
-    ``references`` are fresh secrets for each format and prefix; None is 63 to 4095, about 20,000 in all. ``exact``
-    ranks among all secrets there are; None does so where it costs no more than references. ``delta`` None is the
-    manifest's. ``commitment`` is the hash published before training. ``trained_on`` are digests of the training data
-    that the model's own report names, None where there is no such report. ``planted`` are the planted data, checked
-    where they are at hand. ``seed`` draws references; it is no secret.
+    ``references`` is the number of fresh secrets for each format and prefix; None is 63 to 4095, about 20,000 in all.
+    ``exact`` ranks among all possible secrets; None does so where it costs no more than references. ``delta`` None is
+    the manifest's. ``commitment`` is the hash published before training. ``trained_on`` are the digests of the training
+    data named by the model's own report, None without such a report. ``planted`` is the planted data, checked if given.
+    ``seed`` draws references; it need not be secret.
     """
 
     manifest: Path
@@ -71,96 +71,99 @@ class CanaryRequest:
 
 
 class CanaryAudit:
-    """Did the model memorize what was planted, and what does that say of epsilon?"""
+    """Did the model memorize the planted canaries, and what does that imply for epsilon?"""
 
     def __init__(self, model: LanguageModel, request: CanaryRequest) -> None:
-        """Read the manifest and draw references. Raises InputError for a manifest or tokenizer that does not serve."""
+        """Read the manifest and draw references. Raises InputError for an unusable manifest or tokenizer."""
         self._model = model
         self._request = request
         self._manifest = read_manifest(request.manifest)
-        self._held = conditions(self._manifest, commitment=request.commitment, trained_on=request.trained_on)
+        self._conditions = conditions(self._manifest, commitment=request.commitment, trained_on=request.trained_on)
         if request.planted is not None:
-            self._held += data_conditions(self._manifest, request.planted)
+            self._conditions += data_conditions(self._manifest, request.planted)
         groups = groups_of(self._manifest)
-        self._exact = _exact(model, self._manifest, [group.format for group in groups], request)
+        self._is_exact = _groups_to_enumerate(model, self._manifest, [group.format for group in groups], request)
         rows, unscored = canary_rows(model, self._manifest)
-        self._each = references_each(len(groups), request.references)
-        sampled = [group for group, whole in zip(groups, self._exact, strict=True) if not whole]
-        references = draw_references(model, self._manifest, sampled, rows, self._each, request.seed)
+        self._references_per_group = references_per_group(len(groups), request.references)
+        sampled = [group for group, exact in zip(groups, self._is_exact, strict=True) if not exact]
+        references = draw_references(model, self._manifest, sampled, rows, self._references_per_group, request.seed)
         self._work = CanaryRows(rows=tuple(rows), groups=groups, references=references, unscored=unscored)
         self.rows: Sequence[NDArray[Any]] = [
             *(row.ids for row in rows if row is not None),
-            *(row.ids for some in references.values() for row in some),
+            *(row.ids for rows_of_class in references.values() for row in rows_of_class),
         ]
 
-    def judge(self, book: RowScores, alpha: float) -> Findings:
+    def judge(self, row_scores: RowScores, alpha: float) -> Findings:
         """Exposure, leak tests, bounds and completions; together they are wrong with probability at most ``alpha``."""
         manifest, request = self._manifest, self._request
-        standing = stand(self._model, manifest, self._work, self._exact, book)
+        scores = score_canaries(self._model, manifest, self._work, self._is_exact, row_scores)
         delta = manifest.delta if request.delta is None else request.delta
-        extrapolated, beyond = extrapolation(manifest, standing, request.seed)
+        extrapolated, beyond = extrapolation(manifest, scores, request.seed)
         evidence = (
-            *leak_tests(manifest, standing, _TESTS_SHARE * alpha),
-            *bounds(manifest, standing.score, standing.scored, self._held, delta, alpha),
-            *completions(manifest, standing, _INTERVALS_SHARE * alpha),
-            *exposures_by_copies(manifest, standing),
+            *leak_tests(manifest, scores, _TESTS_SHARE * alpha),
+            *bounds(manifest, scores.score, scores.scored, self._conditions, delta, alpha),
+            *completions(manifest, scores, _INTERVALS_SHARE * alpha),
+            *exposures_by_copies(manifest, scores),
             *extrapolated,
         )
         return Findings(
             evidence=evidence,
-            verdicts=(verdict.trace(evidence, self._held), *verdict.claims(evidence, request.claims)),
-            omissions=_omissions(standing),
-            warnings=(*self._caveats(standing), *_doubts(self._held)),
+            verdicts=(verdict.trace(evidence, self._conditions), *verdict.claims(evidence, request.claims)),
+            omissions=_omissions(scores),
+            warnings=(*self._caveats(scores), *_doubts(self._conditions)),
             parameters=self._parameters(delta),
             arrays={
-                "canary.nll": standing.nll,
-                "canary.exposure": standing.exposure,
+                "canary.nll": scores.nll,
+                "canary.exposure": scores.exposure,
                 "canary.extrapolated": beyond,
-                "canary.among": standing.among,
-                "canary.score": standing.score,
-                "canary.completion": standing.completion,
-                "canary.scored": standing.scored,
+                "canary.among": scores.among,
+                "canary.score": scores.score,
+                "canary.completion": scores.completion,
+                "canary.scored": scores.scored,
                 "canary.included": np.array([canary.included for canary in manifest.canaries], dtype=np.bool_),
                 "canary.copies": np.array([canary.copies for canary in manifest.canaries], dtype=np.int64),
             },
         )
 
-    def _caveats(self, standing: CanaryScores) -> list[str]:
-        found = ["canaries are made up; that they were not memorized does not show that real records were not"]
+    def _caveats(self, scores: CanaryScores) -> list[str]:
+        caveats = ["canaries are made up; that they were not memorized does not show that real records were not"]
         most = max(group.copies for group in self._manifest.guesses)
         if most > 1:
-            found.append(
+            caveats.append(
                 f"an included canary has up to {most} copies: a bound for groups of {most} says less of one record"
             )
         if any(len(group.members) > 1 for group in self._work.groups):
-            found.append(
+            caveats.append(
                 "of canaries after one prefix, a model can complete no more than one: so few disclosed says little; "
                 "give them prefixes of their own (privctl canary plant --prefix-from)"
             )
-        if not all(self._exact):
-            found.append(
-                f"exposure is measured against up to {self._each} fresh secrets each, so it ends at "
-                f"{np.log2(self._each + 1):.3g} bits; extrapolated numbers are a model of what lies beyond"
+        if not all(self._is_exact):
+            caveats.append(
+                f"exposure is measured against up to {self._references_per_group} fresh secrets each, so it ends at "
+                f"{np.log2(self._references_per_group + 1):.3g} bits; extrapolated numbers are a model of "
+                "what lies beyond"
             )
-        if standing.lost:
-            found.append(f"left out: {counted(standing.lost, 'fresh secret')} to which the model gives no finite loss")
-        return found
+        if scores.lost:
+            caveats.append(f"left out: {counted(scores.lost, 'fresh secret')} to which the model gives no finite loss")
+        return caveats
 
     def _parameters(self, delta: float) -> dict[str, Any]:
         return {
             "canary_delta": delta,
-            "canary_references": self._each,
-            "canary_exact_groups": sum(self._exact),
-            "canary_groups": len(self._exact),
+            "canary_references": self._references_per_group,
+            "canary_exact_groups": sum(self._is_exact),
+            "canary_groups": len(self._is_exact),
             "canary_seed": self._request.seed,
             "canary_commitment": self._manifest.commitment,
-            "canary_conditions": [encode_value(each) for each in self._held],
+            "canary_conditions": [encode_value(condition) for condition in self._conditions],
             "canary_tokens": "the whole text is tokenised; a token any of whose characters is the secret's counts",
         }
 
 
-def _exact(model: LanguageModel, manifest: Manifest, used: Sequence[int], request: CanaryRequest) -> list[bool]:
-    """Which groups, of formats ``used``, to enumerate. Raises CommandError for spaces too large that were asked for."""
+def _groups_to_enumerate(
+    model: LanguageModel, manifest: Manifest, used: Sequence[int], request: CanaryRequest
+) -> list[bool]:
+    """Which groups, of formats ``used``, to enumerate. Raises CommandError if a space is too large for ``--exact``."""
     formats = [manifest.formats[f] for f in used]
     if request.exact:
         largest = max(formats, key=lambda form: form.space)
@@ -170,21 +173,29 @@ def _exact(model: LanguageModel, manifest: Manifest, used: Sequence[int], reques
                 "it out, so that canaries are compared with random ones"
             )
         return [True] * len(formats)
-    whole = request.exact is None and request.references is None and enumeration.affordable(model, formats)
-    return [whole] * len(formats)
+    affordable = request.exact is None and request.references is None and enumeration.is_affordable(model, formats)
+    return [affordable] * len(formats)
 
 
-def _omissions(standing: CanaryScores) -> tuple[Omission, ...]:
+def _omissions(scores: CanaryScores) -> tuple[Omission, ...]:
     reasons: dict[str, int] = {}
-    for reason in standing.unscored.values():
+    for reason in scores.unscored.values():
         reasons[reason] = reasons.get(reason, 0) + 1
     return tuple(
         Omission(what=counted(count, "canary", "canaries"), reason=reason) for reason, count in reasons.items()
     )
 
 
-def _doubts(held: Sequence[Assumption]) -> list[str]:
-    """What nothing checked, and what does not hold."""
-    asserted = [f"taken to be so: {each.statement}" for each in held if each.state is AssumptionState.ASSERTED]
-    broken = [f"no bound follows: {each.statement}" for each in held if each.state is AssumptionState.VIOLATED]
+def _doubts(conditions: Sequence[Assumption]) -> list[str]:
+    """The conditions that were not checked, and those that do not hold."""
+    asserted = [
+        f"taken to be so: {condition.statement}"
+        for condition in conditions
+        if condition.state is AssumptionState.ASSERTED
+    ]
+    broken = [
+        f"no bound follows: {condition.statement}"
+        for condition in conditions
+        if condition.state is AssumptionState.VIOLATED
+    ]
     return [*broken, *asserted]

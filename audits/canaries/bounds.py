@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.canaries.check import violated
+from audits.canaries.conditions import violated_conditions
 from audits.canaries.design import bound_alpha, power
 from audits.canaries.manifest import Guesses, Manifest
 from audits.statistics import f_dp, one_run
@@ -26,26 +26,26 @@ def bounds(
     manifest: Manifest,
     scores: NDArray[Any],
     scored: NDArray[np.bool_],
-    held: Sequence[Assumption],
+    conditions: Sequence[Assumption],
     delta: float,
     alpha: float,
 ) -> list[Evidence]:
     """Lower bounds on epsilon and mu for each pre-registered set of guesses, all together wrong with ``alpha`` / 2.
 
-    ``scores`` [canaries] rise with memorization and were made without the coins. A canary without a score is not
-    guessed, but counts. Where a condition of ``held`` is violated, estimates are None, with the reason.
+    ``scores`` [canaries] increase with memorization and do not depend on the coins. A canary without a score is not
+    guessed, but counts. If one of ``conditions`` is violated, estimates are None, with the reason.
     """
-    reason = "; ".join(each.statement for each in violated(held))
+    reason = "; ".join(condition.statement for condition in violated_conditions(conditions))
     coins = np.where([canary.included for canary in manifest.canaries], 1, -1)
     copies = np.array([canary.copies for canary in manifest.canaries])
     share = bound_alpha(alpha, manifest.guesses)
-    found: list[Evidence] = []
+    evidence: list[Evidence] = []
     for group in manifest.guesses:
         inside = copies <= group.copies
         guesses = _guess(scores[inside], scored[inside], group)
         correct = int((guesses == coins[inside]).sum())
-        found += _evidence(group, correct, int((guesses != 0).sum()), delta, share, reason)
-    return found
+        evidence += _evidence(group, correct, int((guesses != 0).sum()), delta, share, reason)
+    return evidence
 
 
 def _guess(scores: NDArray[Any], scored: NDArray[np.bool_], group: Guesses) -> NDArray[np.int8]:
@@ -57,13 +57,13 @@ def _guess(scores: NDArray[Any], scored: NDArray[np.bool_], group: Guesses) -> N
 
 
 def _evidence(
-    group: Guesses, correct: int, made: int, delta: float, alpha: float, reason: str
+    group: Guesses, correct: int, guesses_made: int, delta: float, alpha: float, reason: str
 ) -> tuple[Evidence, Evidence]:
     best = power(group, delta, alpha)
-    of = "" if group.copies == 1 else f" of groups of {group.copies}"
+    suffix = "" if group.copies == 1 else f" of groups of {group.copies}"
     counts = (group.canaries, best.guesses, correct)
     samples = {"canaries": group.canaries, "guesses": best.guesses}
-    shared: dict[str, float] = {"delta": delta, "copies": group.copies, "made": made, "correct": correct}
+    shared: dict[str, float] = {"delta": delta, "copies": group.copies, "made": guesses_made, "correct": correct}
     epsilon = one_run.epsilon_bound(*counts, delta, alpha)
     details = {**shared, "ceiling": best.ceiling}
     if best.detectable is not None:
@@ -76,8 +76,8 @@ def _evidence(
     if delta > 0 and not reason:
         curve["epsilon_if_gaussian"] = f_dp.epsilon_of_mu(mu, delta)
     return (
-        _bound(STEINKE, f"epsilon{of}", epsilon, alpha, samples, details, reason),
-        _bound(MAHLOUJIFAR, f"mu{of}", mu, alpha, samples, curve, reason),
+        _bound(STEINKE, f"epsilon{suffix}", epsilon, alpha, samples, details, reason),
+        _bound(MAHLOUJIFAR, f"mu{suffix}", mu, alpha, samples, curve, reason),
     )
 
 

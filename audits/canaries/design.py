@@ -17,18 +17,18 @@ from audits.statistics.power import one_run_detectable
 from privctl.data.records import json_objects, read_records, text_of
 from privctl.domain.errors import CommandError, InputError
 
-#: Most canaries, so that a slip of the finger does not fill a disk.
+#: Most canaries, so that a typing error does not fill a disk.
 _MOST = 10_000
 _MOST_COPIES = 100_000
-#: A prefix is so many words of a record's beginning.
+#: A prefix is the first words of a record, at most 8.
 _PREFIX = re.compile(r"\s*\S+(?:\s+\S+){0,7}")
 #: Characters of text searched for secrets at once.
 _BLOCK = 1 << 22
-#: How often secrets that occur in the data are drawn again.
+#: Most rounds of redrawing secrets that occur in the data.
 _ROUNDS = 20
-#: Fewest guesses of each kind, where there are canaries for them: one always right then certifies something.
+#: Fewest guesses of each kind, if there are enough canaries: if all are right, they certify a positive epsilon.
 _FEWEST_GUESSES = 10
-#: The share of an audit's allowed failure probability that its bounds on epsilon have; tests and intervals the rest.
+#: The share of the failure probability for bounds on epsilon; tests and intervals have the rest.
 BOUNDS_SHARE = 0.5
 #: Most words kept of a tokenizer's vocabulary.
 _WORDS = 4096
@@ -36,7 +36,7 @@ _WORDS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlantRequest:
-    """What to plant where; ``copies`` are shared out evenly. ``seed`` None is the operating system's randomness."""
+    """What to plant where; all ``copies`` are used equally often. ``seed`` None uses the system's randomness."""
 
     data: Path
     output: Path
@@ -61,7 +61,7 @@ class PlantRequest:
                 raise CommandError(f"--copies is {copies}; each canary has between 1 and {_MOST_COPIES} copies")
         if len(set(self.copies)) > self.count:
             raise CommandError(f"--copies names {len(set(self.copies))} numbers for {self.count} canaries; plant more")
-        kind = self.chosen
+        kind = self.secret_kind
         if (kind is SecretAlphabet.TEMPLATE) != bool(self.templates):
             raise CommandError("--template goes with --kind template, and only with it")
         if (kind is SecretAlphabet.TOKENS) != (self.tokenizer is not None):
@@ -72,8 +72,8 @@ class PlantRequest:
             raise CommandError(f"--seed is {self.seed}; it must lie between 0 and 4294967295")
 
     @property
-    def chosen(self) -> SecretAlphabet:
-        """The kind that was asked for, or that follows from the other options."""
+    def secret_kind(self) -> SecretAlphabet:
+        """The requested kind of secret, or the one that follows from the other options."""
         if self.kind is not None:
             return self.kind
         return (
@@ -87,7 +87,7 @@ class PlantRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryPower:
-    """What a number of canaries can show at best: the largest bound, and the least true epsilon likely to show at all.
+    """What a number of canaries can show at best: the largest bound, and the least true epsilon likely to be detected.
 
     Both are for groups of ``copies`` records. ``detectable`` (with probability 0.8, by randomized response) is None
     where even every guess right proves nothing.
@@ -114,27 +114,27 @@ def power(group: Guesses, delta: float, alpha: float) -> CanaryPower:
 
 
 def bound_alpha(alpha: float, groups: Sequence[Guesses]) -> float:
-    """What each set's bounds may have of an audit's ``alpha``.
+    """The share of an audit's ``alpha`` for the bounds of each guess set.
 
-    Several bounds from one set need no correction: each fails where more guesses are right than some number, so
-    together they fail no more often than the one with the least such number.
+    Several bounds from one set need no correction: each fails if the number of right guesses exceeds a threshold, so
+    together they fail no more often than the one with the lowest threshold.
     """
     return BOUNDS_SHARE * alpha / len(groups)
 
 
 def register(copies: Sequence[int]) -> tuple[Guesses, ...]:
-    """The guesses to be made, from each canary's copies alone: a tenth as included and a tenth as left out.
+    """The guesses to be made, fixed by the numbers of copies alone: a tenth as included and a tenth as left out.
 
-    One set over the canaries with the fewest copies, where a bound says most of single records, and one over all.
+    One set covers the canaries with the fewest copies, where a bound is tightest for single records; one covers all.
     """
-    found = []
+    guess_sets = []
     for most in dict.fromkeys((min(copies), max(copies))):
-        count = sum(each <= most for each in copies)
+        count = sum(number <= most for number in copies)
         if count < 2:
             continue
         guesses = min(count // 2, max(_FEWEST_GUESSES, round(count / 10)))
-        found.append(Guesses(copies=most, canaries=count, included=guesses, excluded=guesses))
-    return tuple(found)
+        guess_sets.append(Guesses(copies=most, canaries=count, included=guesses, excluded=guesses))
+    return tuple(guess_sets)
 
 
 def randomness(request: PlantRequest) -> random.Random:
@@ -159,8 +159,8 @@ def shape_of(path: Path) -> RecordFields:
 
 
 def formats_of(request: PlantRequest) -> tuple[CanaryFormat, ...]:
-    """The families of canaries asked for."""
-    kind = request.chosen
+    """The requested formats."""
+    kind = request.secret_kind
     if kind is SecretAlphabet.TEMPLATE:
         return tuple(dict.fromkeys(parse_template(text) for text in request.templates))
     before = "" if request.prefix_from else lead(kind)
@@ -173,26 +173,26 @@ def formats_of(request: PlantRequest) -> tuple[CanaryFormat, ...]:
 
 def vocabulary_words(path: Path) -> tuple[str, ...]:
     """The lower-case ASCII words that a model's tokenizer gives one token each inside a text, at most 4096 of them."""
-    from privctl.models.language import (  # brings torch along, which other kinds need not wait for
-        hushed,
+    from privctl.models.language import (  # imports torch, which other kinds do not need
+        quiet_transformers,
         read_tokenizer,
     )
 
     folder = path if path.is_dir() else path.parent
     tokenizer = read_tokenizer(folder, path)
-    with hushed():
+    with quiet_transformers():
         words = {tokenizer.decode([i]).strip() for i in range(len(tokenizer))}
         fit = sorted(word for word in words if re.fullmatch(r"[a-z0-9]{2,}", word))
         ids: list[list[int]] = []
         if fit:
             ids = tokenizer([f"{word} {word} {word}" for word in fit], add_special_tokens=False)["input_ids"]
-    found = [
+    whole_words = [
         word for word, row in zip(fit, ids, strict=True) if len(row) == 3 and row[1] == row[2] != tokenizer.unk_token_id
     ]
-    if len(found) < 2:
+    if len(whole_words) < 2:
         raise InputError(f"{path} has a tokenizer without whole words; use --kind digits or --kind template")
-    step = max(1, -(-len(found) // _WORDS))
-    return tuple(found[::step])
+    step = max(1, -(-len(whole_words) // _WORDS))
+    return tuple(whole_words[::step])
 
 
 def draw(
@@ -211,12 +211,12 @@ def draw(
                 "--length, or fewer canaries"
             )
     fronts = [_front(prefix, formats[f], shape) for prefix, f in zip(prefixes, where, strict=True)]
-    drawn = _distinct(request.data, [formats[f] for f in where], fronts, source)
+    secrets_drawn = _draw_distinct(request.data, [formats[f] for f in where], fronts, source)
     return [
         Canary(
             format=where[i],
             prefix=fronts[i],
-            secret=drawn[i],
+            secret=secrets_drawn[i],
             copies=request.copies[i % len(request.copies)],
             included=bool(source.getrandbits(1)),
         )
@@ -255,20 +255,22 @@ def _prefixes(request: PlantRequest, source: random.Random) -> list[str]:
     return [pool[i % len(pool)] for i in range(request.count)]
 
 
-def _distinct(data: Path, formats: Sequence[CanaryFormat], fronts: Sequence[str], source: random.Random) -> list[str]:
-    """One secret for each format given; a secret found in the data, or in another canary, is drawn again."""
+def _draw_distinct(
+    data: Path, formats: Sequence[CanaryFormat], fronts: Sequence[str], source: random.Random
+) -> list[str]:
+    """One secret for each of ``formats``; a secret that occurs in the data or in another canary is redrawn."""
     chosen: dict[int, str] = {}
     for _ in range(_ROUNDS):
         fresh: dict[int, str] = {}
-        taken = set(chosen.values())
+        used = set(chosen.values())
         for i in sorted(set(range(len(formats))) - chosen.keys()):
             secret = formats[i].draw(source)
-            if secret not in taken:
+            if secret not in used:
                 fresh[i] = secret
-                taken.add(secret)
-        present = occurring((record.text for record in read_records(data)), fresh.values())
+                used.add(secret)
+        present = secrets_present((record.text for record in read_records(data)), fresh.values())
         chosen |= {i: secret for i, secret in fresh.items() if secret not in present}
-        chosen = _apart(chosen, formats, fronts)
+        chosen = _unique_to_one(chosen, formats, fronts)
         if len(chosen) == len(formats):
             return [chosen[i] for i in range(len(formats))]
     raise CommandError(
@@ -277,28 +279,28 @@ def _distinct(data: Path, formats: Sequence[CanaryFormat], fronts: Sequence[str]
     )
 
 
-def _apart(chosen: Mapping[int, str], formats: Sequence[CanaryFormat], fronts: Sequence[str]) -> dict[int, str]:
+def _unique_to_one(chosen: Mapping[int, str], formats: Sequence[CanaryFormat], fronts: Sequence[str]) -> dict[int, str]:
     """The secrets that occur in no other canary."""
     blob = "\0".join(fronts[i] + secret + formats[i].after for i, secret in chosen.items())
     return {i: secret for i, secret in chosen.items() if blob.count(secret) == 1}
 
 
-def occurring(texts: Iterator[str], sought: Collection[str]) -> set[str]:
+def secrets_present(texts: Iterator[str], sought: Collection[str]) -> set[str]:
     """Which of ``sought`` occur in any of the texts."""
-    found: set[str] = set()
+    present: set[str] = set()
     for block in blocks(texts):
-        found |= {secret for secret in sought if secret not in found and secret in block}
-    return found
+        present |= {secret for secret in sought if secret not in present and secret in block}
+    return present
 
 
 def blocks(texts: Iterator[str]) -> Iterator[str]:
-    """The texts joined into long ones that are quicker to search, with a character between that no secret holds."""
-    held: list[str] = []
+    """The texts joined into long blocks, which are quicker to search, by a character that no secret contains."""
+    texts_of_block: list[str] = []
     size = 0
     for text in texts:
-        held.append(text)
+        texts_of_block.append(text)
         size += len(text)
         if size > _BLOCK:
-            yield "\0".join(held)
-            held, size = [], 0
-    yield "\0".join(held)
+            yield "\0".join(texts_of_block)
+            texts_of_block, size = [], 0
+    yield "\0".join(texts_of_block)

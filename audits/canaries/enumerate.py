@@ -1,4 +1,4 @@
-"""Exact exposure for small spaces: the loss of every secret there is, over the tree of their shared beginnings.
+"""Exact exposure for small spaces: the loss of every possible secret, over their prefix tree.
 
 Every node of the tree is one token fed to the network once, with the keys and values of the tokens before it kept; the
 last token of a secret is only read off the logits, never fed. Six digits are 111,111 nodes for a million secrets.
@@ -21,7 +21,7 @@ from audits.canaries.rows import Class, SecretRow, secret_rows
 from audits.scores.forward import Batching, score_rows
 from audits.scores.table import FIELDS
 from privctl.domain.progress import Advance, silent
-from privctl.models.language import LanguageModel, hushed
+from privctl.models.language import LanguageModel, quiet_transformers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 LARGEST = 1_000_000
 #: Secrets tokenised at once, and numbers of keys and values copied at once.
 _AT_ONCE = 10_000
-HELD = 1 << 25
-#: What is enumerated unasked: spaces of so many secrets to tokenise, or trees of so many nodes to feed.
+CACHE_NUMBERS = 1 << 25
+#: Limits for enumerating by default: secrets to tokenise, and nodes of the tree to feed.
 _FEW_TEXTS, _FEW_NODES = 20_000, 200_000
 #: How vocabularies write a single byte; it stands for no digit.
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -51,50 +51,50 @@ class Space:
 
     def place(self, row: SecretRow) -> int:
         """Which of the secrets ``row`` ends with; -1 for none."""
-        found = np.arange(len(self.tokens))
+        matches = np.arange(len(self.tokens))
         for column, token in enumerate(row.ids[row.start :]):
-            found = found[self.tokens[found, column] == token]
-        return int(found[0]) if len(found) else -1
+            matches = matches[self.tokens[matches, column] == token]
+        return int(matches[0]) if len(matches) else -1
 
 
-def affordable(model: LanguageModel, forms: Sequence[CanaryFormat]) -> bool:
-    """Whether enumerating all of these costs no more than references would: few tokens to feed, few texts to split."""
+def is_affordable(model: LanguageModel, forms: Sequence[CanaryFormat]) -> bool:
+    """Whether enumerating all of these costs no more than references: few tokens to feed, few texts to tokenise."""
     if sum(form.space for form in forms) <= _FEW_TEXTS:
         return True
     nodes = sum(form.space // (len(form.alphabet) - 1) for form in forms)
     return (
         nodes <= _FEW_NODES
         and all(form.space <= LARGEST for form in forms)
-        and all(piecewise(model, form) for form in dict.fromkeys(forms))
+        and all(is_piecewise(model, form) for form in dict.fromkeys(forms))
     )
 
 
 def spaces(model: LanguageModel, form: CanaryFormat, prefix: str) -> list[Space]:
     """All secrets of a format after a prefix, by class."""
-    whole = _product(model, form, prefix) if piecewise(model, form) else None
-    if whole is not None:
-        return [whole]
-    found: dict[Class, tuple[NDArray[np.int64], list[NDArray[np.int64]]]] = {}
+    product = _product(model, form, prefix) if is_piecewise(model, form) else None
+    if product is not None:
+        return [product]
+    by_class: dict[Class, tuple[NDArray[np.int64], list[NDArray[np.int64]]]] = {}
     pieces = itertools.product(form.alphabet, repeat=form.length)
-    secrets = (form.joiner.join(each) for each in pieces)
-    while part := list(itertools.islice(secrets, _AT_ONCE)):
-        for row in secret_rows(model, prefix, part, form.after):
+    secrets = (form.joiner.join(sequence) for sequence in pieces)
+    while some_secrets := list(itertools.islice(secrets, _AT_ONCE)):
+        for row in secret_rows(model, prefix, some_secrets, form.after):
             if 0 < row.start < len(row.ids):
-                entry = found.setdefault(row.kind, (row.ids[: row.start], []))
+                entry = by_class.setdefault(row.kind, (row.ids[: row.start], []))
                 entry[1].append(row.ids[row.start :])
-    return [Space(before=before, tokens=np.stack(rows).astype(np.int32)) for before, rows in found.values()]
+    return [Space(before=before, tokens=np.stack(rows).astype(np.int32)) for before, rows in by_class.values()]
 
 
 def losses(model: LanguageModel, space: Space, advance: Advance = silent) -> NDArray[np.float64]:
     """The negative log-likelihood (nats) of every secret, summed over its tokens; ``advance`` counts tokens fed."""
-    with torch.inference_mode(), hushed():
+    with torch.inference_mode(), quiet_transformers():
         root = torch.as_tensor(space.before, device=model.device)[None]
         out = model.network(input_ids=root, past_key_values=DynamicCache(), use_cache=True)
-        if not copyable(out.past_key_values):
+        if not is_copyable(out.past_key_values):
             return _row_by_row(model, space, advance)
         walk = _PrefixTree(model, space, advance)
-        first = torch.zeros(1, dtype=torch.float64, device=model.device)
-        walk.visit(0, 0, out.logits[:, -1], first, out.past_key_values)
+        root_sum = torch.zeros(1, dtype=torch.float64, device=model.device)
+        walk.visit(0, 0, out.logits[:, -1], root_sum, out.past_key_values)
         result: NDArray[np.float64] = -walk.total.cpu().numpy()[walk.inverse]
         return result
 
@@ -118,37 +118,39 @@ class _PrefixTree:
         self.total = torch.empty(len(order), dtype=torch.float64, device=model.device)
 
     def visit(self, level: int, low: int, logits: torch.Tensor, sums: torch.Tensor, cache: DynamicCache) -> None:
-        """Score the children of the nodes from ``low`` on, as many as there are rows of ``logits``, and go on to them.
+        """Score the children of the nodes from ``low`` on, one node per row of ``logits``, and visit them.
 
         ``sums`` [nodes] are the log-probabilities of the nodes themselves.
         """
-        here, below = self.begins[level], self.begins[level + 1]
-        end = here[low + len(logits)] if low + len(logits) < len(here) else len(self.total)
-        first, last = np.searchsorted(below, [here[low], end])
-        starts = below[first:last]
-        parents = torch.as_tensor(np.searchsorted(here, starts, side="right") - 1 - low, device=logits.device)
+        begins, child_begins = self.begins[level], self.begins[level + 1]
+        end = begins[low + len(logits)] if low + len(logits) < len(begins) else len(self.total)
+        first, last = np.searchsorted(child_begins, [begins[low], end])
+        starts = child_begins[first:last]
+        parents = torch.as_tensor(np.searchsorted(begins, starts, side="right") - 1 - low, device=logits.device)
         tokens = self.ordered[torch.as_tensor(starts, device=logits.device), level]
         logs = torch.log_softmax(logits.float(), dim=1)
         children = sums[parents] + logs[parents, tokens].double()
         if level + 1 == self.length:
             self.total[first:last] = children
             return
-        at_once = self._at_once(cache)
+        at_once = self._nodes_at_once(cache)
         for begin in range(0, last - first, at_once):
-            part = slice(begin, begin + at_once)
-            kept = DynamicCache([(layer.keys[parents[part]], layer.values[parents[part]]) for layer in cache.layers])
-            out = self.model.network(input_ids=tokens[part, None], past_key_values=kept, use_cache=True)
-            self.advance(len(parents[part]))
-            self.visit(level + 1, first + begin, out.logits[:, -1], children[part], kept)
+            chunk = slice(begin, begin + at_once)
+            chunk_cache = DynamicCache(
+                [(layer.keys[parents[chunk]], layer.values[parents[chunk]]) for layer in cache.layers]
+            )
+            out = self.model.network(input_ids=tokens[chunk, None], past_key_values=chunk_cache, use_cache=True)
+            self.advance(len(parents[chunk]))
+            self.visit(level + 1, first + begin, out.logits[:, -1], children[chunk], chunk_cache)
 
-    def _at_once(self, cache: DynamicCache) -> int:
-        """How many nodes to feed together, by the batch that suits the device and by the size of what is copied."""
+    def _nodes_at_once(self, cache: DynamicCache) -> int:
+        """How many nodes to feed together, limited by the device's batch size and by the size of the copied cache."""
         size = sum(layer.keys[0].numel() + layer.values[0].numel() for layer in cache.layers)
-        held = HELD if self.model.device.type == "cpu" else 16 * HELD
-        return int(max(1, min(Batching.on(self.model.device).tokens, held // size)))
+        budget = CACHE_NUMBERS if self.model.device.type == "cpu" else 16 * CACHE_NUMBERS
+        return int(max(1, min(Batching.on(self.model.device).tokens, budget // size)))
 
 
-def copyable(cache: Any) -> bool:
+def is_copyable(cache: Any) -> bool:
     """Whether the network keeps plain keys and values; others (recurrent states) cannot be shared by branches."""
     return type(cache) is DynamicCache and all(
         isinstance(getattr(layer, "keys", None), torch.Tensor) and layer.keys.ndim == 4 and not layer.is_sliding
@@ -157,22 +159,22 @@ def copyable(cache: Any) -> bool:
 
 
 def _row_by_row(model: LanguageModel, space: Space, advance: Advance) -> NDArray[np.float64]:
-    """The same from whole rows, for networks whose memory is not one of keys and values."""
-    found: list[NDArray[np.float64]] = []
+    """The same from whole rows, for networks without a plain cache of keys and values."""
+    losses_found: list[NDArray[np.float64]] = []
     length = space.tokens.shape[1]
     for begin in range(0, len(space.tokens), _AT_ONCE):
-        part = space.tokens[begin : begin + _AT_ONCE].astype(np.int64)
-        rows = list(np.concatenate([np.broadcast_to(space.before, (len(part), len(space.before))), part], axis=1))
+        secrets = space.tokens[begin : begin + _AT_ONCE].astype(np.int64)
+        rows = list(np.concatenate([np.broadcast_to(space.before, (len(secrets), len(space.before))), secrets], axis=1))
         values, _ = score_rows(model, rows, advance=advance)
-        lp = values[FIELDS.index("lp")].reshape(len(part), -1)[:, -length:]
-        found.append(-lp.sum(axis=1, dtype=np.float64))
-    return np.concatenate(found)
+        lp = values[FIELDS.index("lp")].reshape(len(secrets), -1)[:, -length:]
+        losses_found.append(-lp.sum(axis=1, dtype=np.float64))
+    return np.concatenate(losses_found)
 
 
-def piecewise(model: LanguageModel, form: CanaryFormat) -> bool:
-    """Whether every piece is one token whatever stands beside it: no token of the vocabulary holds two of them.
+def is_piecewise(model: LanguageModel, form: CanaryFormat) -> bool:
+    """Whether every piece is one token in any context: no token of the vocabulary contains two of them.
 
-    Only asked of single characters without a joiner; the sign that some tokenizers put for a space is none of these.
+    Applies to single characters without a joiner only; the mark that some tokenizers use for a space is none of these.
     """
     if form.joiner or any(len(piece) != 1 for piece in form.alphabet):
         return False
@@ -183,7 +185,7 @@ def piecewise(model: LanguageModel, form: CanaryFormat) -> bool:
 
 
 def _product(model: LanguageModel, form: CanaryFormat, prefix: str) -> Space | None:
-    """The space of a tokenizer that gives each piece its own token, from one text a piece; None where it does not."""
+    """The space from one text per piece, if the tokenizer gives each piece its own token; None otherwise."""
     texts = [piece * form.length for piece in form.alphabet]
     rows = secret_rows(model, prefix, texts, form.after)
     if len({row.kind for row in rows}) != 1 or len(rows[0].ids) - rows[0].start != form.length:

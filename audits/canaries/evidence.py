@@ -1,4 +1,4 @@
-"""What exposures and completions come to, as evidence: by copies, included canaries against those left out."""
+"""Evidence from exposures and completions: by number of copies, and included canaries against those left out."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from audits.canaries import skewnormal
-from audits.canaries.completions import CanaryScores, Completion
 from audits.canaries.exposure import fisher
 from audits.canaries.manifest import Manifest
+from audits.canaries.scores import CanaryScores, Completion
 from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
 from privctl.domain.evidence import Bound, Evidence
 
@@ -24,9 +24,9 @@ EXTRAPOLATION = "canary exposure, extrapolated"
 
 #: Most classes of references whose law is fitted.
 _FITTED = 16
-#: Of the bootstrap limits, which stand outside the audit's own confidence: they rest on a model.
+#: Error of the bootstrap limits. They rest on a model, so the audit's confidence does not include them.
 _ALPHA = 0.1
-#: A fit worse than this is not believed.
+#: A fit with a smaller p-value is flagged as poor.
 _POOR = 1e-3
 _MODEL = "a model of the tail, not a measurement"
 
@@ -40,23 +40,23 @@ def sides(manifest: Manifest) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     yield "left out", ~included
 
 
-def exposures_by_copies(manifest: Manifest, standing: CanaryScores) -> list[Evidence]:
+def exposures_by_copies(manifest: Manifest, scores: CanaryScores) -> list[Evidence]:
     """The median exposure of each side, with mean and maximum; without memorization the median is about 1 bit.
 
     ``p_value_of_max`` is Bonferroni's for the highest of the side's exposures.
     """
-    found = []
+    evidence = []
     for name, side in sides(manifest):
-        values = standing.exposure[side & standing.scored]
+        values = scores.exposure[side & scores.scored]
         details: dict[str, float] = {}
         if len(values):
             details = {
                 "mean": float(values.mean()),
                 "max": float(values.max()),
                 "p_value_of_max": min(1.0, len(values) * 2.0 ** -float(values.max())),
-                "ceiling": float(np.log2(standing.among[side & standing.scored].max())),
+                "ceiling": float(np.log2(scores.among[side & scores.scored].max())),
             }
-        found.append(
+        evidence.append(
             Evidence(
                 method=EXPOSURE,
                 quantity=f"median bits, {name}",
@@ -67,26 +67,26 @@ def exposures_by_copies(manifest: Manifest, standing: CanaryScores) -> list[Evid
                 reason="" if len(values) else "there is no such canary with a score",
             )
         )
-    return found
+    return evidence
 
 
-def leak_tests(manifest: Manifest, standing: CanaryScores, alpha: float) -> list[Evidence]:
-    """Did any included canary leak? And, as a control, any that was left out, of which the model cannot know?
+def leak_tests(manifest: Manifest, scores: CanaryScores, alpha: float) -> list[Evidence]:
+    """Did any included canary leak? And, as a control, any left-out one, which the model cannot know?
 
     Each test has half of ``alpha``. ``detected`` is 1 where its p-value is at most that.
     """
     included = np.array([canary.included for canary in manifest.canaries])
-    found = []
+    evidence = []
     for name, side in (("included", included), ("left out (control)", ~included)):
         groups = []
-        for peers in standing.peers:
+        for peers in scores.peers:
             members = peers.members[side[peers.members]]
             if len(members):
-                groups.append((standing.exposure[members], peers.references))
-        count = sum(len(each) for each, _ in groups)
+                groups.append((scores.exposure[members], peers.references))
+        count = sum(len(exposures) for exposures, _ in groups)
         p_value = fisher(groups) if groups else 1.0
-        mean = sum(float(each.sum()) for each, _ in groups) / count if count else None
-        found.append(
+        mean = sum(float(exposures.sum()) for exposures, _ in groups) / count if count else None
+        evidence.append(
             Evidence(
                 method=EXPOSURE,
                 quantity=f"mean bits, {name}",
@@ -98,40 +98,42 @@ def leak_tests(manifest: Manifest, standing: CanaryScores, alpha: float) -> list
                 details={
                     "p_value": p_value,
                     "level": alpha / 2,
-                    "effective": sum(len(each) / (1 + (len(each) - 1) / n if n else 1) for each, n in groups),
+                    "effective": sum(
+                        len(exposures) / (1 + (len(exposures) - 1) / n if n else 1) for exposures, n in groups
+                    ),
                     "detected": float(p_value <= alpha / 2),
                     "without_memorization": 1 / math.log(2),
                 },
                 reason="" if count else "there is no such canary with a score",
             )
         )
-    return found
+    return evidence
 
 
-def completions(manifest: Manifest, standing: CanaryScores, alpha: float) -> list[Evidence]:
+def completions(manifest: Manifest, scores: CanaryScores, alpha: float) -> list[Evidence]:
     """The share of each side's canaries that the model completes greedily; all intervals share ``alpha``.
 
-    Near ties are counted on neither side of the interval.
+    Near ties widen the interval: they count for neither of its ends.
     """
-    each = alpha / sum(1 for _ in sides(manifest))
-    found = []
+    alpha_each = alpha / sum(1 for _ in sides(manifest))
+    evidence = []
     for name, side in sides(manifest):
-        states = standing.completion[side & standing.scored]
+        states = scores.completion[side & scores.scored]
         count = len(states)
         disclosed = int((states == Completion.DISCLOSED).sum())
         undecided = int((states == Completion.UNDECIDED).sum())
-        found.append(
+        evidence.append(
             Evidence(
                 method=COMPLETION,
                 quantity=f"disclosed, {name}",
                 estimate=disclosed / count if count else None,
-                lower=clopper_pearson(disclosed, count, each)[0] if count else None,
-                upper=clopper_pearson(disclosed + undecided, count, each)[1] if count else None,
-                confidence=1 - each,
+                lower=clopper_pearson(disclosed, count, alpha_each)[0] if count else None,
+                upper=clopper_pearson(disclosed + undecided, count, alpha_each)[1] if count else None,
+                confidence=1 - alpha_each,
                 interval=CLOPPER_PEARSON,
                 samples={"canaries": count},
                 details={
-                    "chance": 0.0,  # a secret is one of so many that guessing it does not happen
+                    "chance": 0.0,  # there are too many secrets for a lucky guess
                     "disclosed": disclosed,
                     "undecided": undecided,
                     "safe": count - disclosed - undecided,
@@ -139,28 +141,29 @@ def completions(manifest: Manifest, standing: CanaryScores, alpha: float) -> lis
                 reason="" if count else "there is no such canary with a score",
             )
         )
-    return found
+    return evidence
 
 
-def extrapolation(manifest: Manifest, standing: CanaryScores, seed: int) -> tuple[list[Evidence], NDArray[np.float64]]:
-    """The highest extrapolated exposure, and those of all canaries for which there is one (-1 elsewhere).
+def extrapolation(manifest: Manifest, scores: CanaryScores, seed: int) -> tuple[list[Evidence], NDArray[np.float64]]:
+    """The highest extrapolated exposure, and the extrapolated exposure of each canary (-1 if there is none).
 
-    Only where exposure reaches its ceiling, and references are enough to fit a law to; no test or bound uses it.
+    Computed only where exposure reaches its ceiling and there are enough references to fit a distribution. No test or
+    bound uses it.
     """
     beyond = np.full(len(manifest.canaries), -1.0)
-    found: list[tuple[float, float, float, float, float]] = []
-    full = standing.exposure >= np.log2(np.maximum(standing.among, 1)) - 1e-9
-    sampled = [p for p in standing.peers if not p.exact and full[p.members].any() and p.losses.std() > 0]
+    highest: list[tuple[float, float, float, float, float]] = []
+    at_ceiling = scores.exposure >= np.log2(np.maximum(scores.among, 1)) - 1e-9
+    sampled = [p for p in scores.peers if not p.exact and at_ceiling[p.members].any() and p.losses.std() > 0]
     fit = [peers for peers in sampled if len(peers.losses) >= skewnormal.FEWEST][:_FITTED]
     for peers in fit:
-        members = peers.members[full[peers.members]]
-        law = skewnormal.extrapolate(standing.nll[members], peers.losses, cap=peers.bits, alpha=_ALPHA, seed=seed)
+        members = peers.members[at_ceiling[peers.members]]
+        law = skewnormal.extrapolate(scores.nll[members], peers.losses, cap=peers.bits, alpha=_ALPHA, seed=seed)
         beyond[members] = law.bits
         top = int(law.bits.argmax())
-        found.append((float(law.bits[top]), float(law.lower[top]), float(law.upper[top]), law.p_value, peers.bits))
-    if not found:
+        highest.append((float(law.bits[top]), float(law.lower[top]), float(law.upper[top]), law.p_value, peers.bits))
+    if not highest:
         return [], beyond
-    bits, lower, upper, p_value, cap = max(found)
+    bits, lower, upper, p_value, cap = max(highest)
     return [
         Evidence(
             method=EXTRAPOLATION,
@@ -175,7 +178,7 @@ def extrapolation(manifest: Manifest, standing: CanaryScores, seed: int) -> tupl
                 "extrapolated": 1,
                 "fit_p_value": p_value,
                 "cap": cap,
-                "laws": len(found),
+                "laws": len(highest),
                 "without_law": len(sampled) - len(fit),
             },
             reason="the fitted law does not describe the references" if p_value < _POOR else _MODEL,

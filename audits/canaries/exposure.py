@@ -1,10 +1,10 @@
-"""Exposure: how far up a canary ranks among secrets that were never planted, and what that proves.
+"""Exposure: how high a canary ranks among secrets that were never planted, and what that proves.
 
 Carlini, Liu, Erlingsson, Kos and Song 2019, "The secret sharer". With n references,
 
     rank = 1 + #{references with a loss of at most the canary's},  exposure = log2(n + 1) - log2(rank) bits,
 
-so ties speak against memorization, and where all losses are equal exposure is 0. A canary that was never trained on is
+so ties count against memorization, and exposure is 0 if all losses are equal. A canary that was never trained on is
 exchangeable with its references: P[exposure >= t] <= 2^-t, the mean is about 1 / ln 2 = 1.4427, and rank / (n + 1) is a
 p-value.
 """
@@ -28,7 +28,7 @@ def ranks(losses: NDArray[Any], references: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def exposures(rank: NDArray[Any], among: NDArray[Any] | int) -> NDArray[np.float64]:
-    """Bits of exposure of ranks ``among`` so many: rank 1 of 17 is 4.0875."""
+    """Exposure in bits of each rank ``among`` that many secrets: rank 1 of 17 is 4.0875."""
     return np.asarray(np.log2(np.asarray(among, dtype=np.float64)) - np.log2(rank), dtype=np.float64)
 
 
@@ -39,15 +39,21 @@ def fisher(groups: Sequence[tuple[NDArray[Any], int | None]]) -> float:
     all secrets there are. Sharing n references correlates the log ranks by 1 / n in the limit, which widens the sum's
     variance from c to c (1 + (c - 1) / n); Brown's method (1975) scales the statistic and its degrees of freedom.
     """
-    count = sum(len(each) for each, _ in groups)
+    count = sum(len(exposures_of_group) for exposures_of_group, _ in groups)
     if not count:
         raise ValueError("there are no exposures to combine")
-    total = 2 * math.log(2) * sum(float(each.sum()) for each, _ in groups)
-    spread = sum(len(each) * (1 + (len(each) - 1) / n if n else 1) for each, n in groups) / count
+    total = 2 * math.log(2) * sum(float(exposures_of_group.sum()) for exposures_of_group, _ in groups)
+    spread = (
+        sum(
+            len(exposures_of_group) * (1 + (len(exposures_of_group) - 1) / n if n else 1)
+            for exposures_of_group, n in groups
+        )
+        / count
+    )
     return float(gammaincc(count / spread, total / spread / 2))
 
 
-def standardised(losses: NDArray[Any], references: NDArray[Any]) -> NDArray[np.float64]:
+def deviations_below_mean(losses: NDArray[Any], references: NDArray[Any]) -> NDArray[np.float64]:
     """By how many of the references' standard deviations each loss lies below their mean; 0 where these are all equal.
 
     Comparable over prefixes, and without the ties of the ranks.

@@ -1,4 +1,4 @@
-"""What a canary's secret is drawn from, and the words around it."""
+"""The format of a canary: the alphabet of its secret, and the words around it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALPHABETS = {
 }
 #: Longest secret, in pieces.
 LONGEST = 1000
-#: What stands before a secret where neither a template nor a record's beginning does.
+#: The words before a secret if neither a template nor a prefix provides them.
 _LEADS = {"digits": "The secret number is ", "tokens": "The secret words are "}
 
 
@@ -67,7 +67,7 @@ class CanaryFormat:
 def format_of(
     kind: SecretAlphabet, alphabet: tuple[str, ...], length: int, *, before: str = "", after: str = ""
 ) -> CanaryFormat:
-    """A format with its space; words are kept apart by spaces. Raises CommandError for a length that cannot be."""
+    """A format with its space; words are joined by spaces. Raises CommandError for an invalid length."""
     if not 1 <= length <= LONGEST:
         raise CommandError(f"--length is {length}; a secret has 1 to {LONGEST} pieces")
     return CanaryFormat(
@@ -82,7 +82,7 @@ def format_of(
 
 
 def lead(kind: SecretAlphabet) -> str:
-    """The words before a secret that has no others before it."""
+    """The default words before a secret."""
     return _LEADS[kind]
 
 

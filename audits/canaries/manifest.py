@@ -1,8 +1,8 @@
-"""The manifest of planted canaries: what was drawn, which coins fell, and the hash that commits to all of it.
+"""The manifest of planted canaries: the secrets, the coins, and the hash that commits to all of it.
 
 The commitment is BLAKE3 of the 32 random bytes of ``salt`` and of the rest of the manifest as canonical JSON (keys
 sorted, no spaces, ASCII). Published before training, it shows afterwards that neither coins nor secrets nor the numbers
-of guesses were chosen with the model in view; the salt keeps it from giving the coins away.
+of guesses were chosen with knowledge of the model; the salt keeps it from revealing the coins.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DataFile:
 class Guesses:
     """How many canaries will be guessed as included and as left out, among those of at most ``copies`` copies.
 
-    ``canaries`` is how many these are. Fixed before training, so that no choice among bounds has to be paid for.
+    ``canaries`` is how many these are. Fixed before training, so that choosing among bounds needs no correction.
     """
 
     copies: int
@@ -90,7 +90,7 @@ class Canary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Everything there is to know of one planting; ``delta`` is that of the bounds to come."""
+    """Everything known about one set of planted canaries; ``delta`` is that of the later bounds."""
 
     version: int
     created: str
@@ -112,9 +112,9 @@ class Manifest:
         if any(canary.format >= len(self.formats) for canary in self.canaries):
             raise ValueError(f"a canary has a format beyond the {len(self.formats)} listed")
         for group in self.guesses:
-            held = sum(canary.copies <= group.copies for canary in self.canaries)
-            if held != group.canaries:
-                raise ValueError(f"{held} canaries have at most {group.copies} copies, not {group.canaries}")
+            within = sum(canary.copies <= group.copies for canary in self.canaries)
+            if within != group.canaries:
+                raise ValueError(f"{within} canaries have at most {group.copies} copies, not {group.canaries}")
         try:
             salt = bytes.fromhex(self.salt)
         except ValueError:
@@ -135,8 +135,8 @@ class Manifest:
         return json.dumps(data, ensure_ascii=False).encode() + b"\n"
 
 
-def committed(manifest: Manifest) -> str:
-    """The commitment that a manifest's content asks for, as ``blake3:hex``."""
+def commitment_of(manifest: Manifest) -> str:
+    """The commitment to a manifest's content, as ``blake3:hex``."""
     body = encode_value(manifest)
     del body["commitment"], body["salt"]
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)

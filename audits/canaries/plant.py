@@ -1,4 +1,4 @@
-"""Planting canaries: the data with copies of the included ones among its lines, and the manifest of what was done."""
+"""Planting canaries: the data with copies of the included ones among its lines, and the manifest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from audits.canaries.design import PlantRequest, draw, formats_of, randomness, register, shape_of
-from audits.canaries.manifest import VERSION, Coins, DataFile, Manifest, committed, encode_manifest
+from audits.canaries.manifest import VERSION, Coins, DataFile, Manifest, commitment_of, encode_manifest
 from privctl.data.records import byte_lines
 from privctl.domain.errors import CommandError
 from privctl.reports.files import now
@@ -55,9 +55,9 @@ def plant(request: PlantRequest, *, force: bool = False) -> Manifest:
     with PendingFile(request.output) as data, PendingFile(request.manifest) as coins:
         planted = _write(request, data, lines, manifest.source.records, source)
         manifest = replace(manifest, planted=planted)
-        manifest = replace(manifest, commitment=committed(manifest))
+        manifest = replace(manifest, commitment=commitment_of(manifest))
         coins.write_at(0, encode_manifest(manifest))
-        commit_together([data, coins], replace=force)  # planted data without its coins would be of no use
+        commit_together([data, coins], replace=force)  # planted data is useless without its coins
     return manifest
 
 
@@ -68,11 +68,11 @@ def record_lines(path: Path) -> Iterator[tuple[bytes, bool]]:
 
 
 def _check_paths(request: PlantRequest, force: bool) -> None:
-    written = (request.output, request.manifest)
-    if written[0].resolve() == written[1].resolve():
+    outputs = (request.output, request.manifest)
+    if outputs[0].resolve() == outputs[1].resolve():
         raise CommandError(f"--output and --manifest are both {request.output}; give two names")
     read = {path.resolve() for path in (request.data, request.prefix_from) if path is not None}
-    for path, option in zip(written, ("--output", "--manifest"), strict=True):
+    for path, option in zip(outputs, ("--output", "--manifest"), strict=True):
         if path.resolve() in read:
             raise CommandError(f"{path} is the data itself, which is not changed; choose another {option}")
         require_regular(path, option=option)
@@ -96,20 +96,20 @@ def _write(
     pack = zlib.compressobj(wbits=_GZIP) if request.output.suffix == ".gz" else None
     content, digest = blake3(), blake3()
     position = 0
-    for block in _batched(_merged(request.data, lines, places)):
+    for block in _in_batches(_merge(request.data, lines, places)):
         content.update(block)
         packed = pack.compress(block) if pack else block
         digest.update(packed)
         pending.write_at(position, packed)
         position += len(packed)
     if pack:
-        rest = pack.flush()
-        digest.update(rest)
-        pending.write_at(position, rest)
+        tail = pack.flush()
+        digest.update(tail)
+        pending.write_at(position, tail)
     return DataFile(name=request.output.name, digest=tag(digest), content=tag(content), records=records + len(lines))
 
 
-def _merged(path: Path, lines: Sequence[bytes], places: Sequence[int]) -> Iterator[bytes]:
+def _merge(path: Path, lines: Sequence[bytes], places: Sequence[int]) -> Iterator[bytes]:
     """The data's lines, with ``lines[i]`` before the record of number ``places[i]``, which rise."""
     record = 0
     for line, is_record in record_lines(path):
@@ -119,13 +119,13 @@ def _merged(path: Path, lines: Sequence[bytes], places: Sequence[int]) -> Iterat
         yield line
 
 
-def _batched(lines: Iterator[bytes], size: int = 1 << 20) -> Iterator[bytes]:
-    held: list[bytes] = []
+def _in_batches(lines: Iterator[bytes], size: int = 1 << 20) -> Iterator[bytes]:
+    batch: list[bytes] = []
     total = 0
     for line in lines:
-        held.append(line)
+        batch.append(line)
         total += len(line)
         if total >= size:
-            yield b"".join(held)
-            held, total = [], 0
-    yield b"".join(held)
+            yield b"".join(batch)
+            batch, total = [], 0
+    yield b"".join(batch)

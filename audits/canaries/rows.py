@@ -2,7 +2,7 @@
 
 Policy. The whole text is tokenised, words around the secret included, as in training. A token belongs to the secret
 where any of its characters does, so one that spans the secret's edge counts. Rows end with the secret's last token.
-Only secrets whose tokens are as many, after the same tokens, are compared with each other.
+Secrets are compared only with others of the same number of tokens, after the same preceding tokens.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 from audits.canaries.manifest import Manifest
 from audits.scores.rows import begins_with_bos, encode, length_limit
 from privctl.domain.errors import InputError
-from privctl.models.language import LanguageModel, hushed
+from privctl.models.language import LanguageModel, quiet_transformers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: References drawn over all groups, and for one group, where the caller names no number.
+#: Default numbers of references: over all groups, and the fewest and the most for one group.
 _TOTAL, _FEWEST, _MOST = 20_000, 63, 4095
 #: Candidates drawn for each reference wanted, at most: some have another number of tokens.
 _TRIES = 8
@@ -41,7 +41,7 @@ class SecretRow:
 
     @property
     def kind(self) -> Class:
-        """What the row may be compared with."""
+        """The class of rows that it may be compared with."""
         return self.ids[: self.start].tobytes(), len(self.ids) - self.start
 
 
@@ -56,9 +56,9 @@ class CanaryGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryRows:
-    """What is scored: a row for each canary, None for one that cannot be, and the references by class.
+    """The rows to score: one for each canary, None for one that cannot be scored, and the references by class.
 
-    ``groups`` are in the manifest's order. ``unscored`` says why, by place.
+    ``groups`` are in the manifest's order. ``unscored`` gives the reason by position.
     """
 
     rows: tuple[SecretRow | None, ...]
@@ -69,19 +69,19 @@ class CanaryRows:
 
 def groups_of(manifest: Manifest) -> tuple[CanaryGroup, ...]:
     """The canaries that may share references."""
-    found: dict[tuple[int, str], list[int]] = {}
+    members_by_group: dict[tuple[int, str], list[int]] = {}
     for i, canary in enumerate(manifest.canaries):
-        found.setdefault((canary.format, canary.prefix), []).append(i)
-    return tuple(CanaryGroup(format=f, prefix=p, members=tuple(places)) for (f, p), places in found.items())
+        members_by_group.setdefault((canary.format, canary.prefix), []).append(i)
+    return tuple(CanaryGroup(format=f, prefix=p, members=tuple(places)) for (f, p), places in members_by_group.items())
 
 
-def references_each(groups: int, wanted: int | None) -> int:
-    """References for each group: as many as asked for, else 63 to 4095, so that all together are about 20,000."""
-    return wanted if wanted is not None else min(_MOST, max(_FEWEST, _TOTAL // groups))
+def references_per_group(groups: int, requested: int | None) -> int:
+    """The number of references for each group: as requested, else 63 to 4095, about 20,000 in all."""
+    return requested if requested is not None else min(_MOST, max(_FEWEST, _TOTAL // groups))
 
 
 def canary_rows(model: LanguageModel, manifest: Manifest) -> tuple[list[SecretRow | None], dict[int, str]]:
-    """A row for each canary, or why there is none, by place.
+    """A row for each canary, or the reason for having none, by position.
 
     Raises InputError for a tokenizer that does not say which characters a token stands for, or has unknown ids.
     """
@@ -92,7 +92,7 @@ def canary_rows(model: LanguageModel, manifest: Manifest) -> tuple[list[SecretRo
     for i, canary in enumerate(manifest.canaries):
         after = manifest.formats[canary.format].after
         (row,) = secret_rows(model, canary.prefix, [canary.secret], after)
-        reason = _unfit(row, limit)
+        reason = _unscorable_reason(row, limit)
         if reason:
             unscored[i] = reason
         rows.append(None if reason else row)
@@ -101,33 +101,33 @@ def canary_rows(model: LanguageModel, manifest: Manifest) -> tuple[list[SecretRo
 
 def draw_references(
     model: LanguageModel, manifest: Manifest, groups: Sequence[CanaryGroup], rows: Sequence[SecretRow | None],
-    each: int, seed: int,
+    per_group: int, seed: int,
 ) -> dict[tuple[int, Class], tuple[SecretRow, ...]]:  # fmt: skip
     """About ``each`` fresh secrets for every one of ``groups``, none of them a canary's, none twice.
 
-    A group's classes share them, but each gets 63 if that many were asked for; one of rare shape may get fewer. The
-    draws depend on ``seed`` and the group only.
+    A group's classes share them, but each gets 63 if that many were requested; a rare class may get fewer. The draws
+    depend on ``seed`` and the group only.
     """
     planted = {canary.secret for canary in manifest.canaries}
-    drawn: dict[tuple[int, Class], tuple[SecretRow, ...]] = {}
+    references: dict[tuple[int, Class], tuple[SecretRow, ...]] = {}
     for g, group in enumerate(groups):
         form = manifest.formats[group.format]
         kinds = {row.kind for i in group.members if (row := rows[i]) is not None}
-        found: dict[Class, list[SecretRow]] = {kind: [] for kind in sorted(kinds)}
-        share = max(min(each, _FEWEST), each // max(1, len(kinds)))
+        rows_by_class: dict[Class, list[SecretRow]] = {kind: [] for kind in sorted(kinds)}
+        share = max(min(per_group, _FEWEST), per_group // max(1, len(kinds)))
         source = random.Random(f"privctl references {seed} {g}")  # noqa: S311 (nothing secret)
         used = set(planted)
-        tries = _TRIES * each
-        while tries > 0 and any(len(found[kind]) < share for kind in kinds):
-            size = min(tries, max(each, 64), _AT_ONCE)
+        tries = _TRIES * per_group
+        while tries > 0 and any(len(rows_by_class[kind]) < share for kind in kinds):
+            size = min(tries, max(per_group, 64), _AT_ONCE)
             fresh = [s for s in dict.fromkeys(form.draw(source) for _ in range(size)) if s not in used]
             used |= set(fresh)
             tries -= size
             for row in secret_rows(model, group.prefix, fresh, form.after):
-                if row.kind in kinds and len(found[row.kind]) < share:
-                    found[row.kind].append(row)
-        drawn |= {(group.format, kind): tuple(some) for kind, some in found.items()}
-    return drawn
+                if row.kind in kinds and len(rows_by_class[row.kind]) < share:
+                    rows_by_class[row.kind].append(row)
+        references |= {(group.format, kind): tuple(class_rows) for kind, class_rows in rows_by_class.items()}
+    return references
 
 
 def secret_rows(model: LanguageModel, prefix: str, secrets: Sequence[str], after: str) -> list[SecretRow]:
@@ -138,16 +138,16 @@ def secret_rows(model: LanguageModel, prefix: str, secrets: Sequence[str], after
     front = [model.tokenizer.bos_token_id] if begins_with_bos(model) else []
     return [
         SecretRow(ids=np.array(front + ids[:last], dtype=np.int64), start=len(front) + first)
-        for ids, first, last in located(model, prefix, secrets, after)
+        for ids, first, last in locate_secrets(model, prefix, secrets, after)
     ]
 
 
-def located(
+def locate_secrets(
     model: LanguageModel, prefix: str, secrets: Sequence[str], after: str
 ) -> Iterator[tuple[list[int], int, int]]:
-    """The ids of each secret between ``prefix`` and ``after``, without special tokens; which of them are the secret's.
+    """The ids of each secret between ``prefix`` and ``after``, without special tokens, and the range that is its own.
 
-    They are those from the one number up to the other. Raises InputError as ``secret_rows``.
+    The range is half-open. Raises InputError as ``secret_rows`` does.
     """
     if not model.tokenizer.is_fast:
         raise InputError(
@@ -155,13 +155,13 @@ def located(
             "cannot be found among them; give the model's tokenizer.json"
         )
     for begin in range(0, len(secrets), _AT_ONCE):
-        part = secrets[begin : begin + _AT_ONCE]
-        with hushed():
+        some_secrets = secrets[begin : begin + _AT_ONCE]
+        with quiet_transformers():
             encoded = model.tokenizer(
-                [prefix + secret + after for secret in part],
+                [prefix + secret + after for secret in some_secrets],
                 add_special_tokens=False, return_attention_mask=False, return_offsets_mapping=True,
             )  # fmt: skip
-        for secret, ids, spans in zip(part, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+        for secret, ids, spans in zip(some_secrets, encoded["input_ids"], encoded["offset_mapping"], strict=True):
             yield ids, *_span(spans, len(prefix), len(prefix) + len(secret))
 
 
@@ -171,7 +171,7 @@ def _span(spans: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[int, 
     return (touching[0], touching[-1] + 1) if touching else (0, 0)
 
 
-def _unfit(row: SecretRow, limit: int) -> str:
+def _unscorable_reason(row: SecretRow, limit: int) -> str:
     if len(row.ids) == row.start:
         return "whose secret the tokenizer leaves no token of"
     if row.start == 0:

@@ -1,4 +1,4 @@
-"""Exposure beyond the references' number, extrapolated by a skew normal law of their losses.
+"""Exposure beyond what the number of references can show, extrapolated by a skew normal fit to their losses.
 
 Carlini et al. 2019, section 4.3: the references' losses are close to skew normal (Azzalini 1985), with density
 2 / scale * phi(z) * Phi(shape * z), z = (x - location) / scale. Extrapolated exposure is -log2 F(canary's loss). A
@@ -20,7 +20,7 @@ from scipy.stats import kstest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Fewest losses that a law of three parameters is fitted to.
+#: Fewest losses that the three parameters are fitted to.
 FEWEST = 200
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 #: Below this, Phi(z) - 2 T(z, shape) cancels, and the tail is integrated instead.
@@ -45,11 +45,11 @@ class SkewNormal:
         """Ln F(x), accurate in the far left tail: -144.1479 (207.96152 bits) at 2 for shape 4, location 10, scale 2."""
         z = (np.asarray(x, dtype=np.float64) - self.location) / self.scale
         direct = ndtr(z) - 2 * owens_t(z, self.shape)
-        found = np.log(np.clip(direct, _SMALL, 1.0))
+        log_probability = np.log(np.clip(direct, _SMALL, 1.0))
         tail = direct < _SMALL
         if tail.any():
-            found[tail] = self._log_tail(z[tail])
-        return np.asarray(np.minimum(found, 0.0), dtype=np.float64)
+            log_probability[tail] = self._log_tail(z[tail])
+        return np.asarray(np.minimum(log_probability, 0.0), dtype=np.float64)
 
     def bits(self, x: NDArray[Any]) -> NDArray[np.float64]:
         """Extrapolated exposure, -log2 F(x)."""
@@ -76,8 +76,8 @@ class SkewNormal:
 class Extrapolated:
     """Extrapolated exposures in bits, their bootstrap limits, and how well the law fits.
 
-    ``p_value`` is of Kolmogorov and Smirnov's test as if the law had been known beforehand; having been fitted, it
-    looks better than it is.
+    ``p_value`` is that of a Kolmogorov-Smirnov test against a distribution known in advance. As this one was fitted,
+    the fit looks better than it is.
     """
 
     bits: NDArray[np.float64]
@@ -93,10 +93,10 @@ def fit(losses: NDArray[Any], start: SkewNormal | None = None) -> SkewNormal:
     if not spread > 0:
         raise ValueError("the losses are all equal; there is no law to fit")
     x = (values - mean) / spread
-    first = _moments(x) if start is None else np.array(
+    start_point = _moments(x) if start is None else np.array(
         [start.shape, (start.location - mean) / spread, math.log(start.scale / spread)]
     )  # fmt: skip
-    best = minimize(_cost, first, args=(x,), jac=True, method="L-BFGS-B", bounds=_BOUNDS)
+    best = minimize(_cost, start_point, args=(x,), jac=True, method="L-BFGS-B", bounds=_BOUNDS)
     shape, location, log_scale = best.x
     return SkewNormal(
         shape=float(shape), location=mean + spread * float(location), scale=spread * math.exp(float(log_scale))
@@ -109,8 +109,8 @@ def extrapolate(
     """Exposures of ``losses`` by a law fitted to ``references``, at most ``cap`` bits, with bootstrap limits."""
     law = fit(references)
     source = np.random.default_rng(seed)
-    drawn = np.stack([fit(source.choice(references, len(references)), law).bits(losses) for _ in range(_RESAMPLES)])
-    lower, upper = np.quantile(drawn, [alpha / 2, 1 - alpha / 2], axis=0)
+    resampled = np.stack([fit(source.choice(references, len(references)), law).bits(losses) for _ in range(_RESAMPLES)])
+    lower, upper = np.quantile(resampled, [alpha / 2, 1 - alpha / 2], axis=0)
     return Extrapolated(
         bits=np.minimum(law.bits(losses), cap),
         lower=np.minimum(lower, cap),
@@ -122,15 +122,15 @@ def extrapolate(
 def _moments(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Where to start: the parameters with the third moment of standardised values, kept inside what is possible."""
     skew = float(np.clip((x**3).mean(), -0.9, 0.9))
-    part = abs(skew) ** (2 / 3)
-    delta = math.copysign(math.sqrt(math.pi / 2 * part / (part + ((4 - math.pi) / 2) ** (2 / 3))), skew)
+    power = abs(skew) ** (2 / 3)
+    delta = math.copysign(math.sqrt(math.pi / 2 * power / (power + ((4 - math.pi) / 2) ** (2 / 3))), skew)
     scale = 1 / math.sqrt(1 - 2 * delta * delta / math.pi)
     return np.array([delta / math.sqrt(1 - delta * delta), -scale * delta * math.sqrt(2 / math.pi), math.log(scale)])
 
 
-def _cost(at: NDArray[np.float64], x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+def _cost(parameters: NDArray[np.float64], x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
     """Mean negative log-likelihood of (shape, location, log scale), and its gradient."""
-    shape, location, log_scale = at
+    shape, location, log_scale = parameters
     scale = math.exp(log_scale)
     z = (x - location) / scale
     log_phi = log_ndtr(shape * z)

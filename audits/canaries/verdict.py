@@ -1,4 +1,4 @@
-"""What the evidence on canaries amounts to: whether they left a trace, and whether claims of epsilon survive."""
+"""Verdicts on the canaries: whether they left a trace, and whether claims about epsilon hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from audits.canaries.bounds import STEINKE
-from audits.canaries.check import violated
+from audits.canaries.conditions import violated_conditions
 from audits.canaries.evidence import COMPLETION, EXPOSURE
 from audits.claims import VIOLATION, EpsilonClaim, subject_of
 from audits.statistics.power import one_run_detectable, one_run_detectable_gaussian
@@ -15,14 +15,14 @@ from privctl.domain.guarantee import Assumption
 from privctl.domain.verdict import Outcome, Verdict
 
 TRACELESS = "planted canaries left no trace"
-#: An audit whose test needs more canaries than this to notice one bit on average has not looked closely enough.
+#: With fewer included canaries, finding no trace is inconclusive.
 _ENOUGH = 100
-#: So many canaries with references of their own notice one bit on average four times in five, at a level of 0.002.
+#: This many canaries with references of their own detect a mean of one bit with probability 0.8, at level 0.002.
 _EFFECTIVE = 30
 
 
-def trace(evidence: Sequence[Evidence], held: Sequence[Assumption] = ()) -> Verdict:
-    """Judge by the two leak tests, of which that on the canaries left out is the control, and by completions."""
+def trace(evidence: Sequence[Evidence], conditions: Sequence[Assumption] = ()) -> Verdict:
+    """Judge by the two leak tests, of which the one on left-out canaries is the control, and by completions."""
     tests = {item.quantity: item for item in evidence if item.method == EXPOSURE and "detected" in item.details}
     included, control = (
         next(item for name, item in tests.items() if word in name) for word in ("included", "left out")
@@ -32,26 +32,26 @@ def trace(evidence: Sequence[Evidence], held: Sequence[Assumption] = ()) -> Verd
         for item in evidence
         if item.method == COMPLETION and "included" in item.quantity and item.details["disclosed"]
     ]
-    told = "".join(
+    completions = "".join(
         f"; the model completes {item.details['disclosed']:.0f} of {item.samples['canaries']} {item.quantity[11:]}"
         for item in completed
     )
-    broken = "; ".join(each.statement for each in violated(held))
+    broken = "; ".join(condition.statement for condition in violated_conditions(conditions))
     if broken:
-        return Verdict(subject=TRACELESS, outcome=Outcome.INCONCLUSIVE, reason=f"{broken}{told}")
+        return Verdict(subject=TRACELESS, outcome=Outcome.INCONCLUSIVE, reason=f"{broken}{completions}")
     if control.details["detected"]:
         return Verdict(
             subject=TRACELESS,
             outcome=Outcome.INCONCLUSIVE,
             reason="canaries that were left out look memorized as well, so the comparison is off; check that the "
-            f"manifest belongs to this training run{told}",
+            f"manifest belongs to this training run{completions}",
         )
     if included.details["detected"]:
         return Verdict(
             subject=TRACELESS,
             outcome=Outcome.REFUTED,
             reason=f"mean exposure {included.estimate:.2f} bits, where {included.details['without_memorization']:.2f} "
-            f"means nothing (p = {included.details['p_value']:.2g}){told}",
+            f"means nothing (p = {included.details['p_value']:.2g}){completions}",
         )
     count = included.samples["canaries"]
     highest = min(
@@ -64,9 +64,9 @@ def trace(evidence: Sequence[Evidence], held: Sequence[Assumption] = ()) -> Verd
             subject=TRACELESS,
             outcome=Outcome.INCONCLUSIVE,
             reason="included canaries look like others on average, but one of them stands out "
-            f"(p = {highest:.2g} for the highest exposure of its side){told}",
+            f"(p = {highest:.2g} for the highest exposure of its side){completions}",
         )
-    if count >= _ENOUGH and included.details["effective"] >= _EFFECTIVE and not told:
+    if count >= _ENOUGH and included.details["effective"] >= _EFFECTIVE and not completions:
         return Verdict(
             subject=TRACELESS,
             outcome=Outcome.CONSISTENT,
@@ -76,12 +76,12 @@ def trace(evidence: Sequence[Evidence], held: Sequence[Assumption] = ()) -> Verd
         subject=TRACELESS,
         outcome=Outcome.INCONCLUSIVE,
         reason=f"no test found a trace, with {count} included canaries, worth {included.details['effective']:.0f} with "
-        f"references of their own, where {_ENOUGH} and {_EFFECTIVE} are wanted{told}",
+        f"references of their own, where {_ENOUGH} and {_EFFECTIVE} are wanted{completions}",
     )
 
 
 def claims(evidence: Sequence[Evidence], claimed: Sequence[EpsilonClaim]) -> list[Verdict]:
-    """Whether each claim survives the one-run bound for single records."""
+    """Whether each claim is compatible with the one-run bound for single records."""
     bounds = [item for item in evidence if item.method == STEINKE and item.details["copies"] == 1]
     return [_claim(claim, bounds) for claim in claimed]
 
@@ -112,17 +112,17 @@ def _claim(claim: EpsilonClaim, bounds: Sequence[Evidence]) -> Verdict:
     alpha, canaries = 1 - bound.confidence, bound.samples["canaries"]
     response = one_run_detectable(canaries, bound.samples["guesses"], delta, alpha, claim.epsilon)
     gaussian = one_run_detectable_gaussian(canaries, bound.samples["guesses"], delta, alpha, claim.epsilon)
-    needed = response if math.isnan(gaussian) else max(response, gaussian)
-    if needed <= VIOLATION * claim.epsilon:
+    detectable = response if math.isnan(gaussian) else max(response, gaussian)
+    if detectable <= VIOLATION * claim.epsilon:
         return Verdict(
             subject=subject,
             outcome=Outcome.CONSISTENT,
-            reason=f"epsilon is at least {bound.lower:.3f}; a true epsilon of {needed:.2f} would have been noticed "
+            reason=f"epsilon is at least {bound.lower:.3f}; a true epsilon of {detectable:.2f} would have been noticed "
             "four times in five, if the attack were as strong as any can be",
         )
     least = (
         f"a true epsilon of {response:.2f} (of randomized response) or {gaussian:.2f} (of Gaussian noise)"
-        if math.isfinite(needed)
+        if math.isfinite(detectable)
         else "more canaries"
     )
     return inconclusive(

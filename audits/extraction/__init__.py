@@ -1,1 +1,1 @@
-"""Extraction: does the model, given the beginning of a training record, go on with the record's own words?"""
+"""Extraction: does the model, given the beginning of a training record, continue it word for word?"""

@@ -1,4 +1,4 @@
-"""Extraction as a part of an audit: does the model continue prefixes of the training data as the data do?"""
+"""The extraction part of an audit: does the model continue prefixes of the training data as the data does?"""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _LINES = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractionRequest:
-    """Which texts, how they are cut, and how the model is asked for them.
+    """Which texts to extract, how they are cut, and how the model is queried.
 
     Lengths are in tokens. ``least_prefix`` None leaves out records shorter than prefix and suffix. At most ``records``
-    are drawn from each file under ``seed``; None takes all. ``greedy_only`` asks nothing of sampling, and is quicker.
+    are drawn from each file under ``seed``; None takes all. ``greedy_only`` skips sampling, which is quicker.
     """
 
     train: Path
@@ -65,16 +65,16 @@ class ExtractionRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
-    """Of a side's suffix tokens, [texts, suffix] each; ``logp`` is None where sampling was not asked for."""
+class _SuffixScores:
+    """Scores of a side's suffix tokens, [texts, suffix] each; ``logp`` is None without sampling."""
 
     margin: NDArray[np.float32]
-    own: NDArray[np.float32]
+    target_logit: NDArray[np.float32]
     logp: NDArray[np.float32] | None
 
 
 class ExtractionAudit:
-    """Can training text be had from the model by its beginning?"""
+    """Can training text be extracted from the model, given its beginning?"""
 
     def __init__(self, model: LanguageModel, request: ExtractionRequest, progress: Progress = unseen) -> None:
         """Read and tokenise the files. Raises InputError for data that cannot be used, CommandError for settings."""
@@ -86,32 +86,34 @@ class ExtractionAudit:
         self._shape = shape_of(model, request.prefix_tokens, request.suffix_tokens, request.least_prefix)
         paths = [request.train] + ([] if request.heldout is None else [request.heldout])
         samples = [sample(model, self._shape, path, limit=request.records, seed=request.seed) for path in paths]
-        for each in samples:
-            _require_rows(each, self._shape)
-        with progress("counting copies", sum(each.records for each in samples), "records") as advance:
+        for windows in samples:
+            _require_rows(windows, self._shape)
+        with progress("counting copies", sum(windows.records for windows in samples), "records") as advance:
             self._sides = sides(model, self._shape, samples, advance)
         shared = not request.greedy_only and request.law.plain
         #: With the model's own distribution the shared scores suffice; the others are measured by a pass of their own.
         self.rows: Sequence[NDArray[Any]] = [row for side in self._sides for row in side.sample.rows] if shared else ()
 
-    def judge(self, book: RowScores, alpha: float) -> Findings:
+    def judge(self, row_scores: RowScores, alpha: float) -> Findings:
         """Rates, each with its interval; together they are wrong with probability at most ``alpha``."""
-        texts, left, rerun = [], [], 0
-        for i, (side, measured) in enumerate(zip(self._sides, self._measure(book), strict=True)):
-            kept = _finite(measured)
-            if not kept.any():
+        texts, omitted, rerun = [], [], 0
+        for i, (side, scores) in enumerate(zip(self._sides, self._suffix_scores(row_scores), strict=True)):
+            usable = _finite(scores)
+            if not usable.any():
                 raise InputError(
                     f"{self._model.path} gives NaN or infinite scores to every text of {side.sample.path}; "
                     "check its weights for NaN and its format for overflow"
                 )
-            left.append([*side.sample.left, *((n, SkippedReason.NOT_FINITE) for n in side.sample.line[~kept].tolist())])
-            if i:  # held-out text that the training data holds as well is not held out
-                left[i] += [(n, SkippedReason.IN_TRAINING) for n in side.sample.line[kept & side.shared].tolist()]
-                kept &= ~side.shared
-            rows = [row for row, keep in zip(side.sample.rows, kept.tolist(), strict=True) if keep]
-            verdicts = decide(self._model, rows, measured.margin[kept], measured.own[kept])
+            omitted.append(
+                [*side.sample.omitted, *((n, SkippedReason.NOT_FINITE) for n in side.sample.line[~usable].tolist())]
+            )
+            if i:  # text that the training data contains too is not held out
+                omitted[i] += [(n, SkippedReason.IN_TRAINING) for n in side.sample.line[usable & side.shared].tolist()]
+                usable &= ~side.shared
+            rows = [row for row, keep in zip(side.sample.rows, usable.tolist(), strict=True) if keep]
+            verdicts = decide(self._model, rows, scores.margin[usable], scores.target_logit[usable])
             rerun += verdicts.rerun
-            texts.append(_texts(side, rows, kept, verdicts, measured.logp, self._shape.suffix))
+            texts.append(_texts(side, rows, usable, verdicts, scores.logp, self._shape.suffix))
         heldout = texts[1] if len(texts) > 1 else None
         sampled = not self._request.greedy_only
         confidence = 1 - alpha / quantities(heldout=heldout is not None, sampled=sampled)
@@ -119,39 +121,42 @@ class ExtractionAudit:
         return Findings(
             evidence=evidence,
             verdicts=(verdict(evidence),),
-            omissions=self._omissions(left),
+            omissions=self._omissions(omitted),
             warnings=self._caveats(texts),
             parameters={"extraction": self._parameters(rerun)},
-            arrays=_arrays(texts, left),
+            arrays=_arrays(texts, omitted),
         )
 
-    def _measure(self, book: RowScores) -> list[_Measured]:
+    def _suffix_scores(self, row_scores: RowScores) -> list[_SuffixScores]:
         if self.rows:
-            return [_from_book(book, side.sample.rows, self._shape.suffix) for side in self._sides]
+            return [_from_row_scores(row_scores, side.sample.rows, self._shape.suffix) for side in self._sides]
         rows = [row for side in self._sides for row in side.sample.rows]
         with self._progress("extracting", len(rows) * self._shape.suffix, "tokens") as advance:
-            whole = self._measured(rows, advance)
+            scores = self._score_suffixes(rows, advance)
         ends = np.cumsum([len(side.sample.rows) for side in self._sides])[:-1]
-        logp = [None] * len(self._sides) if whole.logp is None else np.split(whole.logp, ends)
-        parts = zip(np.split(whole.margin, ends), np.split(whole.own, ends), logp, strict=True)
-        return [_Measured(margin=margin, own=own, logp=each) for margin, own, each in parts]
+        logp = [None] * len(self._sides) if scores.logp is None else np.split(scores.logp, ends)
+        parts = zip(np.split(scores.margin, ends), np.split(scores.target_logit, ends), logp, strict=True)
+        return [
+            _SuffixScores(margin=margin, target_logit=target_logit, logp=side_logp)
+            for margin, target_logit, side_logp in parts
+        ]
 
-    def _measured(self, rows: Sequence[NDArray[np.int64]], advance: Advance) -> _Measured:
+    def _score_suffixes(self, rows: Sequence[NDArray[np.int64]], advance: Advance) -> _SuffixScores:
         suffix, law = self._shape.suffix, self._request.law
         if self._request.greedy_only:
-            margin, own = screen(self._model, rows, suffix, advance=advance)
-            return _Measured(margin=margin, own=own, logp=None)
+            margin, target_logit = screen(self._model, rows, suffix, advance=advance)
+            return _SuffixScores(margin=margin, target_logit=target_logit, logp=None)
 
         def measure(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             logp = law_scores(logits, targets, law)  # first, as the other overwrites the logits
             return torch.cat([margin_scores(logits, targets), logp[None, :]])
 
         values, _ = measure_rows(self._model, rows, measure, 3, last=suffix, advance=advance)
-        margin, own, logp = values.reshape(3, len(rows), suffix)
-        return _Measured(margin=margin, own=own, logp=logp)
+        margin, target_logit, logp = values.reshape(3, len(rows), suffix)
+        return _SuffixScores(margin=margin, target_logit=target_logit, logp=logp)
 
     def _parameters(self, rerun: int) -> dict[str, Any]:
-        law, queries, drawn = self._request.law, self._request.queries, self._sides[0].sample
+        law, queries, windows = self._request.law, self._request.queries, self._sides[0].sample
         return {
             "prefix_tokens": self._shape.prefix,
             "suffix_tokens": self._shape.suffix,
@@ -160,9 +165,9 @@ class ExtractionAudit:
             "decoding": "raw argmax; of equal logits the lowest id",
             "texts": "the first tokens of each record, every distinct window once",
             "copies": "training records that hold the suffix's tokens anywhere",
-            "training_records": drawn.records,
-            "usable_records": drawn.usable,
-            "drawn": len(drawn.rows),
+            "training_records": windows.records,
+            "usable_records": windows.usable,
+            "drawn": len(windows.rows),
             "seed": self._request.seed,
             "rerun_alone_in_float32": rerun,
             **(
@@ -180,147 +185,149 @@ class ExtractionAudit:
 
     def _caveats(self, texts: Sequence[Texts]) -> tuple[str, ...]:
         train, request = texts[0], self._request
-        found = [
+        caveats = [
             f"extraction: records of {request.train.name} are taken to be all of the training data; copies elsewhere "
             "are not counted, nor copies that the tokenizer splits differently",
             f"extraction: only {self._shape.suffix} tokens word for word after the record's own beginning count; what "
             "differs by a token, or comes after another beginning, does not",
         ]
         if len(texts) == 1:
-            found.append("extraction: without held-out text, nothing tells recalled text from text anyone would write")
-        undecided = sum(int(each.undecided.sum()) for each in texts)
+            caveats.append(
+                "extraction: without held-out text, nothing tells recalled text from text anyone would write"
+            )
+        undecided = sum(int(side_texts.undecided.sum()) for side_texts in texts)
         if undecided:
-            found.append(
+            caveats.append(
                 f"extraction: {counted(undecided, 'text hangs', 'texts hang')} on logits that "
                 "rounding decides, even alone and in float32; the intervals allow for either verdict"
             )
         cued = int((train.extracted & (train.cue > CUED)).sum())
         if cued:
-            found.append(
+            caveats.append(
                 f"extraction: {cued} of {int(train.extracted.sum())} extracted training texts have more than half of "
                 "their suffix's tokens in the prefix, and may be copied rather than recalled"
             )
-        whole = self._shape.bos + self._shape.prefix + self._shape.suffix
-        short = sum(len(row) < whole for row in self._sides[0].sample.rows)
+        full_length = self._shape.bos + self._shape.prefix + self._shape.suffix
+        short = sum(len(row) < full_length for row in self._sides[0].sample.rows)
         if short:
-            found.append(
+            caveats.append(
                 f"extraction: {counted(short, 'training text has', 'training texts have')} a prefix of fewer than "
                 f"{counted(self._shape.prefix, 'token')}"
             )
-        return tuple(found)
+        return tuple(caveats)
 
-    def _omissions(self, left: Sequence[Sequence[tuple[int, SkippedReason]]]) -> tuple[Omission, ...]:
-        found = []
-        for side, entries in zip(self._sides, left, strict=True):
+    def _omissions(self, omitted: Sequence[Sequence[tuple[int, SkippedReason]]]) -> tuple[Omission, ...]:
+        omissions = []
+        for side, entries in zip(self._sides, omitted, strict=True):
             for reason in sorted({reason for _, reason in entries}):
                 lines = sorted(line for line, why in entries if why is reason)
                 shown = ", ".join(map(str, lines[:_LINES])) + (", ..." if len(lines) > _LINES else "")
-                what = f"{len(lines)} {'record' if len(lines) == 1 else 'records'} of {side.sample.path.name}"
-                found.append(Omission(what=f"{what} in extraction (line {shown})", reason=reason.reason))
-        return tuple(found)
+                records = f"{len(lines)} {'record' if len(lines) == 1 else 'records'} of {side.sample.path.name}"
+                omissions.append(Omission(what=f"{records} in extraction (line {shown})", reason=reason.reason))
+        return tuple(omissions)
 
 
-def _finite(measured: _Measured) -> NDArray[np.bool_]:
-    """Texts [texts] whose logits are numbers; a margin of -inf only says that nothing was computed there."""
-    return np.asarray((np.isfinite(measured.own) & ~np.isnan(measured.margin)).all(axis=1))
+def _finite(scores: _SuffixScores) -> NDArray[np.bool_]:
+    """Texts [texts] with finite logits; a margin of -inf only means that nothing was computed there."""
+    return np.asarray((np.isfinite(scores.target_logit) & ~np.isnan(scores.margin)).all(axis=1))
 
 
-def _require_rows(found: WindowSample, shape: WindowShape) -> None:
-    if not found.rows:
+def _require_rows(windows: WindowSample, shape: WindowShape) -> None:
+    if not windows.rows:
         raise InputError(
-            f"{found.path} has no record of {shape.least_prefix + shape.suffix} tokens, as extraction needs; give "
+            f"{windows.path} has no record of {shape.least_prefix + shape.suffix} tokens, as extraction needs; give "
             "longer records, or smaller --prefix-tokens, --least-prefix or --suffix-tokens"
         )
 
 
-def _from_book(book: RowScores, rows: Sequence[NDArray[Any]], suffix: int) -> _Measured:
+def _from_row_scores(row_scores: RowScores, rows: Sequence[NDArray[Any]], suffix: int) -> _SuffixScores:
     counts = np.array([len(row) - 1 for row in rows], dtype=np.int64)
     places = np.cumsum(counts)[:, None] - suffix + np.arange(suffix)
-    values = book.take(rows, counts)
+    values = row_scores.take(rows, counts)
     lp, margin, lse = (values[FIELDS.index(name)][places] for name in ("lp", "margin", "lse"))
-    return _Measured(margin=margin, own=lp + lse, logp=lp)
+    return _SuffixScores(margin=margin, target_logit=lp + lse, logp=lp)
 
 
 def _texts(
     side: LabelledWindows,
     rows: Sequence[NDArray[np.int64]],
-    kept: NDArray[np.bool_],
+    usable: NDArray[np.bool_],
     verdicts: GreedyMatches,
     logp: NDArray[np.float32] | None,
     suffix: int,
 ) -> Texts:
     return Texts(
-        line=side.sample.line[kept],
+        line=side.sample.line[usable],
         matched=verdicts.matched,
         extracted=verdicts.extracted,
         undecided=verdicts.undecided,
-        copies=side.copies[kept],
-        shared=side.shared[kept],
+        copies=side.copies[usable],
+        shared=side.shared[usable],
         cue=cues(rows, suffix),
-        logp=None if logp is None else logp[kept].sum(axis=1, dtype=np.float64),
+        logp=None if logp is None else logp[usable].sum(axis=1, dtype=np.float64),
     )
 
 
-def _arrays(texts: Sequence[Texts], left: Sequence[Sequence[tuple[int, SkippedReason]]]) -> dict[str, NDArray[Any]]:
+def _arrays(texts: Sequence[Texts], omitted: Sequence[Sequence[tuple[int, SkippedReason]]]) -> dict[str, NDArray[Any]]:
     """Both files' texts one after the other, the training data's first."""
-    found: dict[str, NDArray[Any]] = {
-        "train": np.concatenate([np.full(len(each), i == 0) for i, each in enumerate(texts)]),
-        "line": np.concatenate([each.line for each in texts]),
-        "matched": np.concatenate([each.matched for each in texts]),
-        "greedy": np.concatenate([each.extracted for each in texts]),
-        "undecided": np.concatenate([each.undecided for each in texts]),
-        "copies": np.concatenate([each.copies for each in texts]),
-        "cue": np.concatenate([each.cue for each in texts]),
-        "skipped_train": np.array([i == 0 for i, some in enumerate(left) for _ in some], dtype=np.bool_),
-        "skipped_line": np.array([line for some in left for line, _ in some], dtype=np.int64),
-        "skipped_reason": np.array([int(reason) for some in left for _, reason in some], dtype=np.uint8),
+    arrays: dict[str, NDArray[Any]] = {
+        "train": np.concatenate([np.full(len(side_texts), i == 0) for i, side_texts in enumerate(texts)]),
+        "line": np.concatenate([side_texts.line for side_texts in texts]),
+        "matched": np.concatenate([side_texts.matched for side_texts in texts]),
+        "greedy": np.concatenate([side_texts.extracted for side_texts in texts]),
+        "undecided": np.concatenate([side_texts.undecided for side_texts in texts]),
+        "copies": np.concatenate([side_texts.copies for side_texts in texts]),
+        "cue": np.concatenate([side_texts.cue for side_texts in texts]),
+        "skipped_train": np.array([i == 0 for i, entries in enumerate(omitted) for _ in entries], dtype=np.bool_),
+        "skipped_line": np.array([line for entries in omitted for line, _ in entries], dtype=np.int64),
+        "skipped_reason": np.array([int(reason) for entries in omitted for _, reason in entries], dtype=np.uint8),
     }
-    logp = [each.logp for each in texts if each.logp is not None]
-    return {f"extraction.{name}": array for name, array in found.items()} | (
+    logp = [side_texts.logp for side_texts in texts if side_texts.logp is not None]
+    return {f"extraction.{name}": array for name, array in arrays.items()} | (
         {"extraction.logp": np.concatenate(logp)} if logp else {}
     )
 
 
 SUBJECT = "training text cannot be extracted"
-#: An audit that could miss this share of extracted texts has not looked closely enough for its silence to count.
+#: If this share of extracted texts could have been missed, finding none is inconclusive.
 LEAST_RATE = 0.01
 
 
 def verdict(evidence: Sequence[Evidence]) -> Verdict:
-    """Judge by the rate on training text against that on held-out text; without the latter there is no answer."""
-    found = {item.quantity: item for item in evidence if item.method == METHOD}
-    rate = found["rate on training text"]
-    told = f"{rate.details['extracted']:.0f} of {rate.details['texts']:.0f} training texts come out word for word"
+    """Compare the rate on training text with that on held-out text; without the latter, the verdict is inconclusive."""
+    evidence_by_quantity = {item.quantity: item for item in evidence if item.method == METHOD}
+    rate = evidence_by_quantity["rate on training text"]
+    summary = f"{rate.details['extracted']:.0f} of {rate.details['texts']:.0f} training texts come out word for word"
     unsure = "the difference from held-out text is not certain"
-    beyond = found.get("rate beyond held-out text")
+    beyond = evidence_by_quantity.get("rate beyond held-out text")
     if beyond is None or beyond.lower is None:
         return Verdict(
             subject=SUBJECT,
             outcome=Outcome.INCONCLUSIVE,
-            reason=f"{told}; give --heldout to tell recalled text from text anyone would write",
+            reason=f"{summary}; give --heldout to tell recalled text from text anyone would write",
         )
-    told += (
+    summary += (
         f", against {beyond.details['held_out_extracted']:.0f} of {beyond.details['held_out_texts']:.0f} held-out ones"
     )
     if beyond.lower > 0:
-        return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=told)
-    sampled = [item for name, item in found.items() if " text found in " in name]
+        return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=summary)
+    sampled = [item for name, item in evidence_by_quantity.items() if " text found in " in name]
     if len(sampled) == 2 and (sampled[0].lower or 0.0) > (1.0 if sampled[1].upper is None else sampled[1].upper):
         return Verdict(
             subject=SUBJECT,
             outcome=Outcome.REFUTED,
-            reason=f"{told}; by sampling {100 * (sampled[0].estimate or 0):.2g} % of the training texts come out, and "
-            f"{100 * (sampled[1].estimate or 0):.2g} % of the held-out ones",
+            reason=f"{summary}; by sampling {100 * (sampled[0].estimate or 0):.2g} % of the training texts come "
+            f"out, and {100 * (sampled[1].estimate or 0):.2g} % of the held-out ones",
         )
     reach = beyond.details.get("detectable", 1.0)
     if reach <= LEAST_RATE:
         return Verdict(
             subject=SUBJECT,
             outcome=Outcome.CONSISTENT,
-            reason=f"{told}; {unsure}, where a share of {100 * reach:.2g} % would have been",
+            reason=f"{summary}; {unsure}, where a share of {100 * reach:.2g} % would have been",
         )
     return Verdict(
         subject=SUBJECT,
         outcome=Outcome.INCONCLUSIVE,
-        reason=f"{told}; {unsure}, and with so few records less than {100 * reach:.2g} % never is; give more",
+        reason=f"{summary}; {unsure}, and with so few records less than {100 * reach:.2g} % never is; give more",
     )

@@ -1,7 +1,7 @@
-"""In how many documents does a text occur: one pass over the token ids of all of them.
+"""Counts in how many documents a text occurs, in one pass over all token ids.
 
 A string is k-eidetic memorised if it can be extracted and occurs in at most k training documents (Carlini et al.
-2021). Windows are found by a rolling 64-bit hash and then compared token by token, so that no collision counts.
+2021). Windows are found by a rolling 64-bit hash and then compared token by token, so hash collisions do not count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _BASE = 0x9E3779B97F4A7C15  # odd, hence with an inverse modulo 2^64
 _INVERSE = pow(_BASE, -1, 1 << 64)
-#: log2 of the size of the table that most windows are turned away by.
+#: log2 of the size of the table that rejects most windows.
 _BITS = 22
 
 
@@ -46,13 +46,13 @@ class CopyCounter:
         if not self._texts or not longer:
             return
         tokens = np.concatenate(longer)
-        document = np.repeat(np.arange(len(longer)), [len(each) for each in longer])
+        document = np.repeat(np.arange(len(longer)), [len(ids) for ids in longer])
         hashes = window_hashes(tokens, self._length)
         inside = document[: len(hashes)] == document[self._length - 1 :]
         places = np.flatnonzero(inside & self._maybe[hashes >> np.uint64(64 - _BITS)])
         places = places[np.isin(hashes[places], self._hashes)]
-        seen = {(int(document[i]), self._number.get(tokens[i : i + self._length].tobytes())) for i in places}
-        for _, number in seen:
+        pairs = {(int(document[i]), self._number.get(tokens[i : i + self._length].tobytes())) for i in places}
+        for _, number in pairs:
             if number is not None:
                 self._documents[number] += 1
 
@@ -66,7 +66,7 @@ def window_hashes(tokens: NDArray[Any], length: int) -> NDArray[np.uint64]:
     if len(tokens) < length:
         return np.zeros(0, dtype=np.uint64)
     sums = np.zeros(len(tokens) + 1, dtype=np.uint64)
-    np.cumsum(_mixed(tokens) * _powers(_BASE, len(tokens)), out=sums[1:])
+    np.cumsum(_mix(tokens) * _powers(_BASE, len(tokens)), out=sums[1:])
     return (sums[length:] - sums[:-length]) * _powers(_INVERSE, len(tokens) - length + 1)
 
 
@@ -76,7 +76,7 @@ def _powers(base: int, count: int) -> NDArray[np.uint64]:
     return np.multiply.accumulate(factors)
 
 
-def _mixed(tokens: NDArray[Any]) -> NDArray[np.uint64]:
+def _mix(tokens: NDArray[Any]) -> NDArray[np.uint64]:
     """Ids as 64 well-mixed bits (the finaliser of SplitMix64): powers of b alone hash small numbers badly."""
     x = tokens.astype(np.uint64) + np.uint64(_BASE)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Below it, e^x nears what a double cannot hold, and -log(1 - e^x) has long been e^x to the last digit.
+#: Below it, e^x nearly underflows, and -log(1 - e^x) equals e^x to the last digit.
 _TINY = -700.0
 
 
@@ -31,7 +31,7 @@ def log_success(logp: NDArray[Any], queries: float) -> NDArray[Any]:
 
 
 def log_queries(logp: NDArray[Any], probability: float) -> NDArray[Any]:
-    """Log of the (real) number of queries after which the text was given with ``probability``; inf where never.
+    """Log of the (real) number of queries that give the text with ``probability``; inf if none does.
 
     ``log_queries(-50, .5)`` is 49.633487.
     """
@@ -39,7 +39,7 @@ def log_queries(logp: NDArray[Any], probability: float) -> NDArray[Any]:
 
 
 def least_queries(logp: float, probability: float) -> int | None:
-    """The smallest n that makes a text (n, ``probability``)-discoverable; None where no float holds it.
+    """The smallest n that makes a text (n, ``probability``)-discoverable; None if it overflows a float.
 
     ``least_queries(log(.01), .5)`` is 69.
     """

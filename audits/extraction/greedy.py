@@ -5,7 +5,8 @@ before it (by induction: as long as all matched, the decoder has seen the same t
 decides, instead of one step a token. Raw argmax is meant: no repetition penalty, suppressed tokens or other settings of
 a model's generation configuration; of equal logits, the lowest id wins.
 
-Logits that nearly tie may be ordered by rounding, so a text that hangs on one is run again, alone and in float32.
+Rounding may decide the order of logits that nearly tie, so a text that depends on one is run again, alone and in
+float32.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ import numpy as np
 import torch
 
 from audits.scores.forward import enough_memory
-from privctl.models.language import LanguageModel, hushed
+from privctl.models.language import LanguageModel, quiet_transformers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Margins that float32 does not decide across batches, and those that it does not decide even alone; the latter are
-#: relative to the logit where that is above 1.
+#: Margins within float32 rounding: across batches, and for a text alone; the latter are relative to the logit where
+#: that is above 1.
 _NEAR, _ALONE = 1e-3, 1e-5
 #: The same for formats with fewer digits, relative to the logit.
 _COARSE = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
@@ -36,8 +37,8 @@ _COARSE = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 class GreedyMatches:
     """Of each text: ``matched`` [texts] suffix tokens before the first that is not the argmax, and whether all are.
 
-    ``undecided`` marks the texts whose verdict still hangs on a margin within rounding; ``extracted`` is then what the
-    last run showed. ``rerun`` counts the texts that were run alone.
+    ``undecided`` marks the texts whose verdict still depends on a margin within rounding; ``extracted`` is then the
+    result of the last run. ``rerun`` counts the texts that were run alone.
     """
 
     matched: NDArray[np.int64]
@@ -46,39 +47,39 @@ class GreedyMatches:
     rerun: int
 
 
-def near(own: NDArray[Any], dtype: str) -> NDArray[Any]:
+def rounding_margin(target_logit: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Margins [...] up to which two logits computed in ``dtype`` are not told apart; ``own`` [...] is one of them."""
-    return np.asarray(np.maximum(_NEAR, _COARSE.get(dtype, _ALONE) * np.abs(own)))
+    return np.asarray(np.maximum(_NEAR, _COARSE.get(dtype, _ALONE) * np.abs(target_logit)))
 
 
 def margin_scores(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Of ``targets`` [n] under ``logits`` [n, vocabulary]: [2, n], the margin over the best other logit, and the own.
+    """The margin over the best other logit, and the logit, [2, n], of ``targets`` [n] under ``logits`` [n, vocabulary].
 
     In float32; ``logits`` is overwritten where it is float32.
     """
     z = logits.to(torch.float32)
     index = targets[:, None]
-    own = z.gather(1, index)
-    others = z.scatter_(1, index, -torch.inf).amax(dim=1)
-    return torch.stack([own[:, 0] - others, own[:, 0]])
+    target_logit = z.gather(1, index)
+    best_other = z.scatter_(1, index, -torch.inf).amax(dim=1)
+    return torch.stack([target_logit[:, 0] - best_other, target_logit[:, 0]])
 
 
 def decide(
-    model: LanguageModel, rows: Sequence[NDArray[np.int64]], margin: NDArray[Any], own: NDArray[Any]
+    model: LanguageModel, rows: Sequence[NDArray[np.int64]], margin: NDArray[Any], target_logit: NDArray[Any]
 ) -> GreedyMatches:
     """The verdict on each of ``rows``, of which ``margin`` and ``own`` [texts, suffix] were measured.
 
-    Values after a margin that certainly lost are not looked at.
+    Values after the first certain mismatch are ignored.
     """
-    close = near(own, model.dtype)
+    close = rounding_margin(target_logit, model.dtype)
     matched = first_true(margin < -close)
     ahead = np.arange(margin.shape[1]) < matched[:, None]
     doubtful = np.flatnonzero((ahead & (np.abs(margin) <= close)).any(axis=1))
     undecided = np.zeros(len(rows), dtype=np.bool_)
     if len(doubtful):
-        with hushed(), enough_memory(model), in_float32(model.network):
+        with quiet_transformers(), enough_memory(model), in_float32(model.network):
             for i in doubtful.tolist():
-                matched[i], undecided[i] = _alone(model, rows[i], margin.shape[1])
+                matched[i], undecided[i] = _decide_alone(model, rows[i], margin.shape[1])
     return GreedyMatches(
         matched=matched, extracted=matched == margin.shape[1], undecided=undecided, rerun=len(doubtful)
     )
@@ -90,8 +91,8 @@ def first_true(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 @torch.inference_mode()
-def _alone(model: LanguageModel, row: NDArray[np.int64], suffix: int) -> tuple[int, bool]:
-    """Matched tokens, and whether rounding decides if all match: a margin is tiny but not 0, and none is clearly lost.
+def _decide_alone(model: LanguageModel, row: NDArray[np.int64], suffix: int) -> tuple[int, bool]:
+    """Matched tokens, and whether rounding decides if all match: some margin is tiny but not 0, and none clearly fails.
 
     A margin of exactly 0 is a tie, which argmax decides.
     """
@@ -99,8 +100,8 @@ def _alone(model: LanguageModel, row: NDArray[np.int64], suffix: int) -> tuple[i
     logits = model.network(input_ids=ids[None, :], use_cache=False).logits[0, -suffix - 1 : -1].float()
     targets = ids[-suffix:]
     missed = (logits.argmax(dim=1) != targets).cpu().numpy()
-    margin, own = margin_scores(logits, targets).cpu().numpy()
-    within = _ALONE * np.maximum(1.0, np.abs(own))
+    margin, target_logit = margin_scores(logits, targets).cpu().numpy()
+    within = _ALONE * np.maximum(1.0, np.abs(target_logit))
     tiny = (margin != 0) & (np.abs(margin) <= within)
     lost = missed & ~tiny
     return int(first_true(missed[None, :])[0]), bool(tiny.any() and not lost.any())
@@ -108,13 +109,15 @@ def _alone(model: LanguageModel, row: NDArray[np.int64], suffix: int) -> tuple[i
 
 @contextmanager
 def in_float32(network: Any) -> Iterator[None]:
-    """Hold the network's weights in float32 while the block runs, and put back the very tensors they were."""
+    """Convert the network's weights to float32 for the block, then restore the original tensors."""
     tensors = itertools.chain(network.parameters(), network.buffers())
-    held = [(each, each.data) for each in tensors if each.is_floating_point() and each.dtype != torch.float32]
-    for each, data in held:
-        each.data = data.float()
+    originals = [
+        (tensor, tensor.data) for tensor in tensors if tensor.is_floating_point() and tensor.dtype != torch.float32
+    ]
+    for tensor, data in originals:
+        tensor.data = data.float()
     try:
         yield
     finally:
-        for each, data in held:
-            each.data = data
+        for tensor, data in originals:
+            tensor.data = data

@@ -1,4 +1,4 @@
-"""Sampling laws: what a user of the model may draw the next token from."""
+"""Sampling distributions: what the next token is drawn from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SamplingLaw:
     """Logits are divided by ``temperature``, then cut to the ``top_k`` greatest, then to the nucleus ``top_p``.
 
     The nucleus is the smallest set of the likeliest tokens with at least that probability (Holtzman et al. 2020);
-    tokens tied with the last of the ``top_k`` stay in. What is left is renormalised, after either cut.
+    tokens tied with the last of the ``top_k`` stay in. The rest is renormalised after each cut.
     """
 
     temperature: float = 1.0
@@ -43,17 +43,17 @@ def law_scores(logits: torch.Tensor, targets: torch.Tensor, law: SamplingLaw) ->
     (.625, .375, 0, 0), and ``temperature=.5`` makes them (.684932, .246575, .061644, .006849).
     """
     z = logits.to(torch.float32) / law.temperature
-    own = z.gather(1, targets[:, None])
+    target_logit = z.gather(1, targets[:, None])
     if law.top_k is not None and law.top_k < z.shape[1]:
         least = z.topk(law.top_k, dim=1).values[:, -1:]
         z = z.masked_fill(z < least, -math.inf)
-        own = own.masked_fill(own < least, -math.inf)
+        target_logit = target_logit.masked_fill(target_logit < least, -math.inf)
     if law.top_p is not None and law.top_p < 1:
         ordered, places = z.sort(dim=1, descending=True, stable=True)
         shares = ordered.softmax(dim=1)
         inside = shares.cumsum(dim=1) - shares < law.top_p
         inside[:, 0] = True
-        kept = torch.zeros_like(inside).scatter_(1, places, inside)
-        z = z.masked_fill(~kept, -math.inf)
-        own = own.masked_fill(~kept.gather(1, targets[:, None]), -math.inf)
-    return (own - z.logsumexp(dim=1, keepdim=True))[:, 0]
+        allowed = torch.zeros_like(inside).scatter_(1, places, inside)
+        z = z.masked_fill(~allowed, -math.inf)
+        target_logit = target_logit.masked_fill(~allowed.gather(1, targets[:, None]), -math.inf)
+    return (target_logit - z.logsumexp(dim=1, keepdim=True))[:, 0]

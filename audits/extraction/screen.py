@@ -1,7 +1,7 @@
-"""Greedy extraction at the least cost: prefixes first, and only what still matches goes on.
+"""Fast greedy extraction: run the prefixes first, and continue only texts that still match.
 
-Most texts part from greedy decoding within a few tokens. So each batch is run up to the end of its prefixes, which
-already decides the first suffix token; the texts that still match go on from the attention's cache, a few tokens and
+Most texts differ from greedy decoding within a few tokens. So each batch is run up to the end of its prefixes, which
+already decides the first suffix token; texts that still match continue from the key-value cache, first a few tokens,
 then all the rest at once, by teacher forcing. Logits are computed for suffix positions only.
 """
 
@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from audits.extraction.greedy import margin_scores, near
-from audits.scores.forward import Batching, batches, enough_memory, halves, in_blocks, measure_rows
+from audits.extraction.greedy import margin_scores, rounding_margin
+from audits.scores.forward import Batching, batches, enough_memory, in_blocks, measure_rows, trunk_and_head
 from privctl.domain.progress import Advance, silent
-from privctl.models.language import LanguageModel, hushed
+from privctl.models.language import LanguageModel, quiet_transformers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Suffix tokens that are looked at before the rest: many texts match one token by chance, few match these.
+#: Suffix tokens that are tested before the rest: many texts match one token by chance, few match these.
 _TRIAL = 8
-#: Times the tokens of other batches: few texts of one go on after their prefix, and few rows are slow to compute.
+#: Batch size relative to other passes: few texts continue after their prefix, and small batches are slow.
 _WIDER = 2
 
 
@@ -43,57 +43,59 @@ def screen(
     ``advance`` is called with the suffix tokens that were decided.
     """
     batching = batching or Batching.on(model.device)
-    with hushed(), enough_memory(model):
-        apart = halves(model)
-        if apart is None or not _selectable(apart[0], model, rows[0]):
+    with quiet_transformers(), enough_memory(model):
+        network_halves = trunk_and_head(model)
+        if network_halves is None or not _selectable(network_halves[0], model, rows[0]):
             values, _ = measure_rows(model, rows, margin_scores, 2, last=suffix, batching=batching, advance=advance)
             return values[0].reshape(-1, suffix), values[1].reshape(-1, suffix)
         margin = np.full((len(rows), suffix), -np.inf, dtype=np.float32)
-        own = np.zeros_like(margin)
-        for some in _same_length(rows, _WIDER * batching.tokens):
-            ids = torch.from_numpy(np.stack([rows[i] for i in some])).to(model.device)
-            found = _staged(model, apart, ids, suffix, batching)
-            margin[some], own[some] = found.cpu().numpy()
-            advance(len(some) * suffix)
-    return margin, own
+        target_logit = np.zeros_like(margin)
+        for batch in _same_length(rows, _WIDER * batching.tokens):
+            ids = torch.from_numpy(np.stack([rows[i] for i in batch])).to(model.device)
+            scores = _score_in_stages(model, network_halves, ids, suffix, batching)
+            margin[batch], target_logit[batch] = scores.cpu().numpy()
+            advance(len(batch) * suffix)
+    return margin, target_logit
 
 
-def _staged(
-    model: LanguageModel, apart: tuple[Any, Any], ids: torch.Tensor, suffix: int, batching: Batching
+def _score_in_stages(
+    model: LanguageModel, network_halves: tuple[Any, Any], ids: torch.Tensor, suffix: int, batching: Batching
 ) -> torch.Tensor:
     """Margin and own logit [2, rows, suffix] of ``ids`` [rows, length]."""
-    trunk, head = apart
+    trunk, head = network_halves
     positions = batching.positions(model.vocabulary)
     rows, length = ids.shape
-    found = torch.zeros(2, rows, suffix, device=ids.device)
-    found[0] = -torch.inf
+    scores = torch.zeros(2, rows, suffix, device=ids.device)
+    scores[0] = -torch.inf
     alive = torch.arange(rows, device=ids.device)
     cache = None
     start = 0
     for stop in sorted({length - suffix, length - suffix + min(_TRIAL, suffix) - 1, length - 1}):
         state = trunk(input_ids=ids[alive, start:stop], past_key_values=cache, use_cache=True)
         cache = state.past_key_values
-        first = max(start, length - suffix - 1)  # the position that predicts the first suffix token
-        hidden = state.last_hidden_state[:, first - stop :].flatten(0, 1)
-        targets = ids[alive, first + 1 : stop + 1].flatten()
+        first_position = max(start, length - suffix - 1)  # the position that predicts the first suffix token
+        hidden = state.last_hidden_state[:, first_position - stop :].flatten(0, 1)
+        targets = ids[alive, first_position + 1 : stop + 1].flatten()
         chunks = zip(torch.split(hidden, positions), torch.split(targets, positions), strict=True)
-        parts = [in_blocks(margin_scores, head(each), wanted, batching) for each, wanted in chunks]
-        values = torch.cat(parts, dim=1).view(2, len(alive), -1)
-        place = first + 1 - (length - suffix)
-        found[:, alive, place : place + values.shape[2]] = values
-        margin, own = values.cpu().numpy()
-        left = torch.from_numpy(np.flatnonzero(~(margin < -near(own, model.dtype)).any(axis=1))).to(ids.device)
-        if not len(left):
+        blocks = [in_blocks(margin_scores, head(states), expected, batching) for states, expected in chunks]
+        values = torch.cat(blocks, dim=1).view(2, len(alive), -1)
+        place = first_position + 1 - (length - suffix)
+        scores[:, alive, place : place + values.shape[2]] = values
+        margin, target_logit = values.cpu().numpy()
+        still_matching = torch.from_numpy(
+            np.flatnonzero(~(margin < -rounding_margin(target_logit, model.dtype)).any(axis=1))
+        ).to(ids.device)
+        if not len(still_matching):
             break
-        if len(left) < len(alive):
-            alive = alive[left]
-            cache.batch_select_indices(left)
+        if len(still_matching) < len(alive):
+            alive = alive[still_matching]
+            cache.batch_select_indices(still_matching)
         start = stop
-    return found
+    return scores
 
 
 def _same_length(rows: Sequence[NDArray[np.int64]], tokens: int) -> Iterator[list[int]]:
-    """Batches as of scoring, each of rows that are equally long: the cache knows no padding."""
+    """The same batches as for scoring, split by row length: the cache does not support padding."""
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     for batch in batches(lengths, tokens):
         for length in np.unique(lengths[batch]):
@@ -101,7 +103,7 @@ def _same_length(rows: Sequence[NDArray[np.int64]], tokens: int) -> Iterator[lis
 
 
 def _selectable(trunk: Any, model: LanguageModel, row: NDArray[np.int64]) -> bool:
-    """Whether the trunk keeps nothing but keys and values, of which the texts that go on can be taken out."""
+    """Whether the trunk caches only keys and values, from which the texts that continue can be selected."""
     state = trunk(input_ids=torch.from_numpy(row[None, :2]).to(model.device), use_cache=True)
     layers = getattr(getattr(state, "past_key_values", None), "layers", None) or [None]
     return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)

@@ -1,4 +1,4 @@
-"""What the verdicts on many texts say of the model: rates with their intervals, and what they could have shown."""
+"""Evidence from the verdicts on many texts: rates with their intervals, and their power."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 METHOD = "extraction"
 DISJOINT = "Clopper-Pearson of both rates, each at half the error"
-#: Numbers of training documents, from and to, that rates are told apart by.
+#: Ranges of the number of training documents, for separate rates.
 BUCKETS = ((1, 1), (2, 9), (10, 99), (100, None))
 #: More than this share of a suffix's tokens in the prefix: it may be copied rather than recalled.
 CUED = 0.5
@@ -51,27 +51,27 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncertainCount:
-    """Of ``total`` texts, at least ``least`` and at most ``most``; ``seen`` as far as it was decided."""
+    """Extracted texts of ``total``: at least ``least``, at most ``most``; ``extracted`` is the best estimate."""
 
-    seen: int
+    extracted: int
     least: int
     most: int
     total: int
 
     @classmethod
-    def of(cls, texts: Texts, chosen: NDArray[np.bool_] | None = None) -> UncertainCount:
-        """The extracted ones among ``chosen``, or all."""
-        among = np.ones(len(texts), dtype=np.bool_) if chosen is None else chosen
+    def of_texts(cls, texts: Texts, selected: NDArray[np.bool_] | None = None) -> UncertainCount:
+        """The extracted texts among ``selected``, or among all."""
+        among = np.ones(len(texts), dtype=np.bool_) if selected is None else selected
         sure = texts.extracted & ~texts.undecided
         return cls(
-            seen=int((texts.extracted & among).sum()),
+            extracted=int((texts.extracted & among).sum()),
             least=int((sure & among).sum()),
             most=int(((texts.extracted | texts.undecided) & among).sum()),
             total=int(among.sum()),
         )
 
     def interval(self, alpha: float) -> tuple[float, float]:
-        """Of the rate, wherever the undecided ones belong."""
+        """An interval of the rate that holds however the undecided texts turn out."""
         return clopper_pearson(self.least, self.total, alpha)[0], clopper_pearson(self.most, self.total, alpha)[1]
 
 
@@ -90,7 +90,7 @@ class QueryBudget:
 
 
 def quantities(*, heldout: bool, sampled: bool) -> int:
-    """How many intervals ``summarize`` reports, for the correction of their number."""
+    """How many intervals ``summarize`` reports, for the Bonferroni correction."""
     return 1 + len(BUCKETS) + sampled + (2 + sampled if heldout else 0)
 
 
@@ -98,14 +98,16 @@ def summarize(train: Texts, heldout: Texts | None, queries: QueryBudget, confide
     """Every rate; the first is what the audit is judged by, and has a ``chance`` where held-out text was given."""
     samples = {"training": len(train)} | ({} if heldout is None else {"held_out": len(heldout)})
     rates = _Rates(samples=samples, confidence=confidence)
-    found = [] if heldout is None else [_beyond(rates, train, heldout)]
-    found.append(rates.of("rate on training text", UncertainCount.of(train), _details(train, confidence)))
+    evidence = [] if heldout is None else [_beyond(rates, train, heldout)]
+    evidence.append(
+        rates.evidence("rate on training text", UncertainCount.of_texts(train), _details(train, confidence))
+    )
     if heldout is not None:
         unseen = heldout.copies == 0
-        found.append(rates.of("rate on held-out text", UncertainCount.of(heldout), {
+        evidence.append(rates.evidence("rate on held-out text", UncertainCount.of_texts(heldout), {
             **_details(heldout, confidence),
             "suffix_not_in_training": int(unseen.sum()),
-            "extracted_not_in_training": UncertainCount.of(heldout, unseen).seen,
+            "extracted_not_in_training": UncertainCount.of_texts(heldout, unseen).extracted,
         }))  # fmt: skip
     for least, most in BUCKETS:
         chosen = (train.copies >= least) & (train.copies <= (most or np.inf))
@@ -114,11 +116,11 @@ def summarize(train: Texts, heldout: Texts | None, queries: QueryBudget, confide
         else:
             name = f"{least} document" if most == 1 else f"{least} to {most} documents"
         reason = "" if chosen.any() else f"no suffix occurs in {name} of the training data"
-        found.append(rates.of(f"rate on text in {name}", UncertainCount.of(train, chosen), {}, reason))
+        evidence.append(rates.evidence(f"rate on text in {name}", UncertainCount.of_texts(train, chosen), {}, reason))
     for texts, name in ((train, "training"), (heldout, "held-out")):
         if texts is not None and texts.logp is not None:
-            found.append(_discoverable(rates, texts.logp, name, queries))
-    return tuple(found)
+            evidence.append(_discoverable(rates, texts.logp, name, queries))
+    return tuple(evidence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,69 +128,72 @@ class _Rates:
     samples: Mapping[str, int]
     confidence: float
 
-    def of(self, quantity: str, count: UncertainCount, details: Mapping[str, float], reason: str = "") -> Evidence:
+    def evidence(
+        self, quantity: str, count: UncertainCount, details: Mapping[str, float], reason: str = ""
+    ) -> Evidence:
         lower, upper = count.interval(1 - self.confidence) if count.total else (None, None)
         return Evidence(
             method=METHOD,
             quantity=quantity,
-            estimate=count.seen / count.total if count.total else None,
+            estimate=count.extracted / count.total if count.total else None,
             lower=lower,
             upper=upper,
             confidence=self.confidence,
             interval=CLOPPER_PEARSON,
             samples=self.samples,
-            details={"texts": count.total, "extracted": count.seen, **details},
+            details={"texts": count.total, "extracted": count.extracted, **details},
             reason=reason or ("" if count.total else "no text is left to judge"),
         )
 
 
 def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
-    """The difference of the rates, of texts that are not in both files: what both hold cannot tell them apart.
+    """The difference of the rates, over texts that are not in both files.
 
-    Nor can a suffix that stands in its prefix already, which a model may copy without ever having seen it.
+    Suffixes whose tokens mostly occur in the prefix are left out too: a model may copy these without having seen them.
     """
     alpha = 1 - rates.confidence
-    ours, theirs = (
-        UncertainCount.of(train, ~train.shared & (train.cue <= CUED)),
-        UncertainCount.of(heldout, heldout.cue <= CUED),
+    of_training, of_heldout = (
+        UncertainCount.of_texts(train, ~train.shared & (train.cue <= CUED)),
+        UncertainCount.of_texts(heldout, heldout.cue <= CUED),
     )
     details: dict[str, float] = {
         "chance": 0.0,
-        "training_texts": ours.total,
-        "training_extracted": ours.seen,
-        "held_out_texts": theirs.total,
-        "held_out_extracted": theirs.seen,
+        "training_texts": of_training.total,
+        "training_extracted": of_training.extracted,
+        "held_out_texts": of_heldout.total,
+        "held_out_extracted": of_heldout.extracted,
         "in_both": int(train.shared.sum()),
     }
-    if not (ours.total and theirs.total):
+    if not (of_training.total and of_heldout.total):
         return Evidence(
             method=METHOD, quantity="rate beyond held-out text", estimate=None, confidence=rates.confidence,
             samples=rates.samples, details=details, reason="a comparison needs texts of both files",
         )  # fmt: skip
-    (a, b), (c, d) = ours.interval(alpha / 2), theirs.interval(alpha / 2)
-    needed = detectable(ours.total, theirs.most, theirs.total, alpha)
+    (a, b), (c, d) = of_training.interval(alpha / 2), of_heldout.interval(alpha / 2)
+    least_rate = detectable(of_training.total, of_heldout.most, of_heldout.total, alpha)
     return Evidence(
         method=METHOD,
         quantity="rate beyond held-out text",
-        estimate=ours.seen / ours.total - theirs.seen / theirs.total,
+        estimate=of_training.extracted / of_training.total - of_heldout.extracted / of_heldout.total,
         lower=a - d,
         upper=b - c,
         confidence=rates.confidence,
         interval=DISJOINT,
         samples=rates.samples,
-        details=details | ({} if needed is None else {"detectable": max(0.0, needed - theirs.most / theirs.total)}),
+        details=details
+        | ({} if least_rate is None else {"detectable": max(0.0, least_rate - of_heldout.most / of_heldout.total)}),
     )
 
 
-def detectable(train: int, seen: int, heldout: int, alpha: float, power: float = POWER) -> float | None:
+def detectable(train: int, extracted: int, heldout: int, alpha: float, power: float = POWER) -> float | None:
     """The least true rate on ``train`` texts that exceeds ``seen`` of ``heldout`` with ``power``; None if none does."""
-    bar = clopper_pearson(seen, heldout, alpha / 2)[1]
+    bar = clopper_pearson(extracted, heldout, alpha / 2)[1]
     fewest = 1 + bisect_left(range(1, train + 1), True, key=lambda k: clopper_pearson(k, train, alpha / 2)[0] > bar)
     return float(betaincinv(fewest, train - fewest + 1, power)) if fewest <= train else None
 
 
 def _details(texts: Texts, confidence: float) -> dict[str, float]:
-    """Counts, how far the texts were matched, and the rate that would have shown itself at least once."""
+    """Counts, numbers of matched tokens, and the rate that would have been observed at least once."""
     if not len(texts):
         return {}
     extracted = texts.extracted
@@ -211,4 +216,4 @@ def _discoverable(rates: _Rates, logp: NDArray[np.float64], name: str, queries: 
         fewest = least_queries(float(logp.max()), queries.probability)
         details |= {} if fewest is None else {"fewest_queries": fewest}
     quantity = f"{name} text found in {queries.count} queries with probability {queries.probability:g}"
-    return rates.of(quantity, UncertainCount(seen=hits, least=hits, most=hits, total=len(logp)), details)
+    return rates.evidence(quantity, UncertainCount(extracted=hits, least=hits, most=hits, total=len(logp)), details)

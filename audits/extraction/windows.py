@@ -36,7 +36,7 @@ class SkippedReason(IntEnum):
 
     @property
     def reason(self) -> str:
-        """What a report says."""
+        """The wording in reports."""
         return {
             SkippedReason.TOO_SHORT: "of fewer tokens than a prefix and a suffix",
             SkippedReason.REPEATED: "beginning with the same prefix and suffix as an earlier one of their file",
@@ -74,14 +74,14 @@ class WindowSample:
     path: Path
     rows: tuple[NDArray[np.int64], ...]
     line: NDArray[np.int64]
-    left: tuple[tuple[int, SkippedReason], ...]
+    omitted: tuple[tuple[int, SkippedReason], ...]
     records: int
     usable: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledWindows:
-    """A sample, and what the whole files say of its windows.
+    """A sample, and how often its windows occur in the whole files.
 
     ``copies`` [windows] is in how many training records each one's suffix occurs, ``shared`` [windows] whether a record
     of the other file begins with the same window.
@@ -119,59 +119,61 @@ def sample(model: LanguageModel, shape: WindowShape, path: Path, *, limit: int |
     if limit is not None and limit < 1:
         raise CommandError(f"--records is {limit}; it must be at least 1, the number of records to look at")
     random = np.random.default_rng(seed)
-    kept: list[tuple[int, NDArray[np.int64]]] = []
-    left: list[tuple[int, SkippedReason]] = []
-    seen: set[bytes] = set()
+    drawn: list[tuple[int, NDArray[np.int64]]] = []
+    omitted: list[tuple[int, SkippedReason]] = []
+    distinct: set[bytes] = set()
     total = 0
-    for records in _some(path):
+    for records in _record_batches(path):
         total += len(records)
         for record, row in zip(records, encode(model, [record.text for record in records]), strict=True):
             window = shape.window(row)
-            if window is None or key(window) in seen:
-                left.append((record.line, SkippedReason.TOO_SHORT if window is None else SkippedReason.REPEATED))
+            if window is None or key(window) in distinct:
+                omitted.append((record.line, SkippedReason.TOO_SHORT if window is None else SkippedReason.REPEATED))
                 continue
-            seen.add(key(window))
+            distinct.add(key(window))
             entry = (record.line, window.copy())  # without the rest of a long record
-            if limit is None or len(kept) < limit:
-                kept.append(entry)
-            elif (place := int(random.integers(len(seen)))) < limit:
-                kept[place] = entry
-    kept.sort(key=lambda entry: entry[0])
+            if limit is None or len(drawn) < limit:
+                drawn.append(entry)
+            elif (place := int(random.integers(len(distinct)))) < limit:
+                drawn[place] = entry
+    drawn.sort(key=lambda entry: entry[0])
     return WindowSample(
         path=path,
-        rows=tuple(row for _, row in kept),
-        line=np.array([line for line, _ in kept], dtype=np.int64),
-        left=tuple(left),
+        rows=tuple(row for _, row in drawn),
+        line=np.array([line for line, _ in drawn], dtype=np.int64),
+        omitted=tuple(omitted),
         records=total,
-        usable=len(seen),
+        usable=len(distinct),
     )
 
 
 def sides(
     model: LanguageModel, shape: WindowShape, samples: Sequence[WindowSample], advance: Advance = silent
 ) -> list[LabelledWindows]:
-    """What the whole files say about the samples; the first is of the training data. Reads each file as a stream.
+    """Label the windows of all samples, the first of which is the training data, by streaming through each file.
 
     ``advance`` is called with the number of records read.
     """
-    keys = [{key(row) for row in each.rows} for each in samples]
-    counter = CopyCounter([row[-shape.suffix :] for each in samples for row in each.rows])
+    keys = [{key(row) for row in windows_of_file.rows} for windows_of_file in samples]
+    counter = CopyCounter([row[-shape.suffix :] for windows_of_file in samples for row in windows_of_file.rows])
     shared: set[bytes] = set()
-    for i, each in enumerate(samples):
-        others = set().union(*keys[:i], *keys[i + 1 :])
-        for ids in _tokenised(model, each.path):
+    for i, windows_of_file in enumerate(samples):
+        other_keys = set().union(*keys[:i], *keys[i + 1 :])
+        for ids in _tokenise(model, windows_of_file.path):
             if i == 0:
                 counter.add(ids)
-            if others:
+            if other_keys:
                 windows = (shape.window(row) for row in ids)
-                shared.update(others.intersection(key(window) for window in windows if window is not None))
+                shared.update(other_keys.intersection(key(window) for window in windows if window is not None))
             advance(len(ids))
-    copies = np.split(counter.counts, np.cumsum([len(each.rows) for each in samples])[:-1])
+    copies = np.split(counter.counts, np.cumsum([len(windows_of_file.rows) for windows_of_file in samples])[:-1])
     return [
         LabelledWindows(
-            sample=each, copies=count, shared=np.array([name in shared for name in map(key, each.rows)], dtype=np.bool_)
+            sample=windows_of_file,
+            copies=count,
+            shared=np.array([name in shared for name in map(key, windows_of_file.rows)], dtype=np.bool_),
         )
-        for each, count in zip(samples, copies, strict=True)
+        for windows_of_file, count in zip(samples, copies, strict=True)
     ]
 
 
@@ -180,12 +182,12 @@ def cues(rows: Sequence[NDArray[np.int64]], suffix: int) -> NDArray[np.float32]:
     return np.array([np.isin(row[-suffix:], row[:-suffix]).mean() for row in rows], dtype=np.float32)
 
 
-def _tokenised(model: LanguageModel, path: Path) -> Iterator[list[NDArray[np.int64]]]:
-    for records in _some(path):
+def _tokenise(model: LanguageModel, path: Path) -> Iterator[list[NDArray[np.int64]]]:
+    for records in _record_batches(path):
         yield encode(model, [record.text for record in records])
 
 
-def _some(path: Path) -> Iterator[list[Record]]:
+def _record_batches(path: Path) -> Iterator[list[Record]]:
     records = read_records(path)
-    while some := list(itertools.islice(records, _RECORDS)):
-        yield some
+    while batch := list(itertools.islice(records, _RECORDS)):
+        yield batch

@@ -1,1 +1,1 @@
-"""Telling members of the training data from records that were not in it: one module an attack."""
+"""Telling members of the training data from records that were not in it: one module per attack."""

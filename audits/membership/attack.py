@@ -1,4 +1,4 @@
-"""What a membership attack is given and what it returns, and the kind that only scores records."""
+"""The interface of membership attacks, and the attacks that only score records."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: False positive rates that a TPR is reported at.
+#: False positive rates at which a TPR is reported.
 RATES = (0.01, 0.001)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What an attack may be told: the seed of its splits (not private) and the confidence of each interval."""
+    """Settings of an attack: the seed of its splits (not private) and the confidence of each interval."""
 
     seed: int = 0
     confidence: float = 0.95
@@ -32,7 +32,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shadows:
-    """What shadow models say of the audited records, one row a model.
+    """The scores of the audited records under shadow models, one row per model.
 
     ``lp`` [models, records] is the mean log-probability (nats) of each record, ``included`` [models, records] whether
     the model was trained on it.
@@ -44,9 +44,9 @@ class Shadows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """The records whose membership is to be told: their scores, and the ``records`` themselves in the same order.
+    """The records whose membership is attacked: their scores, and the ``records`` themselves in the same order.
 
-    ``digests`` are what the records are known by (``Record.digest``). ``task`` names what the model is for, see
+    ``digests`` identify the records (``Record.digest``). ``task`` is the model's task, see
     ``audits.scores.subject``. ``reference`` [records] is the mean log-probability (nats) under a reference model, None
     where none was given.
     """
@@ -69,28 +69,28 @@ class Candidates:
         return self.table.means(self.table.lp)
 
 
-def of_next_tokens(candidates: Candidates) -> str:
-    """Why an attack that reads how each next token was ranked cannot be run; empty for a causal language model."""
+def why_no_next_tokens(candidates: Candidates) -> str:
+    """Why an attack on next-token probabilities cannot be run; empty for a causal language model."""
     if candidates.task == CAUSAL_LM:
         return ""
     return f"it reads the probabilities of each next token, which a model for {candidates.task} does not give"
 
 
-def of_texts(candidates: Candidates) -> str:
+def why_no_text(candidates: Candidates) -> str:
     """Why an attack that reads the text itself cannot be run; empty where there is text."""
     return "it reads the text of a record, and images have none" if candidates.task == IMAGE_CLASSIFICATION else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackResult:
-    """``evidence``, of which the first is what the attack is judged by, and the ``scores`` [records] it gave."""
+    """``evidence``, the first of which decides the verdict, and the ``scores`` [records] of the attack."""
 
     evidence: tuple[Evidence, ...]
     scores: NDArray[Any]
 
 
 class Attack(Protocol):
-    """A way to tell members from non-members."""
+    """An attack that tells members from non-members."""
 
     @property
     def name(self) -> str:
@@ -104,12 +104,12 @@ class Attack(Protocol):
         """Why it cannot be run on these candidates; empty where it can."""
 
     def run(self, candidates: Candidates, settings: Settings) -> AttackResult:
-        """What the attack found; the first evidence always has ``chance``."""
+        """The result of the attack; the first evidence always has ``chance``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreAttack:
-    """An attack that gives every record one number, the higher the more member-like, and no threshold."""
+    """An attack that gives every record one score, higher for more member-like, without a threshold."""
 
     name: str
     score: Callable[[Candidates, Settings], NDArray[Any]]
@@ -123,24 +123,24 @@ class ScoreAttack:
     def run(self, candidates: Candidates, settings: Settings) -> AttackResult:
         """AUC, then the TPR at each of ``RATES``."""
         scores = self.score(candidates, settings)
-        return AttackResult(evidence=curve(self.name, candidates.table, scores, settings), scores=scores)
+        return AttackResult(evidence=curve_evidence(self.name, candidates.table, scores, settings), scores=scores)
 
 
-def area(name: str, scores: NDArray[Any], member: NDArray[np.bool_], settings: Settings) -> Evidence:
-    """The AUC of ``scores`` [records] with its interval, and the smallest one that would be told from chance."""
+def auc_evidence(name: str, scores: NDArray[Any], member: NDArray[np.bool_], settings: Settings) -> Evidence:
+    """The AUC of ``scores`` [records] with its interval, and the smallest detectable AUC."""
     members, nonmembers = scores[member], scores[~member]
     alpha = 1 - settings.confidence
-    found = auc(members, nonmembers, alpha)
+    result = auc(members, nonmembers, alpha)
     # Scores that are all the same would have shown nothing, however many there are.
     reach = detectable_auc(len(members), len(nonmembers), alpha) if scores.min() < scores.max() else math.nan
     return Evidence(
         method=name,
         quantity="AUC",
-        estimate=found.value,
-        lower=found.lower,
-        upper=found.upper,
+        estimate=result.value,
+        lower=result.lower,
+        upper=result.upper,
         confidence=settings.confidence,
-        interval=found.interval,
+        interval=result.interval,
         samples={"members": len(members), "nonmembers": len(nonmembers)},
         details={"chance": 0.5, **({} if math.isnan(reach) else {"detectable": reach})},
     )
@@ -149,21 +149,22 @@ def area(name: str, scores: NDArray[Any], member: NDArray[np.bool_], settings: S
 def beyond_rank(rank: int, count: int, alpha: float) -> float:
     """What the share beyond the (``rank`` + 1)-th largest of ``count`` scores exceeds with probability ``alpha`` / 2.
 
-    It is Beta(rank + 1, count - rank), whatever the scores' law; the other half of alpha is the TPR's lower limit's.
+    That share is Beta(rank + 1, count - rank), whatever the distribution of the scores. The TPR's lower limit takes the
+    other half of ``alpha``.
     """
     return clopper_pearson(rank, count, alpha)[1]
 
 
 def _most_fpr(rate: float, nonmembers: int, alpha: float) -> float:
-    """The most that the false positive rate at the threshold of ``rate`` can be."""
+    """An upper limit on the false positive rate at the threshold chosen for ``rate``."""
     return beyond_rank(int(rate * nonmembers + 1e-9), nonmembers, alpha)
 
 
-def curve(name: str, table: ScoreTable, scores: NDArray[Any], settings: Settings) -> tuple[Evidence, ...]:
+def curve_evidence(name: str, table: ScoreTable, scores: NDArray[Any], settings: Settings) -> tuple[Evidence, ...]:
     """The AUC of ``scores`` [records] and the TPR at each of ``RATES``, with their intervals."""
     members, nonmembers = table.split(scores)
     alpha = 1 - settings.confidence
-    evidence = [area(name, scores, table.member, settings)]
+    evidence = [auc_evidence(name, scores, table.member, settings)]
     for rate in RATES:
         point = tpr_at_fpr(members, nonmembers, rate, alpha)
         evidence.append(Evidence(
@@ -176,8 +177,8 @@ def curve(name: str, table: ScoreTable, scores: NDArray[Any], settings: Settings
             interval=CLOPPER_PEARSON,
             samples=table.samples,
             details={
-                # The threshold is read off the same non-members, so a guess exceeds the rate on average: what the
-                # interval compares with is the most that the false positive rate there can be.
+                # The threshold comes from the same non-members, so random guessing exceeds the rate on average.
+                # Compare with an upper limit on the false positive rate instead.
                 **({} if point.reason else {"chance": _most_fpr(rate, len(nonmembers), alpha)}),
                 "threshold": point.threshold,
                 "true_positives": point.true_positives,

@@ -1,4 +1,4 @@
-"""Membership inference as a part of an audit: two files of records, and every attack that can be run on them."""
+"""The membership part of an audit: two files of records, and every attack that applies to them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from audits.membership.attack import Attack, Candidates, ScoreAttack, Settings
 from audits.membership.records import Workload, candidates_of, prepare
 from audits.membership.shadows import read_shadows, summary, weights_digest
 from audits.membership.verdict import LEAST_AUC, verdict
-from audits.scores.kept import SCORE, arrays_of
 from audits.scores.scorer import RowScores
+from audits.scores.scores_file import SCORE, arrays_of
 from audits.scores.subject import AuditedModel, read
 from audits.scores.table import ScoreTable, Skip
 from audits.statistics.metrics import roc
@@ -39,7 +39,7 @@ _SIDES = {True: "members", False: "nonmembers"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipRequest:
-    """Which records, and how to attack; no ``attacks`` are all that can be run."""
+    """Which records to attack, and how; empty ``attacks`` means all that apply."""
 
     members: Path
     nonmembers: Path
@@ -77,9 +77,9 @@ class MembershipAudit:
         self._weights = weights
         self._reference = None if reference is None else reference(self._work.records)
 
-    def judge(self, book: RowScores, alpha: float) -> Findings:
+    def judge(self, row_scores: RowScores, alpha: float) -> Findings:
         """Every attack's evidence and the baselines'; together they are wrong with probability at most ``alpha``."""
-        candidates = candidates_of(self._work, book, self._reference)
+        candidates = candidates_of(self._work, row_scores, self._reference)
         table = candidates.table
         if not all(table.samples.values()):
             raise InputError(
@@ -87,15 +87,15 @@ class MembershipAudit:
                 "check its weights for NaN and its format for overflow"
             )
         candidates = self._with_shadows(candidates)
-        attacks, omitted = self._chosen(candidates)
+        attacks, omitted = self._choose_attacks(candidates)
         compared = sum(isinstance(attack, ScoreAttack) for attack in attacks)
         intervals = sum(attack.quantities for attack in attacks) + baseline.quantities(candidates, compared)
         settings = Settings(seed=self._request.seed, confidence=1 - alpha / intervals)
-        found = {attack.name: attack.run(candidates, settings) for attack in attacks}
-        scores = {attack.name: found[attack.name].scores for attack in attacks if isinstance(attack, ScoreAttack)}
+        results = {attack.name: attack.run(candidates, settings) for attack in attacks}
+        scores = {attack.name: results[attack.name].scores for attack in attacks if isinstance(attack, ScoreAttack)}
         blind = baseline.baseline(candidates, settings)
         evidence = [
-            *(item for attacked in found.values() for item in attacked.evidence),
+            *(item for attacked in results.values() for item in attacked.evidence),
             *baseline.differences(scores, blind, candidates, settings),
         ]
         return Findings(
@@ -105,7 +105,7 @@ class MembershipAudit:
             warnings=(
                 *self._caveats(attacks, intervals, settings),
                 *_data_warnings(table, self._work.max_length),
-                *_odd(evidence),
+                *_backwards_warnings(evidence),
             ),
             parameters={
                 "attack": [attack.name for attack in attacks],
@@ -131,8 +131,8 @@ class MembershipAudit:
         shadows = read_shadows(self._request.shadow, candidates.digests, target, self._subject.describe())
         return replace(candidates, shadows=shadows)
 
-    def _chosen(self, candidates: Candidates) -> tuple[list[Attack], list[Omission]]:
-        """The attacks to run, and those that lack something. Raises CommandError where one was asked for by name."""
+    def _choose_attacks(self, candidates: Candidates) -> tuple[list[Attack], list[Omission]]:
+        """The attacks to run, and those that cannot be. Raises CommandError if one of these was requested by name."""
         chosen, omitted = [], []
         for name in self._request.attacks or ATTACKS:
             attack = load_attack(name)
@@ -159,8 +159,8 @@ class MembershipAudit:
 
 def _nonmember_loss(table: ScoreTable) -> float:
     """Mean loss (nats a token) of the non-members, whose perplexity is its exponential."""
-    others = np.repeat(~table.member, np.diff(table.offsets))
-    return -float(table.lp[others].mean(dtype=np.float64))
+    of_nonmembers = np.repeat(~table.member, np.diff(table.offsets))
+    return -float(table.lp[of_nonmembers].mean(dtype=np.float64))
 
 
 def _check_sides(work: Workload, request: MembershipRequest) -> None:
@@ -177,25 +177,25 @@ def _check_sides(work: Workload, request: MembershipRequest) -> None:
 
 
 def _data_warnings(table: ScoreTable, max_length: int | None) -> list[str]:
-    found = [
+    warnings = [
         f"left out: {counted(count, _SIDES[member][:-1])}, {skip.reason}"
-        for (member, skip), count in table.skipped().items()
+        for (member, skip), count in table.skip_counts().items()
     ]
     cut = int(table.truncated.sum())
     if cut:
-        found.append(f"cut to their first {max_length} tokens: {cut} of {counted(table.records, 'record')}")
-    return found
+        warnings.append(f"cut to their first {max_length} tokens: {cut} of {counted(table.records, 'record')}")
+    return warnings
 
 
 def _omissions(table: ScoreTable) -> list[Omission]:
     return [
         Omission(what=counted(count, _SIDES[member][:-1]), reason=skip.reason)
-        for (member, skip), count in table.skipped().items()
+        for (member, skip), count in table.skip_counts().items()
     ]
 
 
-def _odd(evidence: Sequence[Evidence]) -> list[str]:
-    """An attack that works backwards points at the data, and is not turned round silently."""
+def _backwards_warnings(evidence: Sequence[Evidence]) -> list[str]:
+    """Warn about attacks with an AUC below chance. That points at the data, so the scores are not silently negated."""
     return [
         f"{item.method}: the {item.quantity} lies below {item.details['chance']:g}, so members look less like training "
         "data than non-members; check that the two files were not swapped and come from one source"

@@ -1,6 +1,6 @@
 """Whether the records can be told apart without the model, and by how much an attack beats that.
 
-The blind baseline tells members from non-members by their looks alone (Das et al. 2024). If it can, the two files
+The blind baseline tells members from non-members by the records alone (Das et al. 2024). If it succeeds, the two files
 differ by themselves, and an attack that tells them apart shows nothing about the model.
 """
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.membership.attack import Candidates, Settings, area
-from audits.membership.features import looks
+from audits.membership.attack import Candidates, Settings, auc_evidence
+from audits.membership.features import record_features
 from audits.statistics.paired import auc_difference
 from privctl.data.records import Record
 from privctl.domain.evidence import Evidence
@@ -21,15 +21,15 @@ from privctl.domain.evidence import Evidence
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: How evidence that says nothing about the model is called.
+#: Methods whose evidence does not depend on the audited model.
 BLIND, LENGTH, CONTROL = "blind baseline", "length baseline", "reference control"
 DIFFERENCE = "AUC over the blind baseline's"
-#: A control that would miss a greater AUC than this is silent because it is deaf.
-SILENT = 0.55
-#: A blind baseline that would miss a greater AUC than this is mentioned where an attack finds something.
-_HEARS = 0.65
+#: A control that finds nothing counts only if its detectable AUC is at most this.
+CONTROL_DETECTABLE = 0.55
+#: If the blind baseline's detectable AUC is larger, a verdict that an attack succeeded mentions it.
+_LARGEST_DETECTABLE = 0.65
 #: With fewer judged records on a side, DeLong's variance of a difference is too small too often: at 3 against 30 an
-#: interval that may be wrong 5 times in 10,000 is wrong 185 times, at 20 against 20 still 18.
+#: interval with an allowed error of 5 in 10,000 fails 185 times, at 20 against 20 still 18 times.
 _FEW = 50
 #: Weight of the squared coefficients, for features in unit rows; and the most steps of the optimizer.
 _RIDGE, _STEPS = 1e-4, 1000
@@ -37,35 +37,41 @@ _RIDGE, _STEPS = 1e-4, 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """The ``evidence`` of every baseline, and the ``scores`` [records] of the blind one: NaN where it may not judge."""
+    """The ``evidence`` of every baseline, and the blind one's ``scores`` [records], NaN where it was fitted."""
 
     evidence: tuple[Evidence, ...]
     scores: NDArray[np.float64]
 
     @property
     def confounded(self) -> str:
-        """What tells members from non-members without the model; empty where nothing does."""
-        found = [item.method for item in self.evidence if _apart(item)]
-        return " and ".join(found)
+        """The baselines that tell members from non-members; empty if none does."""
+        methods = [item.method for item in self.evidence if _tells_apart(item)]
+        return " and ".join(methods)
 
     @property
-    def deaf(self) -> str:
-        """What is to be said where the blind baseline could have missed a difference that an attack finds."""
+    def low_power_note(self) -> str:
+        """A note for verdicts if the blind baseline has too little power to rule out a difference; else empty."""
         reach = next((i.details.get("detectable", 1.0) for i in self.evidence if i.method == BLIND), 1.0)
         missed = f"an AUC below {reach:.2f}" if reach < 1 else "any difference"
-        return "" if reach <= _HEARS else f"; with so few records the baseline without the model could miss {missed}"
+        return (
+            ""
+            if reach <= _LARGEST_DETECTABLE
+            else f"; with so few records the baseline without the model could miss {missed}"
+        )
 
     @property
-    def control_silent(self) -> bool:
-        """Whether there is a reference model, and it does not tell the sides apart."""
+    def control_finds_nothing(self) -> bool:
+        """Whether there is a reference model that cannot tell the sides apart, with enough power to do so."""
         return any(
-            item.method == CONTROL and not _apart(item) and item.details.get("detectable", 1.0) <= SILENT
+            item.method == CONTROL
+            and not _tells_apart(item)
+            and item.details.get("detectable", 1.0) <= CONTROL_DETECTABLE
             for item in self.evidence
         )
 
 
-def _apart(item: Evidence) -> bool:
-    """Whether the sides differ, in whichever direction: a difference is as good for an attack turned round."""
+def _tells_apart(item: Evidence) -> bool:
+    """Whether the sides differ in either direction: an attack can use an AUC below 1/2 as well as one above."""
     return item.lower is not None and item.upper is not None and not item.lower <= 0.5 <= item.upper
 
 
@@ -75,33 +81,34 @@ def quantities(candidates: Candidates, compared: int) -> int:
 
 
 def baseline(candidates: Candidates, settings: Settings) -> Baseline:
-    """AUC by the looks of the record, by its length in tokens, and under a model that saw neither side."""
+    """AUC by features of the record, by its length in tokens, and under a reference model that saw neither side."""
     table = candidates.table
     scores, judged = blind_scores(candidates.records, table.member, settings.seed)
     evidence = [
-        area(BLIND, scores[judged], table.member[judged], settings),
-        area(LENGTH, np.diff(table.offsets), table.member, settings),
+        auc_evidence(BLIND, scores[judged], table.member[judged], settings),
+        auc_evidence(LENGTH, np.diff(table.offsets), table.member, settings),
     ]
     if candidates.reference is not None:
-        evidence.append(area(CONTROL, candidates.reference, table.member, settings))
+        evidence.append(auc_evidence(CONTROL, candidates.reference, table.member, settings))
     return Baseline(evidence=tuple(evidence), scores=np.where(judged, scores, np.nan))
 
 
 def blind_scores(
     records: Sequence[Record], member: NDArray[np.bool_], seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """How member-like each record is by its looks, [records], and which half of the records may be judged by it.
+    """How member-like each record is by its own features, [records], and the half of the records to evaluate it on.
 
-    Ridge logistic regression on the other half. Cross-fitting would judge all, but with errors that hang together: at
-    100 records a side its AUC of nothing varies by 0.056 where an interval takes it to vary by 0.041.
+    Ridge logistic regression fitted on the other half. Cross-fitting would use all records, but its errors are
+    correlated: at 100 records a side, the AUC under no difference has a standard deviation of 0.056, where the interval
+    assumes 0.041.
     """
     from sklearn.linear_model import LogisticRegression
 
     judged = halves(member, seed)
-    features, known = looks(records), member[~judged]
-    if not 0 < known.sum() < len(known):
+    features, labels = record_features(records), member[~judged]
+    if not 0 < labels.sum() < len(labels):
         return np.zeros(len(member)), judged
-    fitted = LogisticRegression(C=1 / (_RIDGE * len(known)), max_iter=_STEPS).fit(features[~judged], known)
+    fitted = LogisticRegression(C=1 / (_RIDGE * len(labels)), max_iter=_STEPS).fit(features[~judged], labels)
     return np.asarray(fitted.decision_function(features), dtype=np.float64), judged
 
 
@@ -117,16 +124,21 @@ def halves(member: NDArray[np.bool_], seed: int) -> NDArray[np.bool_]:
 def differences(
     attacks: Mapping[str, NDArray[Any]], blind: Baseline, candidates: Candidates, settings: Settings
 ) -> tuple[Evidence, ...]:
-    """By how much each attack's AUC exceeds the blind one's, on the records that the blind one may judge."""
+    """By how much each attack's AUC exceeds the blind baseline's, on the records that the baseline is evaluated on."""
     judged = ~np.isnan(blind.scores)
     member = candidates.table.member[judged]
-    found = []
+    evidence = []
     for name, scores in attacks.items():
-        attack, looks = scores[judged], blind.scores[judged]
+        attack, blind_scores_judged = scores[judged], blind.scores[judged]
         compared = auc_difference(
-            attack[member], attack[~member], looks[member], looks[~member], 1 - settings.confidence, least=_FEW
+            attack[member],
+            attack[~member],
+            blind_scores_judged[member],
+            blind_scores_judged[~member],
+            1 - settings.confidence,
+            least=_FEW,
         )
-        found.append(
+        evidence.append(
             Evidence(
                 method=name,
                 quantity=DIFFERENCE,
@@ -139,4 +151,4 @@ def differences(
                 details={"chance": 0.0},
             )
         )
-    return tuple(found)
+    return tuple(evidence)

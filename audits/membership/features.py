@@ -1,4 +1,4 @@
-"""What can be said of a record without any model: n-grams, length, compressibility, dates, a thumbnail."""
+"""Features of a record without any model: n-grams, length, compressibility, dates, a thumbnail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privctl.data.records import Record
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Columns that n-grams are hashed to, their longest length, and the characters of a text that are looked at.
+#: Columns that n-grams are hashed to, the longest n, and the number of leading characters used.
 BUCKETS, LONGEST, CHARACTERS = 1 << 16, 4, 2048
 
 #: White space as characters of private use: scikit-learn would take a run of it for one space, and two data sets may
@@ -24,14 +24,14 @@ _SPACES = {code: 0xF0000 + code for code in range(0x3001) if chr(code).isspace()
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 
 
-def looks(records: Sequence[Record]) -> sparse.csr_array:
-    """All that a record shows of itself, [records, features]: text and label, or a coarse image and label."""
+def record_features(records: Sequence[Record]) -> sparse.csr_array:
+    """Features of the records themselves, [records, features]: text and label, or a coarse image and label."""
     texts = [record.text if record.label is None else f"{record.label}\n{record.text}" for record in records]
     grams = ngrams(texts)
-    parts = [grams[:, np.unique(grams.indices)], sparse.csr_array(numbers(texts) / 4)]
+    blocks = [grams[:, np.unique(grams.indices)], sparse.csr_array(numbers(texts) / 4)]
     if records and records[0].pixels is not None:
-        parts.append(sparse.csr_array(_thumbnails(records)))
-    return sparse.csr_array(sparse.hstack(parts).astype(np.float32))
+        blocks.append(sparse.csr_array(_thumbnails(records)))
+    return sparse.csr_array(sparse.hstack(blocks).astype(np.float32))
 
 
 def _thumbnails(records: Sequence[Record]) -> NDArray[np.float64]:
@@ -42,7 +42,7 @@ def _thumbnails(records: Sequence[Record]) -> NDArray[np.float64]:
         rows, columns = (np.linspace(0, side - 1, min(side, 8)).round().astype(int) for side in record.pixels.shape[:2])
         small.append(record.pixels[np.ix_(rows, columns)].astype(np.float64).reshape(-1))
     table = np.stack(small)
-    return np.asarray(_standardised(table) / np.sqrt(table.shape[1]))
+    return np.asarray(_standardise(table) / np.sqrt(table.shape[1]))
 
 
 def ngrams(texts: Sequence[str]) -> sparse.csr_array:
@@ -65,11 +65,11 @@ def ngrams(texts: Sequence[str]) -> sparse.csr_array:
 
 
 def numbers(texts: Sequence[str]) -> NDArray[np.float64]:
-    """A few plain numbers of each text, standardised over all of them: [texts, features]."""
-    return _standardised(np.array([list(_numbers(text)) for text in texts], dtype=np.float64))
+    """A few numeric features of each text, standardised over all texts: [texts, features]."""
+    return _standardise(np.array([list(_numbers(text)) for text in texts], dtype=np.float64))
 
 
-def _standardised(table: NDArray[np.float64]) -> NDArray[np.float64]:
+def _standardise(table: NDArray[np.float64]) -> NDArray[np.float64]:
     from sklearn.preprocessing import StandardScaler
 
     return np.asarray(StandardScaler().fit_transform(table))

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 #: With fewer shadow models than this on a side, a record's own variance is mostly chance (Carlini et al., figure 9).
 POOLED_BELOW = 16
-#: Log-probabilities nearer to 0 are taken for this one: float32 hardly tells them from certainty.
+#: Log-probabilities closer to 0 are replaced by this one: float32 barely distinguishes them from certainty.
 _NEAREST = -1e-12
-#: Smallest standard deviation of phi: models that all agree say nothing of how they would differ.
+#: Smallest standard deviation of phi, for models that all agree.
 _LEAST = 1e-6
 
 
@@ -44,12 +44,12 @@ def moments(
     mean = np.where(chosen, phi, 0.0).sum(axis=0) / counts
     squares = np.where(chosen, (phi - mean) ** 2, 0.0).sum(axis=0)
     pooled = squares.sum() / (counts - 1).sum()
-    own = squares / np.maximum(counts - 1, 1)
-    deviation = np.sqrt(np.where(counts < max(pooled_below, 2), pooled, own))
+    of_each_record = squares / np.maximum(counts - 1, 1)
+    deviation = np.sqrt(np.where(counts < max(pooled_below, 2), pooled, of_each_record))
     return mean, np.maximum(deviation, _LEAST)
 
 
-def offline(lp: NDArray[Any], shadows: Shadows, pooled_below: int = POOLED_BELOW) -> NDArray[np.float64]:
+def offline_scores(lp: NDArray[Any], shadows: Shadows, pooled_below: int = POOLED_BELOW) -> NDArray[np.float64]:
     """How many deviations each record's confidence [records] lies above that of models which did not see it.
 
     One-sided (Carlini et al., section VI-D): an unusually *low* confidence is no sign of membership. phi 2 against
@@ -59,11 +59,11 @@ def offline(lp: NDArray[Any], shadows: Shadows, pooled_below: int = POOLED_BELOW
     return np.asarray((confidence(lp) - mean) / deviation, dtype=np.float64)
 
 
-def online(lp: NDArray[Any], shadows: Shadows, pooled_below: int = POOLED_BELOW) -> NDArray[np.float64]:
+def online_scores(lp: NDArray[Any], shadows: Shadows, pooled_below: int = POOLED_BELOW) -> NDArray[np.float64]:
     """Log N(phi; in) - log N(phi; out) of each record [records] (Carlini et al., algorithm 1).
 
-    phi 2 with in [1.5, 2.1, 2.6, 1.8] and out [-0.2, 0.4, 0.1, 0.5] gives 15.805771. The tails are not calibrated: it
-    is a score, and no likelihood ratio that an epsilon could be read off.
+    phi 2 with in [1.5, 2.1, 2.6, 1.8] and out [-0.2, 0.4, 0.1, 0.5] gives 15.805771. The tails are not calibrated: the
+    result is a score, not a likelihood ratio from which an epsilon could be derived.
     """
     phi, target = confidence(shadows.lp), confidence(lp)
     terms = []
@@ -73,23 +73,25 @@ def online(lp: NDArray[Any], shadows: Shadows, pooled_below: int = POOLED_BELOW)
     return np.asarray(terms[0] - terms[1], dtype=np.float64)
 
 
-def without_out(candidates: Candidates) -> str:
+def why_not_offline(candidates: Candidates) -> str:
     """Why an attack that needs models that did not see a record cannot be run."""
     if candidates.shadows is None:
         return "it compares with shadow models; train some with `privctl shadow` and give their folder with --shadow"
-    return _few(~candidates.shadows.included, "not trained on it")
+    return _too_few_shadows(~candidates.shadows.included, "not trained on it")
 
 
-def without_both(candidates: Candidates) -> str:
+def why_not_online(candidates: Candidates) -> str:
     """Why an attack that needs models of both kinds cannot be run."""
-    missing = without_out(candidates)
-    return missing or ("" if candidates.shadows is None else _few(candidates.shadows.included, "trained on it"))
+    missing = why_not_offline(candidates)
+    return missing or (
+        "" if candidates.shadows is None else _too_few_shadows(candidates.shadows.included, "trained on it")
+    )
 
 
-def _few(chosen: NDArray[np.bool_], what: str) -> str:
+def _too_few_shadows(chosen: NDArray[np.bool_], which: str) -> str:
     lacking = int((chosen.sum(axis=0) < 2).sum())
     return (
-        f"{counted(lacking, 'record has', 'records have')} fewer than 2 shadow models {what}; train more of them"
+        f"{counted(lacking, 'record has', 'records have')} fewer than 2 shadow models {which}; train more of them"
         if lacking
         else ""
     )
@@ -97,13 +99,13 @@ def _few(chosen: NDArray[np.bool_], what: str) -> str:
 
 def _offline(candidates: Candidates, _: Settings) -> NDArray[Any]:
     assert candidates.shadows is not None  # without_out says so
-    return offline(candidates.mean_lp, candidates.shadows)
+    return offline_scores(candidates.mean_lp, candidates.shadows)
 
 
 def _online(candidates: Candidates, _: Settings) -> NDArray[Any]:
     assert candidates.shadows is not None
-    return online(candidates.mean_lp, candidates.shadows)
+    return online_scores(candidates.mean_lp, candidates.shadows)
 
 
-OFFLINE = ScoreAttack(name="lira", score=_offline, missing=without_out)
-ONLINE = ScoreAttack(name="lira-online", score=_online, missing=without_both)
+OFFLINE = ScoreAttack(name="lira", score=_offline, missing=why_not_offline)
+ONLINE = ScoreAttack(name="lira-online", score=_online, missing=why_not_online)

@@ -1,8 +1,8 @@
 """The midpoint attack: call a record a member where its loss lies below the middle of the two mean losses.
 
-It is the attack that DP-Weights was evaluated with. A threshold that is judged on the records that set it, with its
-direction, finds an accuracy above one half even where there is nothing to find (0.57 at 10 records a side). Here one
-half of the records sets the threshold, the other half judges it, and the direction is fixed: a low loss is a member's.
+It is the attack that DP-Weights was evaluated with. A threshold evaluated on the records that set it, with its
+direction, gives an accuracy above one half even if there is no difference (0.57 at 10 records a side). Here one half
+of the records sets the threshold, the other half evaluates it, and the direction is fixed: a low loss means a member.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Midpoint:
 
     @property
     def correct(self) -> int:
-        """Records of the test half that were called rightly."""
+        """Records of the test half that were classified correctly."""
         return self.true_positives + self.nonmembers - self.false_positives
 
     @property
@@ -66,14 +66,14 @@ class MidpointAttack:
                 confidence=settings.confidence, reason=reason, details={"chance": 0.5},
             )  # fmt: skip
             return AttackResult(evidence=(nothing,), scores=scores)
-        found = halved(member_loss, nonmember_loss, settings.seed)
-        return AttackResult(evidence=_evidence(self.name, found, settings), scores=scores)
+        outcome = split_midpoint(member_loss, nonmember_loss, settings.seed)
+        return AttackResult(evidence=_evidence(self.name, outcome, settings), scores=scores)
 
 
 ATTACK = MidpointAttack()
 
 
-def halved(members: NDArray[Any], nonmembers: NDArray[Any], seed: int) -> Midpoint:
+def split_midpoint(members: NDArray[Any], nonmembers: NDArray[Any], seed: int) -> Midpoint:
     """Set the threshold on a random half of each side's losses, and count what it does on the other.
 
     The halves are drawn by numpy's PCG64 under ``seed``; an odd record goes to the test half. Each side needs 2.
@@ -93,42 +93,42 @@ def halved(members: NDArray[Any], nonmembers: NDArray[Any], seed: int) -> Midpoi
     )
 
 
-def _evidence(name: str, found: Midpoint, settings: Settings) -> tuple[Evidence, ...]:
-    total, called = found.members + found.nonmembers, found.true_positives + found.false_positives
+def _evidence(name: str, outcome: Midpoint, settings: Settings) -> tuple[Evidence, ...]:
+    total, called = outcome.members + outcome.nonmembers, outcome.true_positives + outcome.false_positives
     details: dict[str, float] = {
-        "threshold": found.threshold,
+        "threshold": outcome.threshold,
         "seed": settings.seed,
-        "calibration_members": found.calibration_members,
-        "calibration_nonmembers": found.calibration_nonmembers,
-        "true_positives": found.true_positives,
-        "false_positives": found.false_positives,
+        "calibration_members": outcome.calibration_members,
+        "calibration_nonmembers": outcome.calibration_nonmembers,
+        "true_positives": outcome.true_positives,
+        "false_positives": outcome.false_positives,
     }
-    samples = {"members": found.members, "nonmembers": found.nonmembers}
+    samples = {"members": outcome.members, "nonmembers": outcome.nonmembers}
 
-    def share(quantity: str, count: int, of: int, **extra: float) -> Evidence:
-        lower, upper = clopper_pearson(count, of, 1 - settings.confidence) if of else (None, None)
+    def share(quantity: str, count: int, total_count: int, **extra: float) -> Evidence:
+        lower, upper = clopper_pearson(count, total_count, 1 - settings.confidence) if total_count else (None, None)
         return Evidence(
             method=name,
             quantity=quantity,
-            estimate=count / of if of else None,
+            estimate=count / total_count if total_count else None,
             lower=lower,
             upper=upper,
             confidence=settings.confidence,
             interval=CLOPPER_PEARSON,
             samples=samples,
             details={**details, **extra},
-            reason="" if of else "no record was called a member",
+            reason="" if total_count else "no record was called a member",
         )
 
     return (
-        # Guessing the larger side is right that often.
-        share("accuracy", found.correct, total, chance=max(found.members, found.nonmembers) / total),
-        share("precision", found.true_positives, called, chance=found.members / total),
-        share("recall", found.true_positives, found.members),
+        # Always guessing the larger side is right this often.
+        share("accuracy", outcome.correct, total, chance=max(outcome.members, outcome.nonmembers) / total),
+        share("precision", outcome.true_positives, called, chance=outcome.members / total),
+        share("recall", outcome.true_positives, outcome.members),
         Evidence(
             method=name,
             quantity="F1",
-            estimate=found.f1,
+            estimate=outcome.f1,
             confidence=settings.confidence,
             bound=Bound.NONE,
             samples=samples,

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.membership.attack import Candidates, ScoreAttack, Settings, of_next_tokens
+from audits.membership.attack import Candidates, ScoreAttack, Settings, why_no_next_tokens
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: The share of a record's tokens that is looked at, as both papers recommend.
+#: The share of a record's tokens that is averaged, as both papers recommend.
 SHARE = 0.2
 #: Below this variance (nats squared) the model's prediction is as good as certain, and the rounding of it decides.
 _CERTAIN = 1e-6
@@ -27,11 +27,11 @@ def lowest_mean(values: NDArray[Any], offsets: NDArray[Any], share: float) -> ND
     ranked = values[np.lexsort((values, record))].astype(np.float64)
     count = np.maximum(1, np.floor(share * lengths + 1e-9).astype(np.int64))
     within = np.arange(len(values)) - np.repeat(offsets[:-1], lengths)
-    kept = np.where(within < np.repeat(count, lengths), ranked, 0.0)
-    return np.asarray(np.add.reduceat(kept, offsets[:-1]) / count)
+    lowest = np.where(within < np.repeat(count, lengths), ranked, 0.0)
+    return np.asarray(np.add.reduceat(lowest, offsets[:-1]) / count)
 
 
-def normalised(candidates: Candidates) -> NDArray[np.float64]:
+def standardised_log_probs(candidates: Candidates) -> NDArray[np.float64]:
     """How far each token's log-probability lies from what the model expects there, in its standard deviations."""
     table = candidates.table
     deviation = np.sqrt(np.maximum(table.var.astype(np.float64), _CERTAIN))
@@ -43,8 +43,8 @@ def _min_k(candidates: Candidates, _: Settings) -> NDArray[Any]:
 
 
 def _min_k_plus(candidates: Candidates, _: Settings) -> NDArray[Any]:
-    return lowest_mean(normalised(candidates), candidates.table.offsets, SHARE)
+    return lowest_mean(standardised_log_probs(candidates), candidates.table.offsets, SHARE)
 
 
-MIN_K = ScoreAttack(name="min-k", score=_min_k, missing=of_next_tokens)
-MIN_K_PLUS = ScoreAttack(name="min-k++", score=_min_k_plus, missing=of_next_tokens)
+MIN_K = ScoreAttack(name="min-k", score=_min_k, missing=why_no_next_tokens)
+MIN_K_PLUS = ScoreAttack(name="min-k++", score=_min_k_plus, missing=why_no_next_tokens)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.membership.attack import Candidates, ScoreAttack, Settings, of_texts
+from audits.membership.attack import Candidates, ScoreAttack, Settings, why_no_text
 from audits.membership.features import ngrams, numbers
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 #: Non-members without which there is nothing to learn from.
 LEAST = 50
 _MIDDLE, _HIGH = 0.5, 0.9
-#: Random directions that n-grams are projected to; too many would be learnt by heart from a small file.
+#: Random directions that n-grams are projected onto; with more, the trees would overfit a small file.
 _DIRECTIONS = 48
 _FOLDS = 5
-#: Trees and their depth; more would learn a small file by heart.
+#: Number and depth of trees; more would overfit a small file.
 _TREES, _DEPTH = 30, 3
 #: The least distance between the two quantiles, in standard deviations of the scores learnt from.
 _NEAREST = 0.05
@@ -36,15 +36,15 @@ def score(candidates: Candidates, settings: Settings) -> NDArray[Any]:
     target = candidates.mean_lp
     features = _features(candidates, settings.seed)
     fold = _folds(table.member, settings.seed)
-    found = np.empty(table.records)
-    for each in range(_FOLDS):
-        held = fold == each
-        learnt = ~held & ~table.member
-        middle = fit_quantile(features[learnt], target[learnt], _MIDDLE)(features[held])
-        high = fit_quantile(features[learnt], target[learnt], _HIGH)(features[held])
+    scores = np.empty(table.records)
+    for number in range(_FOLDS):
+        held_out = fold == number
+        learnt = ~held_out & ~table.member
+        middle = fit_quantile(features[learnt], target[learnt], _MIDDLE)(features[held_out])
+        high = fit_quantile(features[learnt], target[learnt], _HIGH)(features[held_out])
         nearest = _NEAREST * (target[learnt].std() or 1.0)
-        found[held] = (target[held] - middle) / np.maximum(high - middle, nearest)
-    return found
+        scores[held_out] = (target[held_out] - middle) / np.maximum(high - middle, nearest)
+    return scores
 
 
 def _folds(member: NDArray[np.bool_], seed: int) -> NDArray[np.int64]:
@@ -83,7 +83,7 @@ def _features(candidates: Candidates, seed: int) -> NDArray[np.float64]:
 
 def _missing(candidates: Candidates) -> str:
     have = candidates.table.samples["nonmembers"]
-    if without := of_texts(candidates):
+    if without := why_no_text(candidates):
         return without
     return "" if have >= LEAST else f"it learns from the non-members, at least {LEAST} of them; here are {have}"
 

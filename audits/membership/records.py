@@ -45,43 +45,43 @@ def prepare(subject: AuditedModel, members: Sequence[Record], nonmembers: Sequen
     model has nothing to predict cannot be scored; each is listed in ``skipped`` as (member, line, reason).
     """
     digests = [[record.digest for record in records] for records in (members, nonmembers)]
-    both = set(digests[0]) & set(digests[1])
-    kept: list[tuple[bool, Record, bytes]] = []
+    in_both = set(digests[0]) & set(digests[1])
+    distinct: list[tuple[bool, Record, bytes]] = []
     skipped: list[tuple[bool, int, Skip]] = []
     for member, records, names in ((True, members, digests[0]), (False, nonmembers, digests[1])):
         seen: set[bytes] = set()
         for record, name in zip(records, names, strict=True):
-            if name in both or name in seen:
-                skipped.append((member, record.line, Skip.IN_BOTH if name in both else Skip.DUPLICATE))
+            if name in in_both or name in seen:
+                skipped.append((member, record.line, Skip.IN_BOTH if name in in_both else Skip.DUPLICATE))
             else:
                 seen.add(name)
-                kept.append((member, record, name))
-    found = subject.rows([record for _, record, _ in kept])
-    counts = subject.scorer.counts(found.rows)
+                distinct.append((member, record, name))
+    encoded = subject.rows([record for _, record, _ in distinct])
+    counts = subject.scorer.counts(encoded.rows)
     scored = counts > 0
-    skipped += [(m, r.line, Skip.TOO_SHORT) for (m, r, _), long in zip(kept, scored, strict=True) if not long]
-    chosen = list(itertools.compress(kept, scored))
+    skipped += [(m, r.line, Skip.TOO_SHORT) for (m, r, _), long in zip(distinct, scored, strict=True) if not long]
+    chosen = list(itertools.compress(distinct, scored))
     return Workload(
         task=subject.task,
-        rows=tuple(itertools.compress(found.rows, scored)),
+        rows=tuple(itertools.compress(encoded.rows, scored)),
         counts=counts[scored],
         records=tuple(record for _, record, _ in chosen),
         digests=tuple(name for _, _, name in chosen),
         member=np.array([member for member, _, _ in chosen], dtype=np.bool_),
         line=np.array([record.line for _, record, _ in chosen], dtype=np.int64),
-        truncated=found.truncated[scored],
+        truncated=encoded.truncated[scored],
         skipped=tuple(skipped),
         max_length=subject.max_length,
     )
 
 
-def candidates_of(work: Workload, book: RowScores, reference: NDArray[np.float64] | None = None) -> Candidates:
+def candidates_of(work: Workload, row_scores: RowScores, reference: NDArray[np.float64] | None = None) -> Candidates:
     """The scores and texts of every record whose scores are finite; the others join those that were skipped.
 
     ``reference`` [len(work.rows)] is the mean log-probability of each under a reference model.
     """
     counts = work.counts
-    values = book.take(work.rows, counts)
+    values = row_scores.take(work.rows, counts)
     finite = np.logical_and.reduceat(np.isfinite(values).all(axis=0), np.cumsum(counts) - counts)
     skipped = list(work.skipped)
     for member, line in zip(work.member[~finite].tolist(), work.line[~finite].tolist(), strict=True):

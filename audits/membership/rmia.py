@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from audits.membership.attack import Candidates, ScoreAttack, Settings, Shadows
-from audits.membership.lira import without_both, without_out
+from audits.membership.lira import why_not_offline, why_not_online
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,12 +27,12 @@ SLOPES = (0.0, 0.2, 0.33, 0.4, 0.6, 0.8, 0.9, 1.0)
 _LEAST_LP = -600.0
 #: The slope where the shadow models cannot tell (LeakPro's default).
 _SLOPE = 0.33
-#: Shadow models that each stand for the target once, when the slope is chosen.
-_REHEARSALS = 8
+#: Shadow models that each take the target's role once, to choose the slope.
+_MOCK_TARGETS = 8
 
 
 def _probability(lp: NDArray[Any]) -> NDArray[np.float64]:
-    """What ``lp`` (nats) is the logarithm of, but never 0: of two that are, none would be greater."""
+    """exp(``lp``), but never 0, so that ratios can still be compared."""
     return np.asarray(np.exp(np.maximum(np.asarray(lp, dtype=np.float64), _LEAST_LP)), dtype=np.float64)
 
 
@@ -52,36 +52,41 @@ def evidence_online(lp: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(_probability(lp).mean(axis=0), dtype=np.float64)
 
 
-def dominated(ratio: NDArray[np.float64], population: NDArray[np.bool_], gamma: float = GAMMA) -> NDArray[np.float64]:
+def dominated_share(
+    ratio: NDArray[np.float64], population: NDArray[np.bool_], gamma: float = GAMMA
+) -> NDArray[np.float64]:
     """The share [records] of the ``population`` [records] z with ratio(x) / ratio(z) >= gamma; equal counts one half.
 
     In O((n + k) log k) for n records and a population of k. Ratio 1.311475 against [0.745342, 0.481928, 1.216216] gives
-    1, 2/3 and 1/3 at gamma 1, 1.5 and 2. Who belongs to the population meets itself as an equal: were that counted
-    fully, its greatest ratio would share its score with all that lie above; were it left out, equal ratios of members
-    and of others would differ.
+    1, 2/3 and 1/3 at gamma 1, 1.5 and 2. A record of the population is compared with itself too, as an equal. If that
+    counted fully, the population's greatest ratio would score the same as all above it; if it were left out, equal
+    ratios inside and outside the population would score differently.
     """
-    known, reached = np.sort(ratio[population]), ratio / gamma
-    below, upto = np.searchsorted(known, reached, side="left"), np.searchsorted(known, reached, side="right")
-    return np.asarray((below + upto) / (2 * len(known)), dtype=np.float64)
+    sorted_population, scaled = np.sort(ratio[population]), ratio / gamma
+    below, upto = (
+        np.searchsorted(sorted_population, scaled, side="left"),
+        np.searchsorted(sorted_population, scaled, side="right"),
+    )
+    return np.asarray((below + upto) / (2 * len(sorted_population)), dtype=np.float64)
 
 
 def best_slope(shadows: Shadows) -> float:
-    """The slope that tells best which records a shadow model was trained on, with each of a few as the target.
+    """The slope that best predicts which records a shadow model was trained on, with a few of them as the target.
 
-    It uses nothing of the target's own members, so that it costs no correction and cannot fit to them.
+    It does not use the real target's members, so it needs no correction and cannot overfit to them.
     """
     models = len(shadows.lp)
     gains = np.zeros(len(SLOPES))
-    for i in range(min(models, _REHEARSALS)):
-        rest = np.arange(models) != i
-        out = shadows.included[rest]
+    for i in range(min(models, _MOCK_TARGETS)):
+        others = np.arange(models) != i
+        out = shadows.included[others]
         judged = (~out).any(axis=0)
         member = shadows.included[i][judged]
         if not 0 < member.sum() < len(member):
             continue
         lp = _probability(shadows.lp[i][judged])
         for j, slope in enumerate(SLOPES):
-            ratio = lp / evidence_offline(shadows.lp[rest][:, judged], out[:, judged], slope)
+            ratio = lp / evidence_offline(shadows.lp[others][:, judged], out[:, judged], slope)
             gains[j] += rankdata(ratio)[member].mean() / len(member)
     return SLOPES[int(gains.argmax())] if gains.any() else _SLOPE
 
@@ -90,15 +95,15 @@ def _offline(candidates: Candidates, _: Settings) -> NDArray[Any]:
     shadows = candidates.shadows
     assert shadows is not None  # without_out says so
     chance = evidence_offline(shadows.lp, shadows.included, best_slope(shadows))
-    return dominated(_probability(candidates.mean_lp) / chance, ~candidates.table.member)
+    return dominated_share(_probability(candidates.mean_lp) / chance, ~candidates.table.member)
 
 
 def _online(candidates: Candidates, _: Settings) -> NDArray[Any]:
     assert candidates.shadows is not None
-    return dominated(
+    return dominated_share(
         _probability(candidates.mean_lp) / evidence_online(candidates.shadows.lp), ~candidates.table.member
     )
 
 
-OFFLINE = ScoreAttack(name="rmia", score=_offline, missing=without_out)
-ONLINE = ScoreAttack(name="rmia-online", score=_online, missing=without_both)
+OFFLINE = ScoreAttack(name="rmia", score=_offline, missing=why_not_offline)
+ONLINE = ScoreAttack(name="rmia-online", score=_online, missing=why_not_online)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from privctl.storage.atomic import PendingFile
 
-#: The report of a folder of shadow models, and the header's key of what is said of one of them.
+#: The report of a folder of shadow models, and the header key of one model's description.
 REPORT_NAME, _KEY = "shadow.report.json", "privctl.shadow"
 _PATTERN = "shadow-*.scores.safetensors"
 _TYPES = {"lp": "F64", "included": "BOOL", "digests": "U8"}
@@ -41,12 +41,12 @@ _COINS = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowScores:
-    """What one shadow model says of the pool.
+    """One shadow model's scores of the pool.
 
     ``settings`` are what all models of a folder share: ``seed``, and ``scoring`` as ``Subject.describe`` has it, are
     among them. ``weights`` is the model's ``weights_digest``. ``lp`` [records] float64 is the mean log-probability
     (nats), NaN where a record cannot be scored; ``included`` [records] whether the model was trained on it; ``digests``
-    [records, 16] uint8 what the records are known by.
+    [records, 16] uint8 identify the records.
     """
 
     index: int
@@ -65,21 +65,22 @@ def scores_path(folder: Path, index: int) -> Path:
 def coins(seed: int, index: int, records: int) -> NDArray[np.bool_]:
     """Which of so many records shadow model ``index`` is trained on: independent fair coins, by numpy's PCG64.
 
-    Models 2 i and 2 i + 1 share coins and take the two sides of them: so each record is seen by half of the models,
-    where coins of their own would leave a record in 30 without two unseeing models among 8, and one in 4000 among 16.
+    Models 2 i and 2 i + 1 share coins and take opposite sides, so each record is in the training data of exactly half
+    of the models. With independent coins, one record in 30 would have fewer than two models without it among 8, and one
+    in 4000 among 16.
     """
-    drawn = np.random.default_rng((_COINS, seed, index // 2)).integers(2, size=records, dtype=np.uint8)
-    return np.asarray(drawn == index % 2, dtype=np.bool_)
+    bits = np.random.default_rng((_COINS, seed, index // 2)).integers(2, size=records, dtype=np.uint8)
+    return np.asarray(bits == index % 2, dtype=np.bool_)
 
 
 def weights_digest(tensors: Iterable[TensorDigest]) -> str:
-    """What a model is known by whatever files it lies in: BLAKE3 over its tensors' names and digests."""
+    """Identifies a model independently of its files: BLAKE3 over its tensors' names and digests."""
     lines = (f"{tensor.name} {tensor.digest}\n" for tensor in sorted(tensors, key=lambda tensor: tensor.name))
     return f"blake3:{blake3(''.join(lines).encode()).hexdigest()}"
 
 
 def staged_shadow(folder: Path, scores: ShadowScores) -> AbstractContextManager[PendingFile]:
-    """One model's scores, written but yet to get their name."""
+    """One model's scores, written but not yet committed."""
     path = scores_path(folder, scores.index)
     about = {"index": scores.index, "settings": dict(scores.settings), "weights": scores.weights}
     arrays: dict[str, NDArray[Any]] = {name: getattr(scores, name) for name in _TYPES}
@@ -87,14 +88,14 @@ def staged_shadow(folder: Path, scores: ShadowScores) -> AbstractContextManager[
 
 
 def read_shadow(path: Path) -> ShadowScores:
-    """One model's scores; raises InputError for a file that holds none, or whose coins are not those of its seed."""
+    """One model's scores. Raises InputError for a file without scores, or whose coins do not match its seed."""
     with SafetensorsFile(path) as file:
         about = parse_json(file.metadata.get(_KEY, "{}"), f"{path} (header)")
-        found = {tensor.name: tensor for tensor in file.tensors}
+        tensors = {tensor.name: tensor for tensor in file.tensors}
         arrays = {
-            name: np.frombuffer(file.read(found[name]), {"F64": "<f8", "BOOL": "?", "U8": "u1"}[kind])
+            name: np.frombuffer(file.read(tensors[name]), {"F64": "<f8", "BOOL": "?", "U8": "u1"}[kind])
             for name, kind in _TYPES.items()
-            if name in found and found[name].dtype == kind
+            if name in tensors and tensors[name].dtype == kind
         }
     try:
         digests = arrays["digests"].reshape(-1, _DIGEST_SIZE)
@@ -112,11 +113,11 @@ def read_shadow(path: Path) -> ShadowScores:
     return ShadowScores(index=index, settings=settings, weights=weights, lp=lp, included=included, digests=digests)
 
 
-def difference(kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """The first setting in which two differ, for an error; empty where none does."""
-    for name in sorted(kept.keys() | wanted.keys()):
-        if kept.get(name) != wanted.get(name):
-            return f"{name} {kept.get(name)!r}, not {wanted.get(name)!r}"
+def difference(stored: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+    """The first setting in which the two differ, for an error message; empty if none does."""
+    for name in sorted(stored.keys() | expected.keys()):
+        if stored.get(name) != expected.get(name):
+            return f"{name} {stored.get(name)!r}, not {expected.get(name)!r}"
     return ""
 
 
@@ -132,39 +133,43 @@ def read_shadows(folder: Path, digests: Sequence[bytes], target: str, scoring: M
     paths = sorted(folder.glob(_PATTERN))
     if not paths:
         raise InputError(f"{folder} holds no shadow scores ({_PATTERN}); give the folder that privctl shadow wrote")
-    found = [read_shadow(path) for path in paths]
-    first = found[0]
-    for path, each in zip(paths, found, strict=True):
-        other = difference(first.settings, each.settings)
-        if other or not np.array_equal(first.digests, each.digests):
+    models = [read_shadow(path) for path in paths]
+    first = models[0]
+    for path, model in zip(paths, models, strict=True):
+        difference_found = difference(first.settings, model.settings)
+        if difference_found or not np.array_equal(first.digests, model.digests):
             raise InputError(
-                f"{path} is of another run than {paths[0].name} ({other or 'other records'}); keep one run a folder"
+                f"{path} is of another run than {paths[0].name} ({difference_found or 'other records'}); keep "
+                "one run per folder"
             )
-        if each.weights == target:
+        if model.weights == target:
             raise CommandError(
                 f"the audited model is itself the shadow model of {path}, which knows its own answers; audit another, "
                 "or move that file away"
             )
-    other = difference(first.settings.get("scoring", {}), scoring)
-    if other:
-        raise CommandError(f"the shadow models in {folder} were scored with {other}; score the model the same way")
+    difference_found = difference(first.settings.get("scoring", {}), scoring)
+    if difference_found:
+        raise CommandError(
+            f"the shadow models in {folder} were scored with {difference_found}; score the model the same way"
+        )
     columns = _columns(first.digests, digests, folder)
     shadows = Shadows(
-        lp=np.stack([each.lp[columns] for each in found]), included=np.stack([each.included[columns] for each in found])
+        lp=np.stack([model.lp[columns] for model in models]),
+        included=np.stack([model.included[columns] for model in models]),
     )
     if not np.isfinite(shadows.lp).all():
         raise InputError(f"{folder} holds NaN or infinite scores of records to be audited; run privctl shadow again")
     lacking = int(((~shadows.included).sum(axis=0) < 2).sum())
     if lacking:
         raise InputError(
-            f"{lacking} of {len(columns)} records have fewer than 2 of the {len(found)} shadow models in {folder} that "
-            "were not trained on them; train more with a greater --count"
+            f"{lacking} of {len(columns)} records have fewer than 2 of the {len(models)} shadow models in {folder} "
+            "that were not trained on them; train more with a greater --count"
         )
     return shadows
 
 
 def summary(shadows: Shadows) -> dict[str, int]:
-    """How much the shadow models have to say, for a report."""
+    """The number of shadow models with and without a record, for a report."""
     inside = shadows.included.sum(axis=0)
     models = len(shadows.lp)
     return {"models": models, "fewest_in": int(inside.min()), "fewest_out": int(models - inside.max())}

@@ -1,4 +1,4 @@
-"""What the evidence on membership amounts to: a difference, none with enough power to see one, or no answer."""
+"""The verdict on membership: a difference, no difference despite enough power, or inconclusive."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.verdict import Outcome, Verdict
 
 SUBJECT = "members cannot be told from non-members"
-#: An audit that would have missed an AUC of this size has not looked closely enough for its silence to count.
+#: If an AUC of this size would have been missed, finding none is inconclusive.
 LEAST_AUC = 0.55
-#: Attacks of which the reference control is the same on another model.
+#: Attacks for which the reference control is the same attack on another model.
 _CONTROLLED = ("loss", "reference")
 
 
 def verdict(attacks: Sequence[Evidence], blind: Baseline, least_auc: float = LEAST_AUC) -> Verdict:
-    """Judge by every quantity of which chance is known; ``attacks`` has every evidence but the baselines'."""
+    """Judge by every quantity with a known chance level; ``attacks`` is all evidence except the baselines'."""
     first = {item.method: item for item in reversed(attacks) if item.quantity != DIFFERENCE}
     judged = [item for item in attacks if item.quantity != DIFFERENCE and "chance" in item.details]
-    found = [item for item in judged if item.lower is not None and item.lower > item.details["chance"]]
+    detected = [item for item in judged if item.lower is not None and item.lower > item.details["chance"]]
     beyond = [item for item in attacks if item.quantity == DIFFERENCE and item.lower is not None and item.lower > 0]
     if blind.confounded:
-        # These attacks see better what the blind baseline sees, and the same on a model that saw neither side does not.
+        # These attacks beat the blind baseline, and the same attack on a model that saw neither side finds nothing.
         better = {item.method for item in beyond} & set(_CONTROLLED)
-        attributed = blind.confounded == BLIND and blind.control_silent
-        found = [item for item in found if attributed and item.method in better]
-    if blind.confounded and not found:
-        more = f"; {beyond[0].method} does so better (AUC larger by {_span(beyond[0])})" if beyond else ""
+        attributed = blind.confounded == BLIND and blind.control_finds_nothing
+        detected = [item for item in detected if attributed and item.method in better]
+    if blind.confounded and not detected:
+        addition = f"; {beyond[0].method} does so better (AUC larger by {_span(beyond[0])})" if beyond else ""
         return Verdict(
             subject=SUBJECT,
             outcome=Outcome.INCONCLUSIVE,
-            reason=f"confounded: the records differ without the model ({blind.confounded}){more}; compare records that "
-            "were assigned at random",
+            reason=f"confounded: the records differ without the model ({blind.confounded}){addition}; compare "
+            "records that were assigned at random",
         )
-    if found:
-        worst = max(found, key=lambda item: (item.lower or 0.0) - item.details["chance"])
+    if detected:
+        worst = max(detected, key=lambda item: (item.lower or 0.0) - item.details["chance"])
         return Verdict(
             subject=SUBJECT,
             outcome=Outcome.REFUTED,
             reason=f"{worst.method} {worst.quantity} {_span(worst)}, where chance gives {worst.details['chance']:.3g}"
-            f"{blind.deaf}",
+            f"{blind.low_power_note}",
         )
     backwards = [
         item

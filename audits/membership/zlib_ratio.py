@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.membership.attack import Candidates, ScoreAttack, Settings, of_texts
+from audits.membership.attack import Candidates, ScoreAttack, Settings, why_no_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,4 +25,4 @@ def score(candidates: Candidates, _: Settings) -> NDArray[Any]:
     return np.asarray(-bits / packed)
 
 
-ATTACK = ScoreAttack(name="zlib", score=score, missing=of_texts)
+ATTACK = ScoreAttack(name="zlib", score=score, missing=why_no_text)

@@ -1,1 +1,1 @@
-"""From texts to the table of per-token scores that every attack reads, by one forward pass."""
+"""From records to the table of per-token scores that every attack reads, in one forward pass."""

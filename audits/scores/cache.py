@@ -1,13 +1,13 @@
-"""Scores kept between audits: a second audit, another attack or a gate costs no forward pass.
+"""A cache of scores between audits: a second audit, another attack or a gate needs no forward pass.
 
-A cache is a folder for one model: its name is the digest of everything that scores depend on besides the row, so that
-one changed weight finds another folder. It holds files that are whole or absent, so that a killed audit goes on where
-it stopped, and several processes can fill it together.
+A cache is a folder for one model: its name is a digest of everything that scores depend on besides the row, so a
+changed weight leads to another folder. Files are written completely or not at all, so a killed audit resumes where it
+stopped, and several processes can fill the cache together.
 
-What it holds is private: from the scores of its tokens and the model, a text can be rebuilt. So nothing is kept unless
-the user asks for it, folders and files are for their owner alone, and every file is removed when its time is over. A
-checksum in each header tells damage; it does not tell an edit by someone who computes it anew, so a few rows are scored
-again at each use.
+The content is private: a text can be reconstructed from the scores of its tokens and the model. So nothing is cached
+unless the user asks for it, only the owner can read folders and files, and every file is removed when it expires. A
+checksum in each header detects damage, but not an edit by someone who recomputes it, so a few rows are scored again at
+each use.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from privctl.storage.reader import SafetensorsFile
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Raised whenever the meaning of a score changes.
+#: Increased whenever the meaning of a score changes.
 SCORE_VERSION = 1
 #: Bytes of a row's key.
 KEY_BYTES = 16
@@ -43,7 +43,7 @@ KEPT_DAYS = 7
 
 _SUFFIX = ".scores"
 _FOLDER_MODE = 0o700
-#: Header keys: when a file is to be removed (seconds since 1970), and the checksum of what it holds.
+#: Header keys: when a file expires (seconds since 1970), and the checksum of its content.
 _EXPIRES, _CHECKSUM = "privctl.expires", "privctl.checksum"
 
 
@@ -61,28 +61,28 @@ class CachedScores:
         return dict(zip(map(bytes, self.keys), starts.tolist(), strict=True))
 
 
-def scored(keys: Iterable[bytes], counts: NDArray[np.int64], values: NDArray[np.float32]) -> CachedScores:
+def cached_scores(keys: Iterable[bytes], counts: NDArray[np.int64], values: NDArray[np.float32]) -> CachedScores:
     """The same with the keys as bytes."""
     packed = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(-1, KEY_BYTES)
     return CachedScores(keys=packed, counts=counts, values=values)
 
 
-def joined(parts: Iterable[CachedScores]) -> CachedScores:
-    """All parts as one; a row that occurs in several counts once."""
-    every = list(parts)
-    nothing = scored([], np.zeros(0, dtype=np.int64), np.zeros((len(FIELDS), 0), dtype=np.float32))
+def join_scores(chunks: Iterable[CachedScores]) -> CachedScores:
+    """All ``chunks`` as one; a row that occurs in several is kept once."""
+    all_chunks = list(chunks)
+    empty = cached_scores([], np.zeros(0, dtype=np.int64), np.zeros((len(FIELDS), 0), dtype=np.float32))
     keys, counts, values = (
-        np.concatenate([getattr(part, name) for part in (nothing, *every)], axis=axis)
+        np.concatenate([getattr(chunk, name) for chunk in (empty, *all_chunks)], axis=axis)
         for name, axis in (("keys", 0), ("counts", 0), ("values", 1))
     )
-    _, first = np.unique(keys, axis=0, return_index=True) if len(keys) else (None, np.zeros(0, dtype=np.int64))
+    _, first_places = np.unique(keys, axis=0, return_index=True) if len(keys) else (None, np.zeros(0, dtype=np.int64))
     kept = np.zeros(len(keys), dtype=np.bool_)
-    kept[first] = True
+    kept[first_places] = True
     return CachedScores(keys=keys[kept], counts=counts[kept], values=values[:, np.repeat(kept, counts)])
 
 
 def folder_name(identity: Mapping[str, str]) -> str:
-    """What the folder of a model is called: a digest of ``identity`` and of the meaning of the scores."""
+    """The name of a model's folder: a digest of ``identity`` and of the score version."""
     digest = blake3()
     for name, value in sorted({**identity, "score_version": str(SCORE_VERSION)}.items()):
         digest.update(f"{len(name)}:{name}={len(value)}:{value};".encode())
@@ -90,14 +90,14 @@ def folder_name(identity: Mapping[str, str]) -> str:
 
 
 def default_root() -> Path:
-    """Where caches lie unless the user says otherwise: ``$XDG_CACHE_HOME/privctl/scores``, for the user alone."""
+    """The default folder of all caches: ``$XDG_CACHE_HOME/privctl/scores``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "privctl" / "scores"
 
 
 def sweep(root: Path) -> None:
     """Remove from the caches of all models in ``root`` what has expired."""
     for path in root.glob(f"*/*{_SUFFIX}"):
-        if _expired(path):
+        if _is_expired(path):
             path.unlink(missing_ok=True)
 
 
@@ -112,7 +112,7 @@ class ScoreCache:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
-            _close(folder)
+            _make_private(folder)
         except OSError as error:
             raise FileSystemError(
                 f"{folder} cannot be made to keep scores in ({error.strerror}); give another --cache, or keep none"
@@ -120,70 +120,70 @@ class ScoreCache:
         sweep(folder.parent)
 
     def load(self) -> CachedScores:
-        """Everything kept; a file that cannot be read is passed over, as the rows in it can be scored again."""
-        parts = []
+        """All cached scores. An unreadable file is skipped, as its rows can be scored again."""
+        chunks = []
         for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
-            part = _read(path)
-            if part is not None:
-                parts.append(part)
-        return joined(parts)
+            chunk = _read(path)
+            if chunk is not None:
+                chunks.append(chunk)
+        return join_scores(chunks)
 
-    def add(self, part: CachedScores, expires: float | None = None) -> Path:
-        """Keep ``part``, for ``KEPT_DAYS`` unless told; the file's name tells its rows, so that processes do not meet.
+    def add(self, scores: CachedScores, expires: float | None = None) -> Path:
+        """Cache ``scores``, for ``KEPT_DAYS`` by default. File names depend on the rows, so processes do not collide.
 
         ``expires`` is in seconds since 1970.
         """
-        name = tag(blake3(part.keys.tobytes())).removeprefix("blake3:")[:24]
-        arrays: dict[str, NDArray[Any]] = {"keys": part.keys, "counts": part.counts, "values": part.values}
+        name = tag(blake3(scores.keys.tobytes())).removeprefix("blake3:")[:24]
+        arrays: dict[str, NDArray[Any]] = {"keys": scores.keys, "counts": scores.counts, "values": scores.values}
         path = self.folder / f"{name}{_SUFFIX}"
         until = time.time() + KEPT_DAYS * 86400 if expires is None else expires
-        write_arrays(path, arrays, {_EXPIRES: str(int(until)), _CHECKSUM: _checksum(part)})
+        write_arrays(path, arrays, {_EXPIRES: str(int(until)), _CHECKSUM: _checksum(scores)})
         return path
 
     def tidy(self) -> None:
-        """Join many small files into one, which expires as soon as the first of them."""
+        """Merge all files into one, which expires as soon as the first of them."""
         paths = sorted(self.folder.glob(f"*{_SUFFIX}"))
         if len(paths) > 1:
             times = {path: _expiry(path) for path in paths}
-            parts = {path: part for path in paths if (part := _read(path)) is not None}
-            whole = self.add(joined(parts.values()), min((times[path] for path in parts), default=None))
+            chunks = {path: chunk for path in paths if (chunk := _read(path)) is not None}
+            merged = self.add(join_scores(chunks.values()), min((times[path] for path in chunks), default=None))
             for path in paths:
-                if path != whole:
+                if path != merged:
                     path.unlink(missing_ok=True)
 
 
-def _close(folder: Path) -> None:
-    """Take everyone else's permissions away. Raises InputError where the folder is not the user's own."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+def _make_private(folder: Path) -> None:
+    """Remove everyone else's permissions. Raises InputError if the folder is not the user's own."""
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise InputError(
             f"{folder} is a link, or belongs to another user; give a --cache of your own, as scores are private"
         )
-    if stat.S_IMODE(found.st_mode) != _FOLDER_MODE:
+    if stat.S_IMODE(status.st_mode) != _FOLDER_MODE:
         folder.chmod(_FOLDER_MODE)
 
 
-def _checksum(part: CachedScores) -> str:
+def _checksum(scores: CachedScores) -> str:
     digest = blake3()
-    for array in (part.keys, part.counts, part.values):
+    for array in (scores.keys, scores.counts, scores.values):
         digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
     return tag(digest)
 
 
 def _expiry(path: Path) -> float:
-    """When the file is to be removed, at once where it does not say."""
+    """When the file expires; 0 if it does not say."""
     with contextlib.suppress(PrivctlError, ValueError), SafetensorsFile(path) as file:
         return int(file.metadata.get(_EXPIRES, "0"))
     return 0
 
 
-def _expired(path: Path) -> bool:
+def _is_expired(path: Path) -> bool:
     return _expiry(path) <= time.time()
 
 
 def _read(path: Path) -> CachedScores | None:
-    """What is in a file; None where it is damaged or has expired."""
-    if _expired(path):
+    """The scores in a file; None if it is damaged or has expired."""
+    if _is_expired(path):
         return None
     try:
         with SafetensorsFile(path) as file:
@@ -194,7 +194,7 @@ def _read(path: Path) -> CachedScores | None:
         values = np.frombuffer(arrays["values"], dtype="<f4").reshape(len(FIELDS), -1)
     except (PrivctlError, KeyError, ValueError):
         return None
-    part = CachedScores(keys=keys, counts=counts, values=values)
-    if len(keys) != len(counts) or values.shape[1] != counts.sum() or _checksum(part) != recorded:
+    scores = CachedScores(keys=keys, counts=counts, values=values)
+    if len(keys) != len(counts) or values.shape[1] != counts.sum() or _checksum(scores) != recorded:
         return None
-    return part
+    return scores

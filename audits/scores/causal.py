@@ -46,10 +46,10 @@ class CausalSubject:
 
     def rows(self, records: Sequence[Record]) -> Rows:
         """See ``Subject``."""
-        whole = encode(self.model, [record.text for record in records])
+        encoded = encode(self.model, [record.text for record in records])
         return Rows(
-            rows=[row[: self.max_length] for row in whole],
-            truncated=np.array([len(row) > (self.max_length or 0) for row in whole], dtype=np.bool_),
+            rows=[row[: self.max_length] for row in encoded],
+            truncated=np.array([len(row) > (self.max_length or 0) for row in encoded], dtype=np.bool_),
         )
 
     def describe(self) -> dict[str, Any]:

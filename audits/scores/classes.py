@@ -1,4 +1,4 @@
-"""Classifiers of texts and of images: one score a record, that of its label."""
+"""Classifiers of texts and of images: one score per record, that of its label."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from audits.scores.forward import Batching, batches, enough_memory, token_scores
-from audits.scores.rows import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION, Rows, frame_of, framed_limit, padded
+from audits.scores.rows import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION, Rows, frame_of, framed_limit, pad_rows
 from audits.scores.table import FIELDS
 from privctl.data.pixels import image_facts
 from privctl.data.records import Record
 from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, silent
-from privctl.models.language import LanguageModel, hushed, pad_of
+from privctl.models.language import LanguageModel, pad_of, quiet_transformers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,15 +34,17 @@ def class_scores(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     logits (40, 0) and label 0 give -4.248354e-18, where float32's log-softmax gives 0.
     """
     wide = logits.to(torch.float64)
-    own = wide.gather(1, labels[:, None])
-    others = wide.scatter(1, labels[:, None], -torch.inf).logsumexp(dim=1, keepdim=True)
-    found = token_scores(logits.clone(), labels)
-    found[FIELDS.index("lp")] = -torch.logaddexp(torch.zeros_like(own), others - own)[:, 0].to(torch.float32)
-    return found
+    label_logit = wide.gather(1, labels[:, None])
+    log_sum_of_others = wide.scatter(1, labels[:, None], -torch.inf).logsumexp(dim=1, keepdim=True)
+    scores = token_scores(logits.clone(), labels)
+    scores[FIELDS.index("lp")] = -torch.logaddexp(torch.zeros_like(label_logit), log_sum_of_others - label_logit)[
+        :, 0
+    ].to(torch.float32)
+    return scores
 
 
 class TextClassScorer:
-    """Rows are token ids with the label's number behind them."""
+    """Rows are token ids followed by the label's number."""
 
     causal = False
 
@@ -62,9 +64,9 @@ class TextClassScorer:
         model, tokens = self.model, (batching or Batching.on(self.model.device)).tokens
         values = np.empty((len(FIELDS), len(rows)), dtype=np.float32)
         lengths = np.array([len(row) - 1 for row in rows], dtype=np.int64)
-        with hushed(), enough_memory(model):
+        with quiet_transformers(), enough_memory(model):
             for batch in batches(lengths, tokens):
-                arrays = padded([rows[i][:-1] for i in batch], self.pad)
+                arrays = pad_rows([rows[i][:-1] for i in batch], self.pad)
                 ids, real = (torch.from_numpy(array).to(model.device) for array in arrays)
                 labels = torch.tensor([int(rows[i][-1]) for i in batch], device=model.device)
                 logits = model.network(input_ids=ids, attention_mask=real).logits
@@ -90,11 +92,11 @@ class TextClassifierSubject:
 
     def rows(self, records: Sequence[Record]) -> Rows:
         """See ``Subject``."""
-        found = self._frame.encode(self.model, [record.text for record in records], self.max_length or 0)
+        encoded = self._frame.encode(self.model, [record.text for record in records], self.max_length or 0)
         numbers = [_number(self._labels, record, self.model) for record in records]
         return Rows(
-            rows=[np.append(row, number) for row, number in zip(found.rows, numbers, strict=True)],
-            truncated=found.truncated,
+            rows=[np.append(row, number) for row, number in zip(encoded.rows, numbers, strict=True)],
+            truncated=encoded.truncated,
         )
 
     def describe(self) -> dict[str, Any]:
@@ -127,10 +129,10 @@ class ImageScorer:
         model = self.model
         pixels = pixels or _PIXELS.get(model.device.type, _PIXELS_ELSEWHERE)
         values = np.empty((len(FIELDS), len(rows)), dtype=np.float32)
-        with hushed(), enough_memory(model):
+        with quiet_transformers(), enough_memory(model):
             for batch in _image_batches(rows, pixels):
-                heads, images = zip(*(unpacked(rows[i]) for i in batch), strict=True)
-                scaled = self.facts.scaled(torch.from_numpy(np.stack(images)).to(model.device))
+                heads, images = zip(*(unpack(rows[i]) for i in batch), strict=True)
+                scaled = self.facts.scale(torch.from_numpy(np.stack(images)).to(model.device))
                 labels = torch.tensor(heads, device=model.device)
                 logits = model.network(pixel_values=scaled.to(model.network.dtype)).logits
                 values[:, batch] = class_scores(logits, labels).cpu().numpy()
@@ -153,7 +155,7 @@ class ImageSubject:
 
     def rows(self, records: Sequence[Record]) -> Rows:
         """See ``Subject``; raises InputError for images of another size than the model's."""
-        found = []
+        rows = []
         for record in records:
             assert record.pixels is not None  # as they were read
             size = record.pixels.shape[:2] if record.pixels.dtype == np.uint8 else record.pixels.shape[1:]
@@ -162,22 +164,22 @@ class ImageSubject:
                     f"image {record.line} is {size[0]}x{size[1]} pixels and {self.model.path} takes "
                     f"{self.facts.size[0]}x{self.facts.size[1]}; give --resize"
                 )
-            found.append(packed(_number(self._labels, record, self.model), record.pixels))
-        return Rows(rows=found, truncated=np.zeros(len(found), dtype=np.bool_))
+            rows.append(pack(_number(self._labels, record, self.model), record.pixels))
+        return Rows(rows=rows, truncated=np.zeros(len(rows), dtype=np.bool_))
 
     def describe(self) -> dict[str, Any]:
         """See ``Subject``."""
         return {"task": self.task, "resize": None if self.resize is None else list(self.resize)}
 
 
-def packed(label: int, pixels: NDArray[Any]) -> NDArray[np.uint8]:
+def pack(label: int, pixels: NDArray[Any]) -> NDArray[np.uint8]:
     """An image [height, width, channels] uint8 or [channels, height, width] float32 as a row."""
     head = np.array([label, pixels.dtype != np.uint8, *pixels.shape], dtype="<i4")
     return np.concatenate([head.view(np.uint8), np.ascontiguousarray(pixels).reshape(-1).view(np.uint8)])
 
 
-def unpacked(row: NDArray[Any]) -> tuple[int, NDArray[Any]]:
-    """What ``packed`` was given."""
+def unpack(row: NDArray[Any]) -> tuple[int, NDArray[Any]]:
+    """The inverse of ``packed``."""
     label, floats, *shape = row[: 4 * _HEAD].copy().view("<i4").tolist()
     return label, row[4 * _HEAD :].copy().view(np.float32 if floats else np.uint8).reshape(shape)
 
@@ -187,12 +189,12 @@ def _image_batches(rows: Sequence[NDArray[Any]], pixels: int) -> Iterator[list[i
     batch: list[int] = []
     shape: list[int] = []
     for i, row in enumerate(rows):
-        _, floats, *found = row[: 4 * _HEAD].copy().view("<i4").tolist()
-        size = found[1] * found[2] if floats else found[0] * found[1]
-        if batch and (found != shape or (len(batch) + 1) * size > pixels):
+        _, floats, *row_shape = row[: 4 * _HEAD].copy().view("<i4").tolist()
+        size = row_shape[1] * row_shape[2] if floats else row_shape[0] * row_shape[1]
+        if batch and (row_shape != shape or (len(batch) + 1) * size > pixels):
             yield batch
             batch = []
-        shape = found
+        shape = row_shape
         batch.append(i)
     if batch:
         yield batch
@@ -210,8 +212,8 @@ def _number(labels: dict[str, int], record: Record, model: LanguageModel) -> int
     try:
         return labels[record.label or ""]
     except KeyError:
-        known = ", ".join(sorted(name for name in labels if not name.isdecimal())[:4])
+        known_names = ", ".join(sorted(name for name in labels if not name.isdecimal())[:4])
         raise InputError(
             f"the record on line {record.line} has the label {record.label!r}, which {model.path} does not know (its "
-            f"config.json names {known}); give the labels the model was trained with"
+            f"config.json names {known_names}); give the labels the model was trained with"
         ) from None

@@ -1,8 +1,8 @@
 """One forward pass over every row, batched by length, that serves all attacks.
 
-The network's trunk runs on whole batches; only real positions are then projected to the vocabulary, a few hundred at a
-time and in float32, so that logits of shape [batch, length, vocabulary] never exist. Rows are padded on the right,
-which a causal model cannot see, so that a token's score does not depend on its batch.
+The network's trunk runs on whole batches; then only the unpadded positions are projected to the vocabulary, a few
+hundred at a time and in float32, so that logits of shape [batch, length, vocabulary] are never materialised. Rows are
+padded on the right, which a causal model cannot see, so a token's score does not depend on its batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from audits.scores.table import FIELDS
 from privctl.domain.errors import FileSystemError, InputError
 from privctl.domain.progress import Advance, silent
-from privctl.models.language import LanguageModel, hushed
+from privctl.models.language import LanguageModel, quiet_transformers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,8 +37,8 @@ class Batching:
 
     A batch holds at most ``tokens`` positions, padding counted. At most ``logits`` numbers (positions times
     vocabulary, but 32 positions at least) exist at once, and scores are taken from ``block`` of them at a time (one
-    position at least): few enough to stay in the cache of a CPU's core, where all but the head's product is bound by
-    memory.
+    position at least): few enough to stay in a CPU core's cache, as everything but the head's matrix product is
+    memory-bound.
     """
 
     tokens: int = 1024
@@ -64,7 +64,7 @@ def score_rows(
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Scores [6, tokens] of every token after each row's first, in the rows' order, and the offsets [rows + 1].
 
-    Each row has at least 2 ids. Raises InputError for a network that looks ahead.
+    Each row has at least 2 ids. Raises InputError for a network that is not causal.
     """
     return measure_rows(model, rows, token_scores, len(FIELDS), batching=batching, advance=advance)
 
@@ -80,7 +80,7 @@ def measure_rows(
     batching: Batching | None = None,
     advance: Advance = silent,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """What ``measure`` gives, [fields, tokens], and the offsets [rows + 1], as ``score_rows``.
+    """The values of ``measure``, [fields, tokens], and the offsets [rows + 1]; see ``score_rows``.
 
     With ``last``, only each row's last so many tokens are measured, and only they are projected to the vocabulary.
     """
@@ -90,28 +90,28 @@ def measure_rows(
     counts = lengths - 1 if last is None else np.minimum(lengths - 1, last)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     values = np.empty((fields, int(offsets[-1])), dtype=np.float32)
-    with hushed(), enough_memory(model):
+    with quiet_transformers(), enough_memory(model):
         logits_of = _projection(model)
         for batch in batches(lengths, batching.tokens):
-            ids, real = _padded([rows[i] for i in batch], counts[batch])
+            ids, real = _pad([rows[i] for i in batch], counts[batch])
             ids, real = ids.to(model.device), real.to(model.device)
             targets = ids[:, 1:][real]
             done = 0
-            parts = []
+            chunks = []
             for logits in logits_of(ids, real, positions):
-                parts.append(in_blocks(measure, logits, targets[done : done + len(logits)], batching))
+                chunks.append(in_blocks(measure, logits, targets[done : done + len(logits)], batching))
                 done += len(logits)
             places = np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in batch])
-            values[:, places] = torch.cat(parts, dim=1).cpu().numpy()
+            values[:, places] = torch.cat(chunks, dim=1).cpu().numpy()
             advance(done)
     return values, offsets
 
 
 def in_blocks(measure: Measure, logits: torch.Tensor, targets: torch.Tensor, batching: Batching) -> torch.Tensor:
-    """What ``measure`` gives for all of ``logits``, from a block of them at a time."""
+    """The values of ``measure`` for all of ``logits``, computed block by block."""
     rows = max(1, batching.block // logits.shape[1])
-    parts = zip(torch.split(logits, rows), torch.split(targets, rows), strict=True)
-    return torch.cat([measure(*part) for part in parts], dim=1)
+    blocks = zip(torch.split(logits, rows), torch.split(targets, rows), strict=True)
+    return torch.cat([measure(*block) for block in blocks], dim=1)
 
 
 def token_scores(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -123,12 +123,12 @@ def token_scores(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """
     z = logits.to(torch.float32)
     index = targets[:, None]
-    own = z.gather(1, index)
-    others = z.scatter_(1, index, -math.inf).amax(dim=1, keepdim=True)
-    z.scatter_(1, index, own)
+    target_logit = z.gather(1, index)
+    best_other = z.scatter_(1, index, -math.inf).amax(dim=1, keepdim=True)
+    z.scatter_(1, index, target_logit)
     weight = torch.empty_like(z)
-    rank = torch.gt(z, own, out=weight).sum(dim=1)  # summing floats is quicker than summing bools
-    top = torch.maximum(own, others)
+    rank = torch.gt(z, target_logit, out=weight).sum(dim=1)  # summing floats is quicker than summing bools
+    top = torch.maximum(target_logit, best_other)
     share = torch.softmax(z, dim=1, out=weight)
     log_total = -share.amax(dim=1, keepdim=True).log()  # the greatest share is 1 / sum(exp(z - top))
     # Masked-out vocabulary has logits of -inf; a floor far below any real one keeps 0 * inf out of the sums.
@@ -136,8 +136,8 @@ def token_scores(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     mean = torch.linalg.vecdot(share, y)[:, None]
     deviation = y.sub_(mean)
     var = torch.linalg.vecdot(share.mul_(deviation), deviation)
-    lp, mu, lse = own - top - log_total, mean - log_total, top + log_total
-    return torch.stack([lp[:, 0], mu[:, 0], var, rank, (own - others)[:, 0], lse[:, 0]])
+    lp, mu, lse = target_logit - top - log_total, mean - log_total, top + log_total
+    return torch.stack([lp[:, 0], mu[:, 0], var, rank, (target_logit - best_other)[:, 0], lse[:, 0]])
 
 
 def batches(lengths: NDArray[np.int64], tokens: int) -> Iterator[list[int]]:
@@ -163,7 +163,7 @@ def batches(lengths: NDArray[np.int64], tokens: int) -> Iterator[list[int]]:
 
 @contextmanager
 def enough_memory(model: LanguageModel) -> Iterator[None]:
-    """One sentence where the device has too little memory."""
+    """Turn running out of device memory into an error of one sentence."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -173,7 +173,7 @@ def enough_memory(model: LanguageModel) -> Iterator[None]:
         ) from None
 
 
-def _padded(rows: Sequence[NDArray[np.int64]], counts: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+def _pad(rows: Sequence[NDArray[np.int64]], counts: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids [rows, longest], zeros on the right, and which positions [rows, longest - 1] predict a row's last tokens.
 
     ``counts`` [rows] says how many of them.
@@ -193,26 +193,26 @@ _Projection = Callable[[torch.Tensor, torch.Tensor, int], Iterator[torch.Tensor]
 
 
 def _projection(model: LanguageModel) -> _Projection:
-    """How to get logits: trunk and head apart where that is what the network computes, else the whole."""
-    apart = halves(model)
+    """How to compute logits: trunk and head separately where that gives the network's own logits, else as a whole."""
+    apart = trunk_and_head(model)
     if apart is None:
         return lambda *batch: _whole_logits(model.network, *batch)
     return lambda *batch: _headed_logits(*apart, *batch)
 
 
-def halves(model: LanguageModel) -> tuple[Any, Any] | None:
-    """Trunk and head of a network that computes nothing but the one after the other; None for any other.
+def trunk_and_head(model: LanguageModel) -> tuple[Any, Any] | None:
+    """Trunk and head of a network that is just their composition; None for any other.
 
-    Found out by trying, which also covers networks that scale or cap their logits after the head. Raises InputError
-    for a network that looks ahead.
+    Determined by running both, which also covers networks that scale or cap their logits after the head. Raises
+    InputError for a network that is not causal.
     """
     network = model.network
     ids = torch.arange(4, device=model.device)[None, :] % model.vocabulary
-    whole = network(input_ids=ids, use_cache=False).logits
+    logits = network(input_ids=ids, use_cache=False).logits
     changed = ids.clone()
     changed[0, -1] = (changed[0, -1] + 1) % model.vocabulary
-    ahead = network(input_ids=changed, use_cache=False).logits[:, :-1] - whole[:, :-1]
-    if ahead.abs().max() > 1e-3 * (1e-6 + whole.abs().max()):
+    ahead = network(input_ids=changed, use_cache=False).logits[:, :-1] - logits[:, :-1]
+    if ahead.abs().max() > 1e-3 * (1e-6 + logits.abs().max()):
         raise InputError(
             f"{model.path} is not a causal language model: what it says of a token depends on later ones; "
             "give one that predicts the next token"
@@ -221,7 +221,7 @@ def halves(model: LanguageModel) -> tuple[Any, Any] | None:
     if head is None or trunk is network:
         return None
     hidden = _hidden(trunk, ids)
-    return (trunk, head) if hidden is not None and torch.equal(head(hidden), whole) else None
+    return (trunk, head) if hidden is not None and torch.equal(head(hidden), logits) else None
 
 
 def _hidden(trunk: Any, ids: torch.Tensor) -> torch.Tensor | None:
@@ -233,9 +233,9 @@ def _headed_logits(
     trunk: Any, head: Any, ids: torch.Tensor, real: torch.Tensor, positions: int
 ) -> Iterator[torch.Tensor]:
     hidden = _hidden(trunk, ids)
-    assert hidden is not None  # halves saw one
-    for part in torch.split(hidden[:, :-1][real], positions):
-        yield head(part)
+    assert hidden is not None  # trunk_and_head checked this
+    for chunk in torch.split(hidden[:, :-1][real], positions):
+        yield head(chunk)
 
 
 def _whole_logits(network: Any, ids: torch.Tensor, real: torch.Tensor, positions: int) -> Iterator[torch.Tensor]:

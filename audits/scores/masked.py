@@ -1,9 +1,9 @@
-"""A masked language model: every token is scored once, hidden together with a seventh of the others.
+"""A masked language model: every token is scored once, masked together with a seventh of the text.
 
-The mean over a text's tokens is its pseudo-log-likelihood (Salazar et al. 2020, arXiv 1910.14659) by parts: seven
-passes a text rather than one a token, hiding about as much at once as the 15 % that such models are trained with.
-Which tokens are hidden together depends on their positions alone, so that every record and every model meets the same
-partition, and no score varies by chance.
+The mean over a text's tokens approximates its pseudo-log-likelihood (Salazar et al. 2020, arXiv 1910.14659): seven
+passes per text instead of one per token, masking about the 15 % at once that such models are trained with. Which tokens
+are masked together depends on their positions alone, so the partition is the same for every record and model, and
+scores are deterministic.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import numpy as np
 import torch
 
 from audits.scores.forward import Batching, batches, enough_memory, token_scores
-from audits.scores.rows import MASKED_LM, Rows, SpecialTokens, frame_of, framed_limit, padded
+from audits.scores.rows import MASKED_LM, Rows, SpecialTokens, frame_of, framed_limit, pad_rows
 from audits.scores.table import FIELDS
 from privctl.data.records import Record
 from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, silent
-from privctl.models.language import LanguageModel, hushed, pad_of
+from privctl.models.language import LanguageModel, pad_of, quiet_transformers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Passes over a text.
-PARTS = 7
+PASSES = 7
 
 
-def parts(tokens: int) -> NDArray[np.int64]:
-    """In which pass each of so many tokens is hidden: of every seven from a multiple of seven on, one in each."""
-    blocks = [np.random.default_rng(block).permutation(PARTS) for block in range(-(-tokens // PARTS))]
+def pass_of_tokens(tokens: int) -> NDArray[np.int64]:
+    """The pass in which each of ``tokens`` tokens is masked; each pass masks one of every block of seven."""
+    blocks = [np.random.default_rng(block).permutation(PASSES) for block in range(-(-tokens // PASSES))]
     return np.concatenate([*blocks, np.zeros(0, dtype=np.int64)])[:tokens].astype(np.int64)
 
 
 class MaskedScorer:
-    """Rows are token ids with the tokenizer's special tokens around them, which are never hidden or scored."""
+    """Rows are token ids with the tokenizer's special tokens around them, which are never masked or scored."""
 
     causal = False
 
@@ -57,25 +57,25 @@ class MaskedScorer:
         mask, pad = model.tokenizer.mask_token_id, pad_of(model.network, model.tokenizer)
         counts = self.counts(rows)
         begins = np.cumsum(counts) - counts
-        hidden = {count: parts(count) for count in set(counts.tolist())}
-        jobs = [(i, part) for i, count in enumerate(counts.tolist()) for part in np.unique(hidden[count])]
+        hidden = {count: pass_of_tokens(count) for count in set(counts.tolist())}
+        jobs = [(i, number) for i, count in enumerate(counts.tolist()) for number in np.unique(hidden[count])]
         values = np.empty((len(FIELDS), int(counts.sum())), dtype=np.float32)
         lengths = np.array([len(rows[i]) for i, _ in jobs], dtype=np.int64)
-        # only hidden positions are projected to the vocabulary, about one of seven
-        tokens = min(batching.tokens, PARTS * batching.positions(model.vocabulary))
-        with hushed(), enough_memory(model):
+        # only masked positions are projected to the vocabulary, about one of seven
+        tokens = min(batching.tokens, PASSES * batching.positions(model.vocabulary))
+        with quiet_transformers(), enough_memory(model):
             logits_at = _projection(model, mask, pad)
             for batch in batches(lengths, tokens):
-                ids, real = padded([rows[jobs[j][0]] for j in batch], pad)
-                asked = np.zeros(ids.shape, dtype=np.bool_)
+                ids, real = pad_rows([rows[jobs[j][0]] for j in batch], pad)
+                hidden_now = np.zeros(ids.shape, dtype=np.bool_)
                 places = []
-                for place, (i, part) in enumerate(jobs[j] for j in batch):
-                    where = np.flatnonzero(hidden[int(counts[i])] == part)
-                    asked[place, len(self.frame.front) + where] = True
+                for place, (i, number) in enumerate(jobs[j] for j in batch):
+                    where = np.flatnonzero(hidden[int(counts[i])] == number)
+                    hidden_now[place, len(self.frame.front) + where] = True
                     places.append(begins[i] + where)
-                targets = torch.from_numpy(ids[asked]).to(model.device)
-                ids[asked] = mask
-                tensors = (torch.from_numpy(array).to(model.device) for array in (ids, real, asked))
+                targets = torch.from_numpy(ids[hidden_now]).to(model.device)
+                ids[hidden_now] = mask
+                tensors = (torch.from_numpy(array).to(model.device) for array in (ids, real, hidden_now))
                 values[:, np.concatenate(places)] = token_scores(logits_at(*tensors), targets).cpu().numpy()
                 advance(len(targets))
         return values
@@ -103,28 +103,28 @@ class MaskedSubject:
         return {
             "task": self.task,
             "max_length": self.max_length,
-            "hidden": f"every token once, in {PARTS} passes that depend on positions alone",
+            "hidden": f"every token once, in {PASSES} passes that depend on positions alone",
             "truncation": "keeps the first max_length tokens, special ones counted",
         }
 
 
-#: (ids, attention mask, asked), each [rows, width] -> logits [asked, vocabulary].
+#: (ids, attention mask, masked), each [rows, width] -> logits [masked, vocabulary].
 _Projection = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def _projection(model: LanguageModel, mask: int, pad: int) -> _Projection:
-    """How to get logits: of the asked positions only, where that is what the network computes, else of all.
+    """How to compute logits: at the masked positions only where that gives the same result, else at all.
 
-    Found out by trying: heads differ in what they do beside the projection.
+    Determined by running both: heads differ in what they do besides the projection.
     """
     network = model.network
 
-    def whole(ids: torch.Tensor, real: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = network(input_ids=ids, attention_mask=real).logits[asked]
+    def project_all(ids: torch.Tensor, real: torch.Tensor, masked: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = network(input_ids=ids, attention_mask=real).logits[masked]
         return logits
 
-    def chosen(ids: torch.Tensor, real: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
-        handle = network.get_output_embeddings().register_forward_pre_hook(lambda _, given: (given[0][asked],))
+    def project_masked(ids: torch.Tensor, real: torch.Tensor, masked: torch.Tensor) -> torch.Tensor:
+        handle = network.get_output_embeddings().register_forward_pre_hook(lambda _, arguments: (arguments[0][masked],))
         try:
             logits: torch.Tensor = network(input_ids=ids, attention_mask=real).logits
         finally:
@@ -132,14 +132,14 @@ def _projection(model: LanguageModel, mask: int, pad: int) -> _Projection:
         return logits
 
     if network.get_output_embeddings() is None:
-        return whole
+        return project_all
     ids = torch.tensor([[mask, mask, mask], [mask, mask, pad]], device=model.device)
     real = torch.tensor([[1, 1, 1], [1, 1, 0]], device=model.device)
-    asked = torch.tensor([[False, True, True], [True, False, False]], device=model.device)
-    expected = whole(ids, real, asked)
+    masked = torch.tensor([[False, True, True], [True, False, False]], device=model.device)
+    expected = project_all(ids, real, masked)
     try:
-        found = chosen(ids, real, asked)
+        logits = project_masked(ids, real, masked)
     except (RuntimeError, IndexError, TypeError, ValueError):
-        return whole
-    same = found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, atol=1e-4)
-    return chosen if same else whole
+        return project_all
+    same = logits.shape == expected.shape and torch.allclose(logits, expected, rtol=1e-3, atol=1e-4)
+    return project_masked if same else project_all

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from privctl.domain.errors import CommandError, InputError
-from privctl.models.language import LanguageModel, context_of, hushed
+from privctl.models.language import LanguageModel, context_of, quiet_transformers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,7 +57,7 @@ def encode(model: LanguageModel, texts: Sequence[str]) -> list[NDArray[np.int64]
     Raises InputError for ids the model has no embedding for.
     """
     front = [model.tokenizer.bos_token_id] if begins_with_bos(model) else []
-    return [np.array(front + ids, dtype=np.int64) for ids in _tokenised(model, texts)]
+    return [np.array(front + ids, dtype=np.int64) for ids in _tokenise(model, texts)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,23 +77,23 @@ class SpecialTokens:
 
     @property
     def size(self) -> int:
-        """How many they are."""
+        """How many there are."""
         return len(self.front) + len(self.back)
 
     def encode(self, model: LanguageModel, texts: Sequence[str], limit: int) -> Rows:
         """Token ids of each text with the frame around it, at most ``limit`` in all. Raises as ``encode`` does."""
-        found = list(_tokenised(model, texts))
-        kept = limit - self.size
+        ids_of_texts = list(_tokenise(model, texts))
+        room = limit - self.size
         return Rows(
-            rows=[np.array([*self.front, *ids[:kept], *self.back], dtype=np.int64) for ids in found],
-            truncated=np.array([len(ids) > kept for ids in found], dtype=np.bool_),
+            rows=[np.array([*self.front, *ids[:room], *self.back], dtype=np.int64) for ids in ids_of_texts],
+            truncated=np.array([len(ids) > room for ids in ids_of_texts], dtype=np.bool_),
         )
 
 
 def frame_of(tokenizer: Any) -> SpecialTokens:
-    """What the tokenizer puts around a text."""
-    found = tokenizer("a", return_special_tokens_mask=True)
-    ids, special = found["input_ids"], found["special_tokens_mask"]
+    """The special tokens that the tokenizer puts around a text."""
+    encoded = tokenizer("a", return_special_tokens_mask=True)
+    ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
     front = next((i for i, flag in enumerate(special) if not flag), len(ids))
     back = next((i for i, flag in enumerate(reversed(special)) if not flag), 0)
     return SpecialTokens(front=tuple(ids[:front]), back=tuple(ids[len(ids) - back :]))
@@ -111,7 +111,7 @@ def framed_limit(model: LanguageModel, frame: SpecialTokens, max_length: int | N
     return max_length
 
 
-def padded(rows: Sequence[NDArray[np.int64]], pad: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def pad_rows(rows: Sequence[NDArray[np.int64]], pad: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Ids [rows, longest], filled up on the right with ``pad``, and 1 where they are real."""
     width = max(len(row) for row in rows)
     ids = np.full((len(rows), width), pad, dtype=np.int64)
@@ -121,17 +121,19 @@ def padded(rows: Sequence[NDArray[np.int64]], pad: int) -> tuple[NDArray[np.int6
     return ids, real.astype(np.int64)
 
 
-def _tokenised(model: LanguageModel, texts: Sequence[str]) -> Iterator[list[int]]:
+def _tokenise(model: LanguageModel, texts: Sequence[str]) -> Iterator[list[int]]:
     """Each text's ids without special tokens; raises InputError for ids the model has no embedding for."""
     vocabulary = model.vocabulary
     for start in range(0, len(texts), _TEXTS):
-        part = list(texts[start : start + _TEXTS])
-        with hushed():
-            found = model.tokenizer(part, add_special_tokens=False, return_attention_mask=False)["input_ids"]
-        highest = max((max(ids) for ids in found if ids), default=0)
+        some_texts = list(texts[start : start + _TEXTS])
+        with quiet_transformers():
+            ids_of_texts = model.tokenizer(some_texts, add_special_tokens=False, return_attention_mask=False)[
+                "input_ids"
+            ]
+        highest = max((max(ids) for ids in ids_of_texts if ids), default=0)
         if highest >= vocabulary:
             raise InputError(
                 f"{model.folder} has a tokenizer that gives id {highest}, but the model knows {vocabulary} tokens; "
                 "give the tokenizer the model was trained with"
             )
-        yield from found
+        yield from ids_of_texts

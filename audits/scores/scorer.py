@@ -1,4 +1,4 @@
-"""The scores of every distinct row that an audit needs, whoever asked for it."""
+"""The scores of every distinct row that the parts of an audit need, each computed once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from audits.scores.cache import KEY_BYTES, CachedScores, ScoreCache, joined, scored
+from audits.scores.cache import KEY_BYTES, CachedScores, ScoreCache, cached_scores, join_scores
 from audits.scores.table import FIELDS
 from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, silent
@@ -17,16 +17,16 @@ from privctl.domain.progress import Advance, silent
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Scores computed between two writes to the cache: what a killed audit loses at most.
+#: Scores computed between two writes to the cache: the most that a killed audit loses.
 _PIECE = 1 << 16
-#: Cached rows that are scored again to see that the cache belongs to the model, and how far they may be off.
+#: Cached rows that are scored again to check that the cache belongs to the model, and the tolerance.
 _PROBES, _TOLERANCE = 8, 2e-2
 
 
 class Scorer(Protocol):
     """A model that gives rows of one kind their scores."""
 
-    #: Whether a row that begins another one has the same scores as the beginning of the other.
+    #: Whether the scores of a row that is a prefix of another are a prefix of the other's scores.
     causal: bool
 
     def counts(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
@@ -53,13 +53,13 @@ class RowScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringPlan:
-    """What is to be scored: ``rows`` by key, the keys of those that must ``run``, and what others are beginnings of."""
+    """What to score: ``rows`` by key, the keys of those to ``run``, and for each prefix the row that it begins."""
 
     scorer: Scorer
     rows: Mapping[bytes, NDArray[Any]]
     run: Sequence[bytes]
     beginnings: Mapping[bytes, bytes]
-    known: CachedScores
+    cached: CachedScores
     cache: ScoreCache | None
 
     @property
@@ -69,100 +69,100 @@ class ScoringPlan:
 
 
 def key(row: NDArray[Any]) -> bytes:
-    """What a row is known by: a digest of its type, shape and bytes."""
+    """The key of a row: a digest of its type, shape and bytes."""
     digest = hashlib.blake2b(f"{row.dtype.str}{row.shape}".encode(), digest_size=KEY_BYTES)
     digest.update(np.ascontiguousarray(row).tobytes())
     return digest.digest()
 
 
-def plan(scorer: Scorer, rows: Sequence[NDArray[Any]], cache: ScoreCache | None = None) -> ScoringPlan:
-    """Every distinct row once, less what ``cache`` knows; for a causal model, less what begins another row.
+def plan_scoring(scorer: Scorer, rows: Sequence[NDArray[Any]], cache: ScoreCache | None = None) -> ScoringPlan:
+    """Every distinct row that is not in ``cache``; for a causal model, rows that are prefixes of others are left out.
 
-    Raises InputError where the cache turns out to belong to another model.
+    Raises InputError if the cache belongs to another model.
     """
     distinct = {key(row): row for row in rows}
-    whole, beginnings = _beginnings(distinct) if scorer.causal else (list(distinct), {})
-    known = joined([]) if cache is None else _wanted(cache.load(), whole)
-    have = {bytes(name) for name in known.keys}
-    made = ScoringPlan(
+    longest, beginnings = _beginnings(distinct) if scorer.causal else (list(distinct), {})
+    cached = join_scores([]) if cache is None else _select(cache.load(), longest)
+    cached_keys = {bytes(name) for name in cached.keys}
+    scoring = ScoringPlan(
         scorer=scorer,
         rows=distinct,
-        run=[name for name in whole if name not in have],
+        run=[name for name in longest if name not in cached_keys],
         beginnings=beginnings,
-        known=known,
+        cached=cached,
         cache=cache,
     )
     if cache is not None:
-        _probe(made, cache)
-    return made
+        _probe(scoring, cache)
+    return scoring
 
 
-def make_book(
-    made: ScoringPlan,
+def compute_scores(
+    scoring: ScoringPlan,
     *,
     share: tuple[int, int] = (0, 1),
-    meet: Callable[[], None] = lambda: None,
+    barrier: Callable[[], None] = lambda: None,
     advance: Advance = silent,
 ) -> RowScores:
-    """Score what ``made`` says must run.
+    """Run ``scoring`` and return the scores of all its rows.
 
-    ``share`` (i, n) makes this the i-th of n processes that fill one cache together; ``meet`` waits for the others.
-    Long rows come first, so that memory is short at the beginning or not at all.
+    ``share`` (i, n) makes this the i-th of n processes that fill one cache together; ``barrier`` waits for the others.
+    Long rows come first, so that memory runs out at the start or not at all.
     """
-    counts = made.scorer.counts([made.rows[name] for name in made.run])
+    counts = scoring.scorer.counts([scoring.rows[name] for name in scoring.run])
     order = np.argsort(-counts, kind="stable")
     pieces = np.split(order, np.flatnonzero(np.diff(np.cumsum(counts[order]) // _PIECE)) + 1) if len(order) else []
-    parts = [made.known]
+    chunks = [scoring.cached]
     for piece in pieces[share[0] :: share[1]]:
-        names = [made.run[i] for i in piece]
-        values = made.scorer.score([made.rows[name] for name in names], advance)
-        part = scored(names, counts[piece], values)
-        if made.cache is not None:
-            made.cache.add(part)
-        parts.append(part)
-    meet()
-    if share[1] > 1 and made.cache is not None:
-        parts = [_wanted(made.cache.load(), set(made.rows))]
-    whole = joined(parts)
-    begins = whole.begins()
-    assert whole.values.shape[0] == len(FIELDS)
+        names = [scoring.run[i] for i in piece]
+        values = scoring.scorer.score([scoring.rows[name] for name in names], advance)
+        chunk = cached_scores(names, counts[piece], values)
+        if scoring.cache is not None:
+            scoring.cache.add(chunk)
+        chunks.append(chunk)
+    barrier()
+    if share[1] > 1 and scoring.cache is not None:
+        chunks = [_select(scoring.cache.load(), set(scoring.rows))]
+    merged = join_scores(chunks)
+    begins = merged.begins()
+    assert merged.values.shape[0] == len(FIELDS)
     return RowScores(
-        values=whole.values, begins=begins | {name: begins[other] for name, other in made.beginnings.items()}
+        values=merged.values, begins=begins | {name: begins[longer] for name, longer in scoring.beginnings.items()}
     )
 
 
-def _wanted(known: CachedScores, names: Sequence[bytes] | set[bytes]) -> CachedScores:
-    wanted = set(names)
-    kept = np.array([bytes(name) in wanted for name in known.keys], dtype=np.bool_)
+def _select(scores: CachedScores, names: Sequence[bytes] | set[bytes]) -> CachedScores:
+    keys = set(names)
+    kept = np.array([bytes(name) in keys for name in scores.keys], dtype=np.bool_)
     return CachedScores(
-        keys=known.keys[kept], counts=known.counts[kept], values=known.values[:, np.repeat(kept, known.counts)]
+        keys=scores.keys[kept], counts=scores.counts[kept], values=scores.values[:, np.repeat(kept, scores.counts)]
     )
 
 
-def _probe(made: ScoringPlan, cache: ScoreCache) -> None:
-    """Score a few cached rows again: a cache that someone moved or edited must not speak for this model."""
-    begins = made.known.begins()
+def _probe(scoring: ScoringPlan, cache: ScoreCache) -> None:
+    """Score a few cached rows again, to reject a cache that was moved or edited."""
+    begins = scoring.cached.begins()
     names = sorted(begins)[:_PROBES]
     if not names:
         return
-    rows = [made.rows[name] for name in names]
-    counts = made.scorer.counts(rows)
-    again = made.scorer.score(rows)[FIELDS.index("lp")]
-    kept = RowScores(values=made.known.values, begins=begins).take(rows, counts)[FIELDS.index("lp")]
-    if not np.allclose(again, kept, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
+    rows = [scoring.rows[name] for name in names]
+    counts = scoring.scorer.counts(rows)
+    again = scoring.scorer.score(rows)[FIELDS.index("lp")]
+    stored = RowScores(values=scoring.cached.values, begins=begins).take(rows, counts)[FIELDS.index("lp")]
+    if not np.allclose(again, stored, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
         raise InputError(f"{cache.folder} holds scores that this model does not give; delete it, or give --no-cache")
 
 
 def _beginnings(rows: Mapping[bytes, NDArray[Any]]) -> tuple[list[bytes], dict[bytes, bytes]]:
-    """The rows that begin no other one, and for each of the rest one that it begins."""
+    """The rows that are not a prefix of another, and for each of the rest a row that it begins."""
     order = sorted(rows, key=lambda name: rows[name].tobytes())
-    whole: list[bytes] = []
+    longest: list[bytes] = []
     holder: dict[bytes, bytes] = {}
     for name, following in zip(reversed(order), [None, *reversed(order)], strict=False):
-        # in the order of their bytes, a row that begins any other begins the next one
+        # in byte order, a row that is a prefix of any other is a prefix of the next one
         if following is not None and rows[following].tobytes().startswith(rows[name].tobytes()):
             holder[name] = holder.get(following, following)
         else:
-            whole.append(name)
-    kept = set(whole)
-    return [name for name in rows if name in kept], holder
+            longest.append(name)
+    longest_keys = set(longest)
+    return [name for name in rows if name in longest_keys], holder

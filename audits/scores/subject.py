@@ -1,8 +1,8 @@
-"""What is audited: a model with the way its records are read, encoded and scored, chosen by what the model is for.
+"""The audited model, with how its records are read, encoded and scored; this depends on the model's task.
 
-A score is always the log-probability of something that a record consists of: of each next token for a causal language
-model, of each token when it is hidden for a masked one, of the label for a classifier. Every attack that only asks for
-a record's mean log-probability works on all of them.
+A score is always a log-probability: of each next token for a causal language model, of each token when masked for a
+masked one, of the label for a classifier. Every attack that only needs a record's mean log-probability works for all
+of them.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class AuditedModel(Protocol):
         """Tokens kept of a record, None where records are not cut."""
 
     def rows(self, records: Sequence[Record]) -> Rows:
-        """One row a record; the scorer counts no score for one that cannot be scored. Raises InputError."""
+        """One row per record; the scorer counts 0 scores for one that cannot be scored. Raises InputError."""
 
     def describe(self) -> dict[str, Any]:
-        """How records become rows, as a report's parameters; scores made with others are not comparable."""
+        """How records become rows, as a report's parameters. Scores are comparable only if these are equal."""
 
 
 def load_subject(
@@ -76,8 +76,8 @@ def load_subject(
 ) -> AuditedModel:
     """The model at ``path``, for ``task``, or for what its configuration says it is for.
 
-    Raises InputError and CommandError as ``load_model`` does, and CommandError for settings that say nothing to the
-    task.
+    Raises InputError and CommandError as ``load_model`` does, and CommandError for settings that do not apply to
+    the task.
     """
     task = task or task_of(path)
     return subject_of(task, load_model(path, device=device, kind=TASKS[task][0]), max_length=max_length, resize=resize)
@@ -86,12 +86,12 @@ def load_subject(
 def subject_of(
     task: str, model: LanguageModel, *, max_length: int | None = None, resize: tuple[int, int] | None = None
 ) -> AuditedModel:
-    """``model``, loaded already, for ``task``; ``resize`` (height, width) is what images are brought to."""
+    """The loaded ``model`` for ``task``; images are resized to ``resize`` (height, width)."""
     images = task == IMAGE_CLASSIFICATION
     if images and max_length is not None:
-        raise CommandError(f"--max-length says nothing to the task {task}; leave it out")
+        raise CommandError(f"--max-length does not apply to the task {task}; remove it")
     if not images and resize is not None:
-        raise CommandError(f"--resize says nothing to the task {task}; leave it out")
+        raise CommandError(f"--resize does not apply to the task {task}; remove it")
     if task == CAUSAL_LM:
         return CausalSubject(model, max_length)
     if task == MASKED_LM:
@@ -102,7 +102,7 @@ def subject_of(
 
 
 def task_of(path: Path) -> str:
-    """What the model at ``path`` is for, by the class that its config.json names; next tokens where it names none."""
+    """The task of the model at ``path``, by the class that its config.json names; causal-lm if it names none."""
     folder = path if path.is_dir() else path.parent
     names = getattr(read_config(folder, path), "architectures", None) or [""]
     return next((task for task, (_, ending) in TASKS.items() if str(names[0]).endswith(ending)), CAUSAL_LM)

@@ -1,4 +1,4 @@
-"""The table of per-token scores that every attack reads. It is in memory only: texts can be rebuilt from it."""
+"""The table of per-token scores that every attack reads. Kept in memory only: texts can be reconstructed from it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Skip(IntEnum):
 class ScoreTable:
     """Scores of every predicted token, record after record; of a classifier, the label is the one token of its record.
 
-    Of shape [tokens], float32: ``lp`` log-probability of the token that came, ``mu`` and ``var`` mean and variance of
+    Of shape [tokens], float32: ``lp`` log-probability of the actual token, ``mu`` and ``var`` mean and variance of
     the log-probability over the vocabulary (nats), ``rank`` how many tokens had a greater logit, ``margin`` its logit
     minus the best other one (0 is a tie), ``lse`` the log of the logits' summed exponentials.
     Record i owns tokens ``offsets[i]`` to ``offsets[i + 1]``; ``member``, ``line`` (in its file) and ``truncated`` have
@@ -88,7 +88,7 @@ class ScoreTable:
         """``values`` [records] of the members, and of the non-members."""
         return values[self.member], values[~self.member]
 
-    def skipped(self) -> Mapping[tuple[bool, Skip], int]:
+    def skip_counts(self) -> Mapping[tuple[bool, Skip], int]:
         """How many records were left out, by membership and reason."""
         pairs = zip(self.skipped_member.tolist(), self.skipped_reason.tolist(), strict=True)
         counts: dict[tuple[bool, Skip], int] = {}

@@ -1,1 +1,1 @@
-"""Reconstruction of secrets: can what a book of secrets holds be told from other values it could have had?"""
+"""Reconstruction of secrets: can the values in a book of secrets be told from other possible values?"""

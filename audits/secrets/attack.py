@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from audits.canaries.completions import Completion
+from audits.canaries.scores import Completion
 from audits.scores.scorer import RowScores
 from audits.secrets.candidates import Problem
 from audits.secrets.rows import Reader, SecretSpan
@@ -24,18 +24,18 @@ class ScoredModel:
     """A model with the shared scores of all rows."""
 
     model: LanguageModel
-    book: RowScores
+    row_scores: RowScores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """The ``rank`` [secrets] of each true value among ``count`` [secrets]: 1 is told, and ties count against it."""
+    """The ``rank`` [secrets] of each true value among ``count`` [secrets] values: 1 is best, ties count against it."""
 
     rank: NDArray[np.int64]
     count: NDArray[np.int64]
 
     @property
-    def told(self) -> NDArray[np.bool_]:
+    def ranked_first(self) -> NDArray[np.bool_]:
         """Whether the true value is the model's one first choice, [secrets]."""
         return np.asarray(self.rank == 1)
 
@@ -44,17 +44,17 @@ class Ranks:
         """log2 of count over rank, [secrets]: chance gives t bits or more with probability at most 2^-t."""
         return np.asarray(np.log2(self.count) - np.log2(self.rank))
 
-    def of(self, chosen: NDArray[np.bool_]) -> Ranks:
-        """Those of some secrets."""
+    def select(self, chosen: NDArray[np.bool_]) -> Ranks:
+        """The ranks of the ``chosen`` secrets."""
         return Ranks(rank=self.rank[chosen], count=self.count[chosen])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretAnswers:
-    """What one model says of each secret, [secrets].
+    """One model's results for each secret, [secrets].
 
-    ``completion`` is the best ``Completion`` over the places it was asked in, ``logp`` (nats) the greatest probability
-    of writing it in one of them.
+    ``completion`` is the best ``Completion`` over all places of the secret, ``logp`` (nats) the greatest
+    log-probability of writing it in one of them.
     """
 
     ranks: Ranks
@@ -65,7 +65,7 @@ class SecretAnswers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretAttackResult:
-    """What the attacks found of the ``problems`` that could be asked; ``before`` and ``calibrated`` need a base model.
+    """The results on the ``problems`` that could be attacked; ``before`` and ``calibrated`` need a base model.
 
     ``calibrated`` ranks by the loss less that of the base model. ``lost`` are problems with NaN or infinite scores.
     """
@@ -79,17 +79,17 @@ class SecretAttackResult:
     @property
     def control(self) -> NDArray[np.bool_]:
         """Secrets that were never drawn for training, [secrets]."""
-        return np.array([each.target.control for each in self.problems], dtype=np.bool_)
+        return np.array([problem.target.control for problem in self.problems], dtype=np.bool_)
 
     @property
     def designed(self) -> NDArray[np.bool_]:
         """Secrets whose values were drawn like their candidates, [secrets]."""
-        return np.array([each.target.format is not None for each in self.problems], dtype=np.bool_)
+        return np.array([problem.target.format is not None for problem in self.problems], dtype=np.bool_)
 
     @property
     def kinds(self) -> NDArray[np.str_]:
-        """What kind each secret is of, [secrets]."""
-        return np.array([each.target.kind for each in self.problems], dtype=np.str_)
+        """The kind of each secret, [secrets]."""
+        return np.array([problem.target.kind for problem in self.problems], dtype=np.str_)
 
 
 def attack(
@@ -99,23 +99,26 @@ def attack(
     before: ScoredModel | None,
     advance: Advance = silent,
 ) -> SecretAttackResult:
-    """Ask both models for every secret; ``advance`` counts the secrets asked for, once for each model."""
+    """Attack every secret with both models; ``advance`` counts each secret once per model."""
     models = [after] if before is None else [after, before]
-    tables = [[_losses(reader, asked.model, each, advance) for each in problems] for asked in models]
+    tables = [
+        [_losses(reader, scored_model.model, problem, advance) for problem in problems] for scored_model in models
+    ]
     finite = [
         bool(all(np.isfinite(table[i][0]) and np.isfinite(table[i]).sum() > 1 for table in tables))
         for i in range(len(problems))
     ]
-    kept = [i for i, fine in enumerate(finite) if fine]
-    some = tuple(problems[i] for i in kept)
+    attackable = [i for i, fine in enumerate(finite) if fine]
+    attacked = tuple(problems[i] for i in attackable)
     answers = [
-        _answers(reader, asked, some, [table[i] for i in kept]) for asked, table in zip(models, tables, strict=True)
+        _answers(reader, scored_model, attacked, [table[i] for i in attackable])
+        for scored_model, table in zip(models, tables, strict=True)
     ]
     calibrated = None
     if before is not None:
-        calibrated = _ranks([tables[0][i] - tables[1][i] for i in kept])
+        calibrated = _ranks([tables[0][i] - tables[1][i] for i in attackable])
     return SecretAttackResult(
-        problems=some,
+        problems=attacked,
         after=answers[0],
         before=answers[1] if before is not None else None,
         calibrated=calibrated,
@@ -123,10 +126,10 @@ def attack(
     )
 
 
-def _losses(reader: Reader, model: LanguageModel, each: Problem, advance: Advance) -> NDArray[np.float64]:
-    """The loss of every candidate, summed over the places where it is asked for."""
-    total = np.zeros(each.count)
-    for places in each.places:
+def _losses(reader: Reader, model: LanguageModel, problem: Problem, advance: Advance) -> NDArray[np.float64]:
+    """The loss of every candidate, summed over the places of the secret."""
+    total = np.zeros(problem.count)
+    for places in problem.places:
         groups: dict[tuple[bytes, int, bytes], list[int]] = {}
         for i, place in enumerate(places):
             groups.setdefault(place.kind, []).append(i)
@@ -137,7 +140,7 @@ def _losses(reader: Reader, model: LanguageModel, each: Problem, advance: Advanc
 
 
 def _ranks(tables: Sequence[NDArray[np.float64]]) -> Ranks:
-    """The true value is the first of each; candidates without a finite loss are no candidates."""
+    """The true value comes first in each table; candidates without a finite loss are dropped."""
     finite = [table[np.isfinite(table)] for table in tables]
     return Ranks(
         rank=np.array([(table <= table[0]).sum() for table in finite], dtype=np.int64),
@@ -146,15 +149,15 @@ def _ranks(tables: Sequence[NDArray[np.float64]]) -> Ranks:
 
 
 def _answers(
-    reader: Reader, asked: ScoredModel, problems: Sequence[Problem], tables: Sequence[NDArray[np.float64]]
+    reader: Reader, scored_model: ScoredModel, problems: Sequence[Problem], tables: Sequence[NDArray[np.float64]]
 ) -> SecretAnswers:
-    places: list[SecretSpan] = [some[0] for each in problems for some in each.places]
-    found = reader.completed(asked.model, places, asked.book)
-    starts = np.cumsum([0, *(len(each.places) for each in problems)])[:-1]
+    places: list[SecretSpan] = [spans[0] for problem in problems for spans in problem.places]
+    completions = reader.complete(scored_model.model, places, scored_model.row_scores)
+    starts = np.cumsum([0, *(len(problem.places) for problem in problems)])[:-1]
     order = np.array([Completion.SAFE, Completion.UNDECIDED, Completion.DISCLOSED], dtype=np.uint8)
-    graded = np.argsort(order)[found.states]  # a place that surely discloses counts before one that may
+    graded = np.argsort(order)[completions.states]  # a certain disclosure outranks an undecided one
     best = np.maximum.reduceat(graded, starts) if len(problems) else np.zeros(0, dtype=np.int64)
-    logp = np.fmax.reduceat(found.logp, starts) if len(problems) else np.zeros(0)
+    logp = np.fmax.reduceat(completions.logp, starts) if len(problems) else np.zeros(0)
     return SecretAnswers(
         ranks=_ranks(tables),
         loss=np.array([table[0] for table in tables]),

@@ -1,4 +1,4 @@
-"""Reconstruction of secrets as a part of an audit: each among its candidates, and as the model writes it by itself."""
+"""The secrets part of an audit: each secret's rank among candidates, and whether the model completes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.canaries.check import conditions, violated
+from audits.canaries.conditions import conditions, violated_conditions
 from audits.canaries.manifest import Manifest, read_manifest
 from audits.extraction.summary import QueryBudget
 from audits.findings import Findings
@@ -19,7 +19,7 @@ from audits.scores.subject import AuditedModel
 from audits.secrets import evidence as evidences
 from audits.secrets import verdict
 from audits.secrets.attack import ScoredModel, SecretAttackResult, attack
-from audits.secrets.candidates import Problem, Sources, problem
+from audits.secrets.candidates import Problem, Sources, make_problem
 from audits.secrets.rows import Reader, reader_of
 from audits.secrets.targets import choose
 from audits.secrets.trace import trace_tests
@@ -35,16 +35,17 @@ if TYPE_CHECKING:
 
 #: Most candidates of a secret.
 _MOST = 100_000
-#: Shares of the allowed failure probability: the plan's bounds, the tests of a trace, the intervals of rates.
+#: Shares of the allowed failure probability: the plan's bounds, the trace tests, the intervals of rates.
 _BOUND_SHARE, _TRACE_SHARE, _INTERVALS_SHARE = 0.5, 0.25, 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretRequest:
-    """Which secrets, and how they are attacked.
+    """Which secrets to attack, and how.
 
-    ``secrets`` is the book, ``data`` what it was made of, ``plan`` what the model was trained by. ``manifest`` names
-    secrets whose values were drawn at random, with the ``commitment`` to it. ``candidates`` counts the true value.
+    ``secrets`` is the book, ``data`` the data set it was made from, ``plan`` the plan the model was trained by.
+    ``manifest`` lists canaries, secrets drawn at random, with the ``commitment`` to it. ``candidates`` includes the
+    true value.
     ``most`` secrets are drawn from each side, those trained on and those never drawn, under ``seed``. ``trained_on``
     are digests of the training data that the model's own report names, ``planned_by`` of the plan that it names, if
     any; None where there is no such report.
@@ -64,99 +65,105 @@ class SecretRequest:
 
     def __post_init__(self) -> None:
         if not 2 <= self.candidates <= _MOST:
-            raise CommandError(f"--candidates is {self.candidates}; a secret is told from 2 to {_MOST} values")
+            raise CommandError(f"--candidates is {self.candidates}; a secret is ranked among 2 to {_MOST} values")
         if self.most < 1:
             raise CommandError(f"--most-secrets is {self.most}; it must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseModel:
-    """The model before training, and what gives its shared scores of rows."""
+    """The model before training, and the function that scores rows with it."""
 
     subject: AuditedModel
     score: Callable[[Sequence[NDArray[Any]]], RowScores]
 
 
 class SecretsAudit:
-    """Can the secrets of a book be told from other values, now that the model was trained on their records?"""
+    """Can the secrets of a book be told from other values with a model trained on their records?"""
 
     def __init__(
         self, subject: AuditedModel, request: SecretRequest, base: BaseModel | None = None, progress: Progress = unseen
     ) -> None:
         """Read the book, find its secrets in the data, and make candidates.
 
-        Raises InputError for files that do not fit each other or the model, CommandError for models that do not serve.
+        Raises InputError for files that do not fit each other or the model, CommandError for unsuitable models.
         """
         self._subject, self._request, self._base, self._progress = subject, request, base, progress
         limit = min(s.max_length or 0 for s in ([subject] if base is None else [subject, base.subject]))
         self._reader: Reader = reader_of(subject, limit)
         digest = file_digest(request.data)
-        self._plan = None if request.plan is None else _plan(request, digest)
+        self._plan = None if request.plan is None else _read_plan(request, digest)
         manifest = None if request.manifest is None else read_manifest(request.manifest)
-        self._broken = _broken(request, digest, manifest)
+        self._broken = _broken_conditions(request, digest, manifest)
         designed = None if self._broken else manifest
         self._targets = choose(
             request.secrets, request.data, self._plan, designed, most=request.most, seed=request.seed
         )
-        self._problems, self._left = self._make()
+        self._problems, self._left = self._make_problems()
         self.rows: Sequence[NDArray[Any]] = self._reader.rows(
-            [places[0] for each in self._problems for places in each.places]
+            [places[0] for problem_attacked in self._problems for places in problem_attacked.places]
         )
-        self._before = None if base is None else ScoredModel(model=base.subject.model, book=self._of_base(base))
+        self._before = (
+            None if base is None else ScoredModel(model=base.subject.model, row_scores=self._score_by_base(base))
+        )
 
-    def judge(self, book: RowScores, alpha: float) -> Findings:
+    def judge(self, row_scores: RowScores, alpha: float) -> Findings:
         """Ranks, rates and tests; together they are wrong with probability at most ``alpha``."""
-        after = ScoredModel(model=self._subject.model, book=book)
-        asked = len(self._problems) * (1 if self._before is None else 2)
-        with self._progress("guessing secrets", asked, "secrets") as advance:
-            found = attack(self._reader, self._problems, after, self._before, advance)
-        lost = [(each.target.kind, "given NaN or infinite scores by a model") for each in found.lost]
-        left = (*self._left, *lost)
-        tests = trace_tests(found, self._request.seed)
-        told = [
-            *evidences.rates(found, left, self._request.queries, _INTERVALS_SHARE * alpha),
+        after = ScoredModel(model=self._subject.model, row_scores=row_scores)
+        attempts = len(self._problems) * (1 if self._before is None else 2)
+        with self._progress("guessing secrets", attempts, "secrets") as advance:
+            result = attack(self._reader, self._problems, after, self._before, advance)
+        lost = [(lost_problem.target.kind, "given NaN or infinite scores by a model") for lost_problem in result.lost]
+        omitted = (*self._left, *lost)
+        tests = trace_tests(result, self._request.seed)
+        evidence = [
+            *evidences.rates(result, omitted, self._request.queries, _INTERVALS_SHARE * alpha),
             *evidences.tests_as_evidence(tests, _TRACE_SHARE * alpha),
         ]
-        verdicts = [verdict.trace(told)]
+        verdicts = [verdict.trace(evidence)]
         if self._request.plan is not None:
-            tested = evidences.protection(found, _BOUND_SHARE * alpha)
-            told += [] if tested is None else [tested[0]]
+            protection_test = evidences.protection(result, _BOUND_SHARE * alpha)
+            evidence += [] if protection_test is None else [protection_test[0]]
             subject = f"(prior, posterior)-secret protection, as planned in {self._request.plan.name}"
-            verdicts.append(verdict.protection(subject, None if tested is None else tested[1], told, self._broken))
+            verdicts.append(
+                verdict.protection(
+                    subject, None if protection_test is None else protection_test[1], evidence, self._broken
+                )
+            )
         return Findings(
-            evidence=tuple(told),
+            evidence=tuple(evidence),
             verdicts=tuple(verdicts),
-            omissions=_omissions(left),
-            warnings=tuple(self._caveats(found)),
+            omissions=_omissions(omitted),
+            warnings=tuple(self._caveats(result)),
             parameters={"secrets": self._parameters()},
-            arrays=_arrays(found),
+            arrays=_arrays(result),
         )
 
-    def _make(self) -> tuple[tuple[Problem, ...], tuple[tuple[str, str], ...]]:
+    def _make_problems(self) -> tuple[tuple[Problem, ...], tuple[tuple[str, str], ...]]:
         chosen, request = self._targets, self._request
-        sources = Sources(values=chosen.values, words=chosen.words, taken=chosen.taken)
+        sources = Sources(values=chosen.values, words=chosen.words, excluded=chosen.excluded)
         problems: list[Problem] = []
-        left = list(chosen.left)
+        omitted = list(chosen.omitted)
         with self._progress("making candidates", len(chosen.targets), "secrets") as advance:
             for target in chosen.targets:
-                made = problem(self._reader, target, sources, request.candidates, request.seed)
-                if isinstance(made, str):
-                    left.append((target.kind, made))
+                outcome = make_problem(self._reader, target, sources, request.candidates, request.seed)
+                if isinstance(outcome, str):
+                    omitted.append((target.kind, outcome))
                 else:
-                    problems.append(made)
+                    problems.append(outcome)
                 advance(1)
         if not problems:
-            reasons = "; ".join(f"{count} {reason}" for reason, count in Counter(why for _, why in left).items())
+            reasons = "; ".join(f"{count} {reason}" for reason, count in Counter(why for _, why in omitted).items())
             raise InputError(f"{request.secrets} has no secret that could be attacked: {reasons}")
-        return tuple(problems), tuple(left)
+        return tuple(problems), tuple(omitted)
 
-    def _of_base(self, base: BaseModel) -> RowScores:
-        """The base model's scores. Raises CommandError where its tokenizer splits a secret otherwise."""
+    def _score_by_base(self, base: BaseModel) -> RowScores:
+        """The base model's scores. Raises CommandError if its tokenizer splits a secret differently."""
         reader = reader_of(base.subject, self._reader.limit)
-        for each in self._problems:
-            for passage in each.target.passages:
-                ours, theirs = (r.places(passage, [passage.value])[0] for r in (self._reader, reader))
-                if ours.kind != theirs.kind or ours.tokens.tolist() != theirs.tokens.tolist():
+        for problem_attacked in self._problems:
+            for passage in problem_attacked.target.passages:
+                span, base_span = (r.places(passage, [passage.value])[0] for r in (self._reader, reader))
+                if span.kind != base_span.kind or span.tokens.tolist() != base_span.tokens.tolist():
                     raise CommandError(
                         f"--base {base.subject.model.path} has another tokenizer than {self._subject.model.path}; give "
                         "the model that it was trained from"
@@ -180,24 +187,24 @@ class SecretsAudit:
             **({} if plan is None else {"steps": plan.facts.steps, "noise_multiplier": plan.facts.noise_multiplier}),
         }
 
-    def _caveats(self, found: SecretAttackResult) -> list[str]:
+    def _caveats(self, result: SecretAttackResult) -> list[str]:
         chosen, request = self._targets, self._request
         notes = [
             "secrets: intervals are as for independent secrets; those of one training run are not quite",
             "secrets: a stronger attack, other candidates or other contexts may tell secrets that this one does not",
         ]
-        tried = len(found.problems)
+        tried = len(result.problems)
         if tried < chosen.eligible:
             notes.append(f"secrets: {tried} of {chosen.eligible} with a value and records were attacked")
         if request.trained_on is None and request.plan is not None:
             notes.append("taken to be so: the model was trained by the plan, as no report of it tells")
         if request.plan is not None:
             notes.append("secrets: a bound is what the plan allows of values drawn at random among the candidates")
-        if found.control.any():
+        if result.control.any():
             notes.append("secrets: which of them a plan never draws is not chance; the control takes it so by kind")
-        if chosen.strayed:
+        if chosen.elsewhere:
             notes.append(
-                f"secrets: {chosen.strayed} stand in records that the book does not name, so that the plan says "
+                f"secrets: {chosen.elsewhere} stand in records that the book does not name, so that the plan says "
                 "nothing of them; scan again"
             )
         if chosen.partial:
@@ -212,8 +219,8 @@ class SecretsAudit:
         return notes
 
 
-def _plan(request: SecretRequest, digest: str) -> Protection:
-    assert request.plan is not None  # the caller looked
+def _read_plan(request: SecretRequest, digest: str) -> Protection:
+    assert request.plan is not None  # the caller checked
     plan = read_protection(request.plan)
     if plan.facts.data != digest:
         raise InputError(
@@ -226,42 +233,44 @@ def _plan(request: SecretRequest, digest: str) -> Protection:
     return plan
 
 
-def _broken(request: SecretRequest, digest: str, manifest: Manifest | None) -> str:
-    """Why no bound can be tested, or nothing."""
+def _broken_conditions(request: SecretRequest, digest: str, manifest: Manifest | None) -> str:
+    """Why no bound can be tested; empty if it can."""
     if request.trained_on is not None and digest not in request.trained_on:
         return f"the model's training report names other data than {request.data.name}"
     if manifest is None:
         return ""
-    held = conditions(manifest, commitment=request.commitment, trained_on=request.trained_on)
-    return "; ".join(each.statement for each in violated(held))
+    planting = conditions(manifest, commitment=request.commitment, trained_on=request.trained_on)
+    return "; ".join(condition.statement for condition in violated_conditions(planting))
 
 
-def _omissions(left: Sequence[tuple[str, str]]) -> tuple[Omission, ...]:
+def _omissions(omitted: Sequence[tuple[str, str]]) -> tuple[Omission, ...]:
     return tuple(
         Omission(what=f"{count} {'secret' if count == 1 else 'secrets'} of kind {kind}", reason=reason)
-        for (kind, reason), count in sorted(Counter(left).items())
+        for (kind, reason), count in sorted(Counter(omitted).items())
     )
 
 
-def _arrays(found: SecretAttackResult) -> dict[str, NDArray[Any]]:
-    """One entry a secret that was attacked, named by its place in the book; no value."""
+def _arrays(result: SecretAttackResult) -> dict[str, NDArray[Any]]:
+    """One entry per attacked secret, identified by its position in the book; values are left out."""
     arrays: dict[str, NDArray[Any]] = {
-        "position": np.array([each.target.position for each in found.problems], dtype=np.int64),
-        "control": found.control,
-        "designed": found.designed,
-        "candidates": found.after.ranks.count,
-        "rank": found.after.ranks.rank,
-        "loss": found.after.loss,
-        "completion": found.after.completion,
-        "logp": found.after.logp,
-        "bound": evidences.bounds_of(found),
+        "position": np.array(
+            [problem_attacked.target.position for problem_attacked in result.problems], dtype=np.int64
+        ),
+        "control": result.control,
+        "designed": result.designed,
+        "candidates": result.after.ranks.count,
+        "rank": result.after.ranks.rank,
+        "loss": result.after.loss,
+        "completion": result.after.completion,
+        "logp": result.after.logp,
+        "bound": evidences.bounds_of(result),
     }
-    if found.before is not None and found.calibrated is not None:
+    if result.before is not None and result.calibrated is not None:
         arrays |= {
-            "rank_before": found.before.ranks.rank,
-            "rank_calibrated": found.calibrated.rank,
-            "loss_before": found.before.loss,
-            "completion_before": found.before.completion,
-            "logp_before": found.before.logp,
+            "rank_before": result.before.ranks.rank,
+            "rank_calibrated": result.calibrated.rank,
+            "loss_before": result.before.loss,
+            "completion_before": result.before.completion,
+            "logp_before": result.before.logp,
         }
     return {f"secret.{name}": array for name, array in arrays.items()}

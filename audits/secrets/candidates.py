@@ -1,8 +1,8 @@
-"""What a secret is told from: other values that it could have had.
+"""The candidates that a secret is ranked among: other values that it could have had.
 
-A planted canary is told from fresh draws of its own format, so that its value and theirs are exchangeable by design.
-Any other secret is told from the candidates its book names; else from other values of its kind, as they are real ones,
-and then from fresh values of its shape. None of these stands in the records that the attack looks at.
+A planted canary is ranked among fresh draws of its own format, so that all of them are exchangeable by design. Any
+other secret is ranked among the candidates its book names; else among other values of its kind, as they are real ones,
+and then among fresh values of its shape. None of these occurs in the records that the attack uses.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audits.secrets.fresh import WordFrequencies, fresh, in_case_of
-from audits.secrets.rows import Reader, SecretSpan, tells
+from audits.secrets.fresh_values import WordFrequencies, fresh_value, in_case_of
+from audits.secrets.rows import Reader, SecretSpan, tokens_differ
 from audits.secrets.targets import SecretPassage, SecretTarget
 
 #: Fresh values drawn for each candidate wanted, at most: some have another number of tokens.
@@ -24,7 +24,7 @@ _TRIES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What a model is asked of one secret: ``places`` [passages][candidates], the true value first in each."""
+    """The attack on one secret: ``places`` [passages][candidates], the true value first in each."""
 
     target: SecretTarget
     places: tuple[tuple[SecretSpan, ...], ...]
@@ -37,102 +37,106 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where candidates come from: ``values`` by kind, the ``words`` of the data; no canary's may be ``taken``."""
+    """Sources of candidates: ``values`` by kind and the ``words`` of the data; canaries skip ``excluded`` values."""
 
     values: Mapping[str, Sequence[str]]
     words: WordFrequencies
-    taken: Collection[str]
+    excluded: Collection[str]
 
 
-def problem(reader: Reader, target: SecretTarget, sources: Sources, wanted: int, seed: int) -> Problem | str:
-    """The secret among ``wanted`` values at most, itself counted; or why it cannot be attacked.
+def make_problem(reader: Reader, target: SecretTarget, sources: Sources, most: int, seed: int) -> Problem | str:
+    """The secret among at most ``most`` values, itself included; or why it cannot be attacked.
 
     Made candidates have as many tokens as the true value, after (and, for a masked model, before) the same ones.
-    Candidates named by the book are taken as they are, but for those that begin the true value or that it begins:
-    the shorter of two such has the lower loss whatever the model knows.
+    Candidates named by the book are used as they are, except those that are a prefix of the true value or the reverse:
+    the shorter of two such values has the lower loss whatever the model knows.
     """
-    passages, true, reason = _asked(reader, target)
+    passages, true, reason = _usable_passages(reader, target)
     if not true:
         return reason
-    found: list[tuple[SecretSpan, ...]] = [tuple(true)]
+    candidates: list[tuple[SecretSpan, ...]] = [tuple(true)]
     source = random.Random(f"privctl secrets {seed} {target.position}")  # noqa: S311 (nothing secret)
-    as_they_are = bool(target.given) and target.format is None
-    for some in _batches(_values(target, sources, wanted, source), wanted):
-        columns = (reader.places(passage, [written(target, passage, value) for value in some]) for passage in passages)
-        for made in zip(*columns, strict=True):
+    as_they_are = bool(target.candidates) and target.format is None
+    for values in _batches(_values(target, sources, most, source), most):
+        columns = (
+            reader.places(passage, [match_case(target, passage, value) for value in values]) for passage in passages
+        )
+        for spans in zip(*columns, strict=True):
             if as_they_are:
-                fits = not any(reader.unfit(a) or _begins(a, b) for a, b in zip(made, true, strict=True))
+                fits = not any(
+                    reader.unusable_reason(a) or _one_begins_other(a, b) for a, b in zip(spans, true, strict=True)
+                )
             else:
-                fits = all(a.kind == b.kind for a, b in zip(made, true, strict=True))
-            if fits and len(found) < wanted:
-                found.append(made)
-        if len(found) >= wanted:
+                fits = all(a.kind == b.kind for a, b in zip(spans, true, strict=True))
+            if fits and len(candidates) < most:
+                candidates.append(spans)
+        if len(candidates) >= most:
             break
-    if len(found) < 2:
+    if len(candidates) < 2:
         return "with no other value of as many tokens to tell it from"
-    if not any(tells(made, found[0]) for made in found[1:]):
+    if not any(tokens_differ(spans, candidates[0]) for spans in candidates[1:]):
         return "which the tokenizer does not tell from any other value"
-    return Problem(target=target, places=tuple(zip(*found, strict=True)))
+    return Problem(target=target, places=tuple(zip(*candidates, strict=True)))
 
 
-def _asked(reader: Reader, target: SecretTarget) -> tuple[list[SecretPassage], list[SecretSpan], str]:
-    """The passages that differ and can be asked of, the true value's places in them, and what was wrong with others."""
+def _usable_passages(reader: Reader, target: SecretTarget) -> tuple[list[SecretPassage], list[SecretSpan], str]:
+    """The distinct passages that can be used, the true value's places in them, and why the first other one cannot."""
     passages: list[SecretPassage] = []
     places: list[SecretSpan] = []
     reason = ""
-    seen = set()
+    distinct = set()
     for passage in target.passages:
         (place,) = reader.places(passage, [passage.value])
-        why = reader.unfit(place)
+        why = reader.unusable_reason(place)
         reason = reason or why
         name = (place.kind, place.tokens.tobytes())
-        if not why and name not in seen:
-            seen.add(name)
+        if not why and name not in distinct:
+            distinct.add(name)
             passages.append(passage)
             places.append(place)
     return passages, places, reason
 
 
-def _begins(one: SecretSpan, other: SecretSpan) -> bool:
-    """Whether the tokens of one are the beginning of the other's, and not all of them."""
-    shorter, longer = sorted((one.tokens, other.tokens), key=len)
+def _one_begins_other(first: SecretSpan, second: SecretSpan) -> bool:
+    """Whether the tokens of one are a proper prefix of the other's."""
+    shorter, longer = sorted((first.tokens, second.tokens), key=len)
     return len(shorter) < len(longer) and np.array_equal(shorter, longer[: len(shorter)])
 
 
-def written(target: SecretTarget, passage: SecretPassage, value: str) -> str:
-    """``value`` in the case in which ``passage`` writes the secret, where that is not how the book does."""
+def match_case(target: SecretTarget, passage: SecretPassage, value: str) -> str:
+    """``value`` in the letter case of ``passage``, if that differs from the book's."""
     return value if passage.value == target.value else in_case_of(passage.value, value)
 
 
-def _values(target: SecretTarget, sources: Sources, wanted: int, source: random.Random) -> Iterator[str]:
-    """Values that are not the secret's, none twice."""
+def _values(target: SecretTarget, sources: Sources, most: int, source: random.Random) -> Iterator[str]:
+    """Distinct values other than the secret's own."""
     texts = [passage.text.casefold() for passage in target.passages]
     seen = {target.value.casefold()}
-    for value in _drawn(target, sources, wanted, source):
+    for value in _draw_values(target, sources, most, source):
         name = value.casefold()
-        if name not in seen and (target.given or target.format or not any(name in text for text in texts)):
+        if name not in seen and (target.candidates or target.format or not any(name in text for text in texts)):
             seen.add(name)
             yield value
 
 
-def _drawn(target: SecretTarget, sources: Sources, wanted: int, source: random.Random) -> Iterator[str]:
-    tries = _TRIES * wanted
+def _draw_values(target: SecretTarget, sources: Sources, most: int, source: random.Random) -> Iterator[str]:
+    tries = _TRIES * most
     if target.format is not None:
         for _ in range(tries):
             value = target.format.draw(source)
-            if value not in sources.taken:
+            if value not in sources.excluded:
                 yield value
-    elif target.given:
-        yield from source.sample(target.given, len(target.given))
+    elif target.candidates:
+        yield from source.sample(target.candidates, len(target.candidates))
     else:
         others = sources.values[target.kind]
         yield from source.sample(others, min(len(others), tries))
         for _ in range(tries):
-            made = fresh(target.value, sources.words, source)
-            if made is not None:
-                yield made
+            value_drawn = fresh_value(target.value, sources.words, source)
+            if value_drawn is not None:
+                yield value_drawn
 
 
 def _batches(values: Iterator[str], size: int) -> Iterator[list[str]]:
-    while some := list(itertools.islice(values, size)):
-        yield some
+    while batch := list(itertools.islice(values, size)):
+        yield batch

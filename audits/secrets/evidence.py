@@ -1,4 +1,4 @@
-"""What the attacks on secrets come to, as evidence: over all, by kind, and against what a plan allows."""
+"""Evidence from the attacks on secrets: overall, by kind, and compared with what a plan allows."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from audits.canaries.completions import Completion
+from audits.canaries.scores import Completion
 from audits.extraction.discoverable import log_success
 from audits.extraction.summary import QueryBudget
 from audits.secrets.attack import Ranks, SecretAnswers, SecretAttackResult
-from audits.secrets.bound import Markov, markov
-from audits.secrets.trace import PAIRED, Test, scores
+from audits.secrets.planned_bound import Markov, markov_test
+from audits.secrets.trace import PAIRED, Test, ranks_by_score
 from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
 from privctl.domain.evidence import Bound, Evidence
 
@@ -26,14 +26,15 @@ RECONSTRUCTION = "secret reconstruction"
 COMPLETION = "secret completion"
 TRACE = "secret trace"
 PROTECTION = "secret protection"
-#: Quantities of this beginning are one kind's each, with what a table by kind shows in their details.
+#: Prefix of the quantities of single kinds; their details fill the table by kind.
 KIND = "told first, kind "
+_QUANTITIES = {PAIRED: "share told more"}
 INDEPENDENT = f"{CLOPPER_PEARSON}, as for independent secrets"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rate:
-    """A rate still without its interval; ``sure`` are certain, ``most`` possible, of ``total``."""
+    """A rate before its interval is computed: ``sure`` certain and at most ``most`` successes of ``total``."""
 
     method: str
     quantity: str
@@ -43,22 +44,22 @@ class _Rate:
     details: dict[str, float] = field(default_factory=dict)
 
 
-def bounds_of(found: SecretAttackResult) -> NDArray[np.float64]:
-    """The most probability of telling each secret that its plan allows, [secrets]; NaN where it allows nothing."""
+def bounds_of(result: SecretAttackResult) -> NDArray[np.float64]:
+    """The largest probability of identifying each secret that the plan allows, [secrets]; NaN without a bound."""
     allowed = []
-    for each, count in zip(found.problems, found.after.ranks.count.tolist(), strict=True):
-        allowance = each.target.allowance
+    for problem, count in zip(result.problems, result.after.ranks.count.tolist(), strict=True):
+        allowance = problem.target.allowance
         allowed.append(math.nan if allowance is None else allowance.success(count))
     return np.array(allowed, dtype=np.float64)
 
 
 def rates(
-    found: SecretAttackResult, left: Sequence[tuple[str, str]], queries: QueryBudget, alpha: float
+    result: SecretAttackResult, omitted: Sequence[tuple[str, str]], queries: QueryBudget, alpha: float
 ) -> list[Evidence]:
     """Every rate with its interval, all of them wrong together with probability at most ``alpha``."""
-    every = [*_overall(found, queries), *_by_kind(found, left)]
-    each = alpha / max(1, len(every))
-    return [_with_interval(rate, each) for rate in every]
+    all_rates = [*_overall(result, queries), *_by_kind(result, omitted)]
+    alpha_each = alpha / max(1, len(all_rates))
+    return [_with_interval(rate, alpha_each) for rate in all_rates]
 
 
 def tests_as_evidence(tests: Sequence[Test], alpha: float) -> list[Evidence]:
@@ -67,7 +68,7 @@ def tests_as_evidence(tests: Sequence[Test], alpha: float) -> list[Evidence]:
     return [
         Evidence(
             method=TRACE,
-            quantity=f"{'share told more' if test.name == PAIRED else 'mean bits beyond'}, {test.name}, by {test.by}",
+            quantity=f"{_QUANTITIES.get(test.name, 'mean bits beyond')}, {test.name}, by {test.score}",
             estimate=test.excess,
             confidence=1 - level,
             bound=Bound.NONE,
@@ -79,23 +80,23 @@ def tests_as_evidence(tests: Sequence[Test], alpha: float) -> list[Evidence]:
     ]
 
 
-def protection(found: SecretAttackResult, level: float) -> tuple[Evidence, Markov] | None:
-    """Secrets drawn at random against what the plan allows, tested at ``level``; None where there is none to test."""
-    bounds = bounds_of(found)
-    chosen = found.designed & ~np.isnan(bounds)
+def protection(result: SecretAttackResult, level: float) -> tuple[Evidence, Markov] | None:
+    """A test at ``level`` of the plan's bounds by secrets drawn at random; None if there are none."""
+    bounds = bounds_of(result)
+    chosen = result.designed & ~np.isnan(bounds)
     if not chosen.any():
         return None
-    test = markov(int(found.after.ranks.told[chosen].sum()), bounds[chosen].tolist(), level)
+    test = markov_test(int(result.after.ranks.ranked_first[chosen].sum()), bounds[chosen].tolist(), level)
     return Evidence(
         method=PROTECTION,
         quantity="secrets told against the plan",
-        estimate=test.told / test.secrets,
+        estimate=test.recovered / test.secrets,
         confidence=1 - level,
         bound=Bound.NONE,
         interval="Markov's inequality, whatever the dependence",
         samples={"secrets": test.secrets},
         details={
-            "told": test.told,
+            "told": test.recovered,
             "allowed_on_average": test.expected,
             "p_value": test.p_value,
             "level": level,
@@ -107,68 +108,76 @@ def protection(found: SecretAttackResult, level: float) -> tuple[Evidence, Marko
     ), test
 
 
-def _overall(found: SecretAttackResult, queries: QueryBudget) -> Iterator[_Rate]:
-    bounds = bounds_of(found)
-    for side, chosen in (("trained", ~found.control), ("never drawn (control)", found.control)):
+def _overall(result: SecretAttackResult, queries: QueryBudget) -> Iterator[_Rate]:
+    bounds = bounds_of(result)
+    for side, chosen in (("trained", ~result.control), ("never drawn (control)", result.control)):
         if not chosen.any():
             continue
-        models: list[tuple[str, SecretAnswers]] = [(side, found.after)]
-        if found.before is not None:
-            models.append((f"{side}, before training", found.before))
+        models: list[tuple[str, SecretAnswers]] = [(side, result.after)]
+        if result.before is not None:
+            models.append((f"{side}, before training", result.before))
         for name, answers in models:
-            details = _standing(answers.ranks, chosen)
-            if answers is found.after and not np.isnan(bounds[chosen]).all():
+            details = _rank_details(answers.ranks, chosen)
+            if answers is result.after and not np.isnan(bounds[chosen]).all():
                 details["bound"] = float(np.nanmean(bounds[chosen]))
-            yield _told(f"told first, {name}", answers.ranks, chosen, details)
-        for by, ranks in list(scores(found))[1:]:
-            yield _told(f"told first by {by}, {side}", ranks, chosen, _standing(ranks, chosen))
+            yield _recovery_rate(f"told first, {name}", answers.ranks, chosen, details)
+        for score, ranks in list(ranks_by_score(result))[1:]:
+            yield _recovery_rate(f"told first by {score}, {side}", ranks, chosen, _rank_details(ranks, chosen))
         for name, answers in models:
-            yield _completed(f"written greedily, {name}", answers, chosen)
-            yield _discoverable(name, answers.logp[chosen], queries)
+            yield _completion_rate(f"written greedily, {name}", answers, chosen)
+            yield _discoverable_rate(name, answers.logp[chosen], queries)
 
 
-def _by_kind(found: SecretAttackResult, left: Sequence[tuple[str, str]]) -> Iterator[_Rate]:
-    """A row for every kind there is anything to say of, in the order of their names."""
-    skipped = Counter(kind for kind, _ in left)
-    bounds = bounds_of(found)
-    for kind in sorted({*skipped, *found.kinds.tolist()}):
-        of_kind = found.kinds == kind
-        chosen, control = of_kind & ~found.control, of_kind & found.control
-        details = {"skipped": float(skipped[kind]), **_standing(found.after.ranks, chosen)}
+def _by_kind(result: SecretAttackResult, omitted: Sequence[tuple[str, str]]) -> Iterator[_Rate]:
+    """One rate per kind of secret, sorted by name."""
+    skipped = Counter(kind for kind, _ in omitted)
+    bounds = bounds_of(result)
+    for kind in sorted({*skipped, *result.kinds.tolist()}):
+        of_kind = result.kinds == kind
+        chosen, control = of_kind & ~result.control, of_kind & result.control
+        details = {"skipped": float(skipped[kind]), **_rank_details(result.after.ranks, chosen)}
         if chosen.any():
-            details["greedy"] = _disclosed(found.after, chosen)
+            details["greedy"] = _count_disclosed(result.after, chosen)
             if not np.isnan(bounds[chosen]).all():
                 details["bound"] = float(np.nanmean(bounds[chosen]))
-            if found.before is not None:
-                details["before_told"] = int(found.before.ranks.told[chosen].sum())
-                details["before_greedy"] = _disclosed(found.before, chosen)
+            if result.before is not None:
+                details["before_told"] = int(result.before.ranks.ranked_first[chosen].sum())
+                details["before_greedy"] = _count_disclosed(result.before, chosen)
         if control.any():
-            details |= {"control": int(control.sum()), "control_told": int(found.after.ranks.told[control].sum())}
-        yield _told(f"{KIND}{kind}", found.after.ranks, chosen, details)
+            details |= {
+                "control": int(control.sum()),
+                "control_told": int(result.after.ranks.ranked_first[control].sum()),
+            }
+        yield _recovery_rate(f"{KIND}{kind}", result.after.ranks, chosen, details)
 
 
-def _standing(ranks: Ranks, chosen: NDArray[np.bool_]) -> dict[str, float]:
-    """Where secrets stand; ``chance`` is the rate of telling values drawn like their candidates without the model."""
+def _rank_details(ranks: Ranks, chosen: NDArray[np.bool_]) -> dict[str, float]:
+    """A summary of the ranks; ``chance`` is the expected rate of first ranks without the model, for random values."""
     if not chosen.any():
         return {}
-    some = ranks.of(chosen)
+    selected = ranks.select(chosen)
     return {
-        "chance": float((1 / some.count).mean()),
-        "told": int(some.told.sum()),
-        "median_rank": float(np.median(some.rank)),
-        "median_candidates": float(np.median(some.count)),
-        "mean_bits": float(some.bits.mean()),
+        "chance": float((1 / selected.count).mean()),
+        "told": int(selected.ranked_first.sum()),
+        "median_rank": float(np.median(selected.rank)),
+        "median_candidates": float(np.median(selected.count)),
+        "mean_bits": float(selected.bits.mean()),
     }
 
 
-def _told(quantity: str, ranks: Ranks, chosen: NDArray[np.bool_], details: dict[str, float]) -> _Rate:
-    told = int(ranks.told[chosen].sum())
+def _recovery_rate(quantity: str, ranks: Ranks, chosen: NDArray[np.bool_], details: dict[str, float]) -> _Rate:
+    recovered = int(ranks.ranked_first[chosen].sum())
     return _Rate(
-        method=RECONSTRUCTION, quantity=quantity, sure=told, most=told, total=int(chosen.sum()), details=details
+        method=RECONSTRUCTION,
+        quantity=quantity,
+        sure=recovered,
+        most=recovered,
+        total=int(chosen.sum()),
+        details=details,
     )
 
 
-def _completed(quantity: str, answers: SecretAnswers, chosen: NDArray[np.bool_]) -> _Rate:
+def _completion_rate(quantity: str, answers: SecretAnswers, chosen: NDArray[np.bool_]) -> _Rate:
     states = answers.completion[chosen]
     sure = int((states == Completion.DISCLOSED).sum())
     undecided = int((states == Completion.UNDECIDED).sum())
@@ -178,11 +187,11 @@ def _completed(quantity: str, answers: SecretAnswers, chosen: NDArray[np.bool_])
     )
 
 
-def _disclosed(answers: SecretAnswers, chosen: NDArray[np.bool_]) -> int:
+def _count_disclosed(answers: SecretAnswers, chosen: NDArray[np.bool_]) -> int:
     return int((answers.completion[chosen] == Completion.DISCLOSED).sum())
 
 
-def _discoverable(name: str, logp: NDArray[np.float64], queries: QueryBudget) -> _Rate:
+def _discoverable_rate(name: str, logp: NDArray[np.float64], queries: QueryBudget) -> _Rate:
     """(n, p)-discoverable secrets (Hayes et al. 2024), sampled from the model's own distribution."""
     success = log_success(logp, queries.count)
     hits = int((success >= np.log(queries.probability)).sum())

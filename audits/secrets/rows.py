@@ -1,7 +1,7 @@
-"""Secrets as tokens in their places, and how a model is asked for them.
+"""Secrets as tokens in context, and how a model is queried for them.
 
-A causal model sees the tokens before a value, fed once for all candidates. A masked one sees both sides of it, and all
-tokens of the value are hidden together, so that one pass has the losses of every candidate.
+A causal model sees the tokens before a value, fed once for all candidates. A masked model sees both sides, and all
+tokens of the value are masked together, so that one pass gives the losses of every candidate.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from audits.canaries.completions import NEAR_TIE, Completion
-from audits.canaries.rows import located
+from audits.canaries.rows import locate_secrets
+from audits.canaries.scores import NEAR_TIE, Completion
 from audits.extraction.greedy import decide
 from audits.scores.causal import CausalSubject
 from audits.scores.forward import enough_memory, token_scores
@@ -23,10 +23,10 @@ from audits.scores.rows import begins_with_bos
 from audits.scores.scorer import RowScores
 from audits.scores.subject import AuditedModel
 from audits.scores.table import FIELDS
-from audits.secrets.continuations import continuations
+from audits.secrets.continuations import continuation_losses
 from audits.secrets.targets import SecretPassage
 from privctl.domain.errors import CommandError
-from privctl.models.language import LanguageModel, hushed
+from privctl.models.language import LanguageModel, quiet_transformers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +45,7 @@ class SecretSpan:
 
     @property
     def kind(self) -> tuple[bytes, int, bytes]:
-        """What the value may be compared with at the cost of one pass."""
+        """Values with the same kind can be scored in one pass."""
         return self.before.tobytes(), len(self.tokens), self.after.tobytes()
 
 
@@ -58,28 +58,28 @@ class Completed:
 
 
 class Reader(Protocol):
-    """How models of one kind are asked; ``limit`` are the tokens they read."""
+    """How models of one kind are queried; ``limit`` is the most tokens they read."""
 
     limit: int
 
     def places(self, passage: SecretPassage, values: Sequence[str]) -> list[SecretSpan]:
-        """Each of ``values`` in the place of the passage's own, cut to the limit; none of its tokens are cut."""
+        """Each of ``values`` in place of the passage's own; the context is cut to the limit, the value is not."""
 
-    def unfit(self, place: SecretSpan) -> str:
-        """Why a place cannot be asked of, or nothing."""
+    def unusable_reason(self, place: SecretSpan) -> str:
+        """Why a place cannot be used; empty if it can."""
 
     def rows(self, places: Sequence[SecretSpan]) -> list[NDArray[Any]]:
-        """The rows whose shared scores ``completed`` reads."""
+        """The rows whose scores ``complete`` reads."""
 
     def losses(self, model: LanguageModel, places: Sequence[SecretSpan]) -> NDArray[np.float64]:
         """The loss (nats) of each place's tokens, all of one kind."""
 
-    def completed(self, model: LanguageModel, places: Sequence[SecretSpan], book: RowScores) -> Completed:
-        """Whether ``model`` writes each place's tokens by itself, by its likeliest choice."""
+    def complete(self, model: LanguageModel, places: Sequence[SecretSpan], row_scores: RowScores) -> Completed:
+        """Whether ``model`` completes each place's tokens greedily."""
 
 
 def reader_of(subject: AuditedModel, limit: int) -> Reader:
-    """How ``subject`` is asked. Raises CommandError for a classifier, which writes no secrets."""
+    """The reader for ``subject``. Raises CommandError for a classifier, which writes no text."""
     if isinstance(subject, CausalSubject):
         return CausalReader(subject.model, limit)
     if isinstance(subject, MaskedSubject):
@@ -90,13 +90,13 @@ def reader_of(subject: AuditedModel, limit: int) -> Reader:
     )
 
 
-def tells(one: Sequence[SecretSpan], other: Sequence[SecretSpan]) -> bool:
+def tokens_differ(first: Sequence[SecretSpan], second: Sequence[SecretSpan]) -> bool:
     """Whether two values differ in their tokens anywhere."""
-    return any(not np.array_equal(a.tokens, b.tokens) for a, b in zip(one, other, strict=True))
+    return any(not np.array_equal(a.tokens, b.tokens) for a, b in zip(first, second, strict=True))
 
 
 class CausalReader:
-    """Asks for what comes next."""
+    """Queries for the next tokens."""
 
     def __init__(self, model: LanguageModel, limit: int) -> None:
         self.limit = limit
@@ -105,20 +105,20 @@ class CausalReader:
 
     def places(self, passage: SecretPassage, values: Sequence[str]) -> list[SecretSpan]:
         """See ``Reader``; of a long text the last tokens before the value are kept, after BOS."""
-        found = []
+        spans = []
         after = passage.text[passage.end : passage.end + _AFTER]
-        for ids, first, last in located(self._model, passage.text[: passage.begin], values, after):
+        for ids, first, last in locate_secrets(self._model, passage.text[: passage.begin], values, after):
             room = max(0, self.limit - len(self._front) - (last - first))
-            found.append(
+            spans.append(
                 SecretSpan(
                     before=np.array(self._front + ids[max(0, first - room) : first], dtype=np.int64),
                     tokens=np.array(ids[first:last], dtype=np.int64),
                     after=np.zeros(0, dtype=np.int64),
                 )
             )
-        return found
+        return spans
 
-    def unfit(self, place: SecretSpan) -> str:
+    def unusable_reason(self, place: SecretSpan) -> str:
         """See ``Reader``."""
         if not len(place.tokens):
             return "whose value the tokenizer leaves no token of"
@@ -133,36 +133,39 @@ class CausalReader:
     def losses(self, model: LanguageModel, places: Sequence[SecretSpan]) -> NDArray[np.float64]:
         """See ``Reader``."""
         tokens, which = np.unique(np.stack([place.tokens for place in places]), axis=0, return_inverse=True)
-        with hushed(), enough_memory(model):
-            found = continuations(model, places[0].before, tokens)
-        return found[which.reshape(-1)]
+        with quiet_transformers(), enough_memory(model):
+            distinct_losses = continuation_losses(model, places[0].before, tokens)
+        return distinct_losses[which.reshape(-1)]
 
-    def completed(self, model: LanguageModel, places: Sequence[SecretSpan], book: RowScores) -> Completed:
+    def complete(self, model: LanguageModel, places: Sequence[SecretSpan], row_scores: RowScores) -> Completed:
         """See ``Reader``."""
         states = np.zeros(len(places), dtype=np.uint8)
         logp = np.full(len(places), np.nan)
         rows = self.rows(places)
         lengths = np.array([len(place.tokens) for place in places])
         for length in np.unique(lengths).tolist():
-            some = np.flatnonzero(lengths == length)
-            chosen = [rows[i] for i in some]
+            places_of_length = np.flatnonzero(lengths == length)
+            chosen = [rows[i] for i in places_of_length]
             counts = np.array([len(row) - 1 for row in chosen], dtype=np.int64)
-            values = book.take(chosen, counts)
-            at = np.cumsum(counts)[:, None] - length + np.arange(length)
-            lp, margin, lse = (values[FIELDS.index(name)][at] for name in ("lp", "margin", "lse"))
+            values = row_scores.take(chosen, counts)
+            columns = np.cumsum(counts)[:, None] - length + np.arange(length)
+            lp, margin, lse = (values[FIELDS.index(name)][columns] for name in ("lp", "margin", "lse"))
             finite = np.isfinite(lp + lse).all(axis=1) & ~np.isnan(margin).any(axis=1)
-            some, kept = some[finite], [row for row, keep in zip(chosen, finite.tolist(), strict=True) if keep]
-            if len(some):
-                verdicts = decide(model, kept, margin[finite], (lp + lse)[finite])
-                states[some] = np.where(
+            places_of_length, finite_rows = (
+                places_of_length[finite],
+                [row for row, keep in zip(chosen, finite.tolist(), strict=True) if keep],
+            )
+            if len(places_of_length):
+                verdicts = decide(model, finite_rows, margin[finite], (lp + lse)[finite])
+                states[places_of_length] = np.where(
                     verdicts.undecided, Completion.UNDECIDED, verdicts.extracted * Completion.DISCLOSED
                 )
-                logp[some] = lp[finite].sum(axis=1, dtype=np.float64)
+                logp[places_of_length] = lp[finite].sum(axis=1, dtype=np.float64)
         return Completed(states=states, logp=logp)
 
 
 class MaskedReader:
-    """Asks for what is hidden."""
+    """Queries for masked tokens."""
 
     def __init__(self, subject: MaskedSubject, limit: int) -> None:
         self.limit = limit
@@ -170,24 +173,24 @@ class MaskedReader:
         self._frame = subject.scorer.frame
 
     def places(self, passage: SecretPassage, values: Sequence[str]) -> list[SecretSpan]:
-        """See ``Reader``; of a long text its beginning is kept, or as much around the value."""
+        """See ``Reader``; a long text is cut to its beginning, or to a window around the value."""
         front, back = list(self._frame.front), list(self._frame.back)
-        found = []
-        for ids, first, last in located(
+        spans = []
+        for ids, first, last in locate_secrets(
             self._model, passage.text[: passage.begin], values, passage.text[passage.end :]
         ):
             room = self.limit - self._frame.size
             begin = 0 if last <= room else max(0, last - max(room // 2, last - first))
-            found.append(
+            spans.append(
                 SecretSpan(
                     before=np.array(front + ids[begin:first], dtype=np.int64),
                     tokens=np.array(ids[first:last], dtype=np.int64),
                     after=np.array(ids[last : max(last, begin + room)] + back, dtype=np.int64),
                 )
             )
-        return found
+        return spans
 
-    def unfit(self, place: SecretSpan) -> str:
+    def unusable_reason(self, place: SecretSpan) -> str:
         """See ``Reader``."""
         if not len(place.tokens):
             return "whose value the tokenizer leaves no token of"
@@ -196,7 +199,7 @@ class MaskedReader:
         return ""
 
     def rows(self, places: Sequence[SecretSpan]) -> list[NDArray[Any]]:
-        """See ``Reader``; what is hidden together is the value, which no shared score does."""
+        """See ``Reader``; empty, as the shared scores do not mask exactly the value."""
         return []
 
     def losses(self, model: LanguageModel, places: Sequence[SecretSpan]) -> NDArray[np.float64]:
@@ -204,11 +207,11 @@ class MaskedReader:
         logits = self._logits(model, places[0])
         tokens = torch.from_numpy(np.stack([place.tokens for place in places])).to(logits.device)
         logs = torch.log_softmax(logits.float(), dim=1)
-        taken = logs.gather(1, tokens.T)  # [length, candidates]
-        found: NDArray[np.float64] = -taken.double().sum(dim=0).cpu().numpy()
-        return found
+        target_logs = logs.gather(1, tokens.T)  # [length, candidates]
+        candidate_losses: NDArray[np.float64] = -target_logs.double().sum(dim=0).cpu().numpy()
+        return candidate_losses
 
-    def completed(self, model: LanguageModel, places: Sequence[SecretSpan], book: RowScores) -> Completed:
+    def complete(self, model: LanguageModel, places: Sequence[SecretSpan], row_scores: RowScores) -> Completed:
         """See ``Reader``."""
         states, logp = [], []
         for place in places:
@@ -230,6 +233,6 @@ class MaskedReader:
         """The logits [length, vocabulary] where the value is hidden."""
         hidden = np.full(len(place.tokens), model.tokenizer.mask_token_id, dtype=np.int64)
         ids = torch.from_numpy(np.concatenate([place.before, hidden, place.after])[None]).to(model.device)
-        with hushed(), enough_memory(model):
+        with quiet_transformers(), enough_memory(model):
             logits: torch.Tensor = model.network(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
         return logits[0, len(place.before) : len(place.before) + len(place.tokens)]

@@ -1,7 +1,7 @@
-"""Which secrets are attacked, where in the data they stand, and what the plan says of them.
+"""The secrets to attack, their places in the data, and the plan's bounds for them.
 
-Secrets with a record that could be drawn are attacked as trained on; those whose records a plan never draws are the
-control: everything else about them is alike.
+Secrets with a record that could be drawn count as trained on. Those whose records a plan never draws are the control:
+in all other respects they are alike.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 
 from audits.canaries.formats import CanaryFormat
 from audits.canaries.manifest import Canary, Manifest
-from audits.secrets.bound import PlannedBound
-from audits.secrets.find import OtherOccurrences, occurrence
-from audits.secrets.fresh import WordFrequencies, words_of
+from audits.secrets.fresh_values import WordFrequencies, words_of
+from audits.secrets.occurrences import OtherOccurrences, occurrence
+from audits.secrets.planned_bound import PlannedBound
 from privctl.data.records import read_records
 from privctl.data.texts import read_texts
 from privctl.domain.errors import InputError
@@ -30,7 +30,7 @@ from privctl.storage.json_text import shown
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Records a secret is looked for in, and how many different ones it is asked of at most.
+#: Records searched for a secret, and the most distinct passages that the attack uses.
 _LOOKED, _ASKED = 16, 4
 
 
@@ -52,16 +52,16 @@ class SecretPassage:
 class SecretTarget:
     """A secret to attack; ``position`` is its place in the book.
 
-    ``control`` secrets were never drawn for training. ``allowance`` is what the plan says of it, None without a plan,
-    and where a record that the book does not name holds the value too. ``format`` is what the value was drawn from,
-    uniformly, where it is a planted canary's.
+    ``control`` secrets were never drawn for training. ``allowance`` is the plan's bound, None without a plan or if a
+    record that the book does not name contains the value too. ``format`` is the format of a planted canary, from which
+    the value was drawn uniformly.
     """
 
     position: int
     kind: str
     value: str
     passages: tuple[SecretPassage, ...]
-    given: tuple[str, ...]
+    candidates: tuple[str, ...]
     control: bool
     allowance: PlannedBound | None
     format: CanaryFormat | None
@@ -69,28 +69,28 @@ class SecretTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretTargets:
-    """What to attack, and what was left out: (kind, why) of each secret.
+    """What to attack, and what is ``omitted``: (kind, reason) of each secret.
 
-    ``values`` are all values of each kind in the book, ``words`` those of the data, ``taken`` what canaries' values
-    cannot have been, as it stands in the data or is another's. ``eligible`` secrets might have
-    been attacked, ``strayed`` stand in records that the book does not name (looked for with a plan only), ``partial``
-    counts canaries of a format of which the book lacks others.
+    ``values`` are all values of each kind in the book, ``words`` those of the data. Canary candidates skip ``excluded``
+    values, which occur in the data or belong to another canary. ``eligible`` secrets could be attacked, ``elsewhere``
+    counts those that also occur in records that the book does not name (searched only with a plan), ``partial`` counts
+    canaries of a format for which the book lacks others.
     """
 
     targets: tuple[SecretTarget, ...]
-    left: tuple[tuple[str, str], ...]
+    omitted: tuple[tuple[str, str], ...]
     values: Mapping[str, Sequence[str]]
     words: WordFrequencies
-    taken: frozenset[str]
+    excluded: frozenset[str]
     records: int
     eligible: int
-    strayed: int
+    elsewhere: int
     partial: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chosen:
-    """A secret, its records by how often they were drawn, and whether that is never."""
+    """A secret, its records sorted by how often they were drawn, and whether they were never drawn."""
 
     position: int
     secret: Secret
@@ -107,45 +107,47 @@ def choose(
     Raises InputError for a book that does not fit the data or the plan.
     """
     secrets = list(read_secrets(book))
-    left: list[tuple[str, str]] = []
-    found: list[_Chosen] = []
+    omitted: list[tuple[str, str]] = []
+    eligible: list[_Chosen] = []
     places = {} if plan is None else {name: j for j, name in enumerate(plan.ids)}
     for position, secret in enumerate(secrets):
         if secret.value is None:
-            left.append((secret.kind, "without a value in the book, so that there is nothing to tell"))
+            omitted.append((secret.kind, "without a value in the book, so that there is nothing to tell"))
         elif not len(secret.records):
-            left.append((secret.kind, "in no record"))
+            omitted.append((secret.kind, "in no record"))
         else:
-            found.append(_planned(position, secret, plan, places, book))
-    chosen = _drawn(found, most, seed)
+            eligible.append(_with_plan(position, secret, plan, places, book))
+    chosen = _draw(eligible, most, seed)
     read = _read(data, chosen, plan, () if manifest is None else manifest.formats)
     _check_records(secrets, read.records, book, data)
     canaries, partial = _canaries(manifest, secrets)
     targets = []
-    for each in chosen:
-        made = _target(each, read, canaries)
-        if isinstance(made, str):
-            left.append((each.secret.kind, made))
+    for chosen_secret in chosen:
+        target = _target(chosen_secret, read, canaries)
+        if isinstance(target, str):
+            omitted.append((chosen_secret.secret.kind, target))
         else:
-            targets.append(made)
+            targets.append(target)
     values: dict[str, dict[str, None]] = {}
     for secret in secrets:
         if secret.value is not None:
             values.setdefault(secret.kind, {})[secret.value] = None
     return SecretTargets(
         targets=tuple(targets),
-        left=tuple(left),
-        values={kind: tuple(some) for kind, some in values.items()},
+        omitted=tuple(omitted),
+        values={kind: tuple(distinct_values) for kind, distinct_values in values.items()},
         words=WordFrequencies(read.words),
-        taken=read.windows | {canary.secret for canary in (() if manifest is None else manifest.canaries)},
+        excluded=read.windows | {canary.secret for canary in (() if manifest is None else manifest.canaries)},
         records=read.records,
-        eligible=len(found),
-        strayed=sum(each.secret.value in read.strayed for each in chosen),
+        eligible=len(eligible),
+        elsewhere=sum(chosen_secret.secret.value in read.strayed for chosen_secret in chosen),
         partial=partial,
     )
 
 
-def _planned(position: int, secret: Secret, plan: Protection | None, places: Mapping[str, int], book: Path) -> _Chosen:
+def _with_plan(
+    position: int, secret: Secret, plan: Protection | None, places: Mapping[str, int], book: Path
+) -> _Chosen:
     if plan is None:
         return _Chosen(position=position, secret=secret, records=secret.records, control=False, allowance=None)
     j = places.get(secret.id)
@@ -156,12 +158,14 @@ def _planned(position: int, secret: Secret, plan: Protection | None, places: Map
             f"{book} has the secret {shown(secret.id)}, which the plan does not hold with the same records; give the "
             "book that was planned for, or plan again with privctl secrets plan"
         )
-    drawn = plan.probabilities[secret.records]
+    draw_probabilities = plan.probabilities[secret.records]
     return _Chosen(
         position=position,
         secret=secret,
-        records=secret.records[np.argsort(-drawn, kind="stable")][: int((drawn > 0).sum()) or None],
-        control=not drawn.any(),
+        records=secret.records[np.argsort(-draw_probabilities, kind="stable")][
+            : int((draw_probabilities > 0).sum()) or None
+        ],
+        control=not draw_probabilities.any(),
         allowance=PlannedBound(
             information=float(plan.information[j]),
             prior=float(plan.priors[j]),
@@ -170,14 +174,14 @@ def _planned(position: int, secret: Secret, plan: Protection | None, places: Map
     )
 
 
-def _drawn(found: Sequence[_Chosen], most: int, seed: int) -> list[_Chosen]:
+def _draw(eligible: Sequence[_Chosen], most: int, seed: int) -> list[_Chosen]:
     random = np.random.default_rng(seed)
-    kept: list[_Chosen] = []
+    drawn: list[_Chosen] = []
     for control in (False, True):
-        side = [each for each in found if each.control is control]
-        some = random.permutation(len(side))[:most]
-        kept += [side[i] for i in np.sort(some)]
-    return kept
+        side = [secret for secret in eligible if secret.control is control]
+        order = random.permutation(len(side))[:most]
+        drawn += [side[i] for i in np.sort(order)]
+    return drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,10 +196,14 @@ class _ReadTargets:
 def _read(
     data: Path, chosen: Sequence[_Chosen], plan: Protection | None, formats: Sequence[CanaryFormat]
 ) -> _ReadTargets:
-    """One pass over the data; records that a plan never draws count for nothing where values may have strayed."""
-    wanted = {int(number) for each in chosen for number in each.records[:_LOOKED]}
-    own = {} if plan is None else {each.secret.value or "": each.secret.records.tolist() for each in chosen}
-    elsewhere = OtherOccurrences(own)
+    """One pass over the data. Records that a plan never draws are not searched for values of other records."""
+    needed_records = {int(number) for chosen_secret in chosen for number in chosen_secret.records[:_LOOKED]}
+    own_records = (
+        {}
+        if plan is None
+        else {chosen_secret.secret.value or "": chosen_secret.secret.records.tolist() for chosen_secret in chosen}
+    )
+    elsewhere = OtherOccurrences(own_records)
     patterns = _windows(formats)
     texts: dict[int, str] = {}
     words: Counter[str] = Counter()
@@ -203,18 +211,18 @@ def _read(
     total = 0
     for number, text in enumerate(_texts(data)):
         total += 1
-        if number in wanted:
+        if number in needed_records:
             texts[number] = text
         words.update(words_of(text))
         for pattern in patterns:
             windows.update(pattern.findall(text))
         if plan is not None and number < len(plan.probabilities) and plan.probabilities[number] > 0:
             elsewhere.add(number, text)
-    return _ReadTargets(texts=texts, words=words, strayed=elsewhere.found(), windows=frozenset(windows), records=total)
+    return _ReadTargets(texts=texts, words=words, strayed=elsewhere.values(), windows=frozenset(windows), records=total)
 
 
 def _windows(formats: Sequence[CanaryFormat]) -> list[re.Pattern[str]]:
-    """What finds all values of each format in a text; spaces of whole words are too large for one to be met twice."""
+    """Patterns for all values of each format; formats of whole words are too large for chance hits."""
     return [
         re.compile(f"(?=([{re.escape(''.join(form.alphabet))}]{{{form.length}}}))")
         for form in dict.fromkeys(formats)
@@ -242,51 +250,53 @@ def _texts(path: Path) -> Iterator[str]:
 def _canaries(
     manifest: Manifest | None, secrets: Sequence[Secret]
 ) -> tuple[Mapping[str, tuple[Canary, CanaryFormat]], int]:
-    """The included canaries by value, of formats whose included canaries the book holds all; how many it lacks some of.
+    """The included canaries by value, for formats that the book has completely; and how many canaries of other formats.
 
-    A book that holds only some may have chosen them by their values, and then these are no longer uniform.
+    A book with only some canaries may have selected them by value, and then their values are no longer uniform.
     """
     if manifest is None:
         return {}, 0
-    held = {secret.value for secret in secrets if len(secret.records)}
-    found: dict[str, tuple[Canary, CanaryFormat]] = {}
+    in_book = {secret.value for secret in secrets if len(secret.records)}
+    canaries_of_book: dict[str, tuple[Canary, CanaryFormat]] = {}
     partial = 0
     for number, form in enumerate(manifest.formats):
-        included = [each for each in manifest.canaries if each.included and each.format == number]
-        here = [each for each in included if each.secret in held]
-        if len(here) == len(included):
-            found |= {each.secret: (each, form) for each in included}
+        included = [canary for canary in manifest.canaries if canary.included and canary.format == number]
+        listed = [canary for canary in included if canary.secret in in_book]
+        if len(listed) == len(included):
+            canaries_of_book |= {canary.secret: (canary, form) for canary in included}
         else:
-            partial += len(here)
-    return found, partial
+            partial += len(listed)
+    return canaries_of_book, partial
 
 
 def _target(
-    each: _Chosen, read: _ReadTargets, canaries: Mapping[str, tuple[Canary, CanaryFormat]]
+    chosen: _Chosen, read: _ReadTargets, canaries: Mapping[str, tuple[Canary, CanaryFormat]]
 ) -> SecretTarget | str:
     """The secret with its passages, or why it is left out."""
-    value = each.secret.value or ""
+    value = chosen.secret.value or ""
     strayed = value in read.strayed
-    if each.control and strayed:
+    if chosen.control and strayed:
         return "never drawn, but its value stands in a record that is"
     passages: dict[str, SecretPassage] = {}
-    for number in each.records[:_LOOKED].tolist():
+    for number in chosen.records[:_LOOKED].tolist():
         text = read.texts[number]
         place = occurrence(text, value)
         if place is not None:
             passages.setdefault(text, SecretPassage(text=text, begin=place[0], end=place[1]))
     if not passages:
         return "whose value does not occur in its records"
-    some = tuple(passages.values())[:_ASKED]
+    distinct_passages = tuple(passages.values())[:_ASKED]
     canary, form = canaries.get(value, (None, None))
-    planted = canary is not None and all(p.text[: p.begin] == canary.prefix and p.value == value for p in some)
+    planted = canary is not None and all(
+        p.text[: p.begin] == canary.prefix and p.value == value for p in distinct_passages
+    )
     return SecretTarget(
-        position=each.position,
-        kind=each.secret.kind,
+        position=chosen.position,
+        kind=chosen.secret.kind,
         value=value,
-        passages=some,
-        given=each.secret.candidates,
-        control=each.control,
-        allowance=None if strayed else each.allowance,
+        passages=distinct_passages,
+        candidates=chosen.secret.candidates,
+        control=chosen.control,
+        allowance=None if strayed else chosen.allowance,
         format=form if planted else None,
     )

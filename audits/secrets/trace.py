@@ -1,9 +1,9 @@
-"""Tests of whether training made secrets easier to tell; each says what it takes for chance.
+"""Tests of whether training made secrets easier to identify, each with its own null hypothesis.
 
-Where values were drawn by us like their candidates, ranks under any model that knows nothing of the values are
-independent and uniform: Fisher's method. Where the plan left secrets out, which ones is taken for chance within their
-kind: a permutation test, which holds however outcomes depend on each other. With the base model alone, each secret that
-only one of the models tells is as likely told by either: McNemar's exact test.
+For canaries, whose values were drawn like their candidates, ranks under any model that does not know the values are
+independent and uniform: Fisher's method. If the plan left secrets out, the choice is treated as random within their
+kind: a permutation test, valid however outcomes depend on each other. With only a base model, each secret that exactly
+one of the two models identifies is equally likely to be identified by either: McNemar's exact test.
 """
 
 from __future__ import annotations
@@ -29,62 +29,63 @@ _METHODS = {
 }
 #: Permutations drawn for the test; its p-value is at least one over them.
 _DRAWS = 9999
-#: Fewer secrets on a side than this say nothing.
+#: With fewer secrets on a side, there is no test.
 _FEWEST = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Test:
-    """One test: ``name`` says what is compared, ``by`` with which score, ``compared`` how many secrets on each side.
+    """One test: ``name`` says what is compared, ``score`` by which score, ``compared`` the numbers of secrets.
 
-    ``excess`` is in mean bits, or for ``PAIRED`` the share of secrets told more.
+    ``excess`` is in mean bits, or for ``PAIRED`` the additional share of secrets ranked first.
     """
 
     name: str
-    by: str
+    score: str
     compared: tuple[int, int]
     excess: float
     p_value: float
 
     @property
     def method(self) -> str:
-        """How the p-value was had."""
+        """The statistical test."""
         return _METHODS[self.name]
 
 
-def trace_tests(found: SecretAttackResult, seed: int) -> list[Test]:
-    """Every test there are secrets for. The base model serves where there is no better control."""
+def trace_tests(result: SecretAttackResult, seed: int) -> list[Test]:
+    """Every test with enough secrets. The base model is used only if there is no better control."""
     tests: list[Test] = []
-    natural = ~found.designed
-    for by, ranks in scores(found):
-        drawn = found.designed & ~found.control
-        if drawn.any():
-            bits = ranks.of(drawn).bits
-            p_value = fisher([(bits, None)])
-            tests.append(
-                Test(
-                    name=DESIGNED, by=by, compared=(len(bits), 0), excess=_mean(bits) - _by_chance(ranks.of(drawn)),
-                    p_value=p_value,
-                )
-            )  # fmt: skip
-        made = _permuted(ranks.bits[natural], found.control[natural], found.kinds[natural], seed)
-        if made is not None:
-            sizes, excess, p_value = made
-            tests.append(Test(name=CONTROLLED, by=by, compared=sizes, excess=excess, p_value=p_value))
-    chosen = natural & ~found.control
-    if found.before is not None and chosen.sum() >= _FEWEST and not any(t.name == CONTROLLED for t in tests):
-        tests.append(_paired(found.after.ranks.of(chosen).told, found.before.ranks.of(chosen).told))
+    natural = ~result.designed
+    for score, ranks in ranks_by_score(result):
+        trained_canaries = result.designed & ~result.control
+        if trained_canaries.any():
+            of_canaries = ranks.select(trained_canaries)
+            excess = _mean(of_canaries.bits) - _by_chance(of_canaries)
+            p_value = fisher([(of_canaries.bits, None)])
+            compared = (len(of_canaries.bits), 0)
+            tests.append(Test(name=DESIGNED, score=score, compared=compared, excess=excess, p_value=p_value))
+        outcome = _permutation_test(ranks.bits[natural], result.control[natural], result.kinds[natural], seed)
+        if outcome is not None:
+            sizes, excess, p_value = outcome
+            tests.append(Test(name=CONTROLLED, score=score, compared=sizes, excess=excess, p_value=p_value))
+    chosen = natural & ~result.control
+    if result.before is not None and chosen.sum() >= _FEWEST and not any(t.name == CONTROLLED for t in tests):
+        tests.append(
+            _mcnemar_test(
+                result.after.ranks.select(chosen).ranked_first, result.before.ranks.select(chosen).ranked_first
+            )
+        )
     return tests
 
 
-def scores(found: SecretAttackResult) -> Iterator[tuple[str, Ranks]]:
-    """Every way of ranking there is, with its name."""
-    yield "loss", found.after.ranks
-    if found.calibrated is not None:
-        yield "loss less the base model's", found.calibrated
+def ranks_by_score(result: SecretAttackResult) -> Iterator[tuple[str, Ranks]]:
+    """Every available ranking, with the name of its score."""
+    yield "loss", result.after.ranks
+    if result.calibrated is not None:
+        yield "loss less the base model's", result.calibrated
 
 
-def _permuted(
+def _permutation_test(
     bits: NDArray[np.float64], control: NDArray[np.bool_], kinds: NDArray[np.str_], seed: int
 ) -> tuple[tuple[int, int], float, float] | None:
     """Mean bits of trained secrets beyond those of the control, kinds weighted by n m / (n + m), and its p-value."""
@@ -102,15 +103,15 @@ def _permuted(
         return None
     random = np.random.default_rng(seed)
     weights = np.array([c.sum() * (~c).sum() / len(c) for _, c in strata])
-    drawn = np.zeros(_DRAWS)
-    seen = 0.0
+    null_gaps = np.zeros(_DRAWS)
+    observed_gap = 0.0
     for (values, of_control), weight in zip(strata, weights / weights.sum(), strict=True):
         size = int(of_control.sum())
         sums = np.array([values[of_control].sum(), *(random.permutation(values)[:size].sum() for _ in range(_DRAWS))])
         gaps = weight * _gap(sums, values, size)
-        seen += float(gaps[0])
-        drawn += gaps[1:]
-    return sizes, seen, float((1 + (drawn >= seen - 1e-12).sum()) / (1 + _DRAWS))
+        observed_gap += float(gaps[0])
+        null_gaps += gaps[1:]
+    return sizes, observed_gap, float((1 + (null_gaps >= observed_gap - 1e-12).sum()) / (1 + _DRAWS))
 
 
 def _gap(control: NDArray[np.float64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
@@ -118,11 +119,11 @@ def _gap(control: NDArray[np.float64], values: NDArray[np.float64], size: int) -
     return np.asarray((values.sum() - control) / (len(values) - size) - control / size)
 
 
-def _paired(after: NDArray[np.bool_], before: NDArray[np.bool_]) -> Test:
+def _mcnemar_test(after: NDArray[np.bool_], before: NDArray[np.bool_]) -> Test:
     gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
     return Test(
         name=PAIRED,
-        by="loss",
+        score="loss",
         compared=(len(after), len(before)),
         excess=(gained - lost) / len(after),
         p_value=float(bdtrc(gained - 1, gained + lost, 0.5)) if gained else 1.0,

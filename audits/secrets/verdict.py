@@ -1,19 +1,19 @@
-"""What the evidence on secrets amounts to: whether training made them easier to tell, and whether a plan held."""
+"""Verdicts on the secrets: whether training made them easier to identify, and whether a plan's bounds hold."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from audits.secrets.bound import Markov
 from audits.secrets.evidence import PROTECTION, RECONSTRUCTION, TRACE
+from audits.secrets.planned_bound import Markov
 from audits.secrets.trace import CONTROLLED, DESIGNED, PAIRED
 from privctl.domain.evidence import Evidence
 from privctl.domain.verdict import Outcome, Verdict
 
 TRACELESS = "training made no secret easier to tell"
-#: An audit that tried fewer secrets, on either side of its comparison, has not looked closely enough.
+#: With fewer secrets on either side of the comparison, finding nothing is inconclusive.
 _ENOUGH = 100
-#: The silence of a test that could not have noticed this share of secrets told is no consistency.
+#: If a test could not have detected this share of recovered secrets, not rejecting is inconclusive.
 _GROSS = 0.5
 _ALTERNATIVE = {
     DESIGNED: "",
@@ -24,11 +24,11 @@ _ALTERNATIVE = {
 
 def trace(evidence: Sequence[Evidence]) -> Verdict:
     """Judge by the tests; without any, natural values may rank first without having been seen."""
-    told = _told(evidence)
+    rate_summary = _rate_summary(evidence)
     tests = [item for item in evidence if item.method == TRACE]
 
     def verdict(outcome: Outcome, reason: str) -> Verdict:
-        return Verdict(subject=TRACELESS, outcome=outcome, reason=f"{told}; {reason}")
+        return Verdict(subject=TRACELESS, outcome=outcome, reason=f"{rate_summary}; {reason}")
 
     if not tests:
         return verdict(
@@ -36,16 +36,16 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
             "confounded: there is no control, and values may rank first without having been seen; give --base, the "
             "model before training, a --plan that leaves secrets out, or secrets drawn at random by --canaries",
         )
-    found = [item for item in tests if item.details["detected"]]
-    if found:
-        best = min(found, key=lambda item: item.details["p_value"])
+    detected = [item for item in tests if item.details["detected"]]
+    if detected:
+        best = min(detected, key=lambda item: item.details["p_value"])
         name = _name(best)
-        more = (
+        difference = (
             f"{100 * (best.estimate or 0):.3g} % more of them" if name == PAIRED else f"{best.estimate:.2f} bits more"
         )
         return verdict(
             Outcome.REFUTED,
-            f"{more} than {_against(name)} (p = {best.details['p_value']:.2g}){_ALTERNATIVE[name]}",
+            f"{difference} than {_against(name)} (p = {best.details['p_value']:.2g}){_ALTERNATIVE[name]}",
         )
     sizes = [min(n for n in item.samples.values() if n) for item in tests]
     if max(sizes) >= _ENOUGH:
@@ -57,7 +57,7 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
 
 
 def protection(subject: str, test: Markov | None, evidence: Sequence[Evidence], broken: str) -> Verdict:
-    """Judge a plan's bounds by secrets whose values were drawn at random; ``broken`` says why that is not to be."""
+    """Judge a plan's bounds by secrets whose values were drawn at random; ``broken`` says why that is not possible."""
 
     def verdict(outcome: Outcome, reason: str) -> Verdict:
         return Verdict(subject=subject, outcome=outcome, reason=reason)
@@ -67,40 +67,41 @@ def protection(subject: str, test: Markov | None, evidence: Sequence[Evidence], 
     if test is None:
         return verdict(
             Outcome.INCONCLUSIVE,
-            f"{_told(evidence)}, but the bounds are about values drawn at random among the candidates, and nobody drew "
-            "these; plant canaries (privctl canary plant), plan with them in the book, and give --canaries",
+            f"{_rate_summary(evidence)}, but the bounds are about values drawn at random among the candidates, and "
+            "nobody drew these; plant canaries (privctl canary plant), plan with them in the book, and give --canaries",
         )
     (item,) = [item for item in evidence if item.method == PROTECTION]
-    seen = (
-        f"{test.told} of {test.secrets} secrets drawn at random are told, where the bounds allow "
+    observed = (
+        f"{test.recovered} of {test.secrets} secrets drawn at random rank first, where the bounds allow "
         f"{test.expected:.3g} on average"
     )
     if item.details["detected"]:
         return verdict(
             Outcome.REFUTED,
-            f"{seen}; {test.told} or more have a probability of at most {test.p_value:.2g} (Markov's inequality, "
-            "whatever the dependence)",
+            f"{observed}; {test.recovered} or more have a probability of at most {test.p_value:.2g} (Markov's "
+            "inequality, whatever the dependence)",
         )
     if test.needed > test.secrets:
         return verdict(
             Outcome.INCONCLUSIVE,
-            f"{seen}; not even all of them told would have contradicted that with {100 * item.confidence:.4g} % "
-            "confidence, as the bounds are too loose for one run",
+            f"{observed}; not even first ranks for all of them would have contradicted that with "
+            f"{100 * item.confidence:.4g} % confidence, as the bounds are too loose for one run",
         )
-    needed = f"{test.needed} told would have contradicted that with {100 * item.confidence:.4g} % confidence"
+    certainty = f"{100 * item.confidence:.4g} % confidence"
+    requirement = f"{test.needed} first ranks would have contradicted that with {certainty}"
     outcome = Outcome.CONSISTENT if test.needed <= _GROSS * test.secrets else Outcome.INCONCLUSIVE
-    return verdict(outcome, f"{seen}; {needed}, and fewer cannot in one run")
+    return verdict(outcome, f"{observed}; {requirement}, and fewer cannot in one run")
 
 
-def _told(evidence: Sequence[Evidence]) -> str:
-    """The rates that a reader needs to judge the rest."""
-    parts = []
+def _rate_summary(evidence: Sequence[Evidence]) -> str:
+    """The observed rates, for the verdict's reason."""
+    phrases = []
     for name in ("trained", "trained, before training", "never drawn (control)"):
         for item in evidence:
             if item.method == RECONSTRUCTION and item.quantity == f"told first, {name}":
-                lead = "secrets trained on are told first" if name == "trained" else _LABELS[name]
-                parts.append(f"{item.details['told']:.0f} of {item.samples['secrets']} {lead}")
-    return ", ".join(parts) or "no secret trained on could be attacked"
+                lead = "secrets trained on rank first" if name == "trained" else _LABELS[name]
+                phrases.append(f"{item.details['told']:.0f} of {item.samples['secrets']} {lead}")
+    return ", ".join(phrases) or "no secret trained on could be attacked"
 
 
 _LABELS = {"trained, before training": "before training", "never drawn (control)": "of those never drawn"}

@@ -18,10 +18,10 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from audits.statistics.search import largest
 
-#: Room left for rounding in the comparison that rejects; the recursion only adds and multiplies positive numbers.
+#: Rounding slack in the comparison that rejects. The recursion only adds and multiplies positive numbers.
 _SLOP = 1e-9
 _PRECISION = 1e-9
-#: Above it no count of canaries that fits a machine rejects: exp(-60) is the chance of an error.
+#: No feasible number of canaries rejects a larger epsilon: a guess would be wrong with probability exp(-60).
 _LARGEST_EPSILON = 60.0
 _LARGEST_MU = 40.0
 
@@ -37,7 +37,7 @@ def rejects(canaries: int, guesses: int, correct: int, curve: Callable[[float], 
     for i in range(correct - 1, -1, -1):
         grown = max(wrong, curve(right))
         if grown == wrong:
-            break  # nothing moves any more: the mass of right guesses stays, and so does its image
+            break  # a fixed point: neither mass changes from here on
         right = min(1.0, right + i / (guesses - i) * (grown - wrong))
         wrong = grown
         if right + wrong > limit:
@@ -92,7 +92,7 @@ def _log_delta(epsilon: float, mu: float) -> float:
 
 
 def _largest(holds: Callable[[float], bool], highest: float) -> float:
-    """The top of the range from 0 on which ``holds``, from below."""
+    """The largest value from 0 on for which ``holds``, approached from below."""
     if highest <= 0 or not holds(0.0):
         return 0.0
     return largest(holds, 0.0, highest, _PRECISION)

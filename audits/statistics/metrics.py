@@ -1,4 +1,4 @@
-"""Statistics of two samples of scores, members against non-members, each with an honest interval.
+"""Statistics of two samples of scores, members against non-members, each with a valid interval.
 
 A higher score means more member-like. ``alpha`` is the allowed failure probability of a two-sided interval. No curve
 is interpolated or replaced by its convex hull.
@@ -21,7 +21,7 @@ DELONG = "DeLong, logit scale"
 PAIRS = "Clopper-Pearson over disjoint pairs"
 CLOPPER_PEARSON = "Clopper-Pearson"
 
-#: Fewer records than this on one side, and more than this many times as many on the other, are lopsided.
+#: Samples are lopsided if one side has fewer records than this and the other more than this many times as many.
 _FEW, _LOPSIDED = 10, 4
 
 
@@ -40,9 +40,9 @@ class Auc:
 class OperatingPoint:
     """Calling a record a member where its score exceeds ``threshold``: counts, and intervals of the rates.
 
-    ``tpr_lower`` and ``tpr_upper`` are two-sided for the threshold as it stands. ``fpr_upper`` is one-sided, and
-    ``certified`` says whether it keeps to the rate asked for. ``reason`` is not empty where the non-members are too
-    few to resolve that rate; the counts are then no estimate of the TPR at it.
+    ``tpr_lower`` and ``tpr_upper`` are a two-sided interval at this threshold. ``fpr_upper`` is one-sided, and
+    ``certified`` says whether it is within the requested rate. ``reason`` is not empty if there are too few
+    non-members to resolve that rate; the counts are then no estimate of the TPR at it.
     """
 
     threshold: float
@@ -69,17 +69,17 @@ def clopper_pearson(successes: int, trials: int, alpha: float = 0.05) -> tuple[f
 
 
 def rate_below(successes: NDArray[Any] | int, trials: int, alpha: float) -> NDArray[np.float64]:
-    """The exact one-sided lower limit of a binomial probability, for one count or many; 0 for no successes.
+    """The exact one-sided lower limit of a binomial probability, for one count or an array; 0 for no successes.
 
     ``rate_below(90, 100, 0.025)`` is 0.823777.
     """
     counts = np.asarray(successes)
-    found: NDArray[np.float64] = betaincinv(np.maximum(counts, 1), trials - np.maximum(counts, 1) + 1, alpha)
-    return np.where(counts == 0, 0.0, found)
+    limits: NDArray[np.float64] = betaincinv(np.maximum(counts, 1), trials - np.maximum(counts, 1) + 1, alpha)
+    return np.where(counts == 0, 0.0, limits)
 
 
 def rate_above(successes: NDArray[Any] | int, trials: int, alpha: float) -> NDArray[np.float64]:
-    """The exact one-sided upper limit of a binomial probability, for one count or many; 1 for nothing but successes.
+    """The exact one-sided upper limit of a binomial probability, for one count or an array; 1 if all succeed.
 
     ``rate_above(90, 100, 0.025)`` is 0.950995.
     """
@@ -90,8 +90,8 @@ def auc(members: NDArray[Any], nonmembers: NDArray[Any], alpha: float = 0.05) ->
     """AUC by mid-ranks with DeLong's interval on the logit scale, in O(n log n) (DeLong 1988; Sun and Xu 2014).
 
     ``members`` and ``nonmembers`` are one score each, in any order. Where DeLong's variance is zero or undefined
-    (complete separation, one distinct score, one record), or a few records face many, the interval is the exact one of
-    pairing the records off.
+    (complete separation, one distinct score, one record), or the samples are lopsided, the interval is the exact one
+    over disjoint pairs.
     Members [.9, .8, .7, .6, .55] against [.65, .5, .4, .3, .2] give 0.92, standard error 0.093808, (0.486, 0.993).
     """
     _require_scores(members, nonmembers)
@@ -103,8 +103,8 @@ def auc(members: NDArray[Any], nonmembers: NDArray[Any], alpha: float = 0.05) ->
     stderr = math.nan
     if min(m, n) > 1:
         stderr = math.sqrt(above.var(ddof=1) / m + below.var(ddof=1) / n)
-    # With a handful of records against many, the handful's variance is not estimated well enough for a normal interval.
-    if lopsided(m, n) or not stderr > 0 or not 0 < value < 1:
+    # In lopsided samples the smaller side's variance is estimated too poorly for a normal interval.
+    if are_lopsided(m, n) or not stderr > 0 or not 0 < value < 1:
         lower, upper = _pairs_interval(members, nonmembers, alpha)
         return Auc(value=value, stderr=stderr, lower=lower, upper=upper, interval=PAIRS)
     half = -float(ndtri(alpha / 2)) * stderr / (value * (1 - value))
@@ -113,8 +113,8 @@ def auc(members: NDArray[Any], nonmembers: NDArray[Any], alpha: float = 0.05) ->
     return Auc(value=value, stderr=stderr, lower=lower, upper=upper, interval=DELONG)
 
 
-def lopsided(members: int, nonmembers: int) -> bool:
-    """Whether a handful of records face many."""
+def are_lopsided(members: int, nonmembers: int) -> bool:
+    """Whether one side has very few records and the other many more."""
     few, many = sorted((members, nonmembers))
     return few < _FEW and many > _LOPSIDED * few
 
@@ -122,8 +122,8 @@ def lopsided(members: int, nonmembers: int) -> bool:
 def roc(members: NDArray[Any], nonmembers: NDArray[Any], points: int = 512) -> NDArray[np.float64]:
     """The ROC curve's corners as [<= points, 2]: false and true positive rate, from (0, 0) to (1, 1).
 
-    A member must reach the threshold, so that equal scores are one step along both axes. Of more corners than
-    ``points``, those are kept that lie densest at low false positive rates, where a curve is looked at.
+    Tied scores are one step along both axes. If there are more corners than ``points``, the subset kept is densest at
+    low false positive rates.
     """
     _require_scores(members, nonmembers)
     pooled = np.concatenate([members, nonmembers])
@@ -133,8 +133,8 @@ def roc(members: NDArray[Any], nonmembers: NDArray[Any], points: int = 512) -> N
     rates = np.stack([(last + 1 - inside) / len(nonmembers), inside / len(members)], axis=1)
     corners = np.concatenate([[[0.0, 0.0]], rates])
     if len(corners) > points:
-        kept = np.unique(np.geomspace(1, len(corners), points).astype(np.int64)) - 1
-        corners = corners[np.union1d(kept, [len(corners) - 1])]
+        shown = np.unique(np.geomspace(1, len(corners), points).astype(np.int64)) - 1
+        corners = corners[np.union1d(shown, [len(corners) - 1])]
     return np.asarray(corners)
 
 

@@ -5,8 +5,8 @@ from the model alone, and v guesses are right. Under (epsilon, delta)-DP
 
     P[at least v right] <= P[B >= v] + 2 m delta max over i in 1..v of P[v - i <= B < v] / i,
 
-where B is binomial with r trials and success probability 1 / (1 + exp(-epsilon)). That holds whatever the canaries do
-to each other, but only for independent coins: not for a fixed number of canaries included, nor for one canary under
+where B is binomial with r trials and success probability 1 / (1 + exp(-epsilon)). That holds however the canaries
+interact, but only for independent coins: not for a fixed number of canaries included, nor for one canary under
 two coins. With a canary in k copies the bound is about groups of k records.
 """
 
@@ -26,17 +26,17 @@ from audits.statistics.search import largest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Shares of the canaries guessed as (included, left out); fixed before any coin is looked at. The last guesses all.
+#: Shares of the canaries guessed as (included, left out); fixed before any coin is revealed. The last guesses all.
 GRID: tuple[tuple[float, float], ...] = ((0.02, 0.02), (0.1, 0.1), (0.1, 0.0), (0.25, 0.25), (0.5, 0.5))
 
-#: Relative room left for rounding in a tail probability: far above that of the incomplete beta function.
+#: Relative rounding slack of a tail probability, far above the error of the incomplete beta function.
 _SLOP = 1e-9
 _PRECISION = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guessed:
-    """What guessing came to: ``guesses`` is how many were allowed, of which ``correct`` were made and right."""
+    """The outcome of guessing: ``guesses`` were allowed, of which ``correct`` were made and right."""
 
     canaries: int
     guesses: int
@@ -47,7 +47,7 @@ class Guessed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneRunBound:
-    """``epsilon`` is a lower bound at ``delta``; it holds with probability 1 - ``alpha`` over all ``tried`` ways."""
+    """``epsilon`` is a lower bound at ``delta`` that holds with probability 1 - ``alpha`` over ``tried`` guess sets."""
 
     epsilon: float
     delta: float
@@ -93,8 +93,8 @@ def ceiling(canaries: int, guesses: int, delta: float, alpha: float = 0.05) -> f
 def guess(scores: NDArray[Any], k_plus: int, k_minus: int) -> NDArray[np.int8]:
     """+1 for the ``k_plus`` highest scores, -1 for the ``k_minus`` lowest, 0 for the others; one entry a score.
 
-    Scores tied across a cut all get 0: nothing but the scores decides, neither their order nor chance. Counting the
-    guesses not made as wrong keeps theorem 5.2, which allows at most r guesses.
+    Scores tied across a cut all get 0, so the result depends on the scores alone, not on their order or on chance.
+    Guesses not made count as wrong, which keeps theorem 5.2 valid: it allows at most r guesses.
     """
     count = len(scores)
     if not 0 <= min(k_plus, k_minus) <= k_plus + k_minus <= count:
@@ -111,7 +111,7 @@ def guess(scores: NDArray[Any], k_plus: int, k_minus: int) -> NDArray[np.int8]:
 def guess_grid(
     scores: NDArray[Any], included: NDArray[Any], grid: Sequence[tuple[float, float]] = GRID
 ) -> tuple[Guessed, ...]:
-    """Guess by each row of ``grid``; the rows that differ depend on the number of canaries only.
+    """Guess by each distinct row of ``grid``; which rows are distinct depends on the number of canaries only.
 
     ``scores`` and ``included`` (booleans, the coins) have one entry a canary.
     """
@@ -136,7 +136,7 @@ def guess_grid(
 
 
 def best_of(guessed: Sequence[Guessed], delta: float, alpha: float = 0.05) -> OneRunBound:
-    """The best bound of several ways of guessing on one run, each at its share of ``alpha`` (Bonferroni)."""
+    """The best bound of several guess sets on one run, each at its share of ``alpha`` (Bonferroni)."""
     share = alpha / len(guessed)
     bounds = [epsilon_bound(row.canaries, row.guesses, row.correct, delta, share) for row in guessed]
     best = int(np.argmax(bounds))
@@ -144,7 +144,7 @@ def best_of(guessed: Sequence[Guessed], delta: float, alpha: float = 0.05) -> On
 
 
 def claim_p_value(guessed: Sequence[Guessed], epsilon: float, delta: float) -> float:
-    """The p-value of the claim of (``epsilon``, ``delta``)-DP over several ways of guessing (Bonferroni)."""
+    """The p-value of the claim of (``epsilon``, ``delta``)-DP over several guess sets (Bonferroni)."""
     return min(
         1.0, len(guessed) * min(p_value(row.canaries, row.guesses, row.correct, epsilon, delta) for row in guessed)
     )

@@ -56,27 +56,27 @@ def auc_difference(
     """
     if len(first_members) != len(second_members) or len(first_nonmembers) != len(second_nonmembers):
         raise ValueError("the two scores are not of the same records: their numbers differ")
-    one, two = (
+    first, second = (
         auc(first_members, first_nonmembers, alpha / 2),
         auc(second_members, second_nonmembers, alpha / 2),
     )
-    difference = one.value - two.value
+    difference = first.value - second.value
     stderr = _stderr(_placements(first_members, first_nonmembers), _placements(second_members, second_nonmembers))
     if not stderr > 0 or min(len(first_members), len(first_nonmembers)) < least:
         return AucDifference(
-            first=one.value,
-            second=two.value,
+            first=first.value,
+            second=second.value,
             difference=difference,
             stderr=math.nan,
-            lower=one.lower - two.upper,
-            upper=one.upper - two.lower,
+            lower=first.lower - second.upper,
+            upper=first.upper - second.lower,
             p_value=math.nan,
             interval=SEPARATE,
         )
     half = -float(ndtri(alpha / 2)) * stderr
     return AucDifference(
-        first=one.value,
-        second=two.value,
+        first=first.value,
+        second=second.value,
         difference=difference,
         stderr=stderr,
         lower=max(-1.0, difference - half),
@@ -97,10 +97,10 @@ def _stderr(
     first: tuple[NDArray[np.float64], NDArray[np.float64]], second: tuple[NDArray[np.float64], NDArray[np.float64]]
 ) -> float:
     variance, scale = 0.0, 0.0
-    for one, two in zip(first, second, strict=True):
-        if len(one) < 2:
+    for first_placements, second_placements in zip(first, second, strict=True):
+        if len(first_placements) < 2:
             return math.nan
         # The variance of the difference is that of both, less twice the covariance.
-        variance += float((one - two).var(ddof=1)) / len(one)
-        scale += float(one.var(ddof=1) + two.var(ddof=1)) / len(one)
+        variance += float((first_placements - second_placements).var(ddof=1)) / len(first_placements)
+        scale += float(first_placements.var(ddof=1) + second_placements.var(ddof=1)) / len(first_placements)
     return math.sqrt(variance) if variance > _ROUNDING * scale else math.nan

@@ -1,8 +1,8 @@
-"""What an audit of a given size could have found, before a word is said on what it did not find.
+"""The statistical power of an audit of a given size: the smallest effect it would probably have detected.
 
-Unless they say otherwise, detectable sizes refer to randomized response: the true epsilon of a mechanism that shows
-each bit of membership rightly with probability 1 / (1 + exp(-epsilon)), the most that pure epsilon-DP allows, while
-every guess is made. A real attack on a real mechanism sees less, so these are the best case.
+Unless stated otherwise, detectable sizes refer to randomized response: the true epsilon of a mechanism that reveals
+each membership bit correctly with probability 1 / (1 + exp(-epsilon)), the most that pure epsilon-DP allows, while
+every guess is made. A real attack on a real mechanism is weaker, so these are the best case.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from scipy.special import bdtr, bdtrc, betaincinv, expit, ndtr, ndtri
 
 from audits.statistics import one_run, two_arm
 from audits.statistics.f_dp import epsilon_of_mu
-from audits.statistics.metrics import clopper_pearson, lopsided, rate_above, rate_below
+from audits.statistics.metrics import are_lopsided, clopper_pearson, rate_above, rate_below
 from audits.statistics.search import smallest
 
 POWER = 0.8
 _PRECISION = 1e-6
-#: Randomized response is right but for one time in exp(40), more often than any audit can tell from always.
+#: Randomized response with this epsilon errs once in exp(40) times, which no audit can distinguish from never.
 _LARGEST = 40.0
-#: Gaussian scores this far apart are told apart without fail.
+#: Gaussian scores this far apart are always told apart.
 _LARGEST_MU = 16.0
 _MU_PRECISION = 1e-4
 #: Thresholds for Gaussian scores, from the middle between the two means, in standard deviations.
@@ -43,7 +43,7 @@ def one_run_detectable(
     fewest = 1 + bisect_left(
         range(1, guesses), True, key=lambda right: one_run.p_value(canaries, guesses, right, claim, delta) < alpha
     )
-    # P[B >= v] is the incomplete beta function of q, so its inverse is the q sought.
+    # P[B >= v] is the incomplete beta function of q, so its inverse gives q.
     rate = float(betaincinv(fewest, guesses - fewest + 1, power))
     return math.log(rate) - math.log1p(-rate)
 
@@ -63,17 +63,17 @@ def one_run_detectable_gaussian(
         return math.inf
     rate, share = float(expit(least)), guesses / 2 / canaries
 
-    def right(mu: float) -> float:
+    def success_rate(mu: float) -> float:
         # The cut above which ``share`` of all canaries lie.
         cut = brentq(lambda at: ndtr(mu - at) + ndtr(-at) - 2 * share, -40.0, 40.0 + mu)
         return float(ndtr(mu - cut)) / (2 * share)
 
-    mu = _smallest(lambda mu: right(mu) >= rate, 0.0, _LARGEST_MU, _MU_PRECISION)
+    mu = _smallest(lambda mu: success_rate(mu) >= rate, 0.0, _LARGEST_MU, _MU_PRECISION)
     return mu if math.isinf(mu) else epsilon_of_mu(mu, delta)
 
 
 def two_arm_ceiling(with_count: int, without_count: int, delta: float, alpha: float = 0.05) -> float:
-    """The largest epsilon that so many models can certify: every one called rightly. 5.601 for 1000, 1000, 1e-5."""
+    """The largest epsilon these models can certify, with every one classified correctly. 5.601 for 1000, 1000, 1e-5."""
     return two_arm.epsilon_bound(with_count, with_count, 0, without_count, delta, alpha)
 
 
@@ -82,15 +82,15 @@ def two_arm_detectable(
 ) -> float:
     """The smallest true epsilon whose two-arm bound exceeds ``claim`` with probability ``power``; inf if none does.
 
-    The threshold is taken as given. ``two_arm_detectable(1000, 1000, 0)`` is 0.163.
+    The threshold is fixed in advance. ``two_arm_detectable(1000, 1000, 0)`` is 0.163.
     """
     chance = _exceeding(with_count, without_count, delta, alpha, claim)
 
-    def reached(epsilon: float) -> bool:
-        right = float(expit(epsilon))
-        return chance(right, 1 - right) >= power
+    def is_detected(epsilon: float) -> bool:
+        success_rate = float(expit(epsilon))
+        return chance(success_rate, 1 - success_rate) >= power
 
-    return _smallest(reached, min(claim, _LARGEST), _LARGEST, _PRECISION)
+    return _smallest(is_detected, min(claim, _LARGEST), _LARGEST, _PRECISION)
 
 
 def two_arm_detectable_gaussian(
@@ -98,8 +98,8 @@ def two_arm_detectable_gaussian(
 ) -> float:
     """The same for a Gaussian mechanism, by its epsilon at ``delta``, at the best of many thresholds.
 
-    This is what private training comes close to. Its epsilon shows only where false positives are as rare as delta, so
-    that far more models are needed: ``two_arm_detectable_gaussian(1000, 1000, 1e-5)`` is 0.742. NaN for delta 0, at
+    Private training behaves much like this. Its epsilon shows only where false positives are as rare as delta, so far
+    more models are needed: ``two_arm_detectable_gaussian(1000, 1000, 1e-5)`` is 0.742. NaN for delta 0, at
     which no Gaussian mechanism has an epsilon.
     """
     if not delta:
@@ -120,10 +120,12 @@ def detectable_auc(members: int, nonmembers: int, alpha: float = 0.05, power: fl
     Normal approximation with the standard error of Hanley and McNeil 1982, under exponential scores:
     Q1 = A / (2 - A), Q2 = 2 A^2 / (1 + A). NaN where no AUC below 1 is. 0.536 for 1000 and 1000.
     """
-    if lopsided(members, nonmembers):  # the interval is that of disjoint pairs, of which ties aside each is a coin
+    if are_lopsided(
+        members, nonmembers
+    ):  # the interval is over disjoint pairs, each an independent coin if there are no ties
         pairs = min(members, nonmembers)
-        needed = next((k for k in range(pairs + 1) if clopper_pearson(k, pairs, alpha)[0] > 0.5), None)
-        return math.nan if needed is None else float(betaincinv(needed, pairs - needed + 1, power))
+        fewest_wins = next((k for k in range(pairs + 1) if clopper_pearson(k, pairs, alpha)[0] > 0.5), None)
+        return math.nan if fewest_wins is None else float(betaincinv(fewest_wins, pairs - fewest_wins + 1, power))
     null = math.sqrt((members + nonmembers + 1) / (12 * members * nonmembers))
     reach = -float(ndtri(alpha / 2)) * null
     if 0.5 + reach >= 1:
@@ -144,18 +146,18 @@ def _exceeding(
 ) -> Callable[[float, float], float]:
     """(TPR, FPR) -> the exact chance that the two-arm bound exceeds ``claim``.
 
-    A sum over the false positives, for each of which some true positives and more exceed it.
+    A sum over the number of false positives, each with the probability of enough true positives.
     """
     tpr_limits = rate_below(np.arange(with_count + 1), with_count, alpha / 2)
     fpr_limits = rate_above(np.arange(without_count + 1), without_count, alpha / 2)
     with np.errstate(over="ignore"):
         forward = np.exp(claim) * fpr_limits + delta
-    # What the TPR's lower limit has to exceed, by either direction.
-    needed = np.minimum(forward, 1 - (1 - fpr_limits - delta) * math.exp(-claim))
-    least = np.searchsorted(tpr_limits, needed, "right")
+    # What the TPR's lower limit has to exceed, in either direction.
+    tpr_bar = np.minimum(forward, 1 - (1 - fpr_limits - delta) * math.exp(-claim))
+    least = np.searchsorted(tpr_limits, tpr_bar, "right")
 
     def chance(tpr: float, fpr: float) -> float:
-        # Counts beyond 9 standard deviations would change no digit.
+        # Counts beyond 9 standard deviations do not change any digit of the result.
         center, spread = without_count * fpr, 9 * math.sqrt(without_count * fpr * (1 - fpr)) + 9
         errors = np.arange(max(0, math.floor(center - spread)), min(without_count, math.ceil(center + spread)) + 1)
         at_most = bdtr(errors, without_count, fpr)

@@ -5,12 +5,13 @@ TNR <= exp(epsilon) FNR + delta. Exact binomial limits of the two rates, each fa
 counts into a bound (Jagielski, Ullman and Oprea 2020; Nasr et al. 2021). Both directions read the same two limits, so
 they need no further correction. Models must be independent: records scored by one model are not.
 
-A threshold that is chosen on the scores it is judged by finds epsilon where there is none. Two ways are honest:
+A threshold chosen on the same scores that it is evaluated on gives a positive epsilon where there is none. Two methods
+are valid:
 
-- *ranks*: the threshold is an order statistic of one arm, of a rank fixed by the arm's size. The rate that this arm
-  exceeds it with has a beta distribution, whose quantile is the binomial limit at that rank, whatever the scores'
-  distribution; given the threshold the other arm's count is binomial. Ranks are tried under a Bonferroni correction.
-- *split*: a random part of each arm chooses the threshold, the rest judges it.
+- *ranks*: the threshold is an order statistic of one arm, of a rank fixed by the arm's size. The rate at which this
+  arm exceeds it has a beta distribution, whose quantile is the binomial limit at that rank, whatever the distribution
+  of the scores; given the threshold, the other arm's count is binomial. Ranks are tried under a Bonferroni correction.
+- *split*: a random part of each arm chooses the threshold, the rest evaluates it.
 
 Measured at alpha 0.05, delta 1e-5, as the mean bound over 100 audits of 1000 and 1000 models: scores that shift by 1,
 2 and 4 standard deviations give 1.34, 3.11 and 4.98 by ranks, 1.24, 2.93 and 4.35 by splitting 3 : 7, and 0.95, 2.75
@@ -36,13 +37,14 @@ from audits.statistics.search import smallest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Ranks of thresholds, as shares of the arm they are read off: none, few, and half of its scores on the wrong side.
+#: Ranks of thresholds, as the share of the arm's scores on the wrong side: none, few, and half.
 RANKS = (0.0, 0.05, 0.5)
 #: The part of each arm that chooses the threshold of a split.
 CALIBRATION = 0.3
-#: Limits at one standard deviation or so choose that threshold: wider ones would shun the tails, where epsilon shows.
+#: That threshold is chosen with limits at about one standard deviation: wider ones would avoid the tails, where
+#: epsilon shows.
 _CHOOSING_ALPHA = 0.3
-#: The smallest p-value told apart from 0.
+#: The smallest p-value distinguished from 0.
 _SMALLEST_P = 1e-15
 
 
@@ -50,8 +52,8 @@ _SMALLEST_P = 1e-15
 class ThresholdCount:
     """One threshold, and how many models with the record (``true_positives``) and without it score beyond it.
 
-    ``share`` is the part of alpha it may spend. Where the threshold was read off an arm, that arm's count is the rank
-    it was read at, which ties keep the true count from reaching.
+    ``share`` is its share of alpha. If the threshold is an order statistic of an arm, that arm's count is its rank;
+    ties can make the true count lower.
     """
 
     threshold: float
@@ -76,7 +78,7 @@ class TwoArmBound:
 def epsilon_bound(
     true_positives: int, with_count: int, false_positives: int, without_count: int, delta: float, alpha: float = 0.05
 ) -> float:
-    """The lower bound from counts at a threshold that these counts did not choose; 0 where it says nothing.
+    """The lower bound from counts at a threshold chosen independently of them; 0 if they show nothing.
 
     ``epsilon_bound(90, 100, 5, 100, 0)`` is 1.987975.
     """
@@ -89,13 +91,13 @@ def claim_p_value(looks: Sequence[ThresholdCount], epsilon: float, delta: float)
 
     90 of 100 against 5 of 100 give 0.05 for the claim of 1.987975 at delta 0.
     """
-    found = 1.0
+    p_value = 1.0
     for look in looks:
         counts = (look.true_positives, look.with_count, look.false_positives, look.without_count)
         _check(*counts, delta)
         log_p = smallest(partial(_exceeds, counts, epsilon, delta), math.log(_SMALLEST_P), 0.0, 1e-9)
-        found = min(found, math.exp(log_p) / look.share)
-    return found
+        p_value = min(p_value, math.exp(log_p) / look.share)
+    return p_value
 
 
 def _exceeds(counts: tuple[int, int, int, int], epsilon: float, delta: float, log_alpha: float) -> bool:
@@ -140,17 +142,17 @@ def by_ranks(
     ranks: Sequence[float] = RANKS,
     share: float = 1.0,
 ) -> tuple[ThresholdCount, ...]:
-    """A look at each rank of either arm; a score has to lie strictly beyond the threshold, so ties weaken a look."""
-    inner, outer = np.sort(with_scores), np.sort(without_scores)
-    m, n = len(inner), len(outer)
-    _require(inner, outer, least=1)
-    found = []
+    """A threshold at each rank of either arm. Only scores strictly beyond it count, so ties weaken the bound."""
+    with_sorted, without_sorted = np.sort(with_scores), np.sort(without_scores)
+    m, n = len(with_sorted), len(without_sorted)
+    _require(with_sorted, without_sorted, least=1)
+    thresholds = []
     for k in sorted({int(rank * n) for rank in ranks}):
-        threshold = outer[n - 1 - k]
-        found.append((threshold, m - int(np.searchsorted(inner, threshold, "right")), k))
+        threshold = without_sorted[n - 1 - k]
+        thresholds.append((threshold, m - int(np.searchsorted(with_sorted, threshold, "right")), k))
     for k in sorted({int(rank * m) for rank in ranks}):
-        threshold = inner[k]
-        found.append((threshold, m - k, n - int(np.searchsorted(outer, threshold, "left"))))
+        threshold = with_sorted[k]
+        thresholds.append((threshold, m - k, n - int(np.searchsorted(without_sorted, threshold, "left"))))
     return tuple(
         ThresholdCount(
             threshold=float(threshold),
@@ -158,9 +160,9 @@ def by_ranks(
             with_count=m,
             false_positives=errors,
             without_count=n,
-            share=share / len(found),
+            share=share / len(thresholds),
         )
-        for threshold, hits, errors in found
+        for threshold, hits, errors in thresholds
     )
 
 
@@ -175,11 +177,11 @@ def by_split(
     """Choose the threshold on ``calibration`` of each arm, drawn by ``seed``, and count on the rest."""
     _require(with_scores, without_scores, least=2)
     random = np.random.default_rng(seed)
-    parts = []
+    halves = []
     for scores in (with_scores, without_scores):
         cut = min(max(1, round(calibration * len(scores))), len(scores) - 1)
-        parts.append(np.split(random.permutation(scores), [cut]))
-    (choose_in, judge_in), (choose_out, judge_out) = parts
+        halves.append(np.split(random.permutation(scores), [cut]))
+    (choose_in, judge_in), (choose_out, judge_out) = halves
     thresholds = np.unique(np.concatenate([choose_in, choose_out]))
     bounds = _log_ratio(
         len(choose_in) - np.searchsorted(np.sort(choose_in), thresholds, "right"),
@@ -208,7 +210,7 @@ def _log_ratio(
     delta: float,
     alpha: float,
 ) -> NDArray[np.float64]:
-    """The larger of the two directions' logarithms, not cut at 0; -inf where delta swallows the rate."""
+    """The larger of the two directions' logarithms, not clipped at 0; -inf where delta exceeds the rate."""
     tpr = rate_below(true_positives, with_count, alpha / 2)
     fpr = rate_above(false_positives, without_count, alpha / 2)
     with np.errstate(divide="ignore"):

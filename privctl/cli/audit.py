@@ -164,8 +164,8 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
       privctl audit model/ --members train.jsonl --nonmembers held-out.jsonl --log model.audits.jsonl
       privctl audit --from-scores scores.csv --claim 1,1e-5
     """
-    from audits.claims import refuted
-    from audits.log_entry import enter, log_path
+    from audits.claims import any_claim_refuted
+    from audits.log_entry import log_path, log_result
     from audits.run import output_paths
     from privctl.reports.codec import encode
     from privctl.show.leaks import closing
@@ -182,21 +182,21 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
         report, written = _of_model(model, output, force, quiet, options)
     if report is None:  # only the main process prints
         return
-    line = enter(report, options["log"])
+    line = log_result(report, options["log"])
     note(f"wrote {' and '.join(map(str, written))}", quiet=quiet)
     if line is not None:
         note(f"entered into {options['log']}, whose head is now line {line.number}, {line.digest}", quiet=quiet)
     show(encode(report) if as_json else audit_text(report, verbose=verbose()), as_json=as_json)
     if as_json and (last := closing(report)):
         note(last, quiet=quiet)
-    if refuted(report.verdicts):
+    if any_claim_refuted(report.verdicts):
         raise click.exceptions.Exit(ExitCode.REFUTED)
 
 
 def _of_model(
     model: str | None, output: Path | None, force: bool, quiet: bool, options: dict[str, Any]
 ) -> tuple[PrivacyReport | None, tuple[Path, ...]]:
-    from audits.log_entry import replaces
+    from audits.log_entry import is_logged
     from audits.run import output_paths, run_audit
     from privctl.models.language import choose_device
     from privctl.parallel import start_workers
@@ -216,7 +216,7 @@ def _of_model(
     for path in written:
         require_regular(path)
         require_absent(path, force)
-    if replaces(options["log"], written[0]):
+    if is_logged(options["log"], written[0]):
         said = f"{written[0]} is in {options['log']}, and is replaced: a gate that asks for every audit will miss it"
         note(said, quiet=quiet)
     request = _request(Path(model), written, force, options)

@@ -174,7 +174,7 @@ def check_command(manifest: Path, data: Path | None, commitment: str | None, as_
     """
     import json
 
-    from audits.canaries.check import conditions, data_conditions, violated
+    from audits.canaries.conditions import conditions, data_conditions, violated_conditions
     from audits.canaries.manifest import read_manifest
     from privctl.reports.codec import encode_value
     from privctl.show.text.style import table
@@ -187,7 +187,7 @@ def check_command(manifest: Path, data: Path | None, commitment: str | None, as_
     else:
         rows = [(condition.name, str(condition.state), condition.statement) for condition in _worst_first(results)]
         click.echo(table(("condition", "state", "finding"), rows), nl=False)
-    if violated(results):
+    if violated_conditions(results):
         click.get_current_context().exit(ExitCode.REFUTED)
 
 

@@ -13,7 +13,7 @@ from privctl.cli.options import common, show
 from privctl.domain.mechanism import Calibration, Regime
 
 if TYPE_CHECKING:
-    from privctl.demo.story import DemoModel
+    from privctl.demo.run import DemoModel
     from privctl.show.text.demo import DemoRow
 
 
@@ -39,7 +39,7 @@ def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quie
       privctl demo -o /tmp/privctl-demo
     """
     from privctl.demo.check import check
-    from privctl.demo.story import tell
+    from privctl.demo.run import run_demo
     from privctl.reports.codec import encode
     from privctl.reports.files import read_report
     from privctl.show.progress import note, progress
@@ -48,7 +48,7 @@ def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quie
 
     output = output or fresh_folder(Path("privctl-demo"))
     new_folder(output)
-    chapters = tell(output, seed, partial(progress, quiet=quiet))
+    chapters = run_demo(output, seed, partial(progress, quiet=quiet))
     checked = check(output)
     if as_json:
         reports = [encode(read_report(path)).rstrip("\n") for path in sorted(output.glob("*.report.json"))]
@@ -62,15 +62,15 @@ def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quie
 
 
 def _row(chapter: DemoModel) -> DemoRow:
-    from privctl.demo.story import follows
+    from privctl.demo.run import guarantee_under
     from privctl.show.text.demo import DemoRow
 
     published = chapter.target is not None and chapter.target.calibration is Calibration.DP_WEIGHTS
     return DemoRow(
         name=chapter.model.name,
         claimed=chapter.target.epsilon if chapter.target and published else None,
-        convex=follows(chapter, Regime.CONVEX),
-        nonconvex=follows(chapter, Regime.NONCONVEX),
+        convex=guarantee_under(chapter, Regime.CONVEX),
+        nonconvex=guarantee_under(chapter, Regime.NONCONVEX),
         noise_stddev=chapter.noise_stddev,
         perplexity=chapter.perplexity,
         auc=chapter.auc,

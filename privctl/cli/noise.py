@@ -85,7 +85,7 @@ def noise(model: str, **options: Any) -> None:
           --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5
     """
     from privctl.accounting.guarantees import delta_warning
-    from privctl.noise.privatize import COARSE, check_grain, perplexity_of, plan, privatize
+    from privctl.noise.privatize import COARSE, check_grain, perplexity_of, plan_candidates, privatize
     from privctl.show.progress import note, progress
     from privctl.storage.reader import open_checkpoint
 
@@ -93,7 +93,7 @@ def noise(model: str, **options: Any) -> None:
     output = Path(options["output"]) if options["output"] else None
     with open_checkpoint(Path(model)) as checkpoint, _opened(options["base"]) as base:
         release = _release(checkpoint, base, options)
-        candidates = plan(release, output)
+        candidates = plan_candidates(release, output)
         if sentence := delta_warning(release.targets[0].delta, release.training.dataset_size):
             note(sentence, quiet=quiet)
         if options["dry_run"]:
@@ -170,7 +170,7 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
         selection=selection,
         premises=Premises(assumptions=assumptions),
         targets=targets,
-        found=own_report if reported is not None else None,
+        model_report=own_report if reported is not None else None,
         inputs=inputs,
         parameters={
             "include": list(options["include"]),
@@ -178,7 +178,7 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
         },
         collected=tuple(assumption.name for assumption in collected),
         seed=options["seed"],
-        beside=companions(checkpoint),
+        companions=companions(checkpoint),
     )
 
 
@@ -274,7 +274,7 @@ def _show(
     notes += [f"{a.state}: {a.statement}" for a in notable]
     notes += [
         f"left out of {each.name}: {', '.join(each.left_out)}, which names code that a loader would import or download"
-        for each in release.beside
+        for each in release.companions
         if each.left_out
     ]
     notes += [line for line in coarse if line]

@@ -113,8 +113,8 @@ def plan(
     from privctl.accounting.guarantees import delta_warning
     from privctl.reports.codec import encode
     from privctl.reports.files import commit_with_report, report_beside
-    from privctl.secrets.plan.make import PlanRequest, caps_to_sweep, explore, protection, question
     from privctl.secrets.plan.report import report_of
+    from privctl.secrets.plan.sweep import PlanRequest, caps_to_sweep, protection_of, read_problem, sweep_caps
     from privctl.secrets.plan.weights import Solver
     from privctl.secrets.protection import Form, ProtectionCalibration, staged_protection
     from privctl.show.progress import note, progress
@@ -140,15 +140,15 @@ def plan(
         require_regular(output)
         require_absent(output, force)
         require_absent(report_beside(output), force)
-    task = question(request)
+    task = read_problem(request)
     if delta is not None and (sentence := delta_warning(delta, task.examples)):
         note(sentence, quiet=quiet)
     shown = partial(progress, quiet=quiet)
-    sweep = explore(task, caps_to_sweep(task) if caps is None else caps, shown, strict=single_cap)
+    sweep = sweep_caps(task, caps_to_sweep(task) if caps is None else caps, shown, strict=single_cap)
     if output is None:
         report = report_of(task, sweep, None)
     else:
-        chosen, place = protection(task, sweep.tried[0]), report_beside(output)
+        chosen, place = protection_of(task, sweep.tried[0]), report_beside(output)
         with staged_protection(output, chosen, place) as written:
             report = report_of(task, sweep, chosen, written)
             commit_with_report([written], place, report, replace=force)

@@ -12,7 +12,7 @@ from privctl.cli.options import common, force, show
 from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
-    from privctl.secrets.scan.run import Scanned
+    from privctl.secrets.scan.run import ScanResult
 
 _FILE = click.Path(path_type=Path)
 
@@ -87,7 +87,7 @@ def scan(
     )
     scanned = run(request, None if quiet else progress, force=force)
     show(encode(scanned.report) if as_json else _rendered(scanned), as_json=as_json)
-    if scanned.written:
+    if scanned.has_book:
         note(f"wrote {output}, which holds the secrets: protect it like the data", quiet=quiet)
     else:
         note(f"no secret was found, so {output} is not written", quiet=quiet)
@@ -103,7 +103,7 @@ def _names(kinds: str | None) -> tuple[str, ...]:
     return names
 
 
-def _rendered(scanned: Scanned) -> str:
+def _rendered(scanned: ScanResult) -> str:
     from privctl.show.text.secrets_scan import scan_text
 
     return scan_text(scanned.report, {group.kind: group.values[0] for group in scanned.groups if len(group)})

@@ -91,7 +91,7 @@ def _read_folder(path: Path, channels: int, resize: tuple[int, int] | None) -> I
     files, ignored = _list_folder(path)
     pixels: NDArray[np.uint8] | None = None
     for i, (_, file) in enumerate(files):
-        with _opened(file) as image:
+        with _open_image(file) as image:
             array = _array(image, channels, resize)
         if pixels is None:
             pixels = np.empty((len(files), *array.shape), np.uint8)
@@ -131,7 +131,7 @@ def _visible(folder: Path) -> Iterator[Path]:
     return (entry for entry in sorted(folder.iterdir()) if not entry.name.startswith("."))
 
 
-def _opened(file: Path) -> Image.Image:
+def _open_image(file: Path) -> Image.Image:
     """The decoded image; raises for one above Pillow's limit on pixels."""
     try:
         with warnings.catch_warnings():
@@ -162,10 +162,10 @@ def _array(image: Image.Image, channels: int, resize: tuple[int, int] | None) ->
     return array if array.ndim == 3 else array[:, :, None]
 
 
-def _other_size(place: str, size: Sequence[int], first: str, expected: Sequence[int]) -> InputError:
+def _other_size(place: str, size: Sequence[int], first_place: str, expected: Sequence[int]) -> InputError:
     return InputError(
-        f"{place} is {size[0]}x{size[1]} pixels but {first} is {expected[0]}x{expected[1]}; give --resize to bring all "
-        "images to one size"
+        f"{place} is {size[0]}x{size[1]} pixels but {first_place} is {expected[0]}x{expected[1]}; give --resize to "
+        "bring all images to one size"
     )
 
 
@@ -201,8 +201,8 @@ def _read_arrays(path: Path, channels: int, resize: tuple[int, int] | None) -> I
     if labels.dtype.kind not in "iuU":
         raise InputError(f"{path} has labels of the type {labels.dtype}; expected integers or strings")
     different, which = np.unique(labels, return_inverse=True)
-    known = [str(label).strip() for label in different.tolist()]
-    names = tuple(known[i] for i in which.tolist())
+    label_names = [str(label).strip() for label in different.tolist()]
+    names = tuple(label_names[i] for i in which.tolist())
     places = _Numbered(path, len(images))
     bad = next((i for i, name in enumerate(names) if not name or name.startswith("-")), None)
     if bad is not None:

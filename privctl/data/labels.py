@@ -35,28 +35,28 @@ class LabelSet:
         try:
             return self._numbers[name]
         except KeyError:
-            known = ", ".join(map(repr, self.names[:4])) + (", ..." if len(self.names) > 4 else "")
+            listed = ", ".join(map(repr, self.names[:4])) + (", ..." if len(self.names) > 4 else "")
             raise InputError(
-                f"{where} has the label {name!r}, which is not one of {known}; name it in --labels"
+                f"{where} has the label {name!r}, which is not one of {listed}; name it in --labels"
             ) from None
 
 
-def labels_named(given: str) -> tuple[str, ...]:
+def labels_named(option: str) -> tuple[str, ...]:
     """The labels in ``given``: a comma-separated list, or the path of a file with one label per line.
 
     Raises InputError for a file that does not exist or is not UTF-8, CommandError for an empty name.
     """
-    if "," in given:
-        names = tuple(name.strip() for name in given.split(","))
-    elif not Path(given).is_file():
+    if "," in option:
+        names = tuple(name.strip() for name in option.split(","))
+    elif not Path(option).is_file():
         raise InputError(
-            f"--labels {given} is neither a list such as a,b,c nor a file; name all classes, separated by commas, or "
+            f"--labels {option} is neither a list such as a,b,c nor a file; name all classes, separated by commas, or "
             "give a file with one per line"
         )
     else:
-        names = tuple(line.strip() for line in read_text(Path(given)).splitlines() if line.strip())
+        names = tuple(line.strip() for line in read_text(Path(option)).splitlines() if line.strip())
     if not all(names):
-        raise CommandError(f"--labels {given} holds an empty name; put one name between two commas")
+        raise CommandError(f"--labels {option} holds an empty name; put one name between two commas")
     return names
 
 

@@ -1,4 +1,4 @@
-"""Arrays of an ``.npz`` file, each held to what its header and the archive say before any memory is taken for it."""
+"""Arrays of an ``.npz`` file, each checked against its header and the archive before memory is allocated for it."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _AT_A_TIME = 1 << 24
 
 
 def read_npz(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
-    """The arrays ``names`` of the file at ``path``; others are not looked at, and nothing is unpickled.
+    """The arrays ``names`` of the file at ``path``; others are ignored, and nothing is unpickled.
 
     Raises InputError for what is no sound archive, lacks one, or would unpack to more than ``MOST_UNPACKED`` bytes and
     ``MOST_RATIO`` times the file's size; FileSystemError where the system refuses.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            found = {info.filename: info for info in archive.infolist()}
-            missing = [name for name in names if name + _SUFFIX not in found]
+            entries = {info.filename: info for info in archive.infolist()}
+            missing = [name for name in names if name + _SUFFIX not in entries]
             if missing:
                 expected = " and ".join(map(repr, names))
                 raise InputError(f"{path} lacks the array {missing[0]!r}; expected {expected}")
-            members = [found[name + _SUFFIX] for name in names]
+            members = [entries[name + _SUFFIX] for name in names]
             _check_size(path, members)
             return [_array(archive, member) for member in members]
     except OSError as error:
@@ -111,5 +111,5 @@ def _header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
 
 
 def _short(shape: tuple[int, ...]) -> str:
-    said = ", ".join(map(str, shape[:6])) + (", ..." if len(shape) > 6 else "")
-    return f"({said})"
+    text = ", ".join(map(str, shape[:6])) + (", ..." if len(shape) > 6 else "")
+    return f"({text})"

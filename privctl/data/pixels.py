@@ -33,7 +33,7 @@ class ImageFacts:
     std: tuple[float, ...]
     factor: float = 1 / 255
 
-    def scaled(self, pixels: Tensor) -> Tensor:
+    def scale(self, pixels: Tensor) -> Tensor:
         """Images (n, channels, height, width) float32: bytes (n, height, width, channels) scaled, floats as is."""
         if pixels.dtype != torch.uint8:
             return pixels

@@ -95,14 +95,14 @@ def byte_lines(path: Path) -> Iterator[bytes]:
     """
     try:
         with _open(path) as stream:
-            yield from _bounded(stream, path, _most_unpacked(path))
+            yield from _limited_lines(stream, path, _most_unpacked(path))
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise InputError(f"{path} is not a complete gzip file; compress it again, or give it without .gz") from None
     except OSError as error:
         raise unreadable(path, error) from None
 
 
-def _bounded(stream: IO[bytes], path: Path, most: float) -> Iterator[bytes]:
+def _limited_lines(stream: IO[bytes], path: Path, most: float) -> Iterator[bytes]:
     number, total = 0, 0
     while line := stream.readline(LONGEST_LINE + 1):
         number, total = number + 1, total + len(line)

@@ -96,7 +96,7 @@ def _name(row: Mapping[str, Any], key: str, where: str) -> str:
 
 def _read_table(path: Path, delimiter: str) -> Iterator[tuple[int, dict[str, str]]]:
     """Each row's cells by column name, with the line it begins on."""
-    source = _decoded(path)
+    source = _decode_lines(path)
     if delimiter == ",":
         reader = csv.reader(source, strict=True)
     else:
@@ -127,11 +127,11 @@ def _read_table(path: Path, delimiter: str) -> Iterator[tuple[int, dict[str, str
 
 def _next_row(reader: Iterator[list[str]]) -> list[str] | None:
     """The next row, however long its cells. The limit of ``csv`` is global, so it is raised for this call only."""
-    before = csv.field_size_limit(LONGEST_LINE)  # the module's default would refuse a text of 128 KiB
+    limit = csv.field_size_limit(LONGEST_LINE)  # the module's default would refuse a text of 128 KiB
     try:
         return next(reader, None)
     finally:
-        csv.field_size_limit(before)
+        csv.field_size_limit(limit)
 
 
 def _header(cells: list[str], where: str) -> list[str]:
@@ -151,7 +151,7 @@ def _advice(path: Path) -> str:
     return "a cell must hold no tab and no line end"
 
 
-def _decoded(path: Path) -> Iterator[str]:
+def _decode_lines(path: Path) -> Iterator[str]:
     for number, line in enumerate(byte_lines(path), start=1):
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")

@@ -1,1 +1,1 @@
-"""The demonstration: invented records, a small model that learns them by heart, nothing from the network."""
+"""The demonstration: invented records and a small model that memorizes them; nothing is downloaded."""

@@ -1,4 +1,4 @@
-"""The demonstration's last act: every report in its folder verified, as ``privctl verify`` does."""
+"""The last step of the demonstration: verifies every report in its folder, as ``privctl verify`` does."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from verify.run import read, verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """What ``privctl verify`` says of all reports; ``failed`` are those that it does not pass.
+class VerificationCounts:
+    """The outcome of ``privctl verify`` for all reports; ``failed`` are those that do not pass.
 
-    ``proved`` counts the guarantees to rely on that hold, ``false`` those that their report only calls claimed and that
-    do not.
+    ``proved`` counts the guarantees that are proved, ``false`` those with the status ``claimed`` that are refuted.
     """
 
     reports: int
@@ -26,13 +25,13 @@ class Checked:
     exit_code: ExitCode = ExitCode.OK
 
 
-def check(folder: Path) -> Checked:
+def check(folder: Path) -> VerificationCounts:
     """Verify every report in ``folder``."""
     verifications = [verify(path, read(path)) for path in sorted(folder.glob("*.report.json"))]
     verdicts = [judged.verdict for verification in verifications for judged in verification.guarantees]
     failed = [verification for verification in verifications if verification.exit_code is not ExitCode.OK]
     refuted = any(verification.exit_code is ExitCode.REFUTED for verification in failed)
-    return Checked(
+    return VerificationCounts(
         reports=len(verifications),
         proved=sum(verdict.outcome is Outcome.PROVED for verdict in verdicts),
         false=sum(v.outcome is Outcome.REFUTED and v.status is Status.CLAIMED for v in verdicts),

@@ -30,7 +30,7 @@ _LENGTH = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class DemoFiles:
     """The files of a demonstration: a trained directory with its report, and the records it saw and did not see."""
 
     model: Path
@@ -40,7 +40,7 @@ class Prepared:
 
 
 def request(folder: Path, seed: int, dataset_size: int) -> RetrainRequest:
-    """How the model is trained: so long that it learns records by heart, at a constant rate, every gradient clipped."""
+    """The training request: long enough to memorize records, at a constant learning rate, every gradient clipped."""
     return RetrainRequest(
         method="clipped",
         model=ModelRequest(path=folder / "start", from_scratch=True),
@@ -55,33 +55,33 @@ def request(folder: Path, seed: int, dataset_size: int) -> RetrainRequest:
     )
 
 
-def prepare(folder: Path, progress: Progress, *, seed: int = 0, notes: int = NOTES) -> Prepared:
+def prepare(folder: Path, progress: Progress, *, seed: int = 0, notes: int = NOTES) -> DemoFiles:
     """Draw the notes, train on the members and write everything into ``folder``, which must exist.
 
     ``seed`` makes the notes, the coin, the first weights and the visiting order; nothing here is private. Raises
     CommandError where ``folder`` already holds a demonstration.
     """
-    drawn = draw_notes(notes, seed)
+    notes_drawn = draw_notes(notes, seed)
     members, nonmembers = folder / "members.jsonl", folder / "nonmembers.jsonl"
-    write_together({members: jsonl(drawn.members), nonmembers: jsonl(drawn.nonmembers)})
+    write_together({members: jsonl(notes_drawn.members), nonmembers: jsonl(notes_drawn.nonmembers)})
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(folder / "start")
     architecture(tokenizer).save_pretrained(folder / "start")
     with one_thread():
-        report = run_training(job_for(request(folder, seed, len(drawn.members))), Session(progress=progress))
+        report = run_training(job_for(request(folder, seed, len(notes_drawn.members))), Session(progress=progress))
     assert report is not None
-    return Prepared(model=folder / "model", members=members, nonmembers=nonmembers, report=report)
+    return DemoFiles(model=folder / "model", members=members, nonmembers=nonmembers, report=report)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Keep torch to one thread: at this size a second gains little, and on a busy machine both wait for each other."""
-    before = torch.get_num_threads()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:

@@ -35,7 +35,7 @@ MEDICINES = (
     "Sulfanox", "Tremadil",
 )  # fmt: skip
 DIGITS = tuple("0123456789")
-#: Every word and sign a note can hold: the generator's, so public; no record was looked at to make it.
+#: Every word and sign a note can hold: taken from the generator, not from records, so public.
 WORDS = (*FIRST_NAMES, *SURNAMES, *CONDITIONS, *MEDICINES, *DIGITS, "ward", "mg", "code", ",", ":", ".")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import Long
-from privctl.models.language import hushed
+from privctl.models.language import quiet_transformers
 from privctl.models.tasks.units import Units, content_key
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def encode_causal(records: Sequence[TextRecord], facts: TextFacts, options: Text
     limit = length_limit(facts, options)
     examples, shortened = [], 0
     eos = facts.tokenizer.eos_token_id if options.end else None
-    for index, record, encoding in _tokenised(records, facts, return_offsets_mapping=options.response_only):
+    for index, record, encoding in _tokenise(records, facts, return_offsets_mapping=options.response_only):
         ids, counted = list(encoding["input_ids"]), [True] * len(encoding["input_ids"])
         if options.response_only:
             counted = [end > record.start for _, end in encoding["offset_mapping"]]
@@ -109,7 +109,7 @@ def encode_causal(records: Sequence[TextRecord], facts: TextFacts, options: Text
             _allow(options.long, record, len(ids), limit)
             shortened += options.long is Long.TRUNCATE
         pieces = _pieces(len(ids), limit, options.long)
-        encoded = [_encoded(ids[piece], counted[piece], index) for piece in pieces]
+        encoded = [_example(ids[piece], counted[piece], index) for piece in pieces]
         for example in encoded:
             example.counted[:1] = False  # nothing comes before it in its piece
         examples += _useful(encoded, record, "to predict")
@@ -136,21 +136,21 @@ def _encode_whole(
     examples, shortened = [], 0
     cut = limit is not None and options.long is not Long.REFUSE
     settings: dict[str, Any] = {"return_special_tokens_mask": True}
-    for index, record, encoding in _tokenised(records, facts, **settings):
+    for index, record, encoding in _tokenise(records, facts, **settings):
         pieces = [(encoding["input_ids"], encoding["special_tokens_mask"])]
         if limit is not None and len(encoding["input_ids"]) > limit:
             _allow(options.long, record, len(encoding["input_ids"]), limit)
         if cut and len(encoding["input_ids"]) > (limit or 0):
             pieces = list(_cut(record.text, facts, limit or 0, options.long))
             shortened += options.long is Long.TRUNCATE
-        encoded = [_encoded(ids, [not special for special in specials], index) for ids, specials in pieces]
+        encoded = [_example(ids, [not special for special in specials], index) for ids, specials in pieces]
         examples += _useful(encoded, record, purpose)
     return _corpus(examples, records, shortened, share)
 
 
 def _cut(text: str, facts: TextFacts, limit: int, long: Long) -> Iterator[tuple[list[int], list[int]]]:
     """A text's pieces, each with special tokens of its own, as (ids, special tokens mask)."""
-    with hushed():
+    with quiet_transformers():
         encoding = facts.tokenizer(
             text,
             truncation=True,
@@ -164,13 +164,13 @@ def _cut(text: str, facts: TextFacts, limit: int, long: Long) -> Iterator[tuple[
         yield encoding["input_ids"], encoding["special_tokens_mask"]
 
 
-def _tokenised(
+def _tokenise(
     records: Sequence[TextRecord], facts: TextFacts, **settings: Any
 ) -> Iterator[tuple[int, TextRecord, dict[str, Any]]]:
     """Each record with its index and its tokenization, not truncated."""
     for start in range(0, len(records), _CHUNK):
         chunk = records[start : start + _CHUNK]
-        with hushed():
+        with quiet_transformers():
             encodings = facts.tokenizer([record.text for record in chunk], truncation=False, **settings)
         for i, record in enumerate(chunk):
             row = {name: values[i] for name, values in encodings.items()}
@@ -182,8 +182,8 @@ def _tokenised(
             yield start + i, record, row
 
 
-def _check_tokenizer(facts: TextFacts, needed: bool) -> None:
-    if needed and not facts.tokenizer.is_fast:
+def _check_tokenizer(facts: TextFacts, required: bool) -> None:
+    if required and not facts.tokenizer.is_fast:
         raise CommandError(
             "the model's tokenizer gives no offsets of its tokens, which --response-only and --long split need; give a "
             "model with a tokenizer.json"
@@ -206,7 +206,7 @@ def _pieces(length: int, limit: int | None, long: Long) -> list[slice]:
     return [slice(start, start + limit) for start in range(0, length - 1, limit - 1)]
 
 
-def _encoded(ids: Sequence[int], counted: Sequence[bool], record: int) -> Encoded:
+def _example(ids: Sequence[int], counted: Sequence[bool], record: int) -> Encoded:
     array = np.asarray(ids, np.int32)
     flags = np.asarray(counted, np.bool_)
     return Encoded(ids=array, counted=flags, record=record, key=content_key(array.tobytes(), flags.tobytes()))
@@ -214,11 +214,11 @@ def _encoded(ids: Sequence[int], counted: Sequence[bool], record: int) -> Encode
 
 def _useful(pieces: Sequence[Encoded], record: TextRecord, purpose: str) -> list[Encoded]:
     """The pieces with a token that counts. Raises InputError where no piece has one."""
-    kept = [example for example in pieces if example.counted.any()]
-    if not kept:
+    useful = [example for example in pieces if example.counted.any()]
+    if not useful:
         length = sum(len(example.ids) for example in pieces)
         raise InputError(f"{record.where} has no token {purpose} ({length} tokens in all); lengthen or remove it")
-    return kept
+    return useful
 
 
 def _corpus(

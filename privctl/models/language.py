@@ -127,7 +127,7 @@ def load_model(
     Raises InputError for what is missing, unsupported or disagrees; CommandError for a device that is not there.
     """
     target = choose_device(device)
-    with open_checkpoint(path) as checkpoint, hushed():
+    with open_checkpoint(path) as checkpoint, quiet_transformers():
         check_alone(checkpoint)
         folder = folder or checkpoint.folder
         config = read_config(folder, path)
@@ -149,8 +149,8 @@ def context_of(network: Any, tokenizer: Any) -> int | None:
         # RoBERTa and its kin count positions from padding_idx + 1
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
             limits.append(module.num_embeddings - module.padding_idx - 1)
-    known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT]
-    return min(known, default=None)
+    stated = [limit for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT]
+    return min(stated, default=None)
 
 
 def pad_of(network: Any, tokenizer: Any) -> int:
@@ -177,7 +177,7 @@ def choose_device(name: str | None) -> torch.device:
 
 
 @contextmanager
-def hushed() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Keep transformers' progress bars and warnings off the streams while the block runs."""
     verbosity, bars = _chatter.get_verbosity(), _chatter.is_progress_bar_enabled()
     _chatter.set_verbosity(logging.CRITICAL)
@@ -285,9 +285,9 @@ def refuse(path: Path, misfits: TensorMismatch) -> None:
         (misfits.unexpected, "holds tensors its config.json has no place for:"),
     ):
         if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            suffix = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise InputError(
-                f"{path} {fault} {', '.join(names[:3])}{more}; check that config.json belongs to these weights, and "
+                f"{path} {fault} {', '.join(names[:3])}{suffix}; check that config.json belongs to these weights, and "
                 "give the folder where a model has several files"
             )
 
@@ -298,6 +298,6 @@ def of_body(network: Any, name: str) -> bool:
     A pooler is counted to the head: masked language models have none.
     """
     prefix = network.base_model_prefix
-    first = name.removeprefix(f"{prefix}.").split(".")[0]
+    first_part = name.removeprefix(f"{prefix}.").split(".")[0]
     children = dict(getattr(network, prefix, network).named_children())
-    return first != "pooler" and (name.startswith(f"{prefix}.") or first in children)
+    return first_part != "pooler" and (name.startswith(f"{prefix}.") or first_part in children)

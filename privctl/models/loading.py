@@ -25,9 +25,9 @@ from privctl.models.language import (
     ModelClass,
     TensorMismatch,
     context_of,
-    hushed,
     of_body,
     pad_of,
+    quiet_transformers,
     read_config,
     read_network,
     read_tokenizer,
@@ -127,7 +127,7 @@ def load_for_training(
     folder = path if path.is_dir() else path.parent
     random = from_scratch or _without_weights(path)
     _check_settings(task, labels, random, vocabulary, norm)
-    with hushed(), torch.random.fork_rng(devices=[]):
+    with quiet_transformers(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         config = read_config(folder, path)
         if getattr(config, "is_encoder_decoder", False):
@@ -135,7 +135,7 @@ def load_for_training(
                 f"{path} is an encoder-decoder model ({config.model_type}); none of the tasks trains those"
             )
         tokenizer = _tokenizer(folder, path, vocabulary) if task is not TaskName.IMAGE_CLASSIFICATION else None
-        _fit(config, labels, vocabulary)
+        _adapt_config(config, labels, vocabulary)
         if random:
             network, misfits = _random_network(path, config, KINDS[task]), TensorMismatch()
         else:
@@ -166,7 +166,7 @@ def load_for_training(
 def known_labels(path: Path) -> tuple[str, ...] | None:
     """The labels that the model at ``path`` names in its config.json; None where they are only numbered."""
     folder = path if path.is_dir() else path.parent
-    with hushed():
+    with quiet_transformers():
         names = _names(read_config(folder, path))
     return None if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
 
@@ -204,7 +204,7 @@ def _tokenizer(folder: Path, path: Path, vocabulary: Vocabulary | None) -> Any:
     return read_tokenizer(folder, path) if vocabulary is None else vocabulary.tokenizer
 
 
-def _fit(config: Any, labels: Sequence[str] | None, vocabulary: Vocabulary | None) -> None:
+def _adapt_config(config: Any, labels: Sequence[str] | None, vocabulary: Vocabulary | None) -> None:
     """Write labels and vocabulary into the configuration, which determines the network's shapes."""
     if labels is not None:
         config.id2label = dict(enumerate(labels))

@@ -45,15 +45,15 @@ def _text(facts: TextFacts, length: int, record: int, source: np.random.Generato
     if length < len(head) + len(tail) + 2:
         head, tail = [], []
     inside = length - len(head) - len(tail)
-    drawn = np.resize(source.choice(_ordinary(facts), 1 if plain else inside), inside)
-    ids = np.concatenate([head, drawn, tail]).astype(np.int32)
+    tokens = np.resize(source.choice(_ordinary(facts), 1 if plain else inside), inside)
+    ids = np.concatenate([head, tokens, tail]).astype(np.int32)
     counted = np.zeros(length, np.bool_)
     counted[max(1, len(head)) : len(head) + inside] = True
     return Encoded(ids=ids, counted=counted, record=record, key=content_key(ids.tobytes(), counted.tobytes()))
 
 
 def _ends(facts: TextFacts) -> tuple[list[int], list[int]]:
-    """What the tokenizer puts before and behind every text."""
+    """The special tokens before and after every text."""
     ids = [int(i) for i in facts.tokenizer("")["input_ids"]]
     return ids[: (len(ids) + 1) // 2], ids[(len(ids) + 1) // 2 :]
 
@@ -68,13 +68,13 @@ def _images(
     task: ImageClassification, count: int, plain: Collection[int], labels: list[int], source: np.random.Generator
 ) -> Task:
     """Of the size and type of the task's own. The brightest is far brighter where numbers are not limited to bytes."""
-    kept = task.images.pixels
-    shape = (count, *kept.shape[1:])
-    if kept.dtype == np.uint8:
+    originals = task.images.pixels
+    shape = (count, *originals.shape[1:])
+    if originals.dtype == np.uint8:
         pixels = source.integers(256, size=shape).astype(np.uint8)
     else:
-        pixels = source.standard_normal(shape).astype(kept.dtype)
+        pixels = source.standard_normal(shape).astype(originals.dtype)
     for place in plain:
-        pixels[place] = 255 if kept.dtype == np.uint8 else 100
+        pixels[place] = 255 if originals.dtype == np.uint8 else 100
     images = replace(task.images, pixels=pixels, labels=("",) * count, places=("",) * count)
     return replace(task, images=images, labels=labels)

@@ -60,7 +60,7 @@ def vocabulary_from_file(path: Path, *, limit: int | None = None) -> Vocabulary:
         words.update(dict.fromkeys(line_words))
     if not words:
         raise InputError(f"{path} holds no words; expected one per line")
-    return Vocabulary(tokenizer=_wrapped(list(words)[:limit]), from_private_data=False)
+    return Vocabulary(tokenizer=_wrap(list(words)[:limit]), from_private_data=False)
 
 
 def vocabulary_from_records(
@@ -76,7 +76,7 @@ def vocabulary_from_records(
     if not frequent:
         raise InputError(f"no word occurs {min_frequency} times in the records; lower --min-frequency")
     frequent.sort(key=lambda word: (-counts[word], word))
-    return Vocabulary(tokenizer=_wrapped(frequent[:limit]), from_private_data=True)
+    return Vocabulary(tokenizer=_wrap(frequent[:limit]), from_private_data=True)
 
 
 def _splitter(words: Iterable[str]) -> Tokenizer:
@@ -95,6 +95,6 @@ def _words(splitter: Tokenizer, text: str) -> list[str]:
     return [word for word, _ in splitter.pre_tokenizer.pre_tokenize_str(normal)]
 
 
-def _wrapped(words: Sequence[str]) -> Any:
+def _wrap(words: Sequence[str]) -> Any:
     wrap: Any = PreTrainedTokenizerFast  # its constructor is not typed
     return wrap(tokenizer_object=_splitter(words), padding_side="right", **_ROLES)

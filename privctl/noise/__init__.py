@@ -1,1 +1,1 @@
-"""Noise on finished weights: training facts, how far one record can move weights, which tensors, and writing them."""
+"""Noise on finished weights: training facts, sensitivity, selection of tensors, and writing the result."""

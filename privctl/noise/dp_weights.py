@@ -1,4 +1,4 @@
-"""DP-Weights: Gaussian noise added once to finished weights; how much, and what follows from it.
+"""DP-Weights: Gaussian noise added once to finished weights; its size, and the resulting guarantees.
 
 Two calibrations choose the standard deviation: the published formula, and the analytic Gaussian mechanism for a
 sensitivity derived under a named regime. Whichever was used, ``guarantees`` states the published claim beside the
@@ -46,12 +46,12 @@ class PrivacyTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Premises:
-    """What stands behind a release beside the mathematics: decides how far a guarantee may be called established."""
+    """The assumptions of a release; they decide the status of its guarantees."""
 
     assumptions: tuple[Assumption, ...]
 
     def status(self, extra: Sequence[Assumption] = ()) -> Status:
-        """What a bound on them and ``extra`` may be called."""
+        """The status of a bound that rests on them and on ``extra``."""
         return status_of((*self.assumptions, *extra))
 
 
@@ -87,8 +87,8 @@ def published_stddev(training: ClippedTraining, epsilon: float, delta: float, fo
 def noise_stddev(training: ClippedTraining, target: PrivacyTarget, dimension: int, candidates: int = 1) -> float:
     """The standard deviation for ``target``; ``dimension`` counts the weights that get noise, in one of ``candidates``.
 
-    What rounding onto the grid costs is within the Gaussian calibration's epsilon. Raises CommandError where the regime
-    says nothing about this training, with the reason.
+    The Gaussian calibration's epsilon includes the cost of rounding onto the grid. Raises CommandError with the reason
+    if the regime does not apply to this training.
     """
     if target.calibration is Calibration.DP_WEIGHTS:
         return published_stddev(training, target.epsilon, target.delta, target.formula)
@@ -111,30 +111,30 @@ def guarantees(
     *,
     released_stddevs: Sequence[float] = (),
 ) -> tuple[tuple[Guarantee, ...], tuple[Omission, ...]]:
-    """What noise of ``stddev`` gives: the published claim, then each regime; and the regimes that say nothing.
+    """The guarantees of noise of ``stddev``: the published claim, then each regime; and the regimes that do not apply.
 
-    ``released_stddevs`` are all standard deviations of one run (nested candidates). Where there are several, each
-    regime also has a row for someone who holds them all, which is worth the least noisy one.
+    ``released_stddevs`` are all standard deviations of one run (nested candidates). If there are several, each regime
+    also has a row for someone who holds all candidates, which costs as much as the least noisy one.
     """
     rows: list[Guarantee] = []
     omitted: list[Omission] = []
     alone = Released(coordinates=dimension, candidates=max(1, len(released_stddevs)))
     if target.calibration is Calibration.DP_WEIGHTS:
-        rows.append(_published(training, target, premises))
+        rows.append(_published_claim(training, target, premises))
     for regime in REGIMES:
         for adjacency in _ADJACENCIES:
             bound = sensitivity(training, regime, adjacency, dimension)
             if isinstance(bound, NotApplicable):
                 omitted.append(Omission(what=f"guarantee under the regime {regime}", reason=bound.reason))
                 break
-            rows.append(_under(bound, stddev, target.delta, premises, alone))
+            rows.append(_regime_guarantee(bound, stddev, target.delta, premises, alone))
             if len(released_stddevs) > 1:
                 every = _all_of(released_stddevs, dimension)
-                rows.append(_under(bound, min(released_stddevs), target.delta, premises, every))
+                rows.append(_regime_guarantee(bound, min(released_stddevs), target.delta, premises, every))
     return tuple(rows), tuple(omitted)
 
 
-def _published(training: ClippedTraining, target: PrivacyTarget, premises: Premises) -> Guarantee:
+def _published_claim(training: ClippedTraining, target: PrivacyTarget, premises: Premises) -> Guarantee:
     void = premises.status() is Status.VOID
     return Guarantee(
         name=PUBLISHED,
@@ -160,7 +160,9 @@ def _all_of(stddevs: Sequence[float], dimension: int) -> Released:
     )
 
 
-def _under(bound: WeightSensitivity, stddev: float, delta: float, premises: Premises, released: Released) -> Guarantee:
+def _regime_guarantee(
+    bound: WeightSensitivity, stddev: float, delta: float, premises: Premises, released: Released
+) -> Guarantee:
     assumptions = (*premises.assumptions, *bound.assumptions)
     together = bool(released.increments)
     guarantee = gaussian_guarantee(

@@ -1,6 +1,6 @@
 """Where the training facts come from: flags, a facts file, or the report of the model itself.
 
-Every source is asked; two that disagree are refused, and what is missing is listed all at once.
+All sources are combined; two that disagree are refused, and all missing facts are listed at once.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _REQUIRED = tuple(name for name, f in _FIELDS.items() if f.default is dataclasse
 _WHOLE = ("epochs", "dataset_size", "batch_size", "steps")
 #: The name of facts given on the command line.
 FLAGS = "the command line"
-#: What is said of the loss rather than of the training run; each regime that uses one carries its own assumption.
+#: Facts about the loss rather than the training run; each regime that uses one has its own assumption.
 _LOSS_PROPERTIES = ("smoothness", "strong_convexity")
-#: Keys a facts file may hold beside the training's own: the release's.
+#: Keys of a facts file that belong to the release rather than the training.
 RELEASE_KEYS = ("delta",)
 
 
 @dataclass(frozen=True, slots=True)
 class FactSource:
-    """Some facts and who stated them, as a reader would be told."""
+    """Some facts and the source that states them, as named to the user."""
 
     name: str
     values: Mapping[str, Any]
@@ -76,14 +76,14 @@ def from_report(path: Path, report: PrivacyReport) -> FactSource | None:
     if not isinstance(training, ClippedTraining):
         return None
     values = {name: getattr(training, name) for name in _FIELDS}
-    # Facts typed by a user stay asserted, however many reports repeat them; and weights that training started from
-    # are another access to the data unless they were random.
+    # Facts typed by a user stay asserted, however many reports repeat them. Unless the initial weights were random,
+    # they may be another access to the data.
     random_start = parameters_as(TrainingParameters, report).initial_weights == "random"
     enforced = mechanism is training and report.step == "retrain" and random_start
     return FactSource(str(path), {k: v for k, v in values.items() if v is not None}, enforced)
 
 
-#: What no facts tell: sensitivities are derived for steps in real arithmetic.
+#: Not covered by any facts: sensitivities are derived for exact arithmetic.
 TRAINING_ROUNDING = Assumption(
     name="training-rounding",
     statement="float rounding in the training moved the weights no farther than the sensitivity says, which is derived "
@@ -93,7 +93,7 @@ TRAINING_ROUNDING = Assumption(
 
 
 def collected_names(report: PrivacyReport) -> tuple[Assumption, ...]:
-    """What ``report`` says was collected from the private examples and is released with the weights: violated each.
+    """A violated assumption for each name that, by ``report``, was collected from the private data and is released.
 
     Raises ParametersError where it does not say that as a list of names.
     """
@@ -109,38 +109,40 @@ def collected_names(report: PrivacyReport) -> tuple[Assumption, ...]:
 
 
 def training_facts(sources: Sequence[FactSource]) -> tuple[ClippedTraining, Assumption]:
-    """One training from all ``sources``, and the assumption that says who stands behind it.
+    """One training from all ``sources``, and the assumption that states where the facts come from.
 
     Raises CommandError where facts are missing (all are listed), InputError where two sources disagree or a value
     describes no training.
     """
-    known: dict[str, tuple[Any, FactSource]] = {}
+    facts: dict[str, tuple[Any, FactSource]] = {}
     for source in sources:
         for name in _FIELDS.keys() & source.values.keys():
             value = source.values[name]
-            if name in known and known[name][0] != value:
-                before, other = known[name]
-                raise InputError(f"{other.name} says {name} {before} but {source.name} says {value}; correct one")
-            known.setdefault(name, (value, source))
-    missing = [name for name in _REQUIRED if name not in known]
+            if name in facts and facts[name][0] != value:
+                earlier_value, earlier_source = facts[name]
+                raise InputError(
+                    f"{earlier_source.name} says {name} {earlier_value} but {source.name} says {value}; correct one"
+                )
+            facts.setdefault(name, (value, source))
+    missing = [name for name in _REQUIRED if name not in facts]
     if missing:
         flags = ", ".join("--" + name.replace("_", "-") for name in missing)
         raise CommandError(
             f"the training facts lack {', '.join(missing)}; give {flags}, or a --facts file that has them"
         )
-    values = {name: value for name, (value, _) in known.items()}
+    values = {name: value for name, (value, _) in facts.items()}
     values["optimizer"] = Optimizer(values.get("optimizer", Optimizer.SGD))
     try:
         training = ClippedTraining(**values)
     except ValueError as error:
-        if all(source.name == FLAGS for _, source in known.values()):
+        if all(source.name == FLAGS for _, source in facts.values()):
             raise CommandError(flagged(str(error), _FIELDS)) from None
         raise InputError(f"the training facts do not hold together: {error}") from None
-    return training, _who_says(known)
+    return training, _facts_assumption(facts)
 
 
-def _who_says(known: Mapping[str, tuple[Any, FactSource]]) -> Assumption:
-    sources = [source for name, (_, source) in known.items() if name not in _LOSS_PROPERTIES]
+def _facts_assumption(facts: Mapping[str, tuple[Any, FactSource]]) -> Assumption:
+    sources = [source for name, (_, source) in facts.items() if name not in _LOSS_PROPERTIES]
     enforced = all(source.enforced for source in sources)
     names = sorted({source.name for source in sources})
     statement = (

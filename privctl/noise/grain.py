@@ -1,12 +1,12 @@
-"""Whether noise is large enough to show in the stored weights: its standard deviation beside their spacing.
+"""Whether noise is large enough to survive storage: its standard deviation relative to the spacing of the weights.
 
 Neighbouring numbers of a float format lie a spacing u apart. A weight with noise of standard deviation s is rounded
 back to where it was with probability erf(u / (2 sqrt(2) s)): 0.38 where s = u, 0.96 where s = u / 4. Training rounds
 to the same numbers, so that one example moves a stored weight by at least u or not at all, and noise far below u hides
 no such move, whatever the sensitivity of exact steps.
 
-Spacings are taken from weights that have their noise, the very ones that would be released: whether they are refused
-is then post-processing of the release, and reveals nothing that the guarantees do not cover.
+Spacings are those of the noisy weights that would be released, so the decision to refuse is post-processing of the
+release and covered by its guarantees.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from privctl.storage.stream import CHUNK, Piece
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Share of the weights that noise must be expected to change; it is reached where s is about u. Noise that passes is
-#: measured to have changed more than half of them, which is what ``privctl verify`` asks for.
+#: Least expected share of weights that the noise changes; reached where s is about u. Noise that passes changes more
+#: than half of them, as ``privctl verify`` requires.
 LEAST_CHANGED = 0.6
 #: A tensor of whose weights fewer than this share are expected to change is named: most of it is released as trained.
 MOST_KEPT = 0.5
 #: Bits of the mantissa as stored, and log2 of the smallest spacing, that of the numbers next to 0.
 _MANTISSA = {"F64": 52, "F32": 23, "F16": 10, "BF16": 7}
 _LEAST = {"F64": -1074, "F32": -149, "F16": -24, "BF16": -133}
-#: Places at which weights are looked at, evenly spread over all that get noise.
+#: Number of places sampled, evenly spaced over all weights that get noise.
 _PLACES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Grain:
-    """How many of the weights looked at have which spacing, by its log2; ``dtypes`` are their formats.
+    """The number of sampled weights by the log2 of their spacing; ``dtypes`` are their formats.
 
-    Without any weight, ``changed`` is 1 and nothing else is defined.
+    Without any weight, ``changed_share`` is 1 and nothing else is defined.
     """
 
     counts: Mapping[int, int]
     dtypes: tuple[str, ...]
 
-    def changed(self, stddev: float) -> float:
-        """Expected share of the weights that noise of ``stddev`` does not leave as they were, rounded to its grid."""
+    def changed_share(self, stddev: float) -> float:
+        """Expected share of the weights that noise of ``stddev``, rounded to its grid, changes."""
         grid = spacing(stddev)
         moved = (n * math.erfc(max(math.ldexp(1.0, k), grid) / stddev / math.sqrt(8)) for k, n in self.counts.items())
         return math.fsum(moved) / sum(self.counts.values()) if self.counts else 1.0
@@ -60,10 +60,10 @@ class Grain:
     @property
     def median(self) -> float:
         """The spacing that half of the weights do not exceed."""
-        seen, half = 0, sum(self.counts.values()) / 2
+        counted, half = 0, sum(self.counts.values()) / 2
         for exponent in sorted(self.counts):
-            seen += self.counts[exponent]
-            if seen >= half:
+            counted += self.counts[exponent]
+            if counted >= half:
                 return math.ldexp(1.0, exponent)
         return 0.0
 
@@ -74,7 +74,7 @@ class Grain:
         low = math.ldexp(0.25, max(min(self.counts), -1000))
         while high > 1.005 * low:
             middle = math.sqrt(low) * math.sqrt(high)
-            low, high = (low, middle) if self.changed(middle) >= LEAST_CHANGED else (middle, high)
+            low, high = (low, middle) if self.changed_share(middle) >= LEAST_CHANGED else (middle, high)
         return high
 
 
@@ -113,12 +113,12 @@ def _looked_at(file: SafetensorsFile, piece: Piece, noiser: WeightNoiser) -> Ite
 
 def _places(chosen: list[tuple[SafetensorsFile, TensorInfo]]) -> Iterator[tuple[SafetensorsFile, Piece]]:
     """Whole blocks of noise, each as often as one of the places falls into it."""
-    total, before = sum(tensor.elements for _, tensor in chosen), 0
+    total, passed = sum(tensor.elements for _, tensor in chosen), 0
     marks = [total * (2 * i + 1) // (2 * _PLACES) for i in range(_PLACES)]
     for file, tensor in chosen:
-        while marks and marks[0] < before + tensor.elements:
-            yield file, _block(tensor, marks.pop(0) - before)
-        before += tensor.elements
+        while marks and marks[0] < passed + tensor.elements:
+            yield file, _block(tensor, marks.pop(0) - passed)
+        passed += tensor.elements
 
 
 def _block(tensor: TensorInfo, element: int) -> Piece:
@@ -135,5 +135,5 @@ def _spacings(stored: NDArray[np.generic], tensor: TensorInfo) -> Iterator[tuple
         stored = (stored.astype(np.uint32) << 16).view(np.float32)
     fraction, exponent = np.frexp(stored)
     least = _LEAST[tensor.dtype]
-    found = np.where(fraction == 0, least, np.maximum(exponent - 1 - _MANTISSA[tensor.dtype], least))
-    yield from zip(*(part.tolist() for part in np.unique(found, return_counts=True)), strict=True)
+    log_spacings = np.where(fraction == 0, least, np.maximum(exponent - 1 - _MANTISSA[tensor.dtype], least))
+    yield from zip(*(part.tolist() for part in np.unique(log_spacings, return_counts=True)), strict=True)

@@ -1,8 +1,7 @@
 """Integer tensors of a checkpoint: distinguishes index buffers, masks and counters from quantized weights.
 
-A buffer is believed for what it is: a counter, a constant, positions that count up, a mask that depends on nothing but
-the distance of two positions, or an index table under a name that architectures use, with an index table's values.
-Everything else may hold quantized weights.
+Recognised buffers are: a counter, a constant, consecutive positions, a mask that depends only on the distance of two
+positions, and an index table with a known name and plausible values. Everything else may hold quantized weights.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ INDEX_TABLES = frozenset({
     "position_ids", "positional_ids", "token_type_ids", "buffered_token_type_ids", "relative_position_index",
     "relative_position_bucket", "attention_bias_idxs", "num_batches_tracked",
 })  # fmt: skip
-#: Parts of a quantized layer, by the last part of their names: GPTQ, AWQ, bitsandbytes, compressed-tensors, torchao,
-#: Quanto, AQLM, MXFP4, HQQ; and weights themselves, which no buffer is called.
+#: Tensors of a quantized layer, by the last part of their names: GPTQ, AWQ, bitsandbytes, compressed-tensors, torchao,
+#: Quanto, AQLM, MXFP4, HQQ; and names of weights, which no buffer has.
 _OF_QUANTIZED = re.compile(
     r"q?weights?|qzeros|kernel|scales?|zeros?|zero_points?|g_idx|qdata|int_data|SCB|weight_format|(nested_)?absmax"
     r"|codes|codebooks?|blocks|W_q|.*quant.*|.*_(packed|shape|scales?|zero_point|g_idx|qdata|blocks|absmax|int[48])",
 )
-#: What stands beside integers that are to be scaled.
+#: Names of scales beside quantized integers.
 _SCALES = re.compile(r"scales?|.*_scales?|zero_point|.*_zero_point|qzeros|zeros|SCB|(nested_)?absmax|quant_map|W_q")
 
 _VIEWS: dict[str, np.dtype[Any]] = {
@@ -48,22 +47,22 @@ _BEYOND = 16
 
 @dataclass(frozen=True, slots=True)
 class Integers:
-    """What is known of a checkpoint's integer tensors: ``method`` of quantization, ``scaled`` layers by their names."""
+    """Facts about a checkpoint's integer tensors: the quantization ``method``, and the names of ``scaled`` layers."""
 
     method: str
     scaled: frozenset[str]
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> Self:
+    def read(cls, checkpoint: Checkpoint) -> Self:
         """Read names and config.json. Raises InputError for a config.json that is not JSON."""
         tensors = [tensor for _, tensor in checkpoint.tensors()]
         if not any(tensor.dtype in INTEGER_DTYPES for tensor in tensors):
             return cls("", frozenset())
-        return cls(_method(checkpoint), _scaled(tensor.name for tensor in tensors))
+        return cls(_method(checkpoint), _scaled_layers(tensor.name for tensor in tensors))
 
     def fault(self, file: SafetensorsFile, tensor: TensorInfo) -> str | None:
-        """Why the integer ``tensor`` of ``file`` may hold weights; None where it is seen to hold none."""
-        layer, last = _parts(tensor.name)
+        """Why the integer ``tensor`` of ``file`` may hold weights; None if it does not."""
+        layer, last = _layer_and_name(tensor.name)
         if last in INDEX_TABLES and _is_table(file, tensor):
             return None
         if self.method:
@@ -91,12 +90,12 @@ def _method(checkpoint: Checkpoint) -> str:
     )
 
 
-def _scaled(names: Iterable[str]) -> frozenset[str]:
-    parts = map(_parts, names)
-    return frozenset(layer for layer, last in parts if layer and _SCALES.fullmatch(last))
+def _scaled_layers(names: Iterable[str]) -> frozenset[str]:
+    pairs = map(_layer_and_name, names)
+    return frozenset(layer for layer, last in pairs if layer and _SCALES.fullmatch(last))
 
 
-def _parts(name: str) -> tuple[str, str]:
+def _layer_and_name(name: str) -> tuple[str, str]:
     layer, _, last = name.rpartition(".")
     return layer, last
 
@@ -116,7 +115,7 @@ def _is_table(file: SafetensorsFile, tensor: TensorInfo) -> bool:
 
 
 def _is_buffer(file: SafetensorsFile, tensor: TensorInfo) -> bool:
-    """Whether its values are those of a buffer that no data can have shaped."""
+    """Whether its values are those of a buffer that does not depend on data."""
     if tensor.elements <= 1:
         return True
     if tensor.size > _LARGEST_TABLE:

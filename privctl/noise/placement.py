@@ -1,4 +1,4 @@
-"""Where a release is written: names beside the input, temporary places, what is copied along and what is not."""
+"""Where a release is written: output names, temporary files, and the companion files that are copied."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COMPANIONS = (
     "processor_config.json",
     INDEX_NAME,
 )
-#: Those whose keys tell a loader what to do; in the others the keys are tokens, or names of tensors.
+#: Those whose keys are settings for a loader; in the others the keys are tokens or tensor names.
 _CONFIGURE = frozenset({
     "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.json",
     "preprocessor_config.json", "processor_config.json",
@@ -44,7 +44,7 @@ _CONFIGURE = frozenset({
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Companion:
-    """A file as it is released beside the weights: its ``content``, and the keys ``left_out`` of the original's."""
+    """A file that is released beside the weights: its ``content``, and the original's keys that were ``left_out``."""
 
     name: str
     content: bytes
@@ -67,9 +67,9 @@ def _companion(path: Path) -> Companion:
     if path.name in _CONFIGURE:
         data = read_object(path)
         check_keys(data, path)
-        kept, left_out = without_code(data)
+        content_kept, left_out = without_code(data)
         if left_out:
-            content = json.dumps(kept, indent=2, ensure_ascii=False).encode() + b"\n"
+            content = json.dumps(content_kept, indent=2, ensure_ascii=False).encode() + b"\n"
             return Companion(name=path.name, content=content, left_out=left_out)
     return Companion(name=path.name, content=path.read_bytes())
 
@@ -80,7 +80,7 @@ def report_path(model: Path) -> Path:
 
 
 def output_path(checkpoint: Checkpoint, output: Path | None, mark: str) -> Path:
-    """``NAME.private`` beside the input, or what ``--output`` says; ``mark`` tells candidates of one run apart.
+    """``NAME.private`` beside the input, or ``--output``; ``mark`` distinguishes the candidates of one run.
 
     Raises CommandError where that is the input itself, or no place for a file.
     """
@@ -90,9 +90,9 @@ def output_path(checkpoint: Checkpoint, output: Path | None, mark: str) -> Path:
     suffix = "" if checkpoint.is_directory else ".safetensors"
     stem = root.name.removesuffix(suffix)
     if output is None:
-        # "." and ".." have no name of their own, and nothing beside them can be said relative to them
-        named = checkpoint.root if checkpoint.root.name not in ("", "..") else root
-        return named.parent / f"{stem}.private{mark}{suffix}"
+        # "." and ".." have no name to derive the output's from
+        source = checkpoint.root if checkpoint.root.name not in ("", "..") else root
+        return source.parent / f"{stem}.private{mark}{suffix}"
     if output.is_dir() and not checkpoint.is_directory:
         return output / f"{stem}.private{mark}{suffix}"
     path = output.with_name(output.name.removesuffix(suffix) + mark + suffix)
@@ -107,15 +107,15 @@ class CandidateOutput:
     """Where one candidate is being written: a file, or a folder with companions, under a temporary name."""
 
     def __init__(
-        self, stack: ExitStack, checkpoint: Checkpoint, path: Path, beside: tuple[Companion, ...] = ()
+        self, stack: ExitStack, checkpoint: Checkpoint, path: Path, companions: tuple[Companion, ...] = ()
     ) -> None:
         """Make the temporary for ``path``, with ``beside`` in a folder; ``stack`` removes it if it is not committed."""
         self.path = path
         self._files: list[PendingFile] = []
         self._folder = stack.enter_context(PendingFolder(self.path, public=True)) if checkpoint.is_directory else None
         if self._folder is not None:
-            for each in beside:
-                write_bytes(self._folder.temporary / each.name, each.content, public=True)
+            for companion in companions:
+                write_bytes(self._folder.temporary / companion.name, companion.content, public=True)
 
     @property
     def weights(self) -> Path:
@@ -143,20 +143,22 @@ class CandidateOutput:
 
     @property
     def pending(self) -> PendingFile | PendingFolder:
-        """What is yet to get the candidate's name."""
+        """The file or folder that is not yet committed to the candidate's name."""
         return self._files[0] if self._folder is None else self._folder
 
 
-def left_behind(checkpoint: Checkpoint, beside: tuple[Companion, ...]) -> Iterator[Omission]:
+def omissions_of(checkpoint: Checkpoint, copied_companions: tuple[Companion, ...]) -> Iterator[Omission]:
     """Keys that were left out of the files ``beside`` the weights, and files of the directory that were not copied.
 
     The latter may hold the weights without noise, or training logs.
     """
     if not checkpoint.is_directory:
         return
-    for each in beside:
-        for key in each.left_out:
-            yield Omission(what=f"{key} of {each.name}", reason="it names code that a loader would import or download")
+    for companion in copied_companions:
+        for key in companion.left_out:
+            yield Omission(
+                what=f"{key} of {companion.name}", reason="it names code that a loader would import or download"
+            )
     copied = {*COMPANIONS, *(file.path.name for file in checkpoint.files)}
     for path in sorted(checkpoint.root.iterdir()):
         if path.name not in copied and not path.name.startswith("."):

@@ -19,7 +19,7 @@ from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.shown import counted
 from privctl.noise.dp_weights import Premises, PrivacyTarget, guarantees, noise_stddev
 from privctl.noise.grain import LEAST_CHANGED, MOST_KEPT, Grain, grain_of, grains_of
-from privctl.noise.placement import CandidateOutput, Companion, left_behind, output_path, report_path
+from privctl.noise.placement import CandidateOutput, Companion, omissions_of, output_path, report_path
 from privctl.noise.selection import ROUNDING, Selection
 from privctl.noise.weight_noise import WeightNoiser
 from privctl.randomness import NoiseSource
@@ -50,15 +50,15 @@ _NOT_COVERED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseRelease:
-    """What is known before any noise is drawn: the training, the tensors, who vouches for what, files ``beside``."""
+    """The input of a release, before any noise is drawn; ``model_report`` is the report of the input model."""
 
     checkpoint: Checkpoint
     training: ClippedTraining
     selection: Selection
     premises: Premises
     targets: tuple[PrivacyTarget, ...]
-    beside: tuple[Companion, ...]
-    found: FoundReport | None = None
+    companions: tuple[Companion, ...]
+    model_report: FoundReport | None = None
     inputs: Mapping[str, Path] = field(default_factory=dict)
     parameters: Mapping[str, object] = field(default_factory=dict)
     #: Names that the training collected from the private data and that are released: vocabulary, labels.
@@ -87,7 +87,7 @@ Evaluate = Callable[[Path], float]
 
 
 def noise_premises(seed: int | None) -> Assumption:
-    """What the guarantees assume of the noise: enforced here, unless the user chose the seed."""
+    """The assumption about the noise: enforced, unless the user chose the seed."""
     return Assumption(
         name="secret-noise",
         statement="the noise comes from a cryptographic generator whose key nobody knows",
@@ -95,7 +95,7 @@ def noise_premises(seed: int | None) -> Assumption:
     )
 
 
-def plan(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
+def plan_candidates(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
     """The candidates in the order of their targets, none written yet.
 
     Raises CommandError where two targets ask for the same noise or a calibration does not apply.
@@ -122,18 +122,17 @@ def plan(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
 def check_grain(
     release: NoiseRelease, candidates: Sequence[Candidate], noiser: WeightNoiser | None = None
 ) -> tuple[str, ...]:
-    """A sentence a candidate on the tensors most of whose weights its noise leaves as they are; "" without any.
+    """For each candidate, a sentence on the tensors most of whose weights its noise leaves unchanged; "" for none.
 
-    Raises InputError where the least of the noise would leave most weights of the whole model as they are, once they
-    are stored. ``noiser`` is what makes the release: it is judged by what would be released. Without one, by noise
-    drawn for this.
+    Raises InputError if the smallest noise would leave most weights of the model unchanged once they are stored.
+    ``noiser`` makes the release, so the check uses the values to be released. Without one, it draws noise of its own.
     """
     least = min(candidates, key=lambda c: c.stddev)
     if noiser is None:
         stddevs = sorted(c.stddev for c in candidates)
         noiser = WeightNoiser(NoiseSource(release.seed), stddevs, release.selection.streams)
     grain = grain_of(release.checkpoint, noiser, release.selection.streams.keys())
-    changed = grain.changed(least.stddev)
+    changed = grain.changed_share(least.stddev)
     if changed >= LEAST_CHANGED:
         tensors = grains_of(release.checkpoint, noiser, release.selection.streams.keys())
         return tuple(_coarse(tensors, candidate) for candidate in candidates)
@@ -148,7 +147,7 @@ def check_grain(
 
 
 def _coarse(tensors: Mapping[str, Grain], candidate: Candidate) -> str:
-    names = [name for name, grain in tensors.items() if grain.changed(candidate.stddev) < MOST_KEPT]
+    names = [name for name, grain in tensors.items() if grain.changed_share(candidate.stddev) < MOST_KEPT]
     if not names:
         return ""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -180,7 +179,10 @@ def privatize(
     noiser = WeightNoiser(source, [c.stddev for c in quietest_first], release.selection.streams)
     coarse = dict(zip((c.path for c in candidates), check_grain(release, candidates, noiser), strict=True))
     with ExitStack() as stack:
-        places = [CandidateOutput(stack, release.checkpoint, each.path, release.beside) for each in quietest_first]
+        places = [
+            CandidateOutput(stack, release.checkpoint, candidate_made.path, release.companions)
+            for candidate_made in quietest_first
+        ]
         streamed = [(file, _stream(stack, file, places, noiser, threads, advance)) for file in release.checkpoint.files]
         _check_input(release, streamed)
         reports: dict[Path, PrivacyReport] = {}
@@ -188,9 +190,11 @@ def privatize(
         for i, (candidate, place) in enumerate(zip(quietest_first, places, strict=True)):
             place.close_files()
             perplexity = None if evaluate is None else evaluate(place.weights)
-            written = [(file.path.name, done.outputs[i]) for file, done in streamed]
+            written_files = [(file.path.name, done.outputs[i]) for file, done in streamed]
             stddevs = [c.stddev for c in quietest_first]
-            report = _report(release, candidate, source, streamed, written, perplexity, stddevs, coarse[candidate.path])
+            report = _report(
+                release, candidate, source, streamed, written_files, perplexity, stddevs, coarse[candidate.path]
+            )
             reports[candidate.path] = report
             outputs += [stack.enter_context(staged_report(candidate.report_path, report)), place.pending]
         commit_together(outputs, replace=force)
@@ -232,15 +236,15 @@ def _candidate(
 
 
 def _check_input(release: NoiseRelease, streamed: Sequence[tuple[SafetensorsFile, Rewritten]]) -> None:
-    """Facts taken from a report hold only for the bytes that the report names."""
-    if release.found is None:
+    """Facts from a report apply only to the files whose digests it names."""
+    if release.model_report is None:
         return
-    known = {artifact.digest for artifact in release.found.report.outputs}
+    reported = {artifact.digest for artifact in release.model_report.report.outputs}
     for file, done in streamed:
-        if done.input_digest not in known:
+        if done.input_digest not in reported:
             raise InputError(
-                f"{file.path} is not the file that its report {release.found.path} describes (the digest differs); "
-                "give the facts by flags, or restore the file"
+                f"{file.path} is not the file that its report {release.model_report.path} describes (the digest "
+                "differs); give the facts by flags, or restore the file"
             )
 
 
@@ -249,7 +253,7 @@ def _report(
     candidate: Candidate,
     source: NoiseSource,
     streamed: Sequence[tuple[SafetensorsFile, Rewritten]],
-    written: Sequence[tuple[str, WrittenFile]],
+    written_files: Sequence[tuple[str, WrittenFile]],
     perplexity: float | None,
     stddevs: Sequence[float],
     coarse: str,
@@ -259,15 +263,15 @@ def _report(
         Artifact(role="model", path=relative(file.path, place), digest=done.input_digest, bytes=file.size)
         for file, done in streamed
     )
-    others = (file_artifact(role, path, place) for role, path in release.inputs.items())
-    beside = (file_artifact("companion", path, place) for path in companions_of(release.checkpoint))
+    other_inputs = (file_artifact(role, path, place) for role, path in release.inputs.items())
+    companions = (file_artifact("companion", path, place) for path in companions_of(release.checkpoint))
     gaussian = target.calibration is Calibration.GAUSSIAN
     return PrivacyReport(
         step="noise",
         created=now(),
         versions=versions(("numpy", "scipy", "cryptography", "blake3")),
-        inputs=(*models, *others, *beside),
-        outputs=tuple(_outputs(release, candidate, written)),
+        inputs=(*models, *other_inputs, *companions),
+        outputs=tuple(_outputs(release, candidate, written_files)),
         parameters={
             **release.parameters,
             "collected_from_data": list(release.collected),
@@ -293,25 +297,28 @@ def _report(
         evidence=() if perplexity is None else (_perplexity(perplexity),),
         omissions=(
             *candidate.omissions,
-            *left_behind(release.checkpoint, release.beside),
+            *omissions_of(release.checkpoint, release.companions),
             *_dropped_metadata(release.checkpoint),
         ),
         warnings=(*_warnings(release), *filter(None, [coarse])),
-        parents=() if release.found is None else (release.found.parent_of(place),),
+        parents=() if release.model_report is None else (release.model_report.parent_of(place),),
     )
 
 
 def _outputs(
-    release: NoiseRelease, candidate: Candidate, written: Sequence[tuple[str, WrittenFile]]
+    release: NoiseRelease, candidate: Candidate, written_files: Sequence[tuple[str, WrittenFile]]
 ) -> Iterator[Artifact]:
     folder = release.checkpoint.is_directory
-    for name, file in written:
+    for name, file in written_files:
         path = f"{candidate.path.name}/{name}" if folder else candidate.path.name
         yield Artifact(role="model", path=path, digest=file.digest, bytes=file.size, tensors=file.tensors)
-    for each in release.beside:
-        digest = tag(blake3(each.content))
+    for companion in release.companions:
+        digest = tag(blake3(companion.content))
         yield Artifact(
-            role="companion", path=f"{candidate.path.name}/{each.name}", digest=digest, bytes=len(each.content)
+            role="companion",
+            path=f"{candidate.path.name}/{companion.name}",
+            digest=digest,
+            bytes=len(companion.content),
         )
 
 
@@ -343,12 +350,12 @@ def perplexity_of(report: PrivacyReport) -> float | None:
 def _warnings(release: NoiseRelease) -> Iterator[str]:
     yield from _NOT_COVERED
     if release.seed is not None:
-        yield "the noise was drawn from a seed given by the user: whoever knows it can take the noise off again"
+        yield "the noise was drawn from a seed given by the user: anyone who knows it can remove the noise"
     yield from (f"assumed, and often false: {a.statement}" for a in release.premises.assumptions if a.name == ROUNDING)
     if len(release.targets) > 1:
         yield (
             f"{len(release.targets)} candidates were made in one run, nested (each the next less noisy one plus fresh "
-            "noise): whoever sees several of them has what the least noisy one gives"
+            "noise): anyone who sees several of them learns as much as from the least noisy one"
         )
-    if release.found is not None and release.found.report.step == "noise":
+    if release.model_report is not None and release.model_report.report.step == "noise":
         yield "the input had noise already; the guarantees count only the noise added here"

@@ -23,7 +23,7 @@ _SAMPLE = 4096
 #: Batch normalisation's statistics are means over the data that no gradient clipping bounds.
 _BATCH_STATISTICS = ("running_mean", "running_var")
 
-#: A one, as each of the formats that take noise has it.
+#: The number one in each format that can take noise.
 _ONES = {
     "F16": b"\x00\x3c",
     "BF16": b"\x80\x3f",
@@ -44,7 +44,7 @@ _INITIAL = "initial value of a statistic"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """``streams`` maps each tensor to be noised to its noise stream, tied ones to one; the rest is ``untouched``."""
+    """``streams`` maps each tensor that gets noise to its noise stream, shared by ties; others are ``untouched``."""
 
     streams: Mapping[str, int]
     untouched: Mapping[str, str]
@@ -86,13 +86,13 @@ def select(
     public = {tensor.name: _Located(file, tensor) for file, tensor in base.tensors()} if base else {}
     untouched: dict[str, str] = {}
     chosen: dict[str, _Located] = {}
-    integers = Integers.of(checkpoint)
+    integers = Integers.read(checkpoint)
     for name, item in located.items():
         integer = item.tensor.dtype in INTEGER_DTYPES
         fault = integers.fault(item.file, item.tensor) if integer else None
         if integer and fault is None:
             untouched[name] = _INTEGER
-        elif not _wanted(name, include, exclude):
+        elif not _is_selected(name, include, exclude):
             _check_not_nan(item)
             untouched[name] = _EXCLUDED
         elif name in public and _equal(item, public[name]):
@@ -129,16 +129,16 @@ def untouched_counts(selection: Selection) -> Mapping[str, int]:
     return Counter(selection.untouched.values())
 
 
-def _wanted(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
+def _is_selected(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
     if include and not any(fnmatchcase(name, pattern) for pattern in include):
         return False
     return not any(fnmatchcase(name, pattern) for pattern in exclude)
 
 
 def _check_patterns(patterns: Iterable[str], names: Iterable[str]) -> None:
-    known = list(names)
+    all_names = list(names)
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in known):
+        if not any(fnmatchcase(name, pattern) for name in all_names):
             raise CommandError(f"the pattern {pattern!r} matches no tensor; privctl inspect lists their names")
 
 
@@ -178,7 +178,7 @@ def _never_updated(item: _Located) -> bool:
 
 def _check_no_copies(left_out: Mapping[str, _Located], chosen: Mapping[str, _Located]) -> None:
     """A tensor left as it is must not equal one that gets noise: the noise could be subtracted."""
-    alike = _beginning_alike(chosen) if left_out else {}
+    alike = _by_beginning(chosen) if left_out else {}
     contents: dict[tuple[str, tuple[int, ...], bytes], dict[bytes, str]] = {}
     for name, item in left_out.items():
         beginning = _beginning(item)
@@ -202,7 +202,7 @@ def _equal(left: _Located, right: _Located) -> bool:
 
 
 def _tied_groups(chosen: Mapping[str, _Located]) -> tuple[list[list[str]], bool]:
-    """The names grouped by tie: same type, shape and bytes, unless all elements are equal; and whether any were so.
+    """Groups of tied names: same type, shape and bytes, except constant tensors; and whether there were such constants.
 
     Trained weights do not coincide to the last bit unless they are one parameter. Constant tensors (untrained biases,
     scales) do coincide without being tied; they get noise of their own. Tensors that begin alike are told apart by
@@ -210,13 +210,13 @@ def _tied_groups(chosen: Mapping[str, _Located]) -> tuple[list[list[str]], bool]
     """
     lookalikes = False
     groups: list[list[str]] = []
-    for names in _beginning_alike(chosen).values():
-        whole: dict[bytes, list[str]] = {}
+    for names in _by_beginning(chosen).values():
+        by_content: dict[bytes, list[str]] = {}
         for name in names:
             content = _content(chosen[name]) if len(names) > 1 else b""
-            group = whole.get(content)
+            group = by_content.get(content)
             if group is None:
-                whole[content] = group = [name]
+                by_content[content] = group = [name]
                 groups.append(group)
             elif _constant(chosen[name]):
                 lookalikes = True
@@ -226,7 +226,7 @@ def _tied_groups(chosen: Mapping[str, _Located]) -> tuple[list[list[str]], bool]
     return groups, lookalikes
 
 
-def _beginning_alike(items: Mapping[str, _Located]) -> Mapping[tuple[str, tuple[int, ...], bytes], list[str]]:
+def _by_beginning(items: Mapping[str, _Located]) -> Mapping[tuple[str, tuple[int, ...], bytes], list[str]]:
     """Names by type, shape and first bytes."""
     alike: dict[tuple[str, tuple[int, ...], bytes], list[str]] = defaultdict(list)
     for name, item in items.items():
@@ -259,7 +259,7 @@ def _constant(item: _Located) -> bool:
 def _storage_assumptions(
     chosen: Mapping[str, _Located], groups: Sequence[Sequence[str]], lookalikes: bool
 ) -> Iterator[Assumption]:
-    """What the stored form of the weights leaves to be believed."""
+    """The assumptions that follow from how the weights are stored."""
     if any(len(group) > 1 for group in groups):
         yield Assumption(
             name="tied-tensors",

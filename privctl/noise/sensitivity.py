@@ -18,13 +18,13 @@ import numpy as np
 from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState
 from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
 from privctl.noise import smooth
-from privctl.noise.series import MOST_ADDED, accumulate, geometric, settled
+from privctl.noise.series import MOST_ADDED, accumulate, geometric, steps_until_negligible
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: What float arithmetic may take off a bound for each of its terms (steps, or visits), relatively: all are positive.
-#: Sums of more than ``_MOST_TERMS`` are closed forms, or have been added up in blocks, and err by less.
+#: Relative rounding error of a bound per term (step or visit); all terms are positive. Sums of more than
+#: ``_MOST_TERMS`` terms are closed forms or added in blocks, and err by less.
 _TERM_ROUNDING, _MOST_TERMS = 16 * 2.0**-53, 1 << 20
 #: Regimes in the order reports list them.
 REGIMES = tuple(Regime)
@@ -42,7 +42,7 @@ class WeightSensitivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotApplicable:
-    """A regime that says nothing about this training, and why."""
+    """A regime that does not apply to this training, and why."""
 
     regime: Regime
     reason: str
@@ -58,11 +58,11 @@ def sensitivity(
 
     Example: E=10, N=1000, B=5, lr=5e-5, C=1, SGD: convex replace-one 2 E lr C / B = 2e-4.
     """
-    found = _RULES[regime](training, adjacency, dimension)
-    if isinstance(found, NotApplicable):
-        return found
+    bound = _RULES[regime](training, adjacency, dimension)
+    if isinstance(bound, NotApplicable):
+        return bound
     terms = training.epochs if regime in (Regime.CONVEX, Regime.STRONGLY_CONVEX) else training.total_steps
-    return replace(found, value=found.value * (1 + (min(terms, _MOST_TERMS) + 1) * _TERM_ROUNDING))
+    return replace(bound, value=bound.value * (1 + (min(terms, _MOST_TERMS) + 1) * _TERM_ROUNDING))
 
 
 def _convex(t: ClippedTraining, adjacency: Adjacency, _: int) -> WeightSensitivity | NotApplicable:
@@ -105,9 +105,9 @@ def _strongly_convex(t: ClippedTraining, adjacency: Adjacency, _: int) -> Weight
 
 
 def _smooth(t: ClippedTraining, adjacency: Adjacency, _: int) -> WeightSensitivity | NotApplicable:
-    """Growth by min(beta d, 2C) a step, and one visit an epoch at the step where it does most harm.
+    """Growth by min(beta d, 2C) per step, and one visit per epoch at the worst step.
 
-    Both maps from one step's distance to the next increase, so the worst of all schedules is the worst of each epoch.
+    Both maps from one step's distance to the next are increasing, so the worst schedule is the worst in each epoch.
     """
     beta = t.smoothness
     if beta is None:
@@ -124,13 +124,13 @@ def _smooth(t: ClippedTraining, adjacency: Adjacency, _: int) -> WeightSensitivi
 
 
 def _nonconvex(t: ClippedTraining, adjacency: Adjacency, dimension: int) -> WeightSensitivity:
-    """Nothing known of the loss: after the first visit the two runs may part by the longest step, every step."""
+    """No assumption on the loss: after the first visit, every step may increase the distance by the longest step."""
     steps, log_keep = t.total_steps, math.log1p(-t.learning_rate * t.weight_decay)
     if t.optimizer in (Optimizer.ADAM, Optimizer.ADAMW):
         value = 2 * math.sqrt(dimension) * t.learning_rate * _adam(t, steps, log_keep)
     elif t.optimizer is Optimizer.MOMENTUM:
         log = math.log(t.momentum)
-        parted = accumulate(lambda number: -np.expm1(number * log), 1.0, settled(log), steps, log_keep)
+        parted = accumulate(lambda number: -np.expm1(number * log), 1.0, steps_until_negligible(log), steps, log_keep)
         value = 2 * t.clip_norm * t.learning_rate / (1 - t.momentum) * parted
     else:
         first = _gradient_change(t, adjacency) / t.batch_size * math.exp((steps - 1) * log_keep)
@@ -154,8 +154,9 @@ def _gradient_change(t: ClippedTraining, adjacency: Adjacency) -> float:
 def _adam(t: ClippedTraining, steps: int, log_keep: float) -> float:
     """The sum of the largest |update| / lr of one coordinate of Adam, by Cauchy-Schwarz over the gradients so far.
 
-    Independent of the clip norm: Adam divides the scale out. Where beta1^2 >= beta2 the bound grows with the step; once
-    too many are to be added up, that of the last stands for all. Example: betas .9, .999: 1 at step 1, 2.24336 at 100.
+    Independent of the clip norm: Adam divides the scale out. Where beta1^2 >= beta2 the bound grows with the step;
+    beyond the number of steps that are added up, the last bound is used for all. Example: betas .9, .999: 1 at step 1,
+    2.24336 at 100.
     """
     if t.beta2 == 0:
         return geometric(log_keep, steps) if t.beta1 == 0 else math.inf
@@ -169,11 +170,11 @@ def _adam(t: ClippedTraining, steps: int, log_keep: float) -> float:
         series = number if log_ratio == 0 else np.expm1(number * log_ratio) / math.expm1(log_ratio)
         return scale * np.sqrt(series * -np.expm1(number * log2)) / -np.expm1(number * log1)
 
-    after = max(settled(log) for log in (log1, log2, log_ratio))
-    begun = float(min(steps, after, MOST_ADDED))
+    settled_at = max(steps_until_negligible(log) for log in (log1, log2, log_ratio))
+    begun = float(min(steps, settled_at, MOST_ADDED))
     series = 1 / -math.expm1(log_ratio) if log_ratio < 0 else geometric(log_ratio, steps)
     limit = scale * math.sqrt(series) / -math.expm1(begun * log1)
-    return accumulate(ratio, limit, after, steps, log_keep)
+    return accumulate(ratio, limit, settled_at, steps, log_keep)
 
 
 def _not_plain_sgd(t: ClippedTraining, regime: Regime) -> NotApplicable | None:
@@ -226,9 +227,9 @@ _LIPSCHITZ = Assumption(
 )
 
 
-def _step_size(t: ClippedTraining, bound: str, known: bool) -> Assumption:
+def _step_size(t: ClippedTraining, bound: str, checked: bool) -> Assumption:
     return Assumption(
         name="step-size",
         statement=f"the learning rate {t.learning_rate} is at most {bound}",
-        state=AssumptionState.CHECKED if known else AssumptionState.ASSERTED,
+        state=AssumptionState.CHECKED if checked else AssumptionState.ASSERTED,
     )

@@ -1,6 +1,6 @@
 """Sums of the steps' bounds over trainings of any length, in closed form or within a fixed number of terms.
 
-What a step moved the weights by at most is decayed by the weight decay of the steps after it: the total is the sum of
+The bound of each step is reduced by the weight decay of later steps: the total is the sum of
 b(n) k^(T - n) over the steps n = 1 .. T, with k = 1 - learning rate * weight decay.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_ADDED = 1 << 22
 #: Steps added up at a time.
 _BLOCK = 1 << 18
-#: What is smaller than this, beside 1, no float shows.
+#: e^-x for larger x vanishes beside 1 in a float.
 _NOTHING = 60 * math.log(2)
 
 
@@ -33,26 +33,30 @@ def geometric(log_ratio: float, terms: int) -> float:
         return math.inf
 
 
-def settled(log_base: float) -> int:
-    """From which n on e^(n ``log_base``), ``log_base`` < 0, vanishes beside 1."""
+def steps_until_negligible(log_base: float) -> int:
+    """The n from which e^(n ``log_base``), ``log_base`` < 0, is negligible beside 1."""
     return math.ceil(min(_NOTHING / -log_base, 1e18)) if log_base < 0 else 1 << 60
 
 
 def accumulate(
-    bound: Callable[[NDArray[np.float64]], NDArray[np.float64]], limit: float, after: int, steps: int, log_keep: float
+    bound: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    limit: float,
+    settled_at: int,
+    steps: int,
+    log_keep: float,
 ) -> float:
     """The sum of ``bound``(n) e^((``steps`` - n) ``log_keep``) over n = 1 .. ``steps``.
 
     ``bound`` takes an array of steps. From step ``after`` on, or from ``MOST_ADDED`` on, ``limit`` stands for it, which
     must be no less.
     """
-    head = min(steps, after, MOST_ADDED)
-    parts = []
+    head = min(steps, settled_at, MOST_ADDED)
+    sums = []
     with np.errstate(over="ignore", invalid="ignore"):
-        for first in range(1, head + 1, _BLOCK):
-            number = np.arange(first, min(first + _BLOCK, head + 1), dtype=np.float64)
-            parts.append(float(np.dot(bound(number), np.exp((steps - number) * log_keep))))
-    if not all(map(math.isfinite, parts)):
+        for start in range(1, head + 1, _BLOCK):
+            number = np.arange(start, min(start + _BLOCK, head + 1), dtype=np.float64)
+            sums.append(float(np.dot(bound(number), np.exp((steps - number) * log_keep))))
+    if not all(map(math.isfinite, sums)):
         return math.inf
     tail = limit * geometric(log_keep, steps - head) if steps > head else 0.0
-    return math.fsum(parts) + tail
+    return math.fsum(sums) + tail

@@ -1,4 +1,4 @@
-"""The distance of two trainings on a smooth loss: what the worst visit of each epoch adds, epochs many at a time.
+"""The distance of two trainings on a smooth loss, with the worst visit in each epoch, many epochs at a time.
 
 Without a visit a step maps the distance d to f(d) = k d + lr min(beta d, 2C), with the changed example in its batch to
 g(d) = k d + lr ((B - 1) / B min(beta d, 2C) + c / B); k is what weight decay leaves, c the change of one gradient. Both
@@ -25,7 +25,7 @@ class _Epoch:
     """An epoch of ``count`` steps; ``longest`` = 2 C lr, ``visit`` = lr c / B, ``slope`` = lr beta.
 
     It maps d to ``factor`` d + ``added`` where d is at most ``most``, so that no gradient is clipped. Where all are, it
-    maps d to ``kept`` d + ``parted``; they are where d, and what epochs before have come to, is at least ``least``.
+    maps d to ``clipped_factor`` d + ``clipped_added``; they all are where d is at least ``least``.
     """
 
     count: int
@@ -38,13 +38,13 @@ class _Epoch:
     factor: float
     added: float
     most: float
-    log_kept: float
-    kept: float
-    parted: float
+    log_clipped_factor: float
+    clipped_factor: float
+    clipped_added: float
     least: float
 
     @classmethod
-    def of(cls, t: ClippedTraining, change: float, count: int) -> _Epoch:
+    def from_training(cls, t: ClippedTraining, change: float, count: int) -> _Epoch:
         assert t.smoothness is not None
         rate, decay = t.learning_rate, t.weight_decay
         longest, visit = 2 * t.clip_norm * rate, rate * change / t.batch_size
@@ -62,8 +62,8 @@ class _Epoch:
         return cls(
             count=count, batch=t.batch_size, keep=math.exp(log_keep), longest=longest, visit=visit,
             slope=rate * t.smoothness, log_factor=log_factor, factor=factor, added=added, most=most,
-            log_kept=count * log_keep, kept=math.exp(count * log_keep),
-            parted=longest * geometric(log_keep, count) - short * math.exp((count - 1) * log_keep),
+            log_clipped_factor=count * log_keep, clipped_factor=math.exp(count * log_keep),
+            clipped_added=longest * geometric(log_keep, count) - short * math.exp((count - 1) * log_keep),
             least=cut + short if rest >= cut + short else math.inf,
         )  # fmt: skip
 
@@ -73,10 +73,12 @@ class _Epoch:
 
     def after_clipped(self, start: float, epochs: int) -> float:
         """The same from ``start`` on where all gradients are clipped; no less than the true one where they are not."""
-        return math.exp(epochs * self.log_kept) * start + self.parted * geometric(self.log_kept, epochs)
+        return math.exp(epochs * self.log_clipped_factor) * start + self.clipped_added * geometric(
+            self.log_clipped_factor, epochs
+        )
 
-    def followed(self, start: float) -> float:
-        """One, step by step: the largest distance with the visit behind it, and with the visit to come."""
+    def step_by_step(self, start: float) -> float:
+        """The distance after one epoch, step by step: the maximum over the step of the visit."""
         waiting, behind = start, -math.inf
         for _ in range(self.count):
             growth = min(self.slope * waiting, self.longest)
@@ -90,8 +92,8 @@ class _Epoch:
         if start <= self.most:
             return self.factor * start + self.added, room
         if start >= self.least or self.count > room:
-            return self.kept * start + self.parted, room
-        return self.followed(start), room - self.count
+            return self.clipped_factor * start + self.clipped_added, room
+        return self.step_by_step(start), room - self.count
 
 
 def distance(training: ClippedTraining, change: float) -> float | None:
@@ -100,17 +102,17 @@ def distance(training: ClippedTraining, change: float) -> float | None:
     None where epochs differ in length and are more than ``MOST_EPOCHS``.
     """
     epochs, total = training.epochs, training.total_steps
-    short = _Epoch.of(training, change, total // epochs)
+    short = _Epoch.from_training(training, change, total // epochs)
     if total % epochs == 0:
         return _equal_epochs(short, epochs)
     if epochs > MOST_EPOCHS:
         return None
-    long = _Epoch.of(training, change, total // epochs + 1)
-    reached, room, last = 0.0, _MOST_STEPS, 0
+    long = _Epoch.from_training(training, change, total // epochs + 1)
+    reached, room, last_step = 0.0, _MOST_STEPS, 0
     for epoch in range(1, epochs + 1):
         end = total * epoch // epochs
-        reached, room = (short if end - last == short.count else long).next(reached, room)
-        last = end
+        reached, room = (short if end - last_step == short.count else long).next(reached, room)
+        last_step = end
     return reached
 
 
@@ -118,14 +120,14 @@ def _equal_epochs(epoch: _Epoch, epochs: int) -> float:
     done = _linear_epochs(epoch, epochs)
     reached, room = epoch.after_linear(done), _MOST_STEPS
     while done < epochs:
-        # distances move one way, towards where clipped epochs come to rest
+        # distances are monotone and converge to the fixed point of clipped epochs
         stay = min(reached, epoch.after_clipped(reached, 1 << 62)) >= epoch.least
         if stay or epoch.count > room:
             return epoch.after_clipped(reached, epochs - done)
-        before = reached
+        previous = reached
         reached, room = epoch.next(reached, room)
         done += 1
-        if reached == before:
+        if reached == previous:
             break
     return reached
 

@@ -66,9 +66,11 @@ class WeightNoiser:
         per_block = min(BLOCK, CHUNK // view.itemsize)
         first = piece.start // view.itemsize // per_block
         for i, start in enumerate(range(0, len(outputs[0]), per_block)):
-            part = [out[start : start + per_block] for out in outputs]
-            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is reported below, with its name
-                self._noise_block(piece, stream, first + i, part)
+            chunks = [out[start : start + per_block] for out in outputs]
+            with np.errstate(
+                over="ignore", invalid="ignore"
+            ):  # values that are not finite are reported below, with the tensor's name
+                self._noise_block(piece, stream, first + i, chunks)
 
     def _noise_block(self, piece: Piece, stream: int, block: int, outputs: Sequence[NDArray[np.generic]]) -> None:
         dtype = piece.tensor.dtype

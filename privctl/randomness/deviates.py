@@ -1,9 +1,9 @@
 """Box-Muller twice: quickly in float32 within a known error, and again in float64 with more bits of the same deviate.
 
 A pair of ideal deviates is R cos A, R sin A with R = sqrt(-2 ln U), U uniform on (0, 1) and A on (-pi, pi). A word of
-32 bits fixes the leading 31 bits of U, another the leading 32 of A; 64 bits that follow either are drawn only where
-they matter, and ever more where U is so small that even these say little of its logarithm. Whatever was not drawn is
-uniform, so that every pair computed here is near one ideal pair: within ``FAST`` before, within ``FINE`` R after.
+32 bits fixes the leading 31 bits of U, another the leading 32 of A; 64 further bits of each are drawn only where
+they matter, and more where U is so small that even these do not determine its logarithm. The bits not drawn are
+uniform, so every computed pair is close to an ideal pair: within ``FAST`` in float32, within ``FINE`` R in float64.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SHALLOW = 1 << 54
 Deep = Callable[[int], list[int]]
 
 
-def fast(
+def float32_deviates(
     words: NDArray[np.int32], scale: float, work: list[NDArray[np.float32]], out: NDArray[np.float32]
 ) -> NDArray[np.intp]:
     """Fill ``out`` (n) with deviates times ``scale``, within ``scale`` FAST of ideal ones but for the pairs returned.
@@ -45,7 +45,7 @@ def fast(
     and p + i.
     """
     pairs = len(words) // 2
-    u, angle, wave = (part[:pairs] for part in work)
+    u, angle, wave = (array[:pairs] for array in work)
     # A signed word k stands for the cell |k + 1/2| of width 1 out of 2^31.
     np.multiply(words[:pairs], np.float32(2.0**-31), out=u, dtype=np.float32, casting="unsafe")
     np.add(u, np.float32(2.0**-32), out=u)
@@ -58,12 +58,12 @@ def fast(
     np.cos(angle, out=wave)
     np.multiply(wave, u, out=out[:pairs])
     np.sin(angle, out=angle)
-    rest = len(out) - pairs
-    np.multiply(angle[:rest], u[:rest], out=out[pairs:])
+    second_half = len(out) - pairs
+    np.multiply(angle[:second_half], u[:second_half], out=out[pairs:])
     return edge
 
 
-def fine(
+def float64_deviates(
     first: NDArray[np.int32], second: NDArray[np.int32], following: NDArray[np.uint64], deep: Deep
 ) -> NDArray[np.float64]:
     """The pairs (2, p) whose leading words are ``first`` and ``second`` (p), with ``following`` (2 p) bits of each."""
@@ -91,14 +91,14 @@ def _log_uniform(words: NDArray[np.int32], following: NDArray[np.uint64], deep: 
 
 def _deep_logs(begun: list[int], deep: Deep) -> list[float]:
     """Log of uniforms with 31 zeros in front and then the 64 bits ``begun``: bits are added until 53 of them count."""
-    found, bits, rounds = list(begun), [64] * len(begun), 0
-    while any(short := [number < _SHALLOW for number in found]):
-        drawn = deep(len(begun) * (rounds + 1))[len(begun) * rounds :]
-        for i, word in enumerate(drawn):
+    numbers, bits, rounds = list(begun), [64] * len(begun), 0
+    while any(short := [number < _SHALLOW for number in numbers]):
+        words = deep(len(begun) * (rounds + 1))[len(begun) * rounds :]
+        for i, word in enumerate(words):
             if short[i]:
-                found[i], bits[i] = found[i] << 64 | word, bits[i] + 64
+                numbers[i], bits[i] = numbers[i] << 64 | word, bits[i] + 64
         rounds += 1
-    return [math.log(number) - (31 + many) * math.log(2) for number, many in zip(found, bits, strict=True)]
+    return [math.log(number) - (31 + many) * math.log(2) for number, many in zip(numbers, bits, strict=True)]
 
 
 @functools.cache
@@ -110,11 +110,11 @@ def float32_is_fast() -> bool:
     words = _probes()
     pairs = len(words) // 2
     middle = np.full(2 * pairs, 1 << 63, np.uint64)
-    exact = fine(words[:pairs], words[pairs:], middle, _nothing)
+    exact = float64_deviates(words[:pairs], words[pairs:], middle, _nothing)
     _require_fine(words, exact)
-    found = np.empty(2 * pairs, np.float32)
-    edge = fast(words, 1.0, [np.empty(pairs, np.float32) for _ in range(3)], found)
-    error = np.abs(found.reshape(2, pairs) - exact)
+    quick = np.empty(2 * pairs, np.float32)
+    edge = float32_deviates(words, 1.0, [np.empty(pairs, np.float32) for _ in range(3)], quick)
+    error = np.abs(quick.reshape(2, pairs) - exact)
     error[:, edge] = 0.0
     return bool(error.max() < 0.75 * FAST)
 

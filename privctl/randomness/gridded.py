@@ -1,7 +1,7 @@
-"""Sums of values and Gaussian noise, rounded onto a public grid without error: what is released has no stray low bits.
+"""Sums of values and Gaussian noise, rounded exactly onto a public grid, so that no low-order bits leak.
 
-Floats near x + z that x + z can be show much of x (Mironov 2012; Haney et al. 2022; Holohan et al. 2024). Here what is
-released is a function of one integer for each value x,
+The set of floats that x + z can take reveals much about x (Mironov 2012; Haney et al. 2022; Holohan et al. 2024). Here
+the release is a function of one integer for each value x,
 
     n = the integer nearest to (x + Z) / g,    g = ``spacing(stddev)``, a power of two,
 
@@ -9,9 +9,8 @@ with Z within a tiny distance of an exact Gaussian (``deviates``). As long as Z 
 Gaussian mechanism on the very float x; what the distance costs is counted in ``privctl.accounting.gridded``. All else
 is free of error: x / g is exact, so are its nearest integer m and the rest; n g is then rounded to the output's format.
 
-Most deviates are drawn in float32. Whose sum lies so close to the middle between two integers that the float32 error
-could decide is computed again in float64 from the same bits and more: every n is the one that the float64 sampler
-finds.
+Most deviates are drawn in float32. If a sum is so close to the midpoint of two integers that the float32 error could
+decide, it is computed again in float64 from the same bits and more, so every n equals that of the float64 sampler.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class BlockBuffers:
         self.deviates, self.steps, self.whole = (np.empty(block, np.float32) for _ in range(3))
         self.flags = np.empty(block, np.bool_)
         self._streams: list[bytearray] = []
-        self._kept: list[NDArray[np.float32]] = []
+        self._nested: list[NDArray[np.float32]] = []
 
     def stream(self, candidate: int) -> bytearray:
         """Where the words of one candidate are kept."""
@@ -76,11 +75,11 @@ class BlockBuffers:
             self._streams.append(bytearray(self._size + 16))
         return self._streams[candidate]
 
-    def kept(self, number: int, count: int) -> NDArray[np.float32]:
+    def nested_arrays(self, number: int, count: int) -> NDArray[np.float32]:
         """More arrays, for nested candidates alone."""
-        while len(self._kept) <= number:
-            self._kept.append(np.empty(self._size // 4, np.float32))
-        return self._kept[number][:count]
+        while len(self._nested) <= number:
+            self._nested.append(np.empty(self._size // 4, np.float32))
+        return self._nested[number][:count]
 
 
 def spacing(stddev: float) -> float:
@@ -89,7 +88,7 @@ def spacing(stddev: float) -> float:
 
 
 def increments(stddevs: Sequence[float]) -> list[float]:
-    """What makes each standard deviation, in increasing order, of the one before; never rounded down."""
+    """The standard deviation of the noise added at each level to reach the next; never rounded down."""
     steps = [stddevs[0]]
     for less, more in pairwise(stddevs):
         steps.append(math.nextafter(math.sqrt((more - less) * (more + less)), math.inf))
@@ -111,36 +110,38 @@ def release(
     if not len(values):
         return
     quick = values.dtype == np.float32 and all(_LEAST <= spacing(s) <= _MOST for s in stddevs)
-    if not (quick and deviates.float32_is_fast() and _quickly(values, stddevs, outputs, bits, scratch)):
+    if not (quick and deviates.float32_is_fast() and _release_float32(values, stddevs, outputs, bits, scratch)):
         pairs = np.arange((len(values) + 1) // 2)
-        words = [each.leading(2 * len(pairs), scratch.zeros, scratch.stream(j)) for j, each in enumerate(bits)]
-        _exactly(values.astype(np.float64), pairs, stddevs, outputs, words, bits)
+        words = [
+            block_bits.leading(2 * len(pairs), scratch.zeros, scratch.stream(j)) for j, block_bits in enumerate(bits)
+        ]
+        _release_float64(values.astype(np.float64), pairs, stddevs, outputs, words, bits)
 
 
-def _quickly(
+def _release_float32(
     values: NDArray[np.floating],
     stddevs: Sequence[float],
     outputs: Sequence[NDArray[np.floating]],
     bits: Sequence[BlockBits],
     scratch: BlockBuffers,
 ) -> bool:
-    """``release`` by float32, those refined that need it; False, with ``values`` as they were, where it cannot."""
+    """``release`` in float32, refined where needed; returns False, with ``values`` unchanged, if it cannot."""
     count, only = len(values), len(stddevs) == 1
     pairs = (count + 1) // 2
-    noise, fresh = scratch.deviates[:count], None if only else scratch.kept(0, count)
+    noise, fresh = scratch.deviates[:count], None if only else scratch.nested_arrays(0, count)
     unit, error, words, doubtful = spacing(stddevs[0]), 0.0, [], []
     results: list[NDArray[np.float32]] = []
     for j, (stddev, increment) in enumerate(zip(stddevs, increments(stddevs), strict=True)):
         words.append(bits[j].leading(2 * pairs, scratch.zeros, scratch.stream(j)))
-        part = noise if j == 0 else fresh
-        assert part is not None
-        doubtful.append(deviates.fast(words[j], increment / unit, scratch.pairs, part))
+        deviates_drawn = noise if j == 0 else fresh
+        assert deviates_drawn is not None
+        doubtful.append(deviates.float32_deviates(words[j], increment / unit, scratch.pairs, deviates_drawn))
         error += FAST * increment / unit
         if j:
-            np.add(noise, part, out=noise)
+            np.add(noise, deviates_drawn, out=noise)
             error += 2.0**-24 * _REACH * sum(increments(stddevs)[: j + 1]) / unit
         # The first candidate's values are still needed for the others.
-        whole = scratch.whole[:count] if only else scratch.kept(1 + j, count)
+        whole = scratch.whole[:count] if only else scratch.nested_arrays(1 + j, count)
         near = _round(values, noise, unit, spacing(stddev), error, whole, scratch)
         if near is None:
             return False
@@ -151,8 +152,8 @@ def _quickly(
     padded = np.zeros(2 * len(chosen))
     padded[: len(places)] = values[places]
     refined = [np.empty(len(padded), np.float32) for _ in stddevs]
-    leading = [np.concatenate([each[chosen], each[chosen + pairs]]) for each in words]
-    _exactly(padded, np.arange(len(chosen)), stddevs, refined, leading, bits)
+    leading = [np.concatenate([candidate_words[chosen], candidate_words[chosen + pairs]]) for candidate_words in words]
+    _release_float64(padded, np.arange(len(chosen)), stddevs, refined, leading, bits)
     for out, whole, exact, stddev in zip(outputs, results, refined, stddevs, strict=True):
         np.multiply(whole, np.float32(spacing(stddev)), out=out)
         out[places] = exact[: len(places)]
@@ -178,14 +179,14 @@ def _round(
     if unit != step:
         noise = np.multiply(noise, np.float32(unit / step), out=whole)
     np.add(sums, noise, out=sums)
-    reach, held = _largest(sums), None
+    reach, multiples = _largest(sums), None
     if not reach < 2.0**100:
         return None
     if reach > _NEAR:
-        # Multiples of the step that the values hold are kept out of the sums, whose rounding they would spoil.
+        # Split off multiples of the step, which would make the sums too large to round accurately.
         np.multiply(values, np.float32(1 / step), out=sums)
-        held = np.rint(sums)
-        np.subtract(sums, held, out=sums)
+        multiples = np.rint(sums)
+        np.subtract(sums, multiples, out=sums)
         np.add(sums, noise, out=sums)
         reach = _largest(sums)
     tolerance = error * unit / step * 1.001 + 2.0**-24 * reach
@@ -196,8 +197,8 @@ def _round(
     np.subtract(sums, whole, out=sums)
     np.abs(sums, out=sums)
     np.greater(sums, np.float32(0.5 - tolerance - 2.0**-24), out=flags)
-    if held is not None:
-        np.add(held, whole, out=whole)
+    if multiples is not None:
+        np.add(multiples, whole, out=whole)
     return np.flatnonzero(flags)
 
 
@@ -206,7 +207,7 @@ def _largest(values: NDArray[np.float32]) -> float:
     return max(float(values.max()), -float(values.min()))
 
 
-def _exactly(
+def _release_float64(
     values: NDArray[np.float64],
     pairs: NDArray[np.intp],
     stddevs: Sequence[float],
@@ -214,13 +215,13 @@ def _exactly(
     words: Sequence[NDArray[np.int32]],
     bits: Sequence[BlockBits],
 ) -> None:
-    """``release`` by float64: pair i of ``words`` makes the noise of values i and len(pairs) + i."""
+    """``release`` in float64: pair i of ``words`` makes the noise of values i and len(pairs) + i."""
     count = len(values)
     total = np.zeros(count)
     for j, (stddev, increment) in enumerate(zip(stddevs, increments(stddevs), strict=True)):
         first, second = words[j][: len(pairs)], words[j][len(pairs) :]
-        drawn = deviates.fine(first, second, bits[j].following(2 * len(pairs)), bits[j].deep)
-        total += increment * drawn.reshape(-1)[:count]
+        deviates_drawn = deviates.float64_deviates(first, second, bits[j].following(2 * len(pairs)), bits[j].deep)
+        total += increment * deviates_drawn.reshape(-1)[:count]
         outputs[j][:] = on_grid(values, total, spacing(stddev))
 
 
@@ -228,8 +229,8 @@ def on_grid(values: NDArray[np.float64], noise: NDArray[np.float64], step: float
     """The multiples of ``step`` nearest to ``values`` + ``noise``, from sums that are not rounded to begin with."""
     with np.errstate(over="ignore", invalid="ignore"):
         steps = values / step
-        held = np.rint(steps)
-        rest = np.where(np.isinf(steps), 0.0, steps - held)
-        rounded = (held + np.rint(rest + noise / step)) * step
-    # Too large to be divided, a value is a multiple far beyond any noise. And -0 would tell on which side of 0 it was.
+        multiples = np.rint(steps)
+        remainder = np.where(np.isinf(steps), 0.0, steps - multiples)
+        rounded = (multiples + np.rint(remainder + noise / step)) * step
+    # A value too large to divide is a multiple far beyond any noise. And -0 would reveal the sign of the sum.
     return np.where(np.isinf(steps) & np.isfinite(values), values, rounded) + 0.0

@@ -24,15 +24,15 @@ from blake3 import blake3
 from privctl import __version__
 from privctl.domain.errors import InputError
 from privctl.domain.report import Artifact, LogPosition, TensorDigest
-from privctl.storage.chained import BrokenChain, Chain, log_file
 from privctl.storage.digest import tag
+from privctl.storage.hash_chain import BrokenChainError, Chain, log_file
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_named_bytes
 
 LOG_SUFFIX = ".audits.jsonl"
 #: How a digest of the log begins wherever it is shown.
 PREFIX = "blake3:"
-_CHAIN = Chain(root=blake3(b"privctl log of audits 1").hexdigest(), before=b',"digest":"', after=b'"}')
+_CHAIN = Chain(root=blake3(b"privctl log of audits 1").hexdigest(), prefix=b',"digest":"', suffix=b'"}')
 #: A model has some dozen audits, each with two lines of some hundred bytes.
 _LARGEST = 8 << 20
 _LONGEST_REASON = 300
@@ -212,7 +212,7 @@ def _parsed(path: Path, content: bytes) -> AuditLog:
         raise InputError(f"{path} has more than {_LARGEST >> 20} MiB, which no log of audits has; name another file")
     try:
         links, rest = _CHAIN.read(content)
-    except BrokenChain as broken:
+    except BrokenChainError as broken:
         if broken.number == 1 and not content.startswith(b'{"entry":1,'):
             raise InputError(f"{path} is no log of audits; give the file that privctl audit --log wrote") from None
         raise _edited(path, broken.number, "does not follow from the lines before it") from None

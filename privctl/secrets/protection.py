@@ -1,7 +1,7 @@
 """A plan of protection: how often each record is drawn, and what that leaves of each secret, as a safetensors file.
 
-It ties three things together that must not come apart: the data (by digest), the sampling probabilities, and the noise
-that was found sufficient for them. Training reads all of it from here.
+It keeps three things together: the data (by digest), the sampling probabilities, and the noise that suffices for them.
+Training reads all of them from here.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LAYOUT = {
 
 
 class Form(StrEnum):
-    """Which divergence bounds what a run gives away of a secret.
+    """Which divergence bounds what a run reveals about a secret.
 
     ``REFERENCE``: against the run in which the secret's records contribute nothing. ``PAIRWISE``: between two values
     with opposite contributions.
@@ -58,7 +58,7 @@ class Form(StrEnum):
 
 
 class ProtectionCalibration(StrEnum):
-    """What the noise was chosen by.
+    """How the noise was calibrated.
 
     ``CURVE``: a secret's posterior by the whole trade-off curve, or by Fano's inequality where that is sharper.
     ``FANO``: Fano's inequality alone, so that every secret's nats are within its budget.
@@ -73,7 +73,7 @@ class PlanFacts:
     """What was planned for: ``data`` is the digest of the data's file, ``examples`` its records.
 
     ``noise_multiplier`` is for one record's clip norm, ``batch_size`` the expected one; ``cap`` None left the weights
-    of all records at 1. ``fano_noise_multiplier`` is what Fano's inequality would have asked for, where
+    of all records at 1. ``fano_noise_multiplier`` is what Fano's inequality alone would have required, if
     ``calibration`` is another.
     """
 
@@ -127,14 +127,14 @@ class Protection:
 
     @property
     def largest_probability(self) -> float:
-        """Of any record, to be in a batch."""
+        """The largest probability of any record to be in a batch."""
         return float(self.probabilities.max())
 
     @property
     def bounds(self) -> NDArray[np.float64]:
         """The sharper posterior of each secret: by the curve where that was computed, or by Fano's inequality."""
-        found: NDArray[np.float64] = np.fmin(self.posterior_bounds, self.curve_bounds)
-        return found
+        sharper: NDArray[np.float64] = np.fmin(self.posterior_bounds, self.curve_bounds)
+        return sharper
 
     def of_secret(self, position: int) -> NDArray[np.float64]:
         """The sampling probabilities of the records of one secret."""
@@ -142,7 +142,7 @@ class Protection:
 
 
 def staged_protection(path: Path, plan: Protection, report: Path) -> AbstractContextManager[PendingFile]:
-    """``plan`` with a pointer to its ``report`` beside it, written but yet to get the name ``path``."""
+    """``plan`` with a pointer to its ``report`` beside it, written but not yet committed to ``path``."""
     names = json.dumps([plan.ids, plan.kinds], ensure_ascii=False).encode()
     arrays: dict[str, NDArray[Any]] = {name: getattr(plan, name) for name in _LAYOUT if name != "names"}
     arrays["names"] = np.frombuffer(names, np.uint8)
@@ -159,7 +159,7 @@ def read_protection(path: Path) -> Protection:
         facts = decode_value(PlanFacts, parse_json(file.metadata[_KEY], str(path)), str(path), "plan")
     ids, kinds = _names(arrays.pop("names"), path)
     plan = Protection(facts=facts, ids=ids, kinds=kinds, **arrays)
-    if not _consistent(plan):
+    if not _is_consistent(plan):
         raise InputError(f"{path} contradicts itself; plan again with privctl secrets plan")
     return plan
 
@@ -169,17 +169,17 @@ def _names(raw: NDArray[np.uint8], path: Path) -> tuple[tuple[str, ...], tuple[s
         text = raw.tobytes().decode()
     except UnicodeDecodeError:
         raise InputError(f"{path} names its secrets in no UTF-8 text; plan again") from None
-    found = parse_json(text, str(path))
+    names = parse_json(text, str(path))
     if not (
-        isinstance(found, list)
-        and len(found) == 2
-        and all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in found)
+        isinstance(names, list)
+        and len(names) == 2
+        and all(isinstance(group, list) and all(isinstance(name, str) for name in group) for group in names)
     ):
         raise InputError(f"{path} does not hold {_WHAT}")
-    return tuple(found[0]), tuple(found[1])
+    return tuple(names[0]), tuple(names[1])
 
 
-def _consistent(plan: Protection) -> bool:
+def _is_consistent(plan: Protection) -> bool:
     """Whether lengths fit, positions exist and numbers are in range."""
     secrets, examples = len(plan.ids), plan.facts.examples
     by_secret = (plan.kinds, plan.priors, plan.posteriors, plan.budgets, plan.information, plan.posterior_bounds)

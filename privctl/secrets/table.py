@@ -1,4 +1,4 @@
-"""The book of secrets: which secret lies in which records, as JSON lines between scan, plan, training and audit.
+"""The book of secrets: which secret is in which records, as JSON lines shared by scan, plan, training and audit.
 
 One line a secret: ``{"id": "email-1", "kind": "email", "value": "a@b.example", "records": [3, 17]}``. Records are
 counted from 0 in the order of the data, without blank lines and a table's first row. ``prior`` and ``posterior`` may
@@ -51,7 +51,7 @@ class SecretTable:
     """Many secrets without their values: secret j lies in ``records[starts[j]:starts[j + 1]]``.
 
     ``records`` [memberships] and ``starts`` [secrets + 1] are int64; ``priors`` and ``posteriors`` [secrets] float64,
-    NaN where the book says nothing.
+    NaN where the book does not say.
     """
 
     ids: tuple[str, ...]
@@ -71,12 +71,12 @@ def read_secrets(path: Path) -> Iterator[Secret]:
     Raises InputError, naming the line, for anything that is not a secret, for an id that occurs twice and for a book
     without any; FileSystemError where the system refuses.
     """
-    seen: set[str] = set()
+    ids: set[str] = set()
     for number, row in json_objects(path, _EXPECTED):
         secret = _secret(row, f"{path} line {number}")
-        if secret.id in seen:
+        if secret.id in ids:
             raise InputError(f"{path} line {number} has the id {shown(secret.id)} a second time; ids must differ")
-        seen.add(secret.id)
+        ids.add(secret.id)
         yield secret
 
 
@@ -101,7 +101,7 @@ def table_of(secrets: Iterable[Secret]) -> SecretTable:
 
 
 def write_secrets(stream: IO[bytes], secrets: Iterable[Secret]) -> int:
-    """Write each secret as a line of JSON; returns how many they were."""
+    """Write each secret as a line of JSON; returns how many were written."""
     count = 0
     for secret in secrets:
         row: dict[str, Any] = {"id": secret.id, "kind": secret.kind}

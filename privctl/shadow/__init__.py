@@ -1,1 +1,1 @@
-"""Shadow models: trained like the audited one on random halves of a pool, so that attacks know what is usual."""
+"""Shadow models: trained like the audited one on random halves of a pool, as a baseline for attacks."""

@@ -1,4 +1,4 @@
-"""A folder of shadow models: what is kept of each, and the report that lists it."""
+"""A folder of shadow models: the files of each, and the report that lists them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from blake3 import blake3
 from torch import nn
 
 from audits.membership.shadows import REPORT_NAME, ShadowScores, coins, scores_path, staged_shadow, weights_digest
-from audits.scores.scorer import make_book, plan
+from audits.scores.scorer import compute_scores, plan_scoring
 from audits.scores.subject import AuditedModel, subject_of
 from audits.scores.table import FIELDS
 from privctl.domain.errors import InputError
@@ -46,7 +46,7 @@ _SAME = (
 
 
 class ShadowFolder:
-    """Takes models one by one; scores, weights where they are kept, and the folder's report appear together.
+    """Adds models one by one; scores, weights if they are kept, and the folder's report are committed together.
 
     ``report`` is what the report in ``place`` says, or will say once the first model is added.
     """
@@ -58,34 +58,36 @@ class ShadowFolder:
         self.place = self._folder / REPORT_NAME
         data = (file_artifact("data", path, self.place) for path in pool.request.data if path.is_file())
         self._inputs = (*_start_files(pool), *data)
-        found = (scores_path(self._folder, index) for index in sorted(done))
-        self._scores = tuple(file_artifact("scores", path, self.place) for path in found)
-        self.report = self._described(self._scores)
+        paths = (scores_path(self._folder, index) for index in sorted(done))
+        self._scores = tuple(file_artifact("scores", path, self.place) for path in paths)
+        self.report = self._report_of(self._scores)
 
     def add(self, index: int, model: TrainingModel, network: nn.Module, device: torch.device) -> None:
-        """Score the pool by a trained model and keep it; its scores' file says that all of it is done."""
+        """Score the pool with a trained model and store it. Its scores file marks the model as finished."""
         pool = self._pool
         scores = ShadowScores(
             index=index,
             settings=self._settings,
             weights=_weights(network),
-            lp=_scores(pool, subject_by(pool, model, device, network), index),
+            lp=_scores(pool, audited_model(pool, model, device, network), index),
             included=coins(pool.request.training.seed, index, len(pool.records)),
             digests=pool.digests,
         )
         with ExitStack() as stack:
-            written = stack.enter_context(staged_shadow(self._folder, scores))
-            every = sorted((*self._scores, pending_artifact("scores", written, self.place)), key=lambda each: each.path)
-            report = self._described(tuple(every))
-            files = [written, stack.enter_context(staged_report(self.place, report))]
+            scores_file = stack.enter_context(staged_shadow(self._folder, scores))
+            outputs = sorted(
+                (*self._scores, pending_artifact("scores", scores_file, self.place)), key=lambda each: each.path
+            )
+            report = self._report_of(tuple(outputs))
+            files = [scores_file, stack.enter_context(staged_report(self.place, report))]
             if pool.request.keep_models:
                 self._save(index, model, network, files)
             else:
                 commit_together(files)
         self._scores, self.report = report.outputs, report
 
-    def _save(self, index: int, model: TrainingModel, network: nn.Module, beside: list[PendingFile]) -> None:
-        """Keep the weights too."""
+    def _save(self, index: int, model: TrainingModel, network: nn.Module, other_files: list[PendingFile]) -> None:
+        """Store the weights too."""
 
         def describe(place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
             return PrivacyReport(
@@ -104,10 +106,10 @@ class ShadowFolder:
             describe,
             witness=witness_of(model, network),
             force=True,
-            beside=beside,
+            beside=other_files,
         )
 
-    def _described(self, scores: tuple[Artifact, ...]) -> PrivacyReport:
+    def _report_of(self, scores: tuple[Artifact, ...]) -> PrivacyReport:
         left_out = counted(self._pool.repeated, "record that repeats", "records that repeat")
         repeated = f"left out: {left_out} an earlier one of the pool"
         return PrivacyReport(
@@ -127,10 +129,10 @@ def weights_path(folder: Path, index: int) -> Path:
 
 
 def settings_of(pool: ShadowPool, subject: AuditedModel) -> dict[str, Any]:
-    """What all models of a folder share, as JSON keeps it."""
+    """The settings that all models of a folder share, as JSON values."""
     training, recipe = pool.request.training, pool.recipe
-    unsaid = {"method", "micro_tokens", "micro_examples", "clip_norm", "noise_multiplier"}
-    of_recipe = {name: getattr(recipe, name) for name in recipe.__slots__ if name not in unsaid}
+    left_out = {"method", "micro_tokens", "micro_examples", "clip_norm", "noise_multiplier"}
+    of_recipe = {name: getattr(recipe, name) for name in recipe.__slots__ if name not in left_out}
     return {
         **{name: str(value) if isinstance(value, str) else value for name, value in of_recipe.items()},
         "task": str(training.task),
@@ -151,34 +153,38 @@ def settings_of(pool: ShadowPool, subject: AuditedModel) -> dict[str, Any]:
     }
 
 
-def subject_by(
+def audited_model(
     pool: ShadowPool, model: TrainingModel, device: torch.device, network: nn.Module | None = None
 ) -> AuditedModel:
     """The model as an audit would see it."""
     training = pool.request.training
     path = training.model.path
-    whole: Any = model.network if network is None else network
-    seen = LanguageModel(
+    loaded: Any = model.network if network is None else network
+    audited = LanguageModel(
         path=path,
         folder=path if path.is_dir() else path.parent,
-        network=whole.to(device).eval().requires_grad_(False),
+        network=loaded.to(device).eval().requires_grad_(False),
         tokenizer=None if model.text is None else model.text.tokenizer,
         device=device,
     )
-    return subject_of(str(training.task), seen, max_length=training.data.max_length, resize=training.data.resize)
+    return subject_of(str(training.task), audited, max_length=training.data.max_length, resize=training.data.resize)
 
 
 def _scores(pool: ShadowPool, subject: AuditedModel, index: int) -> NDArray[np.float64]:
     """The mean log-probability of each record, NaN where there is nothing to predict."""
     rows = subject.rows(pool.records).rows
     counts = subject.scorer.counts(rows)
-    kept = np.flatnonzero(counts > 0)
-    chosen, counts = [rows[i] for i in kept], counts[kept]
+    scorable = np.flatnonzero(counts > 0)
+    chosen, counts = [rows[i] for i in scorable], counts[scorable]
     scores = np.full(len(pool.records), math.nan)
     if len(chosen):
-        values = make_book(plan(subject.scorer, chosen)).take(chosen, counts)[FIELDS.index("lp")].astype(np.float64)
-        scores[kept] = np.add.reduceat(values, np.cumsum(counts) - counts) / counts
-    if not np.isfinite(scores[kept]).all():
+        values = (
+            compute_scores(plan_scoring(subject.scorer, chosen))
+            .take(chosen, counts)[FIELDS.index("lp")]
+            .astype(np.float64)
+        )
+        scores[scorable] = np.add.reduceat(values, np.cumsum(counts) - counts) / counts
+    if not np.isfinite(scores[scorable]).all():
         raise InputError(
             f"shadow model {index} gives NaN or infinite scores; the training diverged: lower --learning-rate"
         )
@@ -186,7 +192,7 @@ def _scores(pool: ShadowPool, subject: AuditedModel, index: int) -> NDArray[np.f
 
 
 def _start_files(pool: ShadowPool) -> list[Artifact]:
-    """The files that the models begin with."""
+    """The files that training starts from."""
     training = pool.request.training
     path, place = training.model.path, training.output / REPORT_NAME
     folder = path if path.is_dir() else path.parent

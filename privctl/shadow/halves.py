@@ -1,4 +1,4 @@
-"""One stream of batches for all shadow models, of which each takes the records of its own half."""
+"""One stream of batches for all shadow models; each model uses the records of its own half."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class HalfBatches:
 
 
 def stream_of(pool: ShadowPool) -> Passes:
-    """Batches of the whole pool, twice as large as those asked for: a model meets its own half of each."""
+    """Batches of the whole pool, twice the requested size: each model uses its own half of each."""
     training = pool.request.training
     return Passes(len(pool.records), min(2 * training.batch_size, len(pool.records)), training.seed)
 

@@ -1,4 +1,4 @@
-"""The pool of records that shadow models are trained on by halves, and the model each of them begins as."""
+"""The pool of records, on halves of which shadow models are trained, and their initial models."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import Long, TaskName
 from privctl.models.encoding import TextOptions
-from privctl.models.language import hushed, read_config
+from privctl.models.language import quiet_transformers, read_config
 from privctl.models.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training
 from privctl.models.tasks.base import Task
-from privctl.models.tasks.make import image_task, text_task
+from privctl.models.tasks.build import image_task, text_task
 from privctl.models.vocabulary import Vocabulary, vocabulary_from_file
 from privctl.train.budget import recipe_for
 from privctl.train.prepare import choose_trained
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 #: First words of the seeds of draws, so that none repeats another's (coins have 1).
 _WEIGHTS = 2
-#: Fewer records than this have halves of which nothing could be learned.
+#: Fewest records of a pool.
 _FEWEST = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowRequest:
-    """What ``privctl shadow`` was told.
+    """The request of ``privctl shadow``.
 
     ``training`` is how each model is trained; its ``output`` is the folder to write, its ``data.train`` the first of
     ``data``, whose records together are the pool. ``vectorize`` models are trained at a time, None decides by size.
@@ -55,8 +55,8 @@ class ShadowRequest:
 class ShadowPool:
     """Distinct records, the task they are for, and how each model is trained on its half of them.
 
-    ``digests`` [records, 16] uint8 are what the records are known by; ``repeated`` records were left out.
-    ``start_is_checkpoint`` says that the models begin with weights of a file, not with random ones.
+    ``digests`` [records, 16] uint8 identify the records; ``repeated`` records were left out.
+    ``start_is_checkpoint`` says that the models start from weights of a file, not from random ones.
     """
 
     request: ShadowRequest
@@ -70,7 +70,7 @@ class ShadowPool:
     repeated: int
 
     def start(self, index: int) -> TrainingModel:
-        """What shadow model ``index`` is before its training; random weights are other ones for every model."""
+        """The initial model ``index``; random weights differ between models."""
         return _start(self.request, self.labels, self.vocabulary, index)
 
     @property
@@ -80,26 +80,26 @@ class ShadowPool:
 
 
 def read_pool(request: ShadowRequest) -> ShadowPool:
-    """Read the data and decide every setting; nothing is written. Raises PrivctlError for whatever does not fit."""
+    """Read the data and decide all settings; nothing is written. Raises PrivctlError for invalid input."""
     _check(request)
     vocabulary = request.training.model.vocabulary
-    made = None if vocabulary is None else vocabulary_from_file(Path(vocabulary))
+    words = None if vocabulary is None else vocabulary_from_file(Path(vocabulary))
     images = request.training.task is TaskName.IMAGE_CLASSIFICATION
     records, task_for, repeated = _images(request) if images else _texts(request)
     if len(records) < _FEWEST:
         raise InputError(f"the pool holds {len(records)} distinct records; halves of it need at least {_FEWEST}")
     labels = _labels(request, [record.label or "" for record in records])
-    first = _start(request, labels, made, 0)
+    first_model = _start(request, labels, words, 0)
     recipe, _ = recipe_for(request.training, len(records) // 2)
     return ShadowPool(
         request=request,
-        task=task_for(first),
+        task=task_for(first_model),
         records=tuple(records),
         digests=np.stack([np.frombuffer(record.digest, np.uint8) for record in records]),
         recipe=recipe,
         labels=labels,
-        vocabulary=made,
-        start_is_checkpoint=first.initial_weights == "checkpoint",
+        vocabulary=words,
+        start_is_checkpoint=first_model.initial_weights == "checkpoint",
         repeated=repeated,
     )
 
@@ -123,8 +123,8 @@ def _check(request: ShadowRequest) -> None:
         "--resize": not images and data.resize is not None,
         "--labels": training.task not in CLASSIFICATION and bool(data.labels),
     }
-    for flag, given in unused.items():
-        if given:
+    for flag, is_set in unused.items():
+        if is_set:
             raise CommandError(f"{flag} does not apply to the task {training.task}; remove it")
 
 
@@ -153,13 +153,13 @@ def _texts(request: ShadowRequest) -> _Read:
     training = request.training
     labelled = training.task in CLASSIFICATION
     pooled = [record for path in request.data for record in read_texts(path, labelled=labelled)]
-    first = _first([(record.text, record.label) for record in pooled])
-    kept: list[TextRecord] = [pooled[i] for i in first]
+    first_places = _first_places([(record.text, record.label) for record in pooled])
+    distinct: list[TextRecord] = [pooled[i] for i in first_places]
     options = TextOptions(
         long=training.data.long, max_length=training.data.max_length, response_only=training.data.response_only
     )
-    records = [Record(record.line, record.text, record.label) for record in kept]
-    return records, lambda model: text_task(model, kept, options, seed=training.seed), len(pooled) - len(kept)
+    records = [Record(record.line, record.text, record.label) for record in distinct]
+    return records, lambda model: text_task(model, distinct, options, seed=training.seed), len(pooled) - len(distinct)
 
 
 def _images(request: ShadowRequest) -> _Read:
@@ -175,12 +175,20 @@ def _images(request: ShadowRequest) -> _Read:
     records = [
         Record(i, "", label, image) for i, (label, image) in enumerate(zip(labels, pixels, strict=True), start=1)
     ]
-    first = _first([record.digest for record in records])
-    kept = ImageSet(pixels=pixels[first], labels=tuple(labels[i] for i in first), places=[places[i] for i in first])
-    return [records[i] for i in first], lambda model: image_task(model, kept), len(records) - len(first)
+    first_places = _first_places([record.digest for record in records])
+    distinct = ImageSet(
+        pixels=pixels[first_places],
+        labels=tuple(labels[i] for i in first_places),
+        places=[places[i] for i in first_places],
+    )
+    return (
+        [records[i] for i in first_places],
+        lambda model: image_task(model, distinct),
+        len(records) - len(first_places),
+    )
 
 
-def _first(names: Sequence[Hashable]) -> list[int]:
+def _first_places(names: Sequence[Hashable]) -> list[int]:
     """Where each distinct one of ``names`` comes first."""
     places: dict[Hashable, int] = {}
     for i, name in enumerate(names):
@@ -190,7 +198,7 @@ def _first(names: Sequence[Hashable]) -> list[int]:
 
 def _channels(path: Path) -> int:
     folder = path if path.is_dir() else path.parent
-    with hushed():
+    with quiet_transformers():
         config: Any = read_config(folder, path)
     return 1 if getattr(config, "num_channels", 3) == 1 else 3
 
@@ -199,5 +207,5 @@ def _labels(request: ShadowRequest, occurring: Sequence[str]) -> tuple[str, ...]
     """The classes' names: as given, as the model knows them, or as the data has them; none for other tasks."""
     if request.training.task not in CLASSIFICATION:
         return ()
-    given = request.training.data.labels or known_labels(request.training.model.path)
-    return given or labels_of(occurring, str(request.data[0])).names
+    named = request.training.data.labels or known_labels(request.training.model.path)
+    return named or labels_of(occurring, str(request.data[0])).names

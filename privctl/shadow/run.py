@@ -1,7 +1,7 @@
 """From a request to a folder of shadow scores, one model or one stack of models after the other.
 
-What is finished is on disk, with its settings; an interrupted run goes on when it is called again, and loses at most
-the models it was training.
+Finished models are on disk with their settings. An interrupted run resumes when started again, and loses at most the
+models it was training.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from privctl.domain.shown import counted
 from privctl.models.language import choose_device
 from privctl.models.loading import TrainingModel
 from privctl.reports.files import write_report
-from privctl.shadow.folder import ShadowFolder, settings_of, subject_by, weights_path
+from privctl.shadow.folder import ShadowFolder, audited_model, settings_of, weights_path
 from privctl.shadow.halves import train_one
 from privctl.shadow.pool import ShadowPool, ShadowRequest, read_pool
 from privctl.shadow.stacked import train_together
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-#: Models trained at once at most, and the bytes and parameters up to which that pays.
+#: Most models trained at once, and the limits on bytes and parameters up to which that is faster.
 _MOST = 16
 _BYTES = {"cpu": 1 << 30}
 _BYTES_ELSEWHERE = 8 << 30
@@ -47,7 +47,7 @@ _COPIES = 5
 
 
 def run_shadows(request: ShadowRequest, progress: Progress) -> PrivacyReport:
-    """Train and score what is not there yet, each model's scores appearing with the folder's report; returns that.
+    """Train and score the missing models, committing each one's scores with the folder's report, which is returned.
 
     Raises CommandError where the folder cannot be made or holds models of other settings, or weights without scores
     that ``keep_models`` would replace; InputError for data or models that do not fit.
@@ -56,67 +56,67 @@ def run_shadows(request: ShadowRequest, progress: Progress) -> PrivacyReport:
     require_folder(folder)
     device = choose_device(request.training.device)
     pool = read_pool(request)
-    subject = subject_by(pool, pool.start(0), device)
+    subject = audited_model(pool, pool.start(0), device)
     settings = settings_of(pool, subject)
-    done = _finished(folder, settings)
-    left = [index for index in range(request.count) if index not in done]
+    done = _finished_models(folder, settings)
+    missing = [index for index in range(request.count) if index not in done]
     with writing(folder):
         folder.mkdir(exist_ok=True)
     if request.keep_models:
-        for index in left:
+        for index in missing:
             require_absent(weights_path(folder, index), force=False)
-    kept = ShadowFolder(pool, settings, done)
-    label = f"training {counted(len(left), 'shadow model')}"
-    with progress(label, len(left) * pool.recipe.steps, "steps") as advance:
-        while left:
-            group = left[: _at_once(pool, subject.model.network, device, len(left))]
-            for index, model, network in _trained(pool, group, device, advance):
-                kept.add(index, model, network, device)
-            left = left[len(group) :]
+    shadow_folder = ShadowFolder(pool, settings, done)
+    label = f"training {counted(len(missing), 'shadow model')}"
+    with progress(label, len(missing) * pool.recipe.steps, "steps") as advance:
+        while missing:
+            group = missing[: _models_at_once(pool, subject.model.network, device, len(missing))]
+            for index, model, network in _train_group(pool, group, device, advance):
+                shadow_folder.add(index, model, network, device)
+            missing = missing[len(group) :]
     if done.issuperset(range(request.count)):
-        write_report(kept.place, kept.report)
-    return kept.report
+        write_report(shadow_folder.place, shadow_folder.report)
+    return shadow_folder.report
 
 
-def _finished(folder: Path, settings: dict[str, Any]) -> set[int]:
-    """The models that are there already. Raises CommandError where they were made with other settings."""
+def _finished_models(folder: Path, settings: dict[str, Any]) -> set[int]:
+    """The models that exist already. Raises CommandError if they were made with other settings."""
     recover(folder)
     indices = set()
     for path in sorted(folder.glob("shadow-*.scores.safetensors")):
         scores = read_shadow(path)
-        other = difference(scores.settings, settings)
-        if other:
+        difference_found = difference(scores.settings, settings)
+        if difference_found:
             raise CommandError(
-                f"{path} was made with {other}; go on with the same settings, or choose another --output"
+                f"{path} was made with {difference_found}; go on with the same settings, or choose another --output"
             )
         indices.add(scores.index)
     return indices
 
 
-def _at_once(pool: ShadowPool, network: nn.Module, device: torch.device, left: int) -> int:
-    """How many models to train together. Raises CommandError where that was asked for and cannot be."""
-    training, asked = pool.request.training, pool.request.vectorize
+def _models_at_once(pool: ShadowPool, network: nn.Module, device: torch.device, missing: int) -> int:
+    """How many models to train together. Raises CommandError if the requested number is not possible."""
+    training, requested = pool.request.training, pool.request.vectorize
     obstacles = {
         "--lora-rank": training.model.lora_rank is not None,
         "--dropout": training.model.dropout,
         "--bf16": training.bf16,
     }
-    hindered = next((flag for flag, given in obstacles.items() if given), "")
-    if asked is not None:
-        if asked > 1 and hindered:
-            raise CommandError(f"--vectorize {asked} cannot be combined with {hindered}; remove one")
-        return min(asked, left)
+    hindered = next((flag for flag, is_set in obstacles.items() if is_set), "")
+    if requested is not None:
+        if requested > 1 and hindered:
+            raise CommandError(f"--vectorize {requested} cannot be combined with {hindered}; remove one")
+        return min(requested, missing)
     size = sum(parameter.numel() for parameter in network.parameters())
     if hindered or size > _PARAMETERS.get(device.type, _PARAMETERS_ELSEWHERE):
         return 1
     bytes_a_model = _COPIES * 4 * size
-    return max(1, min(left, _MOST, _BYTES.get(device.type, _BYTES_ELSEWHERE) // bytes_a_model))
+    return max(1, min(missing, _MOST, _BYTES.get(device.type, _BYTES_ELSEWHERE) // bytes_a_model))
 
 
-def _trained(
+def _train_group(
     pool: ShadowPool, group: Sequence[int], device: torch.device, advance: Advance
 ) -> Iterator[tuple[int, TrainingModel, nn.Module]]:
-    """The models of ``group`` as they come, together where that can be done."""
+    """Train the models of ``group``, together if possible."""
     records = len(pool.records)
     halves = np.stack([coins(pool.request.training.seed, index, records) for index in group])
     models = [pool.start(index) for index in group]

@@ -29,7 +29,7 @@ from privctl.train.settings import TrainingSettings
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Ways to write the same attention mask; vmap cannot follow networks that look at what a two-dimensional one holds.
+#: Equivalent forms of an attention mask; vmap fails for networks that branch on the values of a two-dimensional one.
 _Masks = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 #: Relative difference between stacked and single gradients that is still rounding.
 _CLOSE = 1e-3
@@ -50,7 +50,7 @@ def train_together(
         network.to(device)
     with _eager(networks) as possible:
         stack = _Stack(pool, networks, included, device)
-        reason = stack.fit() if possible else "its attention has no plain form"
+        reason = stack.choose_mask_form() if possible else "its attention has no plain form"
         if reason:
             return reason
         for step in range(pool.recipe.steps):
@@ -81,21 +81,21 @@ class _Stack:
         self._masks: _Masks = _as_it_is
         self._optimizer = _optimizer(list(self._trained.values()), pool.recipe)
 
-    def fit(self) -> str:
-        """Find a form of the attention mask in which all is as it would be one at a time; why there is none, or ''."""
+    def choose_mask_form(self) -> str:
+        """Choose a mask form in which stacked gradients equal single ones. Returns why there is none, or ''."""
         group = next(iter(self._groups(0)), [])[:4]
         batch = self._task.batch(group, self._device, 0)
-        expected = self._alone(batch)
+        expected = self._first_gradient(batch)
         reason = ""
-        for self._masks in (_as_it_is, _added):
+        for self._masks in (_as_it_is, _as_added_mask):
             everyone = torch.arange(len(group), device=self._device).expand(len(self._included), -1)
             try:
-                found, _ = self._gradients(batch, everyone, torch.ones(everyone.shape, device=self._device))
+                gradients, _ = self._gradients(batch, everyone, torch.ones(everyone.shape, device=self._device))
             except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 continue
             size = torch.sqrt(sum((each.square().sum() for each in expected.values()), torch.zeros(())))
-            apart = sum(((found[n][0] - each).square().sum() for n, each in expected.items()), torch.zeros(()))
+            apart = sum(((gradients[n][0] - each).square().sum() for n, each in expected.items()), torch.zeros(()))
             if float(torch.sqrt(apart)) <= _CLOSE * float(size):
                 return ""
             reason = "its gradients come out otherwise than one at a time"
@@ -115,15 +115,15 @@ class _Stack:
         self._optimizer.step()
 
     def hand_back(self, networks: Sequence[nn.Module]) -> None:
-        """Give each network its own parameters. Raises InputError where they are no numbers any more."""
+        """Copy the parameters back into the networks. Raises InputError if they are not finite."""
         for name, stacked in self._trained.items():
             if not torch.isfinite(stacked).all():
                 raise InputError(f"parameter {name!r} of a shadow model holds NaN or infinity; lower --learning-rate")
         for k, network in enumerate(networks):
-            own = dict(network.named_parameters())
+            parameters = dict(network.named_parameters())
             with torch.no_grad():
                 for name, stacked in self._trained.items():
-                    own[name].copy_(stacked[k])
+                    parameters[name].copy_(stacked[k])
 
     def _groups(self, step: int) -> Iterator[list[int]]:
         chosen = self._stream.batch(step).tolist()
@@ -131,13 +131,13 @@ class _Stack:
 
     def _accumulate(self, group: Sequence[int], step: int) -> None:
         """Add what ``group``, of which an example is a record, gives to each model's gradient."""
-        mine = self._included[:, list(group)]
-        width = int(mine.sum(axis=1).max())
+        belongs = self._included[:, list(group)]
+        width = int(belongs.sum(axis=1).max())
         if not width:
             return
-        # each model's own examples first, the rest of the row weighs nothing
-        order = np.argsort(~mine, axis=1, kind="stable")[:, :width]
-        weights = np.take_along_axis(mine, order, axis=1).astype(np.float32) / self._recipe.batch_size
+        # each model's own examples first; the rest of the row has weight 0
+        order = np.argsort(~belongs, axis=1, kind="stable")[:, :width]
+        weights = np.take_along_axis(belongs, order, axis=1).astype(np.float32) / self._recipe.batch_size
         batch = self._task.batch(group, self._device, step)
         counted = torch.from_numpy(weights).to(self._device, torch.float32)
         gradients, losses = self._gradients(batch, torch.from_numpy(order).to(self._device), counted)
@@ -160,20 +160,24 @@ class _Stack:
                 state = ({**trained, **fixed}, buffers)
                 return functional_call(self._shell, state, (), arguments, tie_weights=True)
 
-            each = self._task.losses(network, self._masks(inputs))  # type: ignore[arg-type]  # it is only called
-            return (each * weight).sum(), each
+            losses = self._task.losses(network, self._masks(inputs))  # type: ignore[arg-type]  # it is only called
+            return (losses * weight).sum(), losses
 
-        mine = {name: tensor[order] for name, tensor in batch.items()}
+        batch_by_model = {name: tensor[order] for name, tensor in batch.items()}
         trained = {name: parameter.detach() for name, parameter in self._trained.items()}
-        gradients, losses = vmap(grad(total, has_aux=True))(trained, self._fixed, self._buffers, mine, weights)
+        gradients, losses = vmap(grad(total, has_aux=True))(
+            trained, self._fixed, self._buffers, batch_by_model, weights
+        )
         return gradients, losses
 
-    def _alone(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _first_gradient(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The first network's gradient of the summed losses, in the ordinary way."""
-        named = {name: p for name, p in self._single.named_parameters() if name in self._trained}
+        parameters = {name: p for name, p in self._single.named_parameters() if name in self._trained}
         losses = self._task.losses(self._single, batch)
-        found = torch.autograd.grad(losses.sum(), list(named.values()), allow_unused=True)
-        return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(named.items(), found, strict=True)}
+        gradients = torch.autograd.grad(losses.sum(), list(parameters.values()), allow_unused=True)
+        return {
+            n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(parameters.items(), gradients, strict=True)
+        }
 
 
 def _optimizer(parameters: Sequence[nn.Parameter], recipe: TrainingSettings) -> torch.optim.Optimizer:
@@ -192,7 +196,7 @@ def _optimizer(parameters: Sequence[nn.Parameter], recipe: TrainingSettings) -> 
 @contextmanager
 def _eager(networks: Sequence[Any]) -> Iterator[bool]:
     """Plain attention while the block runs, which vmap knows; says whether the networks have it."""
-    before = getattr(networks[0].config, "_attn_implementation", None)
+    implementation = getattr(networks[0].config, "_attn_implementation", None)
     try:
         for network in networks:
             network.set_attn_implementation("eager")
@@ -203,14 +207,14 @@ def _eager(networks: Sequence[Any]) -> Iterator[bool]:
         yield True
     finally:
         for network in networks:
-            network.set_attn_implementation(before or "eager")
+            network.set_attn_implementation(implementation or "eager")
 
 
 def _as_it_is(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     return inputs
 
 
-def _added(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def _as_added_mask(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """With the mask as what is added to attention scores, (n, 1, 1, length)."""
     if "attention_mask" not in inputs:
         return inputs

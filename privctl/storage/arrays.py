@@ -28,22 +28,22 @@ _VIEWS: dict[str, np.dtype[Any]] = {
 
 @contextmanager
 def staged_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> Iterator[PendingFile]:
-    """``arrays`` as safetensors, written but yet to get the name ``path``; the same arrays give the same bytes.
+    """``arrays`` as safetensors, written but not yet committed to ``path``; the same arrays give the same bytes.
 
     Raises FileSystemError where the system refuses.
     """
     kinds = {view: kind for kind, view in _VIEWS.items()}
-    infos, parts, position = [], [], 0
+    infos, buffers, position = [], [], 0
     for name, array in arrays.items():
         kind = kinds[array.dtype.newbyteorder("<")]
-        parts.append(np.ascontiguousarray(array, _VIEWS[kind]))
+        buffers.append(np.ascontiguousarray(array, _VIEWS[kind]))
         infos.append(TensorInfo(name, kind, array.shape, position, position + array.nbytes))
         position += array.nbytes
     header = serialize_header(infos, metadata)
     with PendingFile(path, len(header) + position) as pending:
         pending.write_at(0, header)
-        for info, part in zip(infos, parts, strict=True):
-            pending.write_at(len(header) + info.begin, part.tobytes())
+        for info, buffer in zip(infos, buffers, strict=True):
+            pending.write_at(len(header) + info.begin, buffer.tobytes())
         yield pending
 
 
@@ -52,19 +52,19 @@ def write_arrays(
 ) -> None:
     """Write ``arrays`` to ``path``, whole or not at all.
 
-    Raises as ``staged_arrays``, and CommandError where the file came to exist and ``replace`` is not set.
+    Raises as ``staged_arrays`` does, and CommandError if the file exists by then and ``replace`` is not set.
     """
     with staged_arrays(path, arrays, metadata) as pending:
         pending.commit(replace=replace)
 
 
-def read_arrays(file: SafetensorsFile, layout: Mapping[str, str], what: str) -> dict[str, NDArray[Any]]:
-    """The vectors that ``layout`` names, each with its dtype as safetensors has it; other tensors are left alone.
+def read_arrays(file: SafetensorsFile, layout: Mapping[str, str], description: str) -> dict[str, NDArray[Any]]:
+    """The vectors that ``layout`` names, with their safetensors dtypes; other tensors are ignored.
 
-    Raises InputError, saying that ``file`` does not hold ``what``, where one is missing or is of another kind.
+    Raises InputError, saying that ``file`` does not hold ``description``, if one is missing or of another type.
     """
-    found = {tensor.name: tensor for tensor in file.tensors if tensor.name in layout}
-    kinds = {tensor.name: tensor.dtype for tensor in found.values()}
-    if kinds != dict(layout) or any(len(tensor.shape) != 1 for tensor in found.values()):
-        raise InputError(f"{file.path} does not hold {what}")
-    return {t.name: np.frombuffer(file.read(t), _VIEWS[t.dtype]) for t in found.values()}
+    tensors = {tensor.name: tensor for tensor in file.tensors if tensor.name in layout}
+    kinds = {tensor.name: tensor.dtype for tensor in tensors.values()}
+    if kinds != dict(layout) or any(len(tensor.shape) != 1 for tensor in tensors.values()):
+        raise InputError(f"{file.path} does not hold {description}")
+    return {t.name: np.frombuffer(file.read(t), _VIEWS[t.dtype]) for t in tensors.values()}

@@ -1,7 +1,7 @@
-"""Writes that are whole or absent: a temporary name in the same folder, fsync, rename.
+"""Atomic writes: a temporary name in the same folder, fsync, rename.
 
-A killed process leaves at most a hidden ``.NAME.*.partial``; the next write of the same name sweeps it away. What is
-written is readable by its owner alone unless it is meant for release. A symbolic link is followed and stays; a device
+A killed process leaves at most a hidden ``.NAME.*.partial``; the next write of the same name removes it. Files are
+readable by their owner only, unless they are meant for release. A symbolic link is followed and stays; a device
 or a pipe is written to, never replaced.
 """
 
@@ -25,7 +25,7 @@ from typing import BinaryIO, Self
 from privctl.domain.errors import CommandError, FileSystemError
 from privctl.storage.journal import recover, sync_folder
 
-#: Names of the process's own output, which may be a redirected file: written to where it stands, not replaced.
+#: Names of the process's own output, which may be a redirected file: written in place, not replaced.
 _OWN_DESCRIPTOR = re.compile(r"-|/dev/(stdout|stderr|(fd)/([0-9]{1,4}))")
 #: How much may lie in the page cache before the kernel is asked to start writing it out.
 _WRITEBACK_STRIDE = 64 << 20
@@ -33,7 +33,7 @@ _WRITEBACK_STRIDE = 64 << 20
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError met while writing ``path`` into one sentence."""
+    """Turn an OSError while writing ``path`` into an error of one sentence."""
     try:
         yield
     except OSError as error:
@@ -61,7 +61,7 @@ class PendingFile:
         wider than that of the file it replaces. Raises CommandError where ``path`` is a device, a pipe or a socket.
         """
         self.path = path
-        self.place = _followed(path)
+        self.place = _link_target(path)
         self._public = public
         self._hinted = 0
         if _kind(self.place) not in (None, stat.S_IFREG, stat.S_IFDIR):
@@ -86,7 +86,7 @@ class PendingFile:
             self._hint_writeback(position)
 
     def _hint_writeback(self, position: int) -> None:
-        """Ask the kernel to start writing out what lies well behind, so that the final fsync finds little to do."""
+        """Ask the kernel to start writing out earlier data, so that the final fsync is short."""
         ready = position // _WRITEBACK_STRIDE - 1
         if ready > self._hinted:
             self._hinted, start = ready, self._hinted * _WRITEBACK_STRIDE
@@ -95,7 +95,7 @@ class PendingFile:
     def commit(self, *, replace: bool = True) -> None:
         """Make the bytes durable, then give them their final name.
 
-        Without ``replace`` a file that has come to exist there since is kept, and CommandError raised.
+        Without ``replace`` a file that was created there since is kept, and CommandError is raised.
         """
         self.flush()
         self.rename(replace=replace)
@@ -192,9 +192,9 @@ def takes_a_stream(path: Path) -> bool:
 
 
 def _stream(path: Path) -> BinaryIO:
-    """What writes to a path that ``takes_a_stream``."""
-    if own := _OWN_DESCRIPTOR.fullmatch(str(path)):
-        number = int(own[3] or {"/dev/stderr": 2}.get(own[0], 1))
+    """A stream to a path that ``takes_a_stream``."""
+    if match := _OWN_DESCRIPTOR.fullmatch(str(path)):
+        number = int(match[3] or {"/dev/stderr": 2}.get(match[0], 1))
         return open(number, "wb", closefd=False)
     return open(os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC), "wb")
 
@@ -207,8 +207,8 @@ def _kind(path: Path) -> int | None:
         return None
 
 
-def _followed(path: Path) -> Path:
-    """Where a write to ``path`` goes, which a symbolic link leads elsewhere."""
+def _link_target(path: Path) -> Path:
+    """The path that a write to ``path`` affects, symbolic links resolved."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
@@ -221,10 +221,10 @@ def _umask() -> int:
 def _public_mode(place: Path) -> int:
     """What the umask gives, but nothing that the file to be replaced did not allow."""
     try:
-        before = stat.S_IMODE(place.stat().st_mode)
+        mode = stat.S_IMODE(place.stat().st_mode)
     except OSError:
-        before = 0o666
-    return 0o666 & ~_umask() & before
+        mode = 0o666
+    return 0o666 & ~_umask() & mode
 
 
 def _link(temporary: Path, path: Path) -> None:
@@ -232,7 +232,7 @@ def _link(temporary: Path, path: Path) -> None:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        raise CommandError(f"{path} came to exist meanwhile and was kept; move it away and try again") from None
+        raise CommandError(f"{path} was created meanwhile and was kept; move it away and try again") from None
     temporary.unlink()
 
 
@@ -272,7 +272,7 @@ def require_absent(path: Path, force: bool, *, option: str = "--output") -> None
 
     ``option`` chooses the path; "" where none does.
     """
-    recover(path.absolute().parent)  # what a kill left half done may be about to exist, or about to go
+    recover(path.absolute().parent)  # a commit that was interrupted may still create or remove the file
     _require_parent(path)
     other = f"choose another {option}" if option else "move it away"
     if path.is_dir():

@@ -1,4 +1,4 @@
-"""Several outputs that belong together (a model and its report) get their names together."""
+"""Commits several outputs that belong together, such as a model and its report."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def commit_together(
     for pending in outputs:
         pending.flush()
         if os.path.lexists(pending.place) and (not replace or isinstance(pending, PendingFolder)):
-            raise CommandError(f"{pending.path} came to exist meanwhile and was kept; move it away and try again")
+            raise CommandError(f"{pending.path} was created meanwhile and was kept; move it away and try again")
     mark = secrets.token_hex(6)
-    renames = [Rename.planned(pending.temporary, pending.place, mark) for pending in outputs]
+    renames = [Rename.to_place(pending.temporary, pending.place, mark) for pending in outputs]
     removals = [Rename.removal(path, mark) for path in remove if os.path.lexists(path)]
     if not outputs and not removals:
         return
@@ -47,7 +47,7 @@ def commit_together(
 
 
 def write_together(contents: Mapping[Path, bytes], *, replace: bool = True, public: bool = False) -> None:
-    """Write every file whole, all of them or none; devices and pipes, which take what comes, last.
+    """Write every file whole, all of them or none; devices and pipes, which cannot be undone, come last.
 
     Raises as ``commit_together`` and ``write_bytes`` do.
     """

@@ -74,14 +74,14 @@ def file_digest(path: Path, advance: Advance = silent) -> str:
 
 
 class NamedFiles:
-    """Files whose names were found in reports: each is read once, and none that is no ordinary file.
+    """Files named by reports: each is read once, and only if it is an ordinary file.
 
-    A report may name one large file a thousand times, a pipe that never answers, or the kernel's memory.
+    A report may name one large file a thousand times, a pipe that never answers, or kernel memory.
     """
 
-    def __init__(self, known: Mapping[Path, str] | None = None) -> None:
+    def __init__(self, digests: Mapping[Path, str] | None = None) -> None:
         """``known`` are digests of files that were read already."""
-        self._digests: dict[Path, str] = dict(known or {})
+        self._digests: dict[Path, str] = dict(digests or {})
 
     def digest(self, path: Path, advance: Advance = silent) -> str:
         """As ``file_digest``; raises InputError also for a device, a pipe, or what the kernel makes up."""
@@ -99,10 +99,10 @@ def hash_tensors(file: SafetensorsFile, advance: Advance = silent) -> TensorHash
     buffer = memoryview(bytearray(_BLOCK))
     for tensor in file.tensors:
         for start in range(0, tensor.size, _BLOCK):
-            part = buffer[: min(_BLOCK, tensor.size - start)]
-            file.read_into(file.header.data_start + tensor.begin + start, part)
-            hasher.update(part)
-            advance(len(part))
+            chunk = buffer[: min(_BLOCK, tensor.size - start)]
+            file.read_into(file.header.data_start + tensor.begin + start, chunk)
+            hasher.update(chunk)
+            advance(len(chunk))
         hasher.finish_tensor(tensor)
     return hasher
 

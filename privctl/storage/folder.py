@@ -1,4 +1,4 @@
-"""Everything in a model's folder that a loader may read, and what of it holds weights that no index names."""
+"""The files in a model's folder that a loader may read, and those with weights that no index names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WEIGHTS = (
 _ADAPTERS = ("adapter_config.json", "adapter_model")
 #: Endings of what loaders read beside weights.
 _READ = (".json", ".jinja", ".txt", ".model", ".py", ".tiktoken", ".vocab", ".bpe", ".yaml", ".yml")
-#: What people put beside a model and no loader reads.
+#: Files beside a model that no loader reads.
 _FOR_PEOPLE = (
     *(".md", ".report.json", ".audits.jsonl", ".pdf", ".png", ".jpg", ".svg", ".html"),
     *(".in-toto.json", ".dsse.json", ".sigstore.json", ".sig"),
@@ -47,9 +47,9 @@ def strays_of(checkpoint: Checkpoint) -> Iterator[Path]:
     """Files in a model's folder that hold or add weights, though ``checkpoint`` has no part of them."""
     if not checkpoint.is_directory:
         return
-    known = {checkpoint.root / INDEX_NAME, *(file.path for file in checkpoint.files)}
+    listed = {checkpoint.root / INDEX_NAME, *(file.path for file in checkpoint.files)}
     for path in files_of(checkpoint.root):
-        if path not in known and holds_weights(path.name):
+        if path not in listed and holds_weights(path.name):
             yield path
 
 

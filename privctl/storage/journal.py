@@ -1,4 +1,4 @@
-"""The journal of a set of renames that belong together, and what finishes them after a kill.
+"""The journal of a set of renames that belong together, and recovery after a crash.
 
 A journal ``.privctl.MARK.commit`` asks whoever finds it to carry out the renames it lists; once it is called
 ``.privctl.MARK.undo`` it asks to take them back. Every other folder that the set reaches holds a note of the same name
@@ -41,7 +41,7 @@ class Rename:
     removes: bool = False
 
     @classmethod
-    def planned(cls, temporary: Path, place: Path, mark: str) -> Rename:
+    def to_place(cls, temporary: Path, place: Path, mark: str) -> Rename:
         """The rename of ``temporary`` to ``place``, in a set known by ``mark`` (12 hexadecimal digits)."""
         folder = place.parent.resolve()
         return cls(
@@ -110,8 +110,8 @@ class Journal:
         self._locks: list[int] = []
         try:
             for folder in others:
-                self._locks.append(_written(folder / self.path.name, {_HOME: os.path.relpath(home, folder)}))
-            self._locks.append(_written(self.path, [_row(rename, home) for rename in renames]))
+                self._locks.append(_write_locked(folder / self.path.name, {_HOME: os.path.relpath(home, folder)}))
+            self._locks.append(_write_locked(self.path, [_row(rename, home) for rename in renames]))
         except BaseException:
             _drop_notes(self.path, renames)
             self._release()
@@ -163,7 +163,7 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _written(path: Path, content: Any) -> int:
+def _write_locked(path: Path, content: Any) -> int:
     """Write a journal or a note; returns the descriptor that holds its lock."""
     draft = path.with_suffix(".draft")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -184,7 +184,7 @@ def _finish(path: Path) -> None:
     """Carry out or take back a dead writer's renames; a journal that somebody else wrote is not believed."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if not _own(os.fstat(fd)):
+        if not _is_own_file(os.fstat(fd)):
             return
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -199,7 +199,7 @@ def _finish(path: Path) -> None:
         if isinstance(content, dict):
             _follow(path, content)
         else:
-            _apply(path, list(_listed(path, content)))
+            _apply(path, list(_read_renames(path, content)))
     finally:
         os.close(fd)
 
@@ -244,7 +244,7 @@ def _row(rename: Rename, folder: Path) -> dict[str, Any]:
     return {**names, "replaces": rename.replaces, "removes": rename.removes}
 
 
-def _listed(path: Path, rows: Any) -> Iterator[Rename]:
+def _read_renames(path: Path, rows: Any) -> Iterator[Rename]:
     """What a journal lists, as far as it may: see the module; temporary and kept names belong to their place."""
     folder = path.parent
     try:
@@ -262,17 +262,17 @@ def _listed(path: Path, rows: Any) -> Iterator[Rename]:
         start = re.escape(f".{rename.place.name}.") + "[0-9a-f]{12}"
         names = ((rename.temporary, "partial"), (rename.kept, "kept"))
         belong = all(p.parent == rename.place.parent and re.fullmatch(rf"{start}\.{s}", p.name) for p, s in names)
-        if belong and _noted(path, rename.place.parent):
+        if belong and _has_note(path, rename.place.parent):
             yield rename
 
 
-def _noted(path: Path, folder: Path) -> bool:
+def _has_note(path: Path, folder: Path) -> bool:
     """Whether ``folder`` holds the journal at ``path``, or its note."""
     with suppress(OSError):
-        return folder.samefile(path.parent) or _own((folder / path.with_suffix(".commit").name).lstat())
+        return folder.samefile(path.parent) or _is_own_file((folder / path.with_suffix(".commit").name).lstat())
     return False
 
 
-def _own(status: os.stat_result) -> bool:
+def _is_own_file(status: os.stat_result) -> bool:
     """Whether this is a small file of the user's own."""
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_size <= _MOST_BYTES

@@ -1,4 +1,4 @@
-"""JSON as strict as its grammar: what another reader would take another way is refused."""
+"""Strict JSON: anything that another reader could interpret differently is refused."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def parse_json(text: str, source: str) -> Any:
     """Strict JSON: duplicate keys, NaN, infinities and absurd nesting are refused with an InputError."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        entries = dict(pairs)
+        if len(entries) != len(pairs):
             twice = Counter(k for k, _ in pairs).most_common(1)[0][0]
             raise InputError(f"{source} names {shown(twice)} twice in one JSON object; keep one")
-        return found
+        return entries
 
     def refuse(token: str) -> Any:
         raise InputError(f"{source} holds {shown(token)}, which is not a finite number")
@@ -49,6 +49,6 @@ def parse_json(text: str, source: str) -> Any:
 
 
 def shown(data: Any) -> str:
-    """``data`` as a sentence can hold it."""
+    """``data`` shortened for an error message."""
     text = repr(data)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -171,16 +171,16 @@ def _open_sharded(folder: Path, index: Path) -> Checkpoint:
 
 
 def _check_index(index: Path, mapping: dict[str, str], files: list[SafetensorsFile]) -> None:
-    held: dict[str, str] = {}
+    shard_of: dict[str, str] = {}
     for file in files:
         for tensor in file.tensors:
-            if tensor.name in held:
+            if tensor.name in shard_of:
                 raise InputError(f"{index.parent} holds the tensor {tensor.name!r} in two shards")
-            held[tensor.name] = file.path.name
+            shard_of[tensor.name] = file.path.name
     for name, shard in mapping.items():
-        if held.get(name) != shard:
+        if shard_of.get(name) != shard:
             raise InputError(f"{index} puts the tensor {name!r} into {shard}, which does not hold it")
-    for name, shard in held.items():
+    for name, shard in shard_of.items():
         if name not in mapping:
             raise InputError(f"{index} does not list the tensor {name!r}, which {shard} holds")
 

@@ -4,7 +4,7 @@ Every worker takes the next piece, does everything to it while it is in the work
 matters: the digests take the pieces one after the other. Memory is one buffer a worker and output, whatever the
 file's size.
 
-Not by the safetensors package, which writes only what is in memory as a whole, and hashes nothing.
+The safetensors package is not used: it writes only what is entirely in memory, and hashes nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Transform = Callable[[Piece, Sequence[memoryview]], None]
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """What one output came to."""
+    """One finished output."""
 
     path: Path
     digest: str
@@ -175,7 +175,7 @@ class _RewriteRun:
         self._hashing.close()
 
     def result(self) -> Rewritten:
-        """The digests, or the first error met."""
+        """The digests; raises the first error of a worker."""
         if self._failure is not None:
             raise self._failure
         size = sum(t.size for t in self._source.tensors)

@@ -14,7 +14,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from privctl.domain.errors import CommandError, InputError
-from privctl.storage.chained import BrokenChain, Chain, LogFile
+from privctl.storage.hash_chain import BrokenChainError, Chain, LogFile
 
 #: A line reaches the disk at least this often, in seconds; a killed process loses nothing, a power cut this much.
 _SYNC_EVERY = 1.0
@@ -28,7 +28,7 @@ class ReleaseCounter:
 
     def __init__(self, path: Path, root: bytes) -> None:
         self._path = path
-        self._chain = Chain(root=blake3(root).hexdigest(length=16), before=b" ")
+        self._chain = Chain(root=blake3(root).hexdigest(length=16), prefix=b" ")
         self._file: LogFile | None = None
         self._synced = 0.0
         self.head = self._chain.root
@@ -56,7 +56,7 @@ class ReleaseCounter:
             raise self._fault("is missing") from None
         try:
             links, cut = self._chain.read(content)
-        except BrokenChain:
+        except BrokenChainError:
             raise self._fault("is damaged or was edited") from None
         count = 0
         for link in links:

@@ -16,8 +16,13 @@ from privctl.models.language import choose_device
 from privctl.parallel import Workers, own_device
 from privctl.storage.atomic import require_absent, require_no_folder, write_bytes
 from privctl.train.adapters import adapted, merged
-from privctl.train.contribution.carried import secret_draws
-from privctl.train.contribution.premises import clipping_of, gradient_stages, rehearsed, tested
+from privctl.train.contribution.network_state import seed_dropout_secretly
+from privctl.train.contribution.training_job import (
+    clipping_of,
+    gradient_stages,
+    run_contribution_test,
+    run_quantized_test,
+)
 from privctl.train.gradient_noise import GradientNoise, noise_for
 from privctl.train.loop import FinishedRun, Trainer
 from privctl.train.precision import FullPrecision, Precision
@@ -26,7 +31,7 @@ from privctl.train.released_model import report_path, save_network
 from privctl.train.reload_check import witness_of
 from privctl.train.report import report_for, zeroed_of
 from privctl.train.sampling import BatchSource, Passes, PoissonBatches, WeightedBatches
-from privctl.train.secret_posteriors import CheckedSecrets, check_secrets
+from privctl.train.secrets.posteriors import CheckedSecrets, check_secrets
 from privctl.train.session import Session, keeping, measured, open_folder, prepared, shared_source, try_out
 from privctl.train.withheld import require_room, staged_private
 
@@ -70,10 +75,10 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     network = prepared(network, job)
     # Before the folder is made, because these tests may refuse the run.
     if request.way.clips:
-        job = tested(job, network, device, gradient_stages(job, network, device), session.notify)
+        job = run_contribution_test(job, network, device, gradient_stages(job, network, device), session.notify)
     precision = hooks.precision(job, network, device)
-    job = rehearsed(job, network, device, precision)
-    secret_draws(network)
+    job = run_quantized_test(job, network, device, precision)
+    seed_dropout_secretly(network)
     folder, start = open_folder(job, workers)
     if folder is not None:
         for name, content in hooks.files.items():

@@ -22,7 +22,7 @@ from privctl.domain.progress import Advance
 from privctl.models.tasks.base import Task
 from privctl.parallel import Workers
 from privctl.train.clipping.engine import ClippedBatch, NotFiniteError, PerExample
-from privctl.train.clipping.norms_and_weights import Clipping
+from privctl.train.clipping.factors import Clipping
 from privctl.train.epoch_stats import EpochStats
 from privctl.train.gradient_noise import GradientNoise
 from privctl.train.precision import FullPrecision, Precision

@@ -14,15 +14,15 @@ from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import CommandError
 from privctl.models.choices import Long, TaskName
 from privctl.models.encoding import TextOptions
-from privctl.models.language import hushed, read_config
+from privctl.models.language import quiet_transformers, read_config
 from privctl.models.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training
 from privctl.models.tasks.base import Task
-from privctl.models.tasks.make import image_task, text_task
+from privctl.models.tasks.build import image_task, text_task
 from privctl.models.vocabulary import Vocabulary, vocabulary_from_file, vocabulary_from_records
 from privctl.train.budget import recipe_for
 from privctl.train.contribution import IndependenceTest
 from privctl.train.request import ModelRequest, RetrainRequest
-from privctl.train.secret_plan import SecretPlan, plan_of
+from privctl.train.secrets.read_plan import SecretPlan, read_secret_plan
 from privctl.train.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def prepare(request: RetrainRequest) -> TrainingJob:
     collected = False
     request.way.check(request)
     _check_task(request)
-    plan = plan_of(request)
+    plan = read_secret_plan(request)
     if request.task is TaskName.IMAGE_CLASSIFICATION:
         return _prepare_images(request)
     classify = request.task in CLASSIFICATION
@@ -124,7 +124,7 @@ def _check_task(request: RetrainRequest) -> None:
 def _channels(path: Path) -> int:
     """The channels that the network takes according to its config.json; by default 3."""
     folder = path if path.is_dir() else path.parent
-    with hushed():
+    with quiet_transformers():
         channels = getattr(read_config(folder, path), "num_channels", 3)
     return channels if channels in (1, 3) else 3
 

@@ -20,9 +20,9 @@ from transformers import AutoTokenizer
 
 from privctl.domain.errors import InputError
 from privctl.models.encoding import TextFacts
-from privctl.models.language import ModelClass, hushed
+from privctl.models.language import ModelClass, quiet_transformers
 from privctl.models.loading import KINDS, TrainingModel
-from privctl.models.tasks.base import measuring
+from privctl.models.tasks.base import evaluation_mode
 from privctl.train.clipping.products import full_precision
 
 #: By how much answers may differ, of the largest: rounding on one kind of device, and between two.
@@ -62,7 +62,7 @@ class ReferenceAnswers:
 
     def _faults(self, folder: Path, network: nn.Module) -> Iterator[str]:
         try:
-            with hushed(), torch.random.fork_rng(devices=[]):
+            with quiet_transformers(), torch.random.fork_rng(devices=[]):
                 loaded, info = self.kind.auto.from_pretrained(
                     folder, local_files_only=True, trust_remote_code=False, output_loading_info=True
                 )
@@ -89,7 +89,7 @@ class ReferenceAnswers:
         if self.tokenizer is None:
             return
         try:
-            with hushed():
+            with quiet_transformers():
                 loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
                 same = _tokens(loaded) == _tokens(self.tokenizer)
         except Exception as error:
@@ -122,7 +122,7 @@ def answers(network: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     """The network's logits for ``inputs``, float32 on the CPU; without dropout, and in full precision."""
     device = next(network.parameters()).device
     moved = {name: tensor.to(device) for name, tensor in inputs.items()}
-    with measuring(network), full_precision(device), torch.compiler.set_stance("force_eager"):
+    with evaluation_mode(network), full_precision(device), torch.compiler.set_stance("force_eager"):
         logits: Tensor = network(**moved).logits
     return logits.float().cpu()
 

@@ -20,13 +20,13 @@ from privctl.storage.folder import companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.train import withheld
 from privctl.train.budget import ledger_of
-from privctl.train.contribution.premises import borne_out, recorded
+from privctl.train.contribution.training_job import test_parameters, with_contribution_test
 from privctl.train.gradient_noise import GradientNoise
 from privctl.train.loop import FinishedRun
 from privctl.train.prepare import TrainingJob
 from privctl.train.released_names import collected, released_names
-from privctl.train.secret_guarantees import KEEP_THE_PLAN, plan_premise, secret_guarantees, secret_parameters
-from privctl.train.secret_posteriors import CheckedSecrets
+from privctl.train.secrets.guarantees import KEEP_THE_PLAN, plan_premise, secret_guarantees, secret_parameters
+from privctl.train.secrets.posteriors import CheckedSecrets
 
 OWNER = (
     "no guarantee covers this report itself: losses, norms, fractions and the like were measured on the private "
@@ -163,7 +163,7 @@ def _guarantees(
     if job.plan is not None and secrets is not None:
         shared = (starting_weights(job), *normalisation(job), *released_names(job), *secret_noise(noise))
         for guarantee in secret_guarantees(job.plan, job.recipe, finished.spent, secrets, shared):
-            yield borne_out(near(guarantee, Released(coordinates=finished.released)), job)
+            yield with_contribution_test(near(guarantee, Released(coordinates=finished.released)), job)
 
 
 def _for_records(job: TrainingJob, finished: FinishedRun, noise: GradientNoise | None) -> Guarantee:
@@ -177,7 +177,7 @@ def _for_records(job: TrainingJob, finished: FinishedRun, noise: GradientNoise |
         note=NOTE,
         released=Released(coordinates=finished.released),
     )
-    return borne_out(guarantee, job)
+    return with_contribution_test(guarantee, job)
 
 
 def premises(job: TrainingJob) -> Iterator[Assumption]:
@@ -267,7 +267,7 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         "steps_begun": finished.spent,
         "released_numbers": finished.released if request.way.noised else None,
         "noise_source": None if noise is None else noise.description,
-        **recorded(job),
+        **test_parameters(job),
         "history": withheld.released(request, finished.history),
     }
 

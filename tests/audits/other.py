@@ -15,7 +15,7 @@ from privctl.data.texts import TextRecord
 from privctl.models.choices import TaskName
 from privctl.models.loading import load_for_training
 from privctl.models.tasks.base import Task
-from privctl.models.tasks.make import image_task, text_task
+from privctl.models.tasks.build import image_task, text_task
 from tests.models.tasks.small import architecture, words
 
 WORDS = ["cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and", "too"]

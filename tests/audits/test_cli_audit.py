@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from audits.scores.causal import CausalScorer
-from audits.scores.kept import read_scores
+from audits.scores.scores_file import read_scores
 from privctl.cli import run
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome

@@ -114,7 +114,7 @@ def test_another_training_run_gives_no_bound(place: Path, capfd: pytest.CaptureF
         (["--canaries", "DATA", "-o", "nowhere/x.json"], "is not a folder to write x.json into"),
         (["--greedy-only"], "--greedy-only needs --train"),
         (["--attack", "loss"], "--attack needs --members"),
-        ([], "nothing is asked of the model"),
+        ([], "there is nothing to audit"),
         (["--members", "x"], "give both --members and --nonmembers"),
         (["--train", "DATA", "--top-p", "2"], "--top-p is 2"),
         (["--train", "DATA", "--prefix-tokens", "60", "--suffix-tokens", "60"], "tokens"),

@@ -63,7 +63,7 @@ def _measurement(shape: Shape, device: Any, rounds: int, step: float) -> dict[st
     """Seconds of one, and of how many unquantized steps that is the time."""
     import torch
 
-    from privctl.models.tasks.base import measuring
+    from privctl.models.tasks.base import evaluation_mode
     from privctl.train.choices import FormatName
     from privctl.train.quantized import FORMATS, QuantizedLayers
 
@@ -74,11 +74,11 @@ def _measurement(shape: Shape, device: Any, rounds: int, step: float) -> dict[st
     times = []
     for turn in range(rounds):
         began = time.perf_counter()
-        with measuring(model):
+        with evaluation_mode(model):
             for chosen in (frozenset[str](), *(frozenset({name}) for name in layers.names)):
                 layers.choose(chosen)
                 layers.begin(turn)
-                with layers.on(range(MEASURED_EXAMPLES)):
+                with layers.active(range(MEASURED_EXAMPLES)):
                     shape.losses(model, batch)
         if device.type == "cuda":
             torch.cuda.synchronize()

@@ -108,7 +108,7 @@ def _steps(shape: Shape, device: torch.device, formats: list[str]) -> dict[str, 
         def step() -> None:
             optimizer.zero_grad(set_to_none=True)
             layers.begin(next(steps))
-            with layers.on(range(shape.examples)):
+            with layers.active(range(shape.examples)):
                 engine.accumulate(losses, weight=1 / shape.examples)
             update()
 

@@ -146,14 +146,14 @@ def test_weights_in_eight_bits_take_no_noise(
 def test_the_expected_share_is_that_of_tables_and_of_rounding(ratio: float, changed: float) -> None:
     grain = Grain({-9: 10}, ("F16",))
     stddev = 2.0**-9 / ratio
-    assert grain.changed(stddev) == pytest.approx(changed, abs=1e-7)
+    assert grain.changed_share(stddev) == pytest.approx(changed, abs=1e-7)
     noise = np.random.default_rng(0).standard_normal(200_000) * stddev
     assert np.mean(np.rint(noise * 2**9) != 0) == pytest.approx(changed, abs=0.005)
 
 
 def test_the_least_noise_is_that_which_changes_enough() -> None:
     grain = Grain({-30: 50, -20: 30, -12: 20}, ("F32",))
-    assert grain.changed(grain.least_stddev) >= LEAST_CHANGED > grain.changed(0.98 * grain.least_stddev)
+    assert grain.changed_share(grain.least_stddev) >= LEAST_CHANGED > grain.changed_share(0.98 * grain.least_stddev)
     assert grain.median == 2.0**-30
 
 

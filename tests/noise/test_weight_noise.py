@@ -13,7 +13,7 @@ from scipy import stats
 from privctl.domain.errors import InputError
 from privctl.noise.weight_noise import FLOAT_VIEWS, WeightNoiser, _narrow, _widen
 from privctl.randomness import BLOCK, NoiseSource
-from privctl.randomness.deviates import fine
+from privctl.randomness.deviates import float64_deviates
 from privctl.randomness.gridded import increments, spacing
 from privctl.randomness.source import _BlockKeystream
 from privctl.storage.header import DTYPE_BITS, TensorInfo
@@ -231,7 +231,7 @@ def test_candidates_are_formed_before_rounding(dtype: str) -> None:
         place = _BlockKeystream(NoiseSource(5), i, 0)
         words = place.leading(10_000, memoryview(bytes(4 * BLOCK)), bytearray(4 * BLOCK + 16))
         middle = np.full(10_000, 1 << 63, np.uint64)
-        running = running + increment * fine(words[:5000], words[5000:], middle, place.deep).reshape(-1)
+        running = running + increment * float64_deviates(words[:5000], words[5000:], middle, place.deep).reshape(-1)
         step = spacing(STDDEVS[i])
         near = np.abs(np.abs(running / step - np.rint(running / step)) - 0.5) < 1e-5
         assert near.mean() < 0.01

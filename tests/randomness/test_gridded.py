@@ -111,7 +111,7 @@ def test_float64_deviates_are_within_their_bound_of_exact_ones() -> None:
     second = np.array(turns * 3 + source.integers(-(2**31), 2**31, 300).tolist(), np.int32)
     following = source.integers(0, 1 << 64, 2 * len(first), np.uint64)
     following[: len(ends)], following[len(ends) : 2 * len(ends)] = 1 << 54, (1 << 64) - 1
-    found = deviates.fine(first, second, following, lambda count: [])
+    found = deviates.float64_deviates(first, second, following, lambda count: [])
     with mpmath.workdps(60):
         for i in range(len(first)):
             *pair, radius = exact_pair(
@@ -132,7 +132,7 @@ def test_a_radius_reaches_as_far_as_its_bits_have_zeros(word: int) -> None:
 
     following = np.array([3, 0, 0, 9, 9, 9], np.uint64)
     first, second = np.full(3, word, np.int32), np.full(3, 1 << 28, np.int32)
-    found = deviates.fine(first, second, following, deep)
+    found = deviates.float64_deviates(first, second, following, deep)
     with mpmath.workdps(60):
         for i, each in enumerate(words):
             *pair, radius = exact_pair(word, 1 << 28, (int(following[i]), 9), each)
@@ -146,10 +146,12 @@ def test_float32_deviates_keep_their_bound_on_any_words() -> None:
     pairs = 1 << 17
     words = np.random.default_rng(1).integers(-(2**31), 2**31, 2 * pairs).astype(np.int32)
     found = np.empty(2 * pairs, np.float32)
-    edge = deviates.fast(words, 1.0, [np.empty(pairs, np.float32) for _ in range(3)], found)
+    edge = deviates.float32_deviates(words, 1.0, [np.empty(pairs, np.float32) for _ in range(3)], found)
     for bits in (0, 1 << 63, (1 << 64) - 1):
         following = np.full(2 * pairs, bits, np.uint64)
-        error = np.abs(found.reshape(2, -1) - deviates.fine(words[:pairs], words[pairs:], following, lambda count: []))
+        error = np.abs(
+            found.reshape(2, -1) - deviates.float64_deviates(words[:pairs], words[pairs:], following, lambda count: [])
+        )
         error[:, edge] = 0
         assert error.max() < 0.75 * FAST
     assert len(edge) < pairs / 500
@@ -170,7 +172,7 @@ def test_float32_finds_the_points_that_float64_finds(
         differ = np.flatnonzero(one != other.astype(np.float32))
         # Bits that follow are dealt out in order, so that only those who asked for them may get others.
         assert len(differ) < 1e-3 * size
-    monkeypatch.setattr(gridded, "_exactly", lambda *_: None)
+    monkeypatch.setattr(gridded, "_release_float64", lambda *_: None)
     bare = [values.copy() for _ in stddevs]
     NoiseSource(3).release_nested(range(len(stddevs)), 0, values, stddevs, bare)
     assert any((one != other).any() for one, other in zip(quick, bare, strict=True)), "some are refined"
@@ -183,7 +185,7 @@ def test_points_near_an_edge_are_those_of_60_digits() -> None:
     place = _BlockKeystream(source, 0, 0)
     words = place.leading(size, ZEROS, bytearray(4 * BLOCK + 16)).copy()
     noise = np.empty(size, np.float32)
-    edge = deviates.fast(words, 1 / step, [np.empty(pairs, np.float32) for _ in range(3)], noise)
+    edge = deviates.float32_deviates(words, 1 / step, [np.empty(pairs, np.float32) for _ in range(3)], noise)
     # x / g = 1/2 - noise + a hair: the float32 sum cannot decide.
     hairs = np.random.default_rng(5).choice([-1, 0, 1], size) * 2.0**-16
     values = ((0.5 - noise.astype(np.float64) + hairs) * step).astype(np.float32)

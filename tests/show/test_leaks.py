@@ -13,7 +13,7 @@ import audits.membership.baseline
 import audits.membership.verdict
 import audits.secrets.verdict
 from audits.extraction.summary import METHOD as EXTRACTION_METHOD
-from audits.membership.attack import Settings, area
+from audits.membership.attack import Settings, auc_evidence
 from audits.statistics.metrics import clopper_pearson
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
@@ -38,7 +38,7 @@ def measured(shift: float, count: int = 400, method: str = "loss") -> Evidence:
     """The AUC of normal scores, as an audit states it."""
     member = np.arange(2 * count) < count
     scores = RNG.standard_normal(2 * count) + shift * member
-    return area(method, scores, member, Settings(confidence=0.998, seed=0))
+    return auc_evidence(method, scores, member, Settings(confidence=0.998, seed=0))
 
 
 def share(method: str, quantity: str, found: int, count: int, chance: float | None = 0.0, **more: float) -> Evidence:
@@ -221,11 +221,11 @@ def test_a_report_that_lacks_details_is_shown_all_the_same() -> None:
 
 def test_scores_that_are_all_the_same_show_no_interval_and_no_reach() -> None:
     member = np.arange(400) % 2 == 0
-    same = area("length baseline", np.full(400, 7), member, Settings())
+    same = auc_evidence("length baseline", np.full(400, 7), member, Settings())
     assert (same.estimate, same.lower, same.upper) == (0.5, 0.0, 1.0)
     assert "detectable" not in same.details, "more such records would show nothing either"
     earlier = replace(same, details={**same.details, "detectable": 0.58})  # as reports of before have it
-    told = area("loss", np.arange(400) % 9, member, Settings())
+    told = auc_evidence("loss", np.arange(400) % 9, member, Settings())
     assert told.details["detectable"] < 0.65
     for item in (same, earlier):
         rows = {line[:15].strip(): line.split()[-4:] for line in audit_text(report(item, told)).splitlines()}

@@ -125,7 +125,7 @@ def test_a_rename_that_fails_takes_back_those_before_it(
 def test_what_came_to_exist_meanwhile_is_kept(tmp_path: Path) -> None:
     with PendingFile(tmp_path / "model") as model, PendingFile(tmp_path / "report") as report:
         (tmp_path / "report").write_text("another's")
-        with pytest.raises(CommandError, match="came to exist meanwhile"):
+        with pytest.raises(CommandError, match="was created meanwhile"):
             commit_together([model, report], replace=False)
     assert contents(tmp_path) == {"report": "another's"}
 
@@ -136,7 +136,7 @@ def test_a_folder_is_never_replaced(tmp_path: Path) -> None:
     with (
         PendingFolder(tmp_path / "model") as model,
         PendingFile(tmp_path / "report") as report,
-        pytest.raises(CommandError, match="came to exist meanwhile"),
+        pytest.raises(CommandError, match="was created meanwhile"),
     ):
         commit_together([model, report])
     assert contents(tmp_path) == {"model": "old"}
@@ -273,7 +273,7 @@ def test_a_living_writer_is_left_alone_in_both_folders(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     temporary = tmp_path / "b" / f".x.{MARK}.partial"
     temporary.write_text("new")
-    renames = [Rename.planned(p / temporary.name, p / "x", MARK) for p in (tmp_path / "a", tmp_path / "b")]
+    renames = [Rename.to_place(p / temporary.name, p / "x", MARK) for p in (tmp_path / "a", tmp_path / "b")]
     journal = Journal(MARK, renames)
     recover(tmp_path / "b")
     recover(tmp_path / "a")

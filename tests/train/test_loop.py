@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from privctl.domain.errors import InputError
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import TaskName
-from privctl.models.tasks.base import grouped
+from privctl.models.tasks.base import group_by_length
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.randomness.gridded import spacing
 from privctl.train.choices import Schedule
-from privctl.train.clipping.norms_and_weights import Clipping
+from privctl.train.clipping.factors import Clipping
 from privctl.train.gradient_noise import KeyedNoise
 from privctl.train.loop import Trainer
 from privctl.train.run_folder import RunFolder
@@ -44,7 +44,7 @@ class Points:
     def micro_batches(
         self, units: Sequence[int], step: int, max_examples: int, max_tokens: int | None = None
     ) -> Iterator[list[int]]:
-        return grouped(units, lambda _: 1, max_examples, max_tokens)
+        return group_by_length(units, lambda _: 1, max_examples, max_tokens)
 
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
         return {"rows": self.rows[list(examples)]}

@@ -24,7 +24,7 @@ from privctl.train.sampling import Passes, PoissonBatches
 from privctl.train.loop import Trainer
 from privctl.train.gradient_noise import KeyedNoise
 from privctl.parallel import start_workers
-from privctl.train.clipping.norms_and_weights import Clipping
+from privctl.train.clipping.factors import Clipping
 from privctl.train.settings import TrainingSettings
 from privctl.train.run_folder import RunFolder
 from privctl.domain.mechanism import Optimizer

@@ -18,10 +18,10 @@ from privctl.domain.errors import RunInterruptedError
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import TaskName
 from privctl.models.loading import load_for_training
-from privctl.models.tasks.make import text_task
+from privctl.models.tasks.build import text_task
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
-from privctl.train.clipping.norms_and_weights import Clipping
+from privctl.train.clipping.factors import Clipping
 from privctl.train.gradient_noise import KeyedNoise
 from privctl.train.loop import Trainer
 from privctl.train.run_folder import RunFolder, SavedState

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from audits.membership.attack import Settings, area, curve
+from audits.membership.attack import Settings, auc_evidence, curve_evidence
 from audits.membership.baseline import BLIND, DIFFERENCE
 from audits.membership.verdict import SUBJECT
-from audits.scores.kept import staged_kept
+from audits.scores.scores_file import staged_scores
 from audits.scores.table import FIELDS, ScoreTable
 from audits.statistics.paired import auc_difference
 from privctl.cli import run
@@ -56,8 +56,8 @@ def audited(folder: Path, kind: str) -> Path:
     one, two = scores[judged], looks[judged]
     beyond = auc_difference(one[inside], one[~inside], two[inside], two[~inside], 1 - settings.confidence, least=2)
     evidence = (
-        *curve("loss", table, scores, settings),
-        area(BLIND, looks[judged], inside, settings),
+        *curve_evidence("loss", table, scores, settings),
+        auc_evidence(BLIND, looks[judged], inside, settings),
         Evidence(
             method="loss", quantity=DIFFERENCE, estimate=beyond.difference, lower=beyond.lower, upper=beyond.upper,
             confidence=settings.confidence, interval=beyond.interval, details={"chance": 0.0},
@@ -67,7 +67,7 @@ def audited(folder: Path, kind: str) -> Path:
     )  # fmt: skip
     place, kept = folder / f"{kind}.report.json", folder / f"{kind}.scores.safetensors"
     arrays = {"member": table.member, "score.loss": scores, "score.blind": np.where(judged, looks, np.nan)}
-    with staged_kept(kept, arrays, {}) as pending:
+    with staged_scores(kept, arrays, {}) as pending:
         pending.commit()
     report = PrivacyReport(
         step="audit", created="2026-01-01T00:00:00Z", versions={}, outputs=(file_artifact("scores", kept, place),),
@@ -132,7 +132,7 @@ def test_narrow_intervals_of_less_confidence_do_not_add_up(tmp_path: Path) -> No
     table = table_of(150, 1200)
     random = np.random.default_rng(4)
     scores = random.standard_normal(1350) + 0.4 * table.member
-    path.write_text(encode(replace(report, evidence=curve("loss", table, scores, settings))))
+    path.write_text(encode(replace(report, evidence=curve_evidence("loss", table, scores, settings))))
     (verdict,), _ = judged(verify(path, read(path)))
     assert verdict.outcome is Outcome.REFUTED
     assert "its 3 intervals are wrong with chance 0.3 together, and it says 0.05" in verdict.reason

@@ -99,11 +99,11 @@ def _network(output: Path, task: str, seed: int, given: Path | None) -> Any:
     import torch
 
     from privctl.models.guard.loading import check_size
-    from privctl.models.language import hushed, read_config, read_network
+    from privctl.models.language import quiet_transformers, read_config, read_network
 
     kind = _kind(task)
     folder = output.parent
-    with hushed(), torch.random.fork_rng(devices=[]), open_checkpoint(output) as released:
+    with quiet_transformers(), torch.random.fork_rng(devices=[]), open_checkpoint(output) as released:
         config = read_config(folder, output)
         check_size(kind.auto, config, folder, released)
         torch.default_generator.manual_seed(seed)

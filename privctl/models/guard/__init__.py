@@ -1,1 +1,1 @@
-"""What files of a model may make a loader do: nothing but build the digested weights, within the memory they need."""
+"""Guards on loading a model: its files can only build the digested weights, within the memory these need."""

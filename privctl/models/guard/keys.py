@@ -20,7 +20,7 @@ LARGEST_EPS = 0.1
 _Refusal = Callable[[Any], bool]
 
 
-def _given(value: Any) -> bool:
+def _is_set(value: Any) -> bool:
     return value not in (None, False, "", {}, [])
 
 
@@ -37,34 +37,34 @@ _CODE = "it makes a loader import or download code"
 _COMPILE = "it makes a loader compile code"
 _FILES = "it makes a loader read another file than the one beside the weights"
 
-#: Key -> (which values are refused, why). What is named here is refused wherever it stands, below other keys too.
+#: Key -> (which values are refused, why). These keys are refused at any depth.
 REFUSED: dict[str, tuple[_Refusal, str]] = {
-    "transformers_weights": (_given, _WEIGHTS),
-    "use_pretrained_backbone": (_given, _WEIGHTS),
-    "pretrained_backbone": (_given, _WEIGHTS),
-    "pretrained": (_given, _WEIGHTS),
-    "base_model_name_or_path": (_given, _WEIGHTS),
-    "gguf_file": (_given, _WEIGHTS),
+    "transformers_weights": (_is_set, _WEIGHTS),
+    "use_pretrained_backbone": (_is_set, _WEIGHTS),
+    "pretrained_backbone": (_is_set, _WEIGHTS),
+    "pretrained": (_is_set, _WEIGHTS),
+    "base_model_name_or_path": (_is_set, _WEIGHTS),
+    "gguf_file": (_is_set, _WEIGHTS),
     "attn_implementation": (_foreign, _CODE),
     "_attn_implementation": (_foreign, _CODE),
     "_attn_implementation_internal": (_foreign, _CODE),
     "experts_implementation": (_foreign, _CODE),
     "_experts_implementation": (_foreign, _CODE),
     "_experts_implementation_internal": (_foreign, _CODE),
-    "use_kernels": (_given, _CODE),
-    "kernel_config": (_given, _CODE),
-    "fusion_config": (_given, _CODE),
-    "custom_generate": (_given, _CODE),
-    "trust_remote_code": (_given, _CODE),
-    "use_timm_backbone": (_given, _CODE),
-    "quantization_config": (_given, f"{_CODE} for quantized weights"),
-    "compression_config": (_given, f"{_CODE} for quantized weights"),
-    "torch_compile": (_given, _COMPILE),
-    "compile": (_given, _COMPILE),
-    "compile_config": (_given, _COMPILE),
-    "cache_config": (_given, _CODE),
-    "configuration_files": (_given, _FILES),
-    "config_file": (_given, _FILES),
+    "use_kernels": (_is_set, _CODE),
+    "kernel_config": (_is_set, _CODE),
+    "fusion_config": (_is_set, _CODE),
+    "custom_generate": (_is_set, _CODE),
+    "trust_remote_code": (_is_set, _CODE),
+    "use_timm_backbone": (_is_set, _CODE),
+    "quantization_config": (_is_set, f"{_CODE} for quantized weights"),
+    "compression_config": (_is_set, f"{_CODE} for quantized weights"),
+    "torch_compile": (_is_set, _COMPILE),
+    "compile": (_is_set, _COMPILE),
+    "compile_config": (_is_set, _COMPILE),
+    "cache_config": (_is_set, _CODE),
+    "configuration_files": (_is_set, _FILES),
+    "config_file": (_is_set, _FILES),
     "vocab_file": (_path, _FILES),
     "merges_file": (_path, _FILES),
     "tokenizer_file": (_path, _FILES),
@@ -92,7 +92,7 @@ def check_keys(data: Any, path: Path) -> None:
     """Raise InputError for the first key in ``data``, read from ``path``, that is refused."""
     for key, value in _pairs(data):
         test, why = REFUSED.get(key, (None, ""))
-        if test is not None and any(test(each) for each in _leaves(value)):
+        if test is not None and any(test(leaf) for leaf in _leaves(value)):
             raise InputError(f"{path} has {key} {shown(value)}, and {why}; remove the key, or use another model")
         normal = key == "eps" or (key.endswith(_EPS) and key not in _NOT_A_NORM)
         if normal and isinstance(value, int | float) and not 0 <= value <= LARGEST_EPS:
@@ -104,15 +104,15 @@ def check_keys(data: Any, path: Path) -> None:
 
 def without_code(data: Any) -> tuple[Any, tuple[str, ...]]:
     """``data`` without keys that name code, at any depth, and those that it had."""
-    found: set[str] = set()
+    removed: set[str] = set()
 
-    def kept(value: Any) -> Any:
+    def strip(value: Any) -> Any:
         if isinstance(value, dict):
-            found.update(key for key in STRIPPED if key in value)
-            return {key: kept(inner) for key, inner in value.items() if key not in STRIPPED}
-        return [kept(inner) for inner in value] if isinstance(value, list) else value
+            removed.update(key for key in STRIPPED if key in value)
+            return {key: strip(inner) for key, inner in value.items() if key not in STRIPPED}
+        return [strip(inner) for inner in value] if isinstance(value, list) else value
 
-    return kept(data), tuple(key for key in STRIPPED if key in found)
+    return strip(data), tuple(key for key in STRIPPED if key in removed)
 
 
 def _pairs(data: Any) -> Iterator[tuple[str, Any]]:

@@ -49,9 +49,9 @@ def check_alone(checkpoint: Checkpoint) -> None:
     """Raise InputError where the folder holds weights, or adapters, that ``checkpoint`` has no part of."""
     strays = [path.relative_to(checkpoint.root).as_posix() for path in strays_of(checkpoint)]
     if strays:
-        more = f" and {len(strays) - 3} more" if len(strays) > 3 else ""
+        suffix = f" and {len(strays) - 3} more" if len(strays) > 3 else ""
         raise InputError(
-            f"{checkpoint.root} also holds weights that are not part of the model: {', '.join(strays[:3])}{more}; a "
+            f"{checkpoint.root} also holds weights that are not part of the model: {', '.join(strays[:3])}{suffix}; a "
             "loader may take those instead, or add them, so move them to another folder"
         )
 

@@ -34,22 +34,22 @@ def check_counts(data: Any, path: Path, tensors: Iterable[TensorInfo] | None) ->
 
     ``tensors`` are those of the weights, None where random ones are to be drawn. A layer has at least one tensor.
     """
-    held = None if tensors is None else sum(1 for _ in tensors)
+    stored = None if tensors is None else sum(1 for _ in tensors)
     for key, count in _integers(data):
         if _LAYERS.search(key):
-            if held is not None and count > max(held, 1):
+            if stored is not None and count > max(stored, 1):
                 raise InputError(
-                    f"{path} has {key} {count}, but the weights are {held} tensors, and each layer has at least one; "
+                    f"{path} has {key} {count}, but the weights are {stored} tensors, and each layer has at least one; "
                     "give the weights' own config.json"
                 )
             if count > MOST_LAYERS:
                 raise InputError(f"{path} has {key} {count}; at most {MOST_LAYERS} layers are built")
         most = MOST_PARTS if _PARTS.search(key) else MOST
-        if abs(count) > most and not _unlimited(key):
+        if abs(count) > most and not _is_unlimited(key):
             raise InputError(f"{path} has {key} {count}, and {most} is the most; give the weights' own config.json")
 
 
-def _unlimited(key: str) -> bool:
+def _is_unlimited(key: str) -> bool:
     return "max" in key or "length" in key
 
 
@@ -71,19 +71,19 @@ def check_built(network: nn.Module, path: Path, tensors: Iterable[TensorInfo] | 
     That is: more numbers than ``tensors`` hold by a factor of ``SPARE_FACTOR`` and by ``SPARE``; for random weights,
     more than the machine's memory has room for.
     """
-    wanted = sum(each.numel() for each in (*network.parameters(), *network.buffers()))
+    built = sum(tensor.numel() for tensor in (*network.parameters(), *network.buffers()))
     if tensors is None:
         room = int(_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-        if wanted * _BYTES > room:
+        if built * _BYTES > room:
             raise InputError(
-                f"{path} describes a network of {wanted} numbers, {wanted * _BYTES >> 30} GiB, and this machine has "
+                f"{path} describes a network of {built} numbers, {built * _BYTES >> 30} GiB, and this machine has "
                 f"room for {room >> 30} GiB; give a smaller one"
             )
         return
-    held = sum(_count(tensor.shape) for tensor in tensors)
-    if wanted > SPARE_FACTOR * held + SPARE:
+    stored = sum(_count(tensor.shape) for tensor in tensors)
+    if built > SPARE_FACTOR * stored + SPARE:
         raise InputError(
-            f"{path} describes a network of {wanted} numbers, but the weights hold {held}; give the weights' own "
+            f"{path} describes a network of {built} numbers, but the weights hold {stored}; give the weights' own "
             "config.json"
         )
 

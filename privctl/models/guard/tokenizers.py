@@ -1,4 +1,4 @@
-"""Bounds on a tokenizer's files, looked at before they are loaded: small files can ask for memory without end."""
+"""Bounds on a tokenizer's files, checked before loading: small files can require unbounded memory."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ def _bound(path: Path, largest: int) -> None:
 def _check_json(data: dict[str, Any], path: Path) -> None:
     added = data.get("added_tokens")
     entries = added if isinstance(added, list) else []
-    _check_added(path, [each.get("content", "") for each in entries if isinstance(each, dict)])
+    _check_added(path, [entry.get("content", "") for entry in entries if isinstance(entry, dict)])
     model = data.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, dict | list) and len(vocabulary) > MOST_TOKENS:
         raise InputError(f"{path} has a vocabulary of {len(vocabulary)} tokens, and {MOST_TOKENS} is the most")
     _check_padding(data.get("padding"), path)
     growth, frame = 1.0, 0
-    for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
-        for step in _steps(data.get(part)):
+    for section in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        for step in _steps(data.get(section)):
             _check_patterns(step, path)
-            growth *= _growth(step) if part != "decoder" else 1.0
+            growth *= _growth(step) if section != "decoder" else 1.0
             frame = max(frame, *(len(step[name]) for name in ("single", "pair") if isinstance(step.get(name), list)), 0)
     if growth > LARGEST_GROWTH:
         raise InputError(

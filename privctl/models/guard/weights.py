@@ -43,27 +43,27 @@ def check_loaded(network: nn.Module, checkpoint: Checkpoint, unused: Collection[
     state = dict(network.state_dict())
     prefix: str = getattr(network, "base_model_prefix", "")
     ignored = getattr(network, "_keys_to_ignore_on_load_unexpected", None) or ()
-    seen: set[int] = set()
-    left: list[tuple[SafetensorsFile, TensorInfo]] = []
+    loaded_addresses: set[int] = set()
+    unmatched: list[tuple[SafetensorsFile, TensorInfo]] = []
     for file, info in checkpoint.tensors():
         names = list(_names(info.name, prefix))
-        if info.name in unused or any(each in fresh for each in names):
+        if info.name in unused or any(candidate in fresh for candidate in names):
             continue
-        name = next((each for each in names if each in state), None)
+        name = next((candidate for candidate in names if candidate in state), None)
         if name is None and any(re.search(pattern, info.name) for pattern in ignored):
             continue  # a table of an older version, which is computed now
         if name is None or tuple(state[name].shape) != info.shape:
-            left.append((file, info))
+            unmatched.append((file, info))
             continue
         if not _equal(state[name], _read(file, info)):
             raise InputError(
                 f"{checkpoint.root}: the loaded tensor {name!r} is not the one in {file.path.name}, so results would "
                 "be about other weights; remove whatever redirects the loader"
             )
-        seen.add(state[name].data_ptr())
-    others = {n: t for n, t in state.items() if t.data_ptr() not in seen and n not in fresh}
-    kept = [tensor for name, tensor in others.items() if _learned(network, name)]
-    _check_rearranged(checkpoint, left, kept)
+        loaded_addresses.add(state[name].data_ptr())
+    unaccounted = {n: t for n, t in state.items() if t.data_ptr() not in loaded_addresses and n not in fresh}
+    learned = [tensor for name, tensor in unaccounted.items() if _is_parameter(network, name)]
+    _check_rearranged(checkpoint, unmatched, learned)
 
 
 def _names(name: str, prefix: str) -> Iterator[str]:
@@ -76,7 +76,7 @@ def _names(name: str, prefix: str) -> Iterator[str]:
             yield from _names(name.removesuffix(old) + new, prefix)
 
 
-def _learned(network: nn.Module, name: str) -> bool:
+def _is_parameter(network: nn.Module, name: str) -> bool:
     """Whether a tensor is a parameter: buffers may be computed."""
     value: Any = network
     for part in name.split("."):
@@ -92,30 +92,32 @@ def _read(file: SafetensorsFile, info: TensorInfo) -> torch.Tensor:
     return torch.frombuffer(raw, dtype=kind).reshape(info.shape) if raw else torch.empty(info.shape, dtype=kind)
 
 
-def _equal(loaded: torch.Tensor, held: torch.Tensor) -> bool:
-    here, there = loaded.detach().cpu(), held.to(loaded.dtype)
-    if torch.equal(here, there):
+def _equal(loaded: torch.Tensor, stored: torch.Tensor) -> bool:
+    actual, expected = loaded.detach().cpu(), stored.to(loaded.dtype)
+    if torch.equal(actual, expected):
         return True
-    return here.is_floating_point() and torch.equal(here.isnan(), there.isnan()) and torch.equal(
-        torch.nan_to_num(here.float()), torch.nan_to_num(there.float())
+    return actual.is_floating_point() and torch.equal(actual.isnan(), expected.isnan()) and torch.equal(
+        torch.nan_to_num(actual.float()), torch.nan_to_num(expected.float())
     )  # fmt: skip
 
 
 def _check_rearranged(
-    checkpoint: Checkpoint, left: list[tuple[SafetensorsFile, TensorInfo]], kept: list[torch.Tensor]
+    checkpoint: Checkpoint, unmatched: list[tuple[SafetensorsFile, TensorInfo]], learned: list[torch.Tensor]
 ) -> None:
-    if not left and not kept:
+    if not unmatched and not learned:
         return
-    kind = kept[0].dtype if kept else torch.float32
-    here = _moments(kept)
-    there = _moments(_read(file, info).to(kind) for file, info in left)
-    room = _CLOSE * max(here[3], there[3], 1e-300)
-    if here[0] != there[0] or not all(abs(a - b) <= room for a, b in zip(here[1:3], there[1:3], strict=True)):
-        named = left[0][1].name if left else "tensors of the network"
+    kind = learned[0].dtype if learned else torch.float32
+    network_moments = _moments(learned)
+    stored_moments = _moments(_read(file, info).to(kind) for file, info in unmatched)
+    room = _CLOSE * max(network_moments[3], stored_moments[3], 1e-300)
+    if network_moments[0] != stored_moments[0] or not all(
+        abs(a - b) <= room for a, b in zip(network_moments[1:3], stored_moments[1:3], strict=True)
+    ):
+        tensor_name = unmatched[0][1].name if unmatched else "tensors of the network"
         raise InputError(
-            f"{checkpoint.root}: the loaded model holds other numbers than the file for {named!r} and "
-            f"{max(len(left), 1) - 1} more, so results would be about other weights; remove whatever redirects the "
-            "loader"
+            f"{checkpoint.root}: the loaded model holds other numbers than the file for {tensor_name!r} and "
+            f"{max(len(unmatched), 1) - 1} more, so results would be about other weights; remove whatever redirects "
+            "the loader"
         )
 
 

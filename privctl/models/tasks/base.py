@@ -62,7 +62,7 @@ class Task(Protocol):
         ...
 
 
-def grouped(
+def group_by_length(
     examples: Sequence[int], length: Callable[[int], int], max_examples: int, max_tokens: int | None = None
 ) -> Iterator[list[int]]:
     """``examples`` ordered by length, longest first, in groups of at most ``max_examples`` and ``max_tokens`` padded.
@@ -86,13 +86,13 @@ def grouped(
 
 
 @contextmanager
-def measuring(network: nn.Module) -> Iterator[None]:
+def evaluation_mode(network: nn.Module) -> Iterator[None]:
     """The network without dropout and without gradients, and afterwards as it was."""
-    before = [(module, module.training) for module in network.modules()]
+    modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        for module, training in before:
+        for module, training in modes:
             module.training = training

@@ -12,9 +12,9 @@ from torch.nn import functional
 from privctl.data.images import ImageSet
 from privctl.data.pixels import ImageFacts
 from privctl.models.choices import TaskName
-from privctl.models.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, grouped, measuring
+from privctl.models.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, evaluation_mode, group_by_length
 from privctl.models.tasks.corpus import CorpusTask
-from privctl.models.tasks.language import padded
+from privctl.models.tasks.language import pad_batch
 from privctl.models.tasks.units import content_key
 
 
@@ -37,7 +37,7 @@ def _score(outcomes: Sequence[tuple[Tensor, Tensor]]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextClassification(CorpusTask):
-    """Naming a text's label; ``labels`` has its number for each record."""
+    """Predicting a text's label; ``labels`` has its number for each record."""
 
     labels: Sequence[int]
 
@@ -50,7 +50,7 @@ class TextClassification(CorpusTask):
         """See ``Task``; ``labels`` (n,) int64."""
         rows = self.rows(examples)
         labels = torch.tensor([self.labels[row.record] for row in rows], dtype=torch.int64)
-        return {**padded(rows, self.facts.pad, device, self.padding), "labels": labels.to(device)}
+        return {**pad_batch(rows, self.facts.pad, device, self.padding), "labels": labels.to(device)}
 
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """See ``Task``."""
@@ -60,8 +60,8 @@ class TextClassification(CorpusTask):
         """``loss`` in nats and ``accuracy`` over all ``examples``."""
         outcomes = []
         everything = range(len(self.corpus.examples))
-        with measuring(network):
-            for group in grouped(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS):
+        with evaluation_mode(network):
+            for group in group_by_length(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS):
                 batch = self.batch(group, device, 0)
                 outcomes.append((self._logits(network, batch), batch["labels"]))
         return _score(outcomes)
@@ -74,7 +74,7 @@ class TextClassification(CorpusTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageClassification:
-    """Naming an image's label; every image is a unit. ``labels`` has its number for each image."""
+    """Predicting an image's label; every image is a unit. ``labels`` has its number for each image."""
 
     images: ImageSet
     facts: ImageFacts
@@ -92,13 +92,13 @@ class ImageClassification:
         self, units: Sequence[int], step: int, max_examples: int, max_tokens: int | None = None
     ) -> Iterator[list[int]]:
         """See ``Task``; all images have one size, so ``max_tokens`` does not apply."""
-        return grouped([int(unit) for unit in units], lambda _: 1, max_examples)
+        return group_by_length([int(unit) for unit in units], lambda _: 1, max_examples)
 
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
         """See ``Task``; ``pixel_values`` (n, channels, height, width) float32, ``labels`` (n,) int64."""
         pixels = torch.from_numpy(self.images.pixels[list(examples)]).to(device)
         labels = torch.tensor([self.labels[e] for e in examples], dtype=torch.int64, device=device)
-        return {"pixel_values": self.facts.scaled(pixels), "labels": labels}
+        return {"pixel_values": self.facts.scale(pixels), "labels": labels}
 
     def keys(self, examples: Sequence[int]) -> list[int]:
         """See ``Task``."""
@@ -111,8 +111,8 @@ class ImageClassification:
     def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
         """``loss`` in nats and ``accuracy`` over all ``examples``."""
         outcomes = []
-        with measuring(network):
-            for group in grouped(range(len(self)), lambda _: 1, EVALUATED_EXAMPLES):
+        with evaluation_mode(network):
+            for group in group_by_length(range(len(self)), lambda _: 1, EVALUATED_EXAMPLES):
                 batch = self.batch(group, device, 0)
                 outcomes.append((network(pixel_values=batch["pixel_values"]).logits, batch["labels"]))
         return _score(outcomes)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from privctl.models.encoding import Corpus, Encoded, TextFacts
-from privctl.models.tasks.base import grouped
+from privctl.models.tasks.base import group_by_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,8 @@ class CorpusTask:
         self, units: Sequence[int], step: int, max_examples: int, max_tokens: int | None = None
     ) -> Iterator[list[int]]:
         """See ``Task``."""
-        drawn = list(self.corpus.units.draw(units, self.seed, step))
-        return grouped(drawn, self.length, max_examples, max_tokens)
+        drawn_examples = list(self.corpus.units.draw(units, self.seed, step))
+        return group_by_length(drawn_examples, self.length, max_examples, max_tokens)
 
     def length(self, example: int) -> int:
         """Tokens of an example with the padding that it always has."""

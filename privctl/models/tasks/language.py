@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from privctl.models.choices import TaskName
 from privctl.models.encoding import Encoded
-from privctl.models.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, grouped, measuring
+from privctl.models.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, evaluation_mode, group_by_length
 from privctl.models.tasks.corpus import CorpusTask
 
 #: Devlin et al. 2019, section 3.1: 15 % of the tokens are predicted; of these 80 % are masked, 10 % replaced.
@@ -22,7 +22,7 @@ _HIDDEN = 0.8
 _REPLACED = 0.1
 
 
-def padded(rows: Sequence[Encoded], pad: int, device: torch.device, least: int | None = None) -> dict[str, Tensor]:
+def pad_batch(rows: Sequence[Encoded], pad: int, device: torch.device, least: int | None = None) -> dict[str, Tensor]:
     """``input_ids`` and ``attention_mask``, both (n, longest) int64, filled up on the right to ``least`` or more."""
     length = max(least or 0, *(len(row.ids) for row in rows))
     ids = np.full((len(rows), length), pad, np.int64)
@@ -41,7 +41,7 @@ def _token_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CausalLanguage(CorpusTask):
-    """Predicting each next token; an example's loss is the mean over its tokens that count."""
+    """Predicting each next token; an example's loss is the mean over its counted tokens."""
 
     @property
     def name(self) -> TaskName:
@@ -51,7 +51,7 @@ class CausalLanguage(CorpusTask):
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
         """See ``Task``; ``targets`` (n, length) are the next ids, ``weights`` 1 / (those that count) where one does."""
         rows = self.rows(examples)
-        inputs = padded(rows, self.facts.pad, device, self.padding)
+        inputs = pad_batch(rows, self.facts.pad, device, self.padding)
         weights = np.zeros(tuple(inputs["input_ids"].shape), np.float32)
         for i, row in enumerate(rows):
             weights[i, : len(row.ids) - 1] = row.counted[1:] / row.counted.sum()
@@ -68,8 +68,8 @@ class CausalLanguage(CorpusTask):
         """``loss`` in nats a token over all ``tokens`` that count, and ``perplexity``."""
         total, tokens = 0.0, 0
         everything = range(len(self.corpus.examples))
-        with measuring(network):
-            for group in grouped(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS):
+        with evaluation_mode(network):
+            for group in group_by_length(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS):
                 counts = [int(self.corpus.examples[e].counted.sum()) for e in group]
                 losses = self.losses(network, self.batch(group, device, 0)).double().cpu()
                 total += float(losses @ torch.tensor(counts, dtype=torch.float64))
@@ -79,9 +79,9 @@ class CausalLanguage(CorpusTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedLanguage(CorpusTask):
-    """Naming tokens that were hidden; an example's loss is the mean over the tokens asked for, at least one.
+    """Predicting masked tokens; an example's loss is the mean over the predicted tokens, at least one.
 
-    Which ones is drawn anew each step. ``mask`` is the id that hides a token.
+    They are drawn anew in each step. ``mask`` is the id of the mask token.
     """
 
     mask: int
@@ -94,13 +94,13 @@ class MaskedLanguage(CorpusTask):
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
         """See ``Task``; ``targets`` (n, length) are the true ids, ``weights`` 1 / (tokens asked for) where asked."""
         rows = self.rows(examples)
-        inputs = padded(rows, self.facts.pad, torch.device("cpu"), self.padding)
+        inputs = pad_batch(rows, self.facts.pad, torch.device("cpu"), self.padding)
         targets = inputs["input_ids"].clone()
         weights = torch.zeros(targets.shape)
         for i, row in enumerate(rows):
-            asked, shown = self._hide(row, step)
-            inputs["input_ids"][i, : len(shown)] = torch.from_numpy(shown)
-            weights[i, torch.from_numpy(asked)] = 1 / len(asked)
+            hidden, shown_ids = self._hide(row, step)
+            inputs["input_ids"][i, : len(shown_ids)] = torch.from_numpy(shown_ids)
+            weights[i, torch.from_numpy(hidden)] = 1 / len(hidden)
         moved = {**inputs, "targets": targets, "weights": weights}
         return {name: tensor.to(device) for name, tensor in moved.items()}
 
@@ -110,18 +110,18 @@ class MaskedLanguage(CorpusTask):
 
     def evaluate(self, network: nn.Module, device: torch.device) -> dict[str, float]:
         """``loss`` in nats, ``perplexity`` and ``accuracy`` over all ``tokens`` asked for; always the same ones."""
-        total, right, tokens = 0.0, 0, 0
+        total, correct, tokens = 0.0, 0, 0
         everything = range(len(self.corpus.examples))
-        with measuring(network):
-            for group in grouped(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS):
+        with evaluation_mode(network):
+            for group in group_by_length(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS):
                 batch = self.batch(group, device, 0)
-                asked, targets = batch["weights"] > 0, batch["targets"]
+                hidden, targets = batch["weights"] > 0, batch["targets"]
                 logits = self._logits(network, batch)
-                total += float(_token_losses(logits, targets)[asked].double().sum())
-                right += int((logits.argmax(-1) == targets)[asked].sum())
-                tokens += int(asked.sum())
+                total += float(_token_losses(logits, targets)[hidden].double().sum())
+                correct += int((logits.argmax(-1) == targets)[hidden].sum())
+                tokens += int(hidden.sum())
         loss = total / tokens
-        return {"loss": loss, "perplexity": _exponential(loss), "accuracy": right / tokens, "tokens": float(tokens)}
+        return {"loss": loss, "perplexity": _exponential(loss), "accuracy": correct / tokens, "tokens": float(tokens)}
 
     @staticmethod
     def _logits(network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
@@ -129,20 +129,20 @@ class MaskedLanguage(CorpusTask):
         return logits
 
     def _hide(self, row: Encoded, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Positions asked for, rising, and the ids shown instead (length,), both int64."""
+        """Positions to predict, sorted, and the input ids (length,), both int64."""
         source = np.random.default_rng((self.seed, step, row.key))
         candidates = np.flatnonzero(row.counted)
         draws = source.random(len(candidates))
-        asked = candidates[draws < _ASKED]
-        if not len(asked):
-            asked = candidates[[int(draws.argmin())]]
-        fate = source.random(len(asked))
-        others = source.integers(self.facts.vocabulary, size=len(asked))
-        shown = row.ids.astype(np.int64)
-        shown[asked[fate < _HIDDEN]] = self.mask
+        hidden = candidates[draws < _ASKED]
+        if not len(hidden):
+            hidden = candidates[[int(draws.argmin())]]
+        fate = source.random(len(hidden))
+        others = source.integers(self.facts.vocabulary, size=len(hidden))
+        inputs = row.ids.astype(np.int64)
+        inputs[hidden[fate < _HIDDEN]] = self.mask
         replaced = (fate >= _HIDDEN) & (fate < _HIDDEN + _REPLACED)
-        shown[asked[replaced]] = others[replaced]
-        return asked, shown
+        inputs[hidden[replaced]] = others[replaced]
+        return hidden, inputs
 
 
 def _exponential(loss: float) -> float:

@@ -8,11 +8,11 @@ from collections.abc import Hashable, Iterator, Sequence
 import numpy as np
 
 
-def content_key(*parts: bytes) -> int:
-    """A number that is the same for the same content, of 64 bits."""
+def content_key(*pieces: bytes) -> int:
+    """A 64-bit hash of the content."""
     hasher = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        hasher.update(len(part).to_bytes(8, "little") + part)
+    for piece in pieces:
+        hasher.update(len(piece).to_bytes(8, "little") + piece)
     return int.from_bytes(hasher.digest(), "little")
 
 

@@ -1,1 +1,1 @@
-"""Plans of protection: budgets, weights by a linear program, sampling probabilities, and the noise they need."""
+"""Plans of protection: budgets, weights from a linear program, sampling probabilities, and the required noise."""

@@ -2,8 +2,8 @@
 
 PDLP is the restarted primal-dual hybrid gradient method (Applegate and others 2021): one iteration is one product with
 the matrix and one with its transpose. HiGHS cannot be interrupted within a run of it, nor does it report progress, so
-it runs in rounds, each of which continues from the point that the last one reached. Between rounds the gap is looked
-at that can be certified; PDLP's own criteria concern an infeasible point and say little about it.
+it runs in rounds, each of which continues from the point that the last one reached. The certified gap is
+checked between rounds; PDLP's own criteria concern an infeasible point and say little about it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 _SECONDS = 600.0
-#: Iterations of PDLP's first round, and how much longer each round is than the last: a round forgets step sizes and
-#: averages of the one before, so that short ones may never converge.
+#: Iterations of PDLP's first round, and the factor by which rounds grow: each round starts with new step sizes and
+#: averages, so short rounds may never converge.
 _ROUND, _LONGER = 100, 1.5
-#: PDLP's tolerance as a share of the gap that is sought, how much it is tightened where that was not enough, and the
-#: least that HiGHS takes.
+#: PDLP's tolerance as a share of the requested gap, the factor by which it is tightened if that is not enough, and the
+#: smallest that HiGHS accepts.
 _SHARE, _TIGHTER, _TIGHTEST = 0.3, 0.25, 1e-10
 
 
@@ -48,7 +48,7 @@ def interior_point(problem: Packing) -> Solution | None:
     """
     import highspy
 
-    highs = _loaded(problem, "ipm")
+    highs = _load(problem, "ipm")
     highs.setOptionValue("time_limit", _SECONDS)
     highs.run()
     if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
@@ -59,34 +59,34 @@ def interior_point(problem: Packing) -> Solution | None:
 def pdlp(problem: Packing, gap: float, *, most_iterations: int = 100_000, advance: Advance = silent) -> Solution:
     """The best weights and multipliers found when their relative gap is at most ``gap``, or the iterations are spent.
 
-    The weights are within all constraints but for rounding. ``advance`` hears of the share of the way to ``gap``, on a
-    logarithmic scale, that was covered since the last call.
+    The weights are within all constraints but for rounding. ``advance`` gets the progress towards
+    ``gap``, on a logarithmic scale, since the last call.
     """
     import highspy
 
-    highs = _loaded(problem, "pdlp")
+    highs = _load(problem, "pdlp")
     tolerance, length, iterations = max(_SHARE * gap, _TIGHTEST), float(_ROUND), 0
-    best = {"weights": problem.repaired(np.ones(len(problem.open))), "multipliers": np.zeros(len(problem.limits))}
-    lowest, highest, told = float(best["weights"].sum()), problem.upper_bound(best["multipliers"]), 0.0
+    best = {"weights": problem.repair(np.ones(len(problem.open))), "multipliers": np.zeros(len(problem.limits))}
+    lowest, highest, progress_told = float(best["weights"].sum()), problem.upper_bound(best["multipliers"]), 0.0
     while iterations < most_iterations:
         highs.setOptionValue("kkt_tolerance", tolerance)
         highs.setOptionValue("pdlp_iteration_limit", min(round(length), most_iterations - iterations))
         highs.run()
         iterations += max(1, int(highs.getInfo().pdlp_iteration_count))
-        at = _point(highs)
-        if len(at["weights"]) != len(problem.open) or len(at["multipliers"]) != len(problem.limits):
-            break  # HiGHS gave up; what was found before still stands
-        weights = problem.repaired(at["weights"])
+        point = _point(highs)
+        if len(point["weights"]) != len(problem.open) or len(point["multipliers"]) != len(problem.limits):
+            break  # HiGHS gave up; keep the best so far
+        weights = problem.repair(point["weights"])
         if (total := float(weights.sum())) > lowest:
             best["weights"], lowest = weights, total
-        if (bound := problem.upper_bound(at["multipliers"])) < highest:
-            best["multipliers"], highest = at["multipliers"], bound
-        found = (highest - lowest) / (highest + problem.settled)
-        if found <= gap:
+        if (bound := problem.upper_bound(point["multipliers"])) < highest:
+            best["multipliers"], highest = point["multipliers"], bound
+        achieved_gap = (highest - lowest) / (highest + problem.settled)
+        if achieved_gap <= gap:
             break
-        way = min(1.0, max(0.0, math.log(min(found, 1.0)) / math.log(gap)))
-        advance(max(0.0, way - told))
-        told = max(told, way)
+        covered = min(1.0, max(0.0, math.log(min(achieved_gap, 1.0)) / math.log(gap)))
+        advance(max(0.0, covered - progress_told))
+        progress_told = max(progress_told, covered)
         if highs.getModelStatus() == highspy.HighsModelStatus.kIterationLimit:
             length *= _LONGER
         elif tolerance > _TIGHTEST:
@@ -96,8 +96,8 @@ def pdlp(problem: Packing, gap: float, *, most_iterations: int = 100_000, advanc
     return Solution(iterations=iterations, **best)
 
 
-def _loaded(problem: Packing, solver: str) -> highspy.Highs:
-    """HiGHS with the program, as a minimisation, to be solved on one thread and without a word."""
+def _load(problem: Packing, solver: str) -> highspy.Highs:
+    """HiGHS with the program loaded, as a minimisation, on one thread and without output."""
     import highspy
 
     program = highspy.HighsLp()
@@ -119,7 +119,7 @@ def _loaded(problem: Packing, solver: str) -> highspy.Highs:
 
 
 def _point(highs: highspy.Highs) -> dict[str, Floats]:
-    """Where the solver stands: both fields of a solution."""
+    """The solver's current point: weights and multipliers."""
     solution = highs.getSolution()
     return {
         "weights": np.asarray(solution.col_value, np.float64),

@@ -25,7 +25,7 @@ _FILLS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Packing:
-    """A program without what is settled at once: records in no secret that can bind weigh 1.
+    """A program without the variables that are settled: records in no secret that can bind have weight 1.
 
     ``open`` [variables] are the other records; ``matrix`` [constraints, variables] has a 1 where a record is in a
     secret, ``transposed`` is its transpose, both by rows; ``limits`` [constraints] are positive.
@@ -39,7 +39,7 @@ class Packing:
 
     @property
     def settled(self) -> int:
-        """How many records weigh 1 whatever the others do."""
+        """How many records have weight 1 in any case."""
         return self.records - len(self.open)
 
     def expand(self, weights: Floats) -> Floats:
@@ -48,10 +48,10 @@ class Packing:
         everything[self.open] = weights
         return everything
 
-    def repaired(self, weights: Floats) -> Floats:
-        """``weights`` brought within all constraints (up to rounding): each falls by its most violated secret.
+    def repair(self, weights: Floats) -> Floats:
+        """``weights`` scaled down to meet all constraints (up to rounding), each by its most violated secret.
 
-        What room is left is then shared out evenly, a few times.
+        The remaining slack is then distributed evenly, in a few rounds.
         """
         weights = np.clip(weights, 0, 1)
         load = self.matrix @ weights
@@ -110,27 +110,27 @@ def packing(starts: NDArray[np.int64], records: NDArray[np.int64], examples: int
 
 
 def certify(problem: Packing, weights: Floats, multipliers: Floats) -> Certified:
-    """``weights`` [variables] repaired and checked, and the bound by ``multipliers`` [constraints], in whole numbers.
+    """``weights`` [variables] repaired and checked, and the bound from ``multipliers`` [constraints], in integers.
 
-    Both may be any vectors: bad ones only make a wide gap. The weights are rounded down to multiples of 2^-36, and
+    Both may be any vectors: bad ones only widen the gap. The weights are rounded down to multiples of 2^-36, and
     brought within the constraints as sums of whole numbers; the bound is summed in whole numbers, rounded up.
     """
-    whole = np.floor(np.clip(problem.repaired(weights), 0, 1) * _UNIT).astype(np.int64)
+    units = np.floor(np.clip(problem.repair(weights), 0, 1) * _UNIT).astype(np.int64)
     room = np.floor(problem.limits * _UNIT).astype(np.int64)
-    excess = _counts(problem.matrix) @ whole - room
+    excess = _counts(problem.matrix) @ units - room
     for j in np.flatnonzero(excess > 0):
-        # Rounding let a sum pass its limit by a hair: its largest weight gives the hair back.
+        # Rounding let a sum exceed its limit slightly: reduce its largest weight.
         members = problem.matrix.indices[problem.matrix.indptr[j] : problem.matrix.indptr[j + 1]]
-        over = int(whole[members].sum() - room[j])
-        for i in members[np.argsort(-whole[members])]:
+        over = int(units[members].sum() - room[j])
+        for i in members[np.argsort(-units[members])]:
             if over <= 0:
                 break
-            taken = min(over, int(whole[i]))
-            whole[i] -= taken
-            over -= taken
-    total = int(whole.sum()) + problem.settled * _UNIT
+            reduction = min(over, int(units[i]))
+            units[i] -= reduction
+            over -= reduction
+    total = int(units.sum()) + problem.settled * _UNIT
     return Certified(
-        weights=problem.expand(whole / _UNIT),
+        weights=problem.expand(units / _UNIT),
         total=total / _UNIT,
         bound=_bound(problem, multipliers) + problem.settled,
     )
@@ -138,7 +138,8 @@ def certify(problem: Packing, weights: Floats, multipliers: Floats) -> Certified
 
 def _bound(problem: Packing, multipliers: Floats) -> float:
     """The dual bound in whole numbers, rounded up."""
-    prices = np.floor(np.clip(multipliers, 0, 1) * _UNIT).astype(np.int64)  # a price above 1 helps nobody
+    # a multiplier above 1 never improves the bound
+    prices = np.floor(np.clip(multipliers, 0, 1) * _UNIT).astype(np.int64)
     paid = _counts(problem.transposed) @ prices
     unpaid = int(np.maximum(0, _UNIT - paid).sum())
     limits = np.ceil(problem.limits * _UNIT).astype(np.int64)

@@ -24,7 +24,7 @@ from privctl.domain.guarantee import (
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.shown import counted
 from privctl.reports.files import file_artifact, now, pending_artifact, report_beside, versions
-from privctl.secrets.plan.make import CapSweep, CapTrial, PlanProblem, nearest
+from privctl.secrets.plan.sweep import CapSweep, CapTrial, PlanProblem, nearest_secret
 from privctl.secrets.protection import Form, Protection, ProtectionCalibration
 from privctl.storage.atomic import PendingFile
 
@@ -43,30 +43,30 @@ _CURVE = "trade-off curve of the privacy loss distribution, from the secret's ab
 
 
 def report_of(
-    asked: PlanProblem, sweep: CapSweep, plan: Protection | None, written: PendingFile | None = None
+    problem: PlanProblem, sweep: CapSweep, plan: Protection | None, plan_file: PendingFile | None = None
 ) -> PrivacyReport:
     """The report of all caps that were tried, and of the ``plan`` where one was ``written``."""
-    request = asked.request
-    place = report_beside(request.data if written is None else written.path)
+    request = problem.request
+    place = report_beside(request.data if plan_file is None else plan_file.path)
     files = {"data": request.data, "secrets": request.secrets}
     return PrivacyReport(
         step="secrets-plan",
         created=now(),
         versions=versions(("numpy", "scipy", "highspy")),
         inputs=tuple(file_artifact(role, path, place) for role, path in files.items()),
-        outputs=() if written is None else (pending_artifact("plan", written, place),),
-        parameters=_parameters(asked, sweep),
+        outputs=() if plan_file is None else (pending_artifact("plan", plan_file, place),),
+        parameters=_parameters(problem, sweep),
         mechanism=None if plan is None else planned_ledger(plan),
-        guarantees=() if plan is None else tuple(guarantees_of(plan, asked.delta)),
+        guarantees=() if plan is None else tuple(guarantees_of(plan, problem.delta)),
         evidence=() if plan is None else tuple(_evidence(plan)),
         omissions=tuple(Omission(what=f"cap {cap:g}" if cap else "no cap", reason=why) for cap, why in sweep.refused),
-        warnings=(*_WARNINGS, *_unheld(asked)),
-        parents=() if asked.parent is None else (asked.parent.parent_of(place),),
+        warnings=(*_WARNINGS, *_without_record(problem)),
+        parents=() if problem.parent is None else (problem.parent.parent_of(place),),
     )
 
 
 def planned_ledger(plan: Protection) -> Ledger:
-    """What one record gives away at most: that of a record with the largest probability of all."""
+    """The mechanism for one record: that of a record with the largest probability."""
     event = SampledGaussian(
         noise_multiplier=plan.facts.noise_multiplier,
         sample_rate=plan.largest_probability,
@@ -77,13 +77,13 @@ def planned_ledger(plan: Protection) -> Ledger:
 
 
 def guarantees_of(plan: Protection, delta: float) -> Iterator[Guarantee]:
-    """That every secret is protected, by the one nearest to what it may be; then what protects any one record.
+    """The guarantees for all secrets, with the numbers of the one nearest its limit; then that for any one record.
 
-    What the noise was chosen by comes first, the other bound after it.
+    The bound that the noise was calibrated with comes first, then the other one.
     """
-    rows = [_secret(plan, j, curve=False) for j in [nearest(plan, curve=False)] if j is not None]
+    rows = [_secret_guarantee(plan, j, curve=False) for j in [nearest_secret(plan, curve=False)] if j is not None]
     if plan.facts.form is Form.REFERENCE:
-        rows += [_secret(plan, j, curve=True) for j in [nearest(plan, curve=True)] if j is not None]
+        rows += [_secret_guarantee(plan, j, curve=True) for j in [nearest_secret(plan, curve=True)] if j is not None]
     yield from reversed(rows) if plan.facts.calibration is ProtectionCalibration.CURVE else rows
     yield guarantee_of(
         planned_ledger(plan),
@@ -94,7 +94,7 @@ def guarantees_of(plan: Protection, delta: float) -> Iterator[Guarantee]:
     )
 
 
-def _secret(plan: Protection, j: int, *, curve: bool) -> Guarantee:
+def _secret_guarantee(plan: Protection, j: int, *, curve: bool) -> Guarantee:
     bounds = plan.curve_bounds if curve else plan.posterior_bounds
     premises = (*secret_premises(plan, AssumptionState.ASSERTED),)
     return Guarantee(
@@ -114,21 +114,21 @@ def _secret(plan: Protection, j: int, *, curve: bool) -> Guarantee:
 
 
 def _note(plan: Protection, j: int, *, curve: bool) -> str:
-    """Of which secret the numbers are, and what they say of all."""
-    who = f"for the secret {plan.ids[j]!r}, nearest of {len(plan.ids)} to "
+    """Says which secret the numbers belong to, and what they imply for the others."""
+    subject = f"for the secret {plan.ids[j]!r}, nearest of {len(plan.ids)} to "
     budget, allowed = f"its budget of {plan.budgets[j]:.6g} nats", f"its posterior of {plan.posteriors[j]:.6g}"
     if plan.facts.calibration is ProtectionCalibration.FANO:
-        return who + (allowed if curve else budget)
+        return subject + (allowed if curve else budget)
     if curve:
-        return f"{who}{allowed}; every secret stays within its own by this bound or by Fano's inequality"
+        return f"{subject}{allowed}; every secret stays within its own by this bound or by Fano's inequality"
     return (
-        f"{who}{budget}; the noise was chosen by the trade-off curve, and this weaker bound alone would ask for a "
+        f"{subject}{budget}; the noise was chosen by the trade-off curve, and this weaker bound alone would ask for a "
         f"noise multiplier of {plan.facts.fano_noise_multiplier:.6g}"
     )
 
 
 def secret_premises(plan: Protection, state: AssumptionState) -> Iterator[Assumption]:
-    """What protection of secrets rests on; ``state`` is who stands behind sampling and clipping."""
+    """The assumptions of the protection of secrets; ``state`` is that of sampling and clipping."""
     yield Assumption(
         name="contribution",
         statement="one record changes what noise is added to by the clip norm at most",
@@ -159,37 +159,37 @@ def secret_premises(plan: Protection, state: AssumptionState) -> Iterator[Assump
         )
 
 
-def _parameters(asked: PlanProblem, sweep: CapSweep) -> dict[str, Any]:
-    request = asked.request
-    sizes = np.diff(asked.table.starts)
+def _parameters(problem: PlanProblem, sweep: CapSweep) -> dict[str, Any]:
+    request = problem.request
+    sizes = np.diff(problem.table.starts)
     kinds: dict[str, int] = {}
-    for kind in asked.table.kinds:
+    for kind in problem.table.kinds:
         kinds[kind] = kinds.get(kind, 0) + 1
     return {
         "steps": request.steps,
         "batch_size": request.batch_size,
-        "delta": asked.delta,
+        "delta": problem.delta,
         "form": str(request.form),
         "calibration": str(request.chosen_by),
-        "dataset_size": asked.examples,
-        "secrets": len(asked.table),
-        "secrets_in_no_record": asked.unheld,
-        "memberships": len(asked.table.records),
-        "records_with_a_secret": len(np.unique(asked.table.records)),
+        "dataset_size": problem.examples,
+        "secrets": len(problem.table),
+        "secrets_in_no_record": problem.without_record,
+        "memberships": len(problem.table.records),
+        "records_with_a_secret": len(np.unique(problem.table.records)),
         "largest_secret": int(sizes.max()),
         "kinds": kinds,
         "default_prior": request.targets.default.prior,
         "default_posterior": request.targets.default.posterior,
         "targets": {k: [t.prior, t.posterior] for k, t in request.targets.by_kind.items()},
-        "caps": [_tried(entry) for entry in sweep.tried],
+        "caps": [_cap_parameters(entry) for entry in sweep.tried],
     }
 
 
-def _tried(entry: CapTrial) -> dict[str, Any]:
+def _cap_parameters(entry: CapTrial) -> dict[str, Any]:
     weights = entry.weighted.weights
     return {
         "cap": entry.cap,
-        "kept": entry.kept,
+        "kept": entry.mean_weight,
         "held_out": int((weights == 0).sum()),
         "whole": int((weights == 1).sum()),
         "largest_probability": float(entry.probabilities.max()),
@@ -202,14 +202,14 @@ def _tried(entry: CapTrial) -> dict[str, Any]:
 
 
 def _evidence(plan: Protection) -> Iterator[Evidence]:
-    """How the secrets stand as a whole."""
-    held = plan.information > 0
+    """Quantiles over all secrets."""
+    used = plan.information > 0
     for quantity, values in (
-        ("bound on the posterior of a secret", plan.bounds[held]),
-        ("bound / posterior allowed of a secret", plan.bounds[held] / plan.posteriors[held]),
-        ("bound on the posterior of a secret, Fano", plan.posterior_bounds[held]),
-        ("information on a secret, nats", plan.information[held]),
-        ("information / budget of a secret", plan.information[held] / plan.budgets[held]),
+        ("bound on the posterior of a secret", plan.bounds[used]),
+        ("bound / posterior allowed of a secret", plan.bounds[used] / plan.posteriors[used]),
+        ("bound on the posterior of a secret, Fano", plan.posterior_bounds[used]),
+        ("information on a secret, nats", plan.information[used]),
+        ("information / budget of a secret", plan.information[used] / plan.budgets[used]),
     ):
         if len(values):
             yield Evidence(
@@ -222,8 +222,8 @@ def _evidence(plan: Protection) -> Iterator[Evidence]:
             )
 
 
-def _unheld(asked: PlanProblem) -> Iterator[str]:
-    if asked.unheld:
-        are = "is" if asked.unheld == 1 else "are"
-        secrets = counted(len(asked.table), "secret")
-        yield f"{asked.unheld} of {secrets} {are} in no record; nothing of them is ever used"
+def _without_record(problem: PlanProblem) -> Iterator[str]:
+    if problem.without_record:
+        are = "is" if problem.without_record == 1 else "are"
+        secrets = counted(len(problem.table), "secret")
+        yield f"{problem.without_record} of {secrets} {are} in no record; nothing of them is ever used"

@@ -1,4 +1,4 @@
-"""What each secret may lose: from prior and posterior to a budget in nats."""
+"""The budget of each secret in nats, from its prior and posterior."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PosteriorTarget:
-    """``prior``: the most probability an adversary gives any value beforehand; ``posterior``: what it may become.
+    """``prior``: the largest probability an adversary gives any value beforehand; ``posterior``: the allowed one after.
 
     Raises ValueError unless 0 < prior < posterior < 1.
     """
@@ -64,20 +64,22 @@ def budgets_of(table: SecretTable, targets: PosteriorTargets) -> Budgets:
             f"--target names the kind {unknown[0]!r}, of which the book has no secret; it has "
             + ", ".join(sorted(set(table.kinds))[:8])
         )
-    own = [targets.by_kind.get(kind, targets.default) for kind in table.kinds]
-    priors = np.where(np.isnan(table.priors), [target.prior for target in own], table.priors)
-    posteriors = np.where(np.isnan(table.posteriors), [target.posterior for target in own], table.posteriors)
-    wrong = np.flatnonzero(posteriors <= priors)
-    if len(wrong):
-        j = int(wrong[0])
+    targets_by_secret = [targets.by_kind.get(kind, targets.default) for kind in table.kinds]
+    priors = np.where(np.isnan(table.priors), [target.prior for target in targets_by_secret], table.priors)
+    posteriors = np.where(
+        np.isnan(table.posteriors), [target.posterior for target in targets_by_secret], table.posteriors
+    )
+    faulty = np.flatnonzero(posteriors <= priors)
+    if len(faulty):
+        j = int(faulty[0])
         raise CommandError(
             f"the secret {table.ids[j]!r} has the posterior {posteriors[j]:g}, which must be above its prior, "
             f"{priors[j]:g}: change it in the book, or with --posterior or --target"
         )
-    known: dict[tuple[float, float], float] = {}
+    nats_by_pair: dict[tuple[float, float], float] = {}
     nats = np.empty(len(table))
     for j, pair in enumerate(zip(posteriors.tolist(), priors.tolist(), strict=True)):
-        if pair not in known:
-            known[pair] = binary_kl(*pair)
-        nats[j] = known[pair]
+        if pair not in nats_by_pair:
+            nats_by_pair[pair] = binary_kl(*pair)
+        nats[j] = nats_by_pair[pair]
     return Budgets(priors=priors, posteriors=posteriors, nats=nats)

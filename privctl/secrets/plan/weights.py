@@ -31,7 +31,7 @@ class Solver(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Weighted:
-    """``weights`` [records] in [0, 1], how far from the best they can be at most, and who found them."""
+    """``weights`` [records] in [0, 1], their certified gap to the optimum, and the solver."""
 
     weights: NDArray[np.float64]
     gap: float
@@ -63,23 +63,25 @@ def weights_for(
     if not len(problem.open):
         return Weighted(weights=np.ones(examples), gap=0.0, solver="none: no secret can bind")
     # Where every open record has a limit below 1, no weight can reach 1, and all of them scale with the limits. Without
-    # this, a tiny cap would ask for weights below the certificate's unit.
+    # this, a tiny cap would lead to weights below the certificate's unit.
     scale = max(1.0, 2.0 ** -math.ceil(math.log2(problem.limits.max())))
     problem = replace(problem, limits=problem.limits * scale)
     if solver is Solver.AUTO:
         solver = Solver.INTERIOR if problem.matrix.nnz <= _INTERIOR else Solver.FIRST_ORDER
     if solver is Solver.INTERIOR:
-        found = interior_point(problem)
-        if found is not None:
-            return _weighted(problem, certify(problem, found.weights, found.multipliers), scale, "HiGHS interior point")
+        solution = interior_point(problem)
+        if solution is not None:
+            return _unscale(
+                problem, certify(problem, solution.weights, solution.multipliers), scale, "HiGHS interior point"
+            )
     if gap is None:
         gap = 1e-3 if problem.matrix.nnz > _MANY else 1e-4
     best = pdlp(problem, gap, advance=advance)
-    found_by = f"HiGHS PDLP, {best.iterations} iterations"
-    return _weighted(problem, certify(problem, best.weights, best.multipliers), scale, found_by)
+    solved_by = f"HiGHS PDLP, {best.iterations} iterations"
+    return _unscale(problem, certify(problem, best.weights, best.multipliers), scale, solved_by)
 
 
-def _weighted(problem: Packing, solution: Certified, scale: float, solver: str) -> Weighted:
+def _unscale(problem: Packing, solution: Certified, scale: float, solver: str) -> Weighted:
     """The weights before ``scale``, a power of 2, made the program larger; dividing by it is exact."""
     weights = problem.expand(solution.weights[problem.open] / scale)
     total, bound = (problem.settled + (value - problem.settled) / scale for value in (solution.total, solution.bound))

@@ -1,1 +1,1 @@
-"""Finding secrets in data: what looks like one, what the user names, what is rare, and which records hold each."""
+"""Finding secrets in data: by known formats, by what the user names, by rare words; and the records of each."""

@@ -1,7 +1,7 @@
-"""Texts that the user lists, however many, found in one pass over each record.
+"""Finds any number of texts that the user lists, in one pass over each record.
 
-They are found as they are written, case included. Where a listed text begins or ends with a letter or digit of an
-alphabet that puts spaces between words, none may stand next to it: ``Ann`` is not in ``Annual``.
+Matches are case-sensitive. If a listed text begins or ends with a letter or digit of an alphabet that puts spaces
+between words, no such character may be next to it: ``Ann`` is not in ``Annual``.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ def read_literals(path: Path) -> list[str]:
 
     Raises InputError for a file without any and for one that is not UTF-8; FileSystemError where the system refuses.
     """
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for number, line in enumerate(byte_lines(path), start=1):
         try:
-            found[line.decode("utf-8-sig" if number == 1 else "utf-8").strip()] = None
+            texts[line.decode("utf-8-sig" if number == 1 else "utf-8").strip()] = None
         except UnicodeDecodeError:
             raise InputError(f"{path} line {number} is not UTF-8 text; save the file as UTF-8") from None
-    found.pop("", None)
-    if not found:
+    texts.pop("", None)
+    if not texts:
         raise InputError(f"{path} lists nothing; expected one text a line")
-    return list(found)
+    return list(texts)
 
 
 class Literals:
     """A finder of many texts.
 
-    A place is looked at where a listed text may begin; its next characters then select the few that could stand there.
+    Each position where a listed text may begin is a candidate; its next characters select the few texts to compare.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -54,7 +54,7 @@ class Literals:
         self._begin = re.compile("|".join(_begins(firsts)))
 
     def __call__(self, text: str) -> Iterator[Occurrence]:
-        """Every listed text in ``text``, also those within others."""
+        """Every listed text in ``text``, including those inside others."""
         heads = self._heads
         for begin in self._begin.finditer(text):
             start = begin.start()

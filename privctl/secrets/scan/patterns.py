@@ -1,6 +1,6 @@
-"""Regular expressions that the user gives as ``NAME=REGEX``, held to a time for each record.
+"""Regular expressions that the user gives as ``NAME=REGEX``, with a time limit for each record.
 
-They are those of the package ``regex``, which knows what Python's ``re`` knows and can be stopped. A group named
+They are those of the package ``regex``, which supports what Python's ``re`` does and has a timeout. A group named
 ``secret`` is the secret; without one the whole match is.
 """
 
@@ -19,7 +19,7 @@ from privctl.storage.json_text import shown
 
 _NAME = re.compile(r"[A-Za-z][0-9A-Za-z_-]{0,63}")
 _GROUP = "secret"
-#: Tries to compile what stands on standard input, in bounds that any sensible expression keeps.
+#: Compiles standard input within limits that any sensible expression meets.
 _TRIAL = """
 import resource, sys
 import regex
@@ -28,12 +28,12 @@ resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
 try:
     regex.compile(sys.stdin.buffer.read().decode())
 except (regex.error, ValueError, OverflowError):
-    pass  # told by whoever asked
+    pass  # the caller reports it
 """
 
 
 class PatternError(Exception):
-    """A pattern cannot go on in a record; the text says which and why, and goes on behind the record's place."""
+    """A pattern failed on a record; the message says which and why, and follows the record's place in a sentence."""
 
 
 class Pattern:
@@ -42,7 +42,7 @@ class Pattern:
     def __init__(self, name: str, expression: str, seconds: float) -> None:
         """Raises CommandError for an expression that cannot be used."""
         self._name, self._seconds = name, seconds
-        self._compiled = _compiled(name, expression)
+        self._compiled = _compile(name, expression)
         self._group: int | str = _GROUP if _GROUP in self._compiled.groupindex else 0
 
     def __call__(self, text: str) -> Iterator[Occurrence]:
@@ -69,11 +69,11 @@ class Pattern:
             ) from None
 
 
-def parse_patterns(given: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
+def parse_patterns(options: Iterable[str], reserved_names: Iterable[str]) -> dict[str, str]:
     """Name -> expression of each ``NAME=REGEX``; raises CommandError for another form or a ``taken`` name."""
     expressions: dict[str, str] = {}
-    reserved = set(taken)
-    for text in given:
+    reserved = set(reserved_names)
+    for text in options:
         name, sign, expression = text.partition("=")
         if not sign or not expression or not _NAME.fullmatch(name):
             raise CommandError(
@@ -88,8 +88,8 @@ def parse_patterns(given: Iterable[str], taken: Iterable[str]) -> dict[str, str]
     return expressions
 
 
-def _compiled(name: str, expression: str) -> regex.Pattern[str]:
-    # Counted repetitions within each other take memory beyond any bound, and nothing can stop that within a process.
+def _compile(name: str, expression: str) -> regex.Pattern[str]:
+    # Nested counted repetitions take unbounded memory, which nothing can stop within the process.
     trial = subprocess.run(  # noqa: S603
         [sys.executable, "-c", _TRIAL], input=expression.encode(errors="replace"), capture_output=True, check=False
     )

@@ -1,6 +1,6 @@
 """Rare words: those that occur in few records, counted exactly in bounded memory.
 
-A word is a run of letters, digits and underscores; case does not tell words apart. A first pass counts, for each of
+A word is a run of letters, digits and underscores, compared without case. A first pass counts, for each of
 many buckets, how many words of records fall into it: what lies in a bucket with too few is in too few records itself,
 and is left out of the second pass. What remains is counted exactly.
 """
@@ -25,33 +25,33 @@ _BATCH = 1 << 19
 
 def words(text: str) -> dict[str, str]:
     """The different words of ``text`` in its order, in lower case, each with how it is first written."""
-    written = _WORD.findall(text)
-    lower = list(map(str.lower, written))
-    found = dict(zip(lower, written, strict=True))
-    found.update(zip(reversed(lower), reversed(written), strict=True))
-    return found
+    as_written = _WORD.findall(text)
+    lower = list(map(str.lower, as_written))
+    first_forms = dict(zip(lower, as_written, strict=True))
+    first_forms.update(zip(reversed(lower), reversed(as_written), strict=True))
+    return first_forms
 
 
 def places(text: str) -> Iterator[Occurrence]:
-    """Every word of ``text`` where it stands."""
+    """Every word of ``text`` with its place."""
     for match in _WORD.finditer(text):
         word = match[0]
         yield Occurrence(match.start(), match.end(), word.lower(), word)
 
 
 class Sieve:
-    """Keeps the words that may be in at least ``least`` records; counts [buckets] stop at what is asked for."""
+    """Keeps the words that may be in at least ``least`` records; counts [buckets] saturate at ``least``."""
 
     def __init__(self, least: int, buckets: int = _BUCKETS) -> None:
-        """``buckets`` is a power of 2. Where one record is enough, nothing is counted: every word may be kept."""
+        """``buckets`` is a power of 2. If one record is enough, nothing is counted and every word is kept."""
         self._least, self._mask = least, buckets - 1
         self._counts: NDArray[Any] = np.zeros(buckets if least > 1 else 0, np.uint8 if least < 256 else np.uint32)
-        self._seen = self._counts.data
+        self._counts_view = self._counts.data
         self._waiting: list[int] = []
 
     @property
-    def needed(self) -> bool:
-        """Whether a pass over the data is worth its time."""
+    def is_needed(self) -> bool:
+        """Whether a counting pass over the data is needed."""
         return self._least > 1
 
     def add(self, of_record: Iterable[str]) -> None:
@@ -61,14 +61,14 @@ class Sieve:
             self.settle()
 
     def settle(self) -> None:
-        """Count what waits; to be called before words are asked for."""
+        """Count the words that are still queued; call it before ``filter``."""
         places, counts = np.unique(np.array(self._waiting, np.int64) & self._mask, return_counts=True)
         self._counts[places] = np.minimum(self._counts[places] + counts, self._least)
         self._waiting = []
 
-    def kept(self, of_record: Iterable[str]) -> Sequence[str]:
+    def filter(self, of_record: Iterable[str]) -> Sequence[str]:
         """Those of ``of_record`` that may be in enough records; the others certainly are not."""
-        if not self.needed:
+        if not self.is_needed:
             return list(of_record)
-        seen, mask, least = self._seen, self._mask, self._least
-        return [word for word in of_record if seen[hash(word) & mask] >= least]
+        counts, mask, least = self._counts_view, self._mask, self._least
+        return [word for word in of_record if counts[hash(word) & mask] >= least]

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.files import file_artifact, now, versions
-from privctl.secrets.scan.finds import SecretGroup
+from privctl.secrets.scan.occurrences import SecretGroup
 from privctl.secrets.scan.request import ScanRequest
 from privctl.secrets.table import Secret, write_secrets
 from privctl.storage.atomic import PendingFile
@@ -75,7 +75,7 @@ def report_of(
     """
     place = request.report
     inputs = {"data": request.data, "literals": request.literals}
-    found = {
+    counts = {
         group.kind: {
             "secrets": len(group),
             "records": group.holders,
@@ -93,7 +93,7 @@ def report_of(
         "most_secrets": request.most_secrets,
         "pattern_seconds": request.pattern_seconds,
         "dataset_size": records,
-        "found": found,
+        "found": counts,
     }
     warnings = [_KEEP, _LIMITS]
     if unseen:

@@ -1,4 +1,4 @@
-"""What a scan is asked for."""
+"""The request of a scan."""
 
 from __future__ import annotations
 

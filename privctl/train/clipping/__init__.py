@@ -2,6 +2,6 @@
 
 from privctl.train.choices import ClippingStyle
 from privctl.train.clipping.engine import ClippedBatch, PerExample
-from privctl.train.clipping.norms_and_weights import Clipping
+from privctl.train.clipping.factors import Clipping
 
 __all__ = ["ClippedBatch", "Clipping", "ClippingStyle", "PerExample"]

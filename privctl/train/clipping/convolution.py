@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privctl.train.clipping.linear import forming_is_cheaper, outer_squares
-from privctl.train.clipping.products import batched, operand, same_precision
+from privctl.train.clipping.products import batched_product, operand, same_precision
 from privctl.train.clipping.terms import CHUNK_BYTES, Dense, GradientTerm, Squares, add_or_write, chunks
 from privctl.train.clipping.use import ModuleCall
 
@@ -48,7 +48,7 @@ class Convolved:
     def example_gradients(self, rows: slice) -> Tensor:
         """Form the gradients of some examples."""
         patches, gradients = self._pair(rows)
-        formed = batched(gradients.mT, patches)
+        formed = batched_product(gradients.mT, patches)
         return formed.reshape(-1, *self.shape)
 
     def squares(self) -> Squares:
@@ -57,10 +57,10 @@ class Convolved:
         positions, pixels = self.gradients[0, 0].numel(), self._pixels()
         # Patches have each pixel as often as the kernel has places.
         if 1 < pixels**2 <= self.geometry.weight[2] * self.geometry.weight[3] * positions**2:
-            measured, bytes_each = self._pixel_squares, 4 * self.geometry.groups * (pixels**2 + 2 * positions**2)
+            measure, bytes_each = self._pixel_squares, 4 * self.geometry.groups * (pixels**2 + 2 * positions**2)
         else:
-            measured, bytes_each = self._patch_squares, self._patch_bytes()
-        measured_parts = [measured(rows) for rows in chunks(len(self.inputs), bytes_each, limit)]
+            measure, bytes_each = self._patch_squares, self._patch_bytes()
+        measured_parts = [measure(rows) for rows in chunks(len(self.inputs), bytes_each, limit)]
         square, slack = (
             torch.cat(parts).view(len(self.inputs), -1).sum(1) for parts in zip(*measured_parts, strict=True)
         )
@@ -83,13 +83,13 @@ class Convolved:
         inputs = functional.pad(inputs, (g.padding[1], g.padding[1], g.padding[0], g.padding[0]))
         cut, (height, width) = len(inputs) * g.groups, gradients.shape[2:]
         pixels, gradients = (t.reshape(cut, t.shape[1] // g.groups, -1) for t in (inputs, gradients))
-        gram = batched(pixels.mT, pixels).view(cut, *inputs.shape[2:], *inputs.shape[2:])
-        seen = gram.new_zeros(cut, height, width, height, width)
+        gram = batched_product(pixels.mT, pixels).view(cut, *inputs.shape[2:], *inputs.shape[2:])
+        pixel_gram = gram.new_zeros(cut, height, width, height, width)
         for row, column in itertools.product(range(g.weight[2]), range(g.weight[3])):
             down = _places(row * g.dilation[0], g.stride[0], height)
             right = _places(column * g.dilation[1], g.stride[1], width)
-            seen += gram[:, down, right, down, right]
-        product = batched(gradients.mT, gradients).mul_(seen.flatten(3).flatten(1, 2))
+            pixel_gram += gram[:, down, right, down, right]
+        product = batched_product(gradients.mT, gradients).mul_(pixel_gram.flatten(3).flatten(1, 2))
         lengths = product.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt().sum(1, dtype=torch.float64)
         return Squares(product.sum((1, 2), dtype=torch.float64).clamp(min=0), lengths.square())
 
@@ -100,18 +100,18 @@ class Convolved:
     def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
         """Add the weighted sum to ``total``."""
         scaled = self.gradients.to(total.dtype) * factors.to(total.dtype)[:, None, None, None]
-        add_or_write(total, self._summed(self.inputs.to(total.dtype), scaled), fresh=fresh)
+        add_or_write(total, self._sum_of(self.inputs.to(total.dtype), scaled), fresh=fresh)
 
     def _formed_by_kernel(self) -> Tensor:
         """All gradients (n, *shape) by torch's own kernel."""
         inputs, gradients, count = operand(self.inputs), operand(self.gradients), len(self.inputs)
         if math.prod(self.shape) > MANY_WEIGHTS:
             alone = [slice(i, i + 1) for i in range(count)]
-            return torch.stack([self._summed(inputs[row], gradients[row]) for row in alone])
+            return torch.stack([self._sum_of(inputs[row], gradients[row]) for row in alone])
         gradients_of_groups = self._weight_gradient(inputs.flatten(0, 1)[None], gradients.flatten(0, 1)[None], count)
         return gradients_of_groups.view(count, *self.shape)
 
-    def _summed(self, inputs: Tensor, gradients: Tensor) -> Tensor:
+    def _sum_of(self, inputs: Tensor, gradients: Tensor) -> Tensor:
         """The gradient of these examples together."""
         return self._weight_gradient(inputs, gradients, 1).view(self.shape)
 
@@ -146,12 +146,12 @@ class Convolved:
             return self
         if not self.inputs.is_cuda and self.gradients[0, 0].numel() >= LARGE_IMAGE:
             return Dense(self._formed_by_kernel())
-        parts = [self.example_gradients(rows) for rows in chunks(len(self.inputs), self._patch_bytes())]
-        return Dense(torch.cat(parts))
+        gradients = [self.example_gradients(rows) for rows in chunks(len(self.inputs), self._patch_bytes())]
+        return Dense(torch.cat(gradients))
 
 
-def _places(first: int, step: int, count: int) -> slice:
-    return slice(first, first + step * (count - 1) + 1, step)
+def _places(start: int, step: int, count: int) -> slice:
+    return slice(start, start + step * (count - 1) + 1, step)
 
 
 def convolution(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:

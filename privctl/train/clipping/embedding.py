@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from privctl.train.clipping.linear import Outer
-from privctl.train.clipping.products import batched
+from privctl.train.clipping.products import batched_product
 from privctl.train.clipping.terms import GradientTerm, Squares, by_positions, chunks, squared_lengths
 from privctl.train.clipping.use import ModuleCall
 
@@ -24,8 +24,8 @@ class Lookup:
     def example_gradients(self, rows: slice) -> Tensor:
         """Form the gradients of some examples."""
         ids, values = self.ids[rows], _wide(self.gradients[rows])
-        whole = values.new_zeros(len(ids), self.vocabulary, values.shape[2])
-        return whole.scatter_add_(1, ids[..., None].expand_as(values), values)
+        gradients = values.new_zeros(len(ids), self.vocabulary, values.shape[2])
+        return gradients.scatter_add_(1, ids[..., None].expand_as(values), values)
 
     def squares(self) -> Squares:
         """Adds up what meets in a row of the example, of which there are at most T, and measures that."""
@@ -62,12 +62,12 @@ def cross(product: Outer, lookup: Lookup) -> Tensor:
     ``product`` is the output layer (p = V), ``lookup`` the embedding; nothing of size V d is formed.
     """
     products = []
-    each = 12 * product.inputs.shape[1] * lookup.ids.shape[1]
-    for rows in chunks(len(lookup.ids), each):
+    bytes_each = 12 * product.inputs.shape[1] * lookup.ids.shape[1]
+    for rows in chunks(len(lookup.ids), bytes_each):
         ids = lookup.ids[rows, None, :].expand(-1, product.inputs.shape[1], -1)
         picked = product.gradients[rows].gather(2, ids)
-        inner = batched(_wide(product.inputs[rows]), _wide(lookup.gradients[rows]).mT)
-        products.append(inner.mul_(picked).sum((1, 2), dtype=torch.float64))
+        inner_products = batched_product(_wide(product.inputs[rows]), _wide(lookup.gradients[rows]).mT)
+        products.append(inner_products.mul_(picked).sum((1, 2), dtype=torch.float64))
     return torch.cat(products)
 
 

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from privctl.domain.errors import InputError
 from privctl.train.choices import ClippingStyle
 from privctl.train.clipping import check, rules
-from privctl.train.clipping import norms_and_weights as clipping
+from privctl.train.clipping import factors as clipping
+from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.measure import squares_by_parameter
-from privctl.train.clipping.norms_and_weights import Clipping
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.taps import Recorder, Site
 from privctl.train.clipping.terms import GradientTerm, Squares
@@ -60,9 +60,9 @@ class PerExample:
     def __init__(self, model: nn.Module, clipping: Clipping) -> None:
         self.clipping = clipping
         self.trainable: dict[str, nn.Parameter] = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        known = {id(parameter) for parameter in self.trainable.values()}
+        trainable_ids = {id(parameter) for parameter in self.trainable.values()}
         self._modules = [
-            (name, module, any(id(p) in known for p in module.parameters(recurse=False)))
+            (name, module, any(id(p) in trainable_ids for p in module.parameters(recurse=False)))
             for name, module in model.named_modules()
         ]
         self._check_parameters()
@@ -71,7 +71,7 @@ class PerExample:
         self._recorder = Recorder(model, sites)
         self._sites = sites
         self._checked = False
-        #: Parameters that the first batch did not use: autograd watches whether a later one does, unseen by hooks.
+        #: Parameters that the first batch did not use: autograd detects whether a later one does, outside all hooks.
         self._idle: set[str] = set()
 
     @property
@@ -109,10 +109,10 @@ class PerExample:
             return self._clip(terms, squares, losses.detach(), norms, weight)
 
     def verify(self, losses_of: Callable[[], Tensor]) -> None:
-        """Compare with autograd's now, adding nothing, where ``accumulate`` is yet to do it.
+        """Compare with autograd now, without adding gradients, if ``accumulate`` has not done so yet.
 
-        This is for a network that draws afresh in every backward pass, so that no two agree: verify it with these draws
-        left out, on the first batch. Raises what ``accumulate`` does.
+        This is for a network that draws random numbers in every backward pass, so that no two passes agree: verify it
+        without these draws, on the first batch. Raises what ``accumulate`` does.
         """
         if self._checked:
             return
@@ -125,7 +125,7 @@ class PerExample:
     def rows(
         self, losses_of: Callable[[], Tensor], rows: Sequence[int], keep: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, list[dict[str, Tensor]]]:
-        """The losses (n,), and of each of ``rows`` what ``keep`` makes of its unclipped gradient, by parameter.
+        """The losses (n,), and for each of ``rows`` the result of ``keep`` on its unclipped gradient, by parameter.
 
         These are the gradients that ``accumulate`` would clip and add. Nothing is added, and no more than one parameter
         of one row is held at a time. Parameters that the pass did not use are left out. Raises as ``accumulate`` does.
@@ -136,13 +136,13 @@ class PerExample:
             norms = self._norms(squares_by_parameter(terms), losses)
             if expected is not None:
                 self._compare(terms, norms, expected)
-            kept = [{name: keep(_of_row(uses, row)) for name, uses in terms.items()} for row in rows]
-        return losses.detach(), kept
+            row_gradients = [{name: keep(_of_row(uses, row)) for name, uses in terms.items()} for row in rows]
+        return losses.detach(), row_gradients
 
     def _pass(
         self, losses_of: Callable[[], Tensor]
     ) -> tuple[Tensor, dict[str, list[GradientTerm]], check.Reference | None]:
-        """Forward and backward, with what the hooks recorded and, the first time, what autograd finds."""
+        """Forward and backward pass; returns the recorded terms and, the first time, autograd's reference."""
         expected = None
         watched = set(self.trainable) if not self._checked else self._idle
         with self._gradients_only_for(watched):
@@ -176,8 +176,8 @@ class PerExample:
 
     def _norms(self, squares: Mapping[str, Squares], losses: Tensor) -> Tensor:
         total = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
-        for each in squares.values():
-            total += each.square
+        for parameter_squares in squares.values():
+            total += parameter_squares.square
         norms = total.sqrt()
         sound = torch.isfinite(norms) & torch.isfinite(losses.detach())
         if not sound.all():
@@ -186,7 +186,7 @@ class PerExample:
 
     def _compare(self, terms: Mapping[str, list[GradientTerm]], norms: Tensor, expected: check.Reference) -> None:
         sketches = {
-            name: check.sketch(_weighted(p, terms.get(name, []), expected.weights))
+            name: check.sketch(_weighted_sum(p, terms.get(name, []), expected.weights))
             for name, p in self.trainable.items()
         }
         check.compare(sketches, expected, reduced=self._recorder.reduced)
@@ -204,7 +204,9 @@ class PerExample:
     ) -> ClippedBatch:
         nothing = Squares(torch.zeros_like(norms), torch.zeros_like(norms))
         every = {name: squares.get(name, nothing) for name in self.trainable}
-        factors = clipping.factors(self.clipping, [clipping.summed(every, names) for names in self._groups])
+        factors = clipping.clipping_factors(
+            self.clipping, [clipping.sum_squares(every, names) for names in self._groups]
+        )
         for names, scale in zip(self._groups, factors, strict=True):
             for name in names:
                 _add(self.trainable[name], terms.pop(name, []), scale * weight)
@@ -248,13 +250,13 @@ def _of_row(terms: list[GradientTerm], row: int) -> Tensor:
 def _add(parameter: nn.Parameter, terms: list[GradientTerm], factors: Tensor) -> None:
     """Add the weighted sum to the parameter's ``grad``, which need not exist."""
     if parameter.grad is None:
-        parameter.grad = _weighted(parameter, terms, factors)
+        parameter.grad = _weighted_sum(parameter, terms, factors)
         return
     for term in terms:
         term.add_weighted(parameter.grad, factors)
 
 
-def _weighted(parameter: nn.Parameter, terms: list[GradientTerm], factors: Tensor) -> Tensor:
+def _weighted_sum(parameter: nn.Parameter, terms: list[GradientTerm], factors: Tensor) -> Tensor:
     total = torch.empty_like(parameter) if terms else torch.zeros_like(parameter)
     for i, term in enumerate(terms):
         term.add_weighted(total, factors, fresh=i == 0)
@@ -267,12 +269,12 @@ def _sites(model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> list[Site
     sites: list[Site] = []
     inside: tuple[str, ...] = ()
     for path, module in model.named_modules():
-        whole = isinstance(module, rules.WHOLE)
+        is_whole = isinstance(module, rules.WHOLE)
         if path.startswith(inside):
             continue
-        owned = module.named_parameters(recurse=whole, remove_duplicate=False)
+        owned = module.named_parameters(recurse=is_whole, remove_duplicate=False)
         parameters = {local: names[id(p)] for local, p in owned if id(p) in names}
-        if whole:
+        if is_whole:
             inside += (f"{path}.",)
         if parameters:
             sites.append(Site(name=path, module=module, rule=rules.rule_for(module), parameters=parameters))
@@ -283,13 +285,13 @@ def _groups(sites: list[Site], trainable: Mapping[str, nn.Parameter], style: Cli
     """The parameters that are clipped together: all of them, or each module's; a tied weight counts with its first."""
     if style is not ClippingStyle.PER_LAYER:
         return [list(trainable)]
-    taken: set[str] = set()
+    assigned: set[str] = set()
     groups = []
     for site in sites:
-        own = sorted(set(site.parameters.values()) - taken)
-        taken.update(own)
-        groups.append(own)
-    return [own for own in groups if own]
+        names = sorted(set(site.parameters.values()) - assigned)
+        assigned.update(names)
+        groups.append(names)
+    return [names for names in groups if names]
 
 
 def _check_losses(losses: Tensor, rows: int | None) -> None:

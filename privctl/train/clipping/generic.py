@@ -43,11 +43,11 @@ class RepeatableUse:
         """The parameters that are differentiated."""
         return {name: self.module.get_parameter(name).detach() for name in sorted(self.use.names)}
 
-    def summed(self, scaled: list[Tensor]) -> Gradients:
+    def batch_gradient(self, scaled: list[Tensor]) -> Gradients:
         """The whole batch's gradient, for these gradients of the outputs."""
         return self._pull([scaled])[0]
 
-    def some(self, rows: slice, *, mapped: bool) -> Gradients:
+    def of_rows(self, rows: slice, *, mapped: bool) -> Gradients:
         """Gradients of some examples (r, *shape); ``mapped`` as ``can_map`` found it."""
         return self.together(rows) if mapped else self.one_by_one(rows)
 
@@ -56,28 +56,28 @@ class RepeatableUse:
         alone = []
         for row in range(*rows.indices(self.count)):
             alone.append([torch.zeros_like(g) for g in self._gradients()])
-            for each, gradient in zip(alone[-1], self._gradients(), strict=True):
-                each[row] = gradient[row]
+            for row_value, gradient in zip(alone[-1], self._gradients(), strict=True):
+                row_value[row] = gradient[row]
         row_gradients = self._pull(alone)
-        return {name: torch.stack([each[name] for each in row_gradients]) for name in row_gradients[0]}
+        return {name: torch.stack([row_gradient[name] for row_gradient in row_gradients]) for name in row_gradients[0]}
 
     def together(self, rows: slice) -> Gradients:
         """Gradients of some examples (r, *shape), from one pass of each through the module, mapped over."""
         tensors = list(tensors_in((self.use.arguments, self.use.keywords)))
-        own = [self._is_mapped(t) for t in tensors]
-        mapped = [t[rows] for t, mine in zip(tensors, own, strict=True) if mine]
+        is_mapped = [self._is_mapped(t) for t in tensors]
+        mapped = [t[rows] for t, mine in zip(tensors, is_mapped, strict=True) if mine]
         values = self.values()
 
         def single(inputs: list[Tensor], gradients: list[Tensor]) -> Gradients:
-            rest = iter(inputs)
-            nest = [next(rest)[None] if mine else t for t, mine in zip(tensors, own, strict=True)]
+            mapped_inputs = iter(inputs)
+            nest = [next(mapped_inputs)[None] if mine else t for t, mine in zip(tensors, is_mapped, strict=True)]
             pull: Callable[..., Any] = vjp(lambda v: self._outputs(v, nest), values)[1]
-            found: Gradients = pull([g[None] for g in gradients])[0]
-            return found
+            pulled: Gradients = pull([g[None] for g in gradients])[0]
+            return pulled
 
         with self.use.unwatched(), self.use.setting.again():
-            found: Gradients = vmap(single)(mapped, [g[rows] for g in self._gradients()])
-        return found
+            by_example: Gradients = vmap(single)(mapped, [g[rows] for g in self._gradients()])
+        return by_example
 
     def _is_mapped(self, tensor: Tensor) -> bool:
         return tensor.dim() > 0 and len(tensor) == self.count
@@ -86,16 +86,16 @@ class RepeatableUse:
         values = self._differentiable()
         with self.use.unwatched():
             outputs = self._recorded(values)
-            return [self._pulled(values, outputs, each) for each in gradients]
+            return [self._pull_back(values, outputs, row_gradient) for row_gradient in gradients]
 
-    def _pulled(self, values: Gradients, outputs: list[Tensor], gradients: list[Tensor]) -> Gradients:
-        kept = [i for i, output in enumerate(outputs) if output.requires_grad]
-        if not kept:
+    def _pull_back(self, values: Gradients, outputs: list[Tensor], gradients: list[Tensor]) -> Gradients:
+        differentiable = [i for i, output in enumerate(outputs) if output.requires_grad]
+        if not differentiable:
             return {name: torch.zeros_like(value) for name, value in values.items()}
         gradients_by_value = torch.autograd.grad(
-            [outputs[i] for i in kept],
+            [outputs[i] for i in differentiable],
             list(values.values()),
-            [gradients[i] for i in kept],
+            [gradients[i] for i in differentiable],
             retain_graph=True,
             allow_unused=True,
             materialize_grads=True,
@@ -126,13 +126,13 @@ class RepeatableUse:
     def can_map(self) -> bool:
         """Whether ``together`` runs and adds up to the batch's gradient."""
         try:
-            parts = [self.together(rows) for rows in chunks(self.count, self.bytes_each())]
+            chunk_gradients = [self.together(rows) for rows in chunks(self.count, self.bytes_each())]
         except (RuntimeError, ValueError, TypeError, IndexError):  # random, branching, or of fixed batch size
             return False
-        batch = self.summed(self._gradients())
+        batch = self.batch_gradient(self._gradients())
         for name, expected in batch.items():
-            summed = torch.cat([part[name] for part in parts]).sum(0)
-            size = torch.cat([part[name] for part in parts]).norm()
+            summed = torch.cat([chunk[name] for chunk in chunk_gradients]).sum(0)
+            size = torch.cat([chunk[name] for chunk in chunk_gradients]).norm()
             if not float((summed - expected).norm()) <= _AGREEMENT.get(expected.dtype, 1e-2) * float(size):
                 return False
         return True
@@ -152,15 +152,15 @@ class ChunkedGradient:
 
     def example_gradients(self, rows: slice) -> Tensor:
         """Form the gradients of some examples."""
-        return self.again.some(rows, mapped=self.mapped)[self.name]
+        return self.again.of_rows(rows, mapped=self.mapped)[self.name]
 
     def squares(self) -> Squares:
         """Measure all gradients."""
-        parts = [
+        chunk_squares = [
             squared_lengths(self.example_gradients(rows).flatten(1))
             for rows in chunks(self.again.count, self.again.bytes_each())
         ]
-        square = torch.cat(parts)
+        square = torch.cat(chunk_squares)
         return Squares(square, torch.zeros_like(square))
 
     def slack(self) -> Tensor:
@@ -176,7 +176,7 @@ class ChunkedGradient:
             Dense(self.example_gradients(rows)).add_weighted(total, factors[rows])
 
 
-def _altered(module: nn.Module) -> bool:
+def _is_altered(module: nn.Module) -> bool:
     """Whether part of it computes something else for now, of which may not hold what was found of itself."""
     return any("forward" in part.__dict__ for part in module.modules())
 
@@ -184,7 +184,7 @@ def _altered(module: nn.Module) -> bool:
 def generic(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     """The terms of a module about which nothing is known."""
     again = RepeatableUse(module, use)
-    signature = (again.signature(), module.training, use.names, _altered(module))
+    signature = (again.signature(), module.training, use.names, _is_altered(module))
     if signature not in use.mappable:
         use.mappable[signature] = again.can_map() if again.is_used() else None
     mapped = use.mappable[signature]
@@ -193,5 +193,5 @@ def generic(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     values = again.values()
     if again.count * sum(v.numel() * v.element_size() for v in values.values()) > CHUNK_BYTES:
         return {name: ChunkedGradient(again, name, mapped) for name in values}
-    parts = [again.some(rows, mapped=mapped) for rows in chunks(again.count, again.bytes_each())]
-    return {name: Dense(torch.cat([part[name] for part in parts])) for name in values}
+    chunk_gradients = [again.of_rows(rows, mapped=mapped) for rows in chunks(again.count, again.bytes_each())]
+    return {name: Dense(torch.cat([chunk[name] for chunk in chunk_gradients])) for name in values}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from privctl.train.clipping.products import add_product, batched, operand, same_precision
+from privctl.train.clipping.products import add_product, batched_product, operand, same_precision
 from privctl.train.clipping.terms import Dense, GradientTerm, Squares, by_positions, chunks
 from privctl.train.clipping.use import ModuleCall
 
@@ -34,7 +34,7 @@ class Outer:
     def example_gradients(self, rows: slice) -> Tensor:
         """Form the gradients of some examples."""
         left, right = operand(self.gradients[rows]), operand(self.inputs[rows])
-        return batched(right.mT, left) if self.transposed else batched(left.mT, right)
+        return batched_product(right.mT, left) if self.transposed else batched_product(left.mT, right)
 
     def squares(self) -> Squares:
         """Measure all gradients."""
@@ -72,10 +72,10 @@ def _gram_squares(inputs: Tensor, gradients: list[Tensor], block: int) -> tuple[
     lengths = torch.zeros_like(squares)
     for start in range(0, inputs.shape[1], block):
         stop = min(start + block, inputs.shape[1])
-        seen = _gram_rows(inputs, start, stop)
-        seen[:, :, :start] *= 2  # for the mirrored part, which is not computed
+        gram = _gram_rows(inputs, start, stop)
+        gram[:, :, :start] *= 2  # for the mirrored part, which is not computed
         for i, gradient in enumerate(gradients):
-            product = _gram_rows(gradient, start, stop).mul_(seen)
+            product = _gram_rows(gradient, start, stop).mul_(gram)
             corner = product[:, :, start:]
             squares[i] += product.sum((1, 2))
             lengths[i] += corner.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt().sum(1)
@@ -84,7 +84,7 @@ def _gram_squares(inputs: Tensor, gradients: list[Tensor], block: int) -> tuple[
 
 def _gram_rows(values: Tensor, start: int, stop: int) -> Tensor:
     """Rows ``start`` to ``stop`` of the Gram matrix, up to the diagonal's block: (n, stop - start, stop)."""
-    return batched(values[:, start:stop], values[:, :stop].mT)
+    return batched_product(values[:, start:stop], values[:, :stop].mT)
 
 
 def _bytes_each(inputs: Tensor, gradients: Sequence[Tensor], block: int) -> int:

@@ -68,23 +68,23 @@ def squares_of(merged: Sequence[GradientTerm]) -> Squares:
         case [term]:
             return term.squares()
         case [Lookup() as lookup, Outer(transposed=False) as product]:
-            parts = lookup.squares(), product.squares()
-            square = parts[0].square + parts[1].square + 2 * cross(product, lookup)
+            separate = lookup.squares(), product.squares()
+            square = separate[0].square + separate[1].square + 2 * cross(product, lookup)
             return Squares(square.clamp(min=0), _slack(merged))
     return direct(merged)
 
 
 def direct(merged: Sequence[GradientTerm]) -> Squares:
     """The squares of the sum of any terms, forming a few examples' whole gradients at a time."""
-    first = merged[0].example_gradients(slice(0, 1))
+    one_example = merged[0].example_gradients(slice(0, 1))
     count = _count(merged[0])
-    parts = []
-    for rows in chunks(count, 8 * first.numel()):
-        whole = merged[0].example_gradients(rows)
+    chunk_squares = []
+    for rows in chunks(count, 8 * one_example.numel()):
+        gradients = merged[0].example_gradients(rows)
         for term in merged[1:]:
-            whole = whole + term.example_gradients(rows)
-        parts.append(squared_lengths(whole.flatten(1)))
-    return Squares(torch.cat(parts), _slack(merged))
+            gradients = gradients + term.example_gradients(rows)
+        chunk_squares.append(squared_lengths(gradients.flatten(1)))
+    return Squares(torch.cat(chunk_squares), _slack(merged))
 
 
 def example_norm(terms: Mapping[str, Sequence[GradientTerm]], row: int) -> float:
@@ -92,8 +92,8 @@ def example_norm(terms: Mapping[str, Sequence[GradientTerm]], row: int) -> float
     rows = slice(row, row + 1)
     square = 0.0
     for uses in terms.values():
-        whole = sum((term.example_gradients(rows) for term in uses[1:]), uses[0].example_gradients(rows))
-        square += float(squared_lengths(whole.flatten(1)))
+        gradient = sum((term.example_gradients(rows) for term in uses[1:]), uses[0].example_gradients(rows))
+        square += float(squared_lengths(gradient.flatten(1)))
     return math.sqrt(square)
 
 

@@ -38,7 +38,7 @@ def group_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
             weights.append(normalized.mul_(gradient).reshape(*inputs[rows].shape[:2], -1).sum(2))
         if "bias" in use.names:
             biases.append(gradient.reshape(*inputs[rows].shape[:2], -1).sum(2))
-    return _joined(weights, biases)
+    return _join(weights, biases)
 
 
 def batch_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
@@ -54,7 +54,7 @@ def batch_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
             weights.append(normalized.mul_(gradient).reshape(*inputs[rows].shape[:2], -1).sum(2))
         if "bias" in use.names:
             biases.append(gradient.reshape(*inputs[rows].shape[:2], -1).sum(2))
-    return _joined(weights, biases)
+    return _join(weights, biases)
 
 
 def _scale_and_shift(use: ModuleCall, trailing: int, normalize: Callable[[Tensor], Tensor]) -> dict[str, GradientTerm]:
@@ -69,14 +69,14 @@ def _scale_and_shift(use: ModuleCall, trailing: int, normalize: Callable[[Tensor
             weights.append(normalized.reshape(len(gradient), -1, *shape).sum(1))
         if "bias" in use.names:
             biases.append(gradient.reshape(len(gradient), -1, *shape).sum(1))
-    return _joined(weights, biases)
+    return _join(weights, biases)
 
 
 def _cuts(inputs: Tensor) -> Iterator[slice]:
     return chunks(len(inputs), 4 * inputs[0].numel(), CHUNK_BYTES if inputs.is_cuda else CACHED_BYTES)
 
 
-def _joined(weights: list[Tensor], biases: list[Tensor]) -> dict[str, GradientTerm]:
+def _join(weights: list[Tensor], biases: list[Tensor]) -> dict[str, GradientTerm]:
     pairs = (("weight", weights), ("bias", biases))
     return {name: Dense(torch.cat(parts)) for name, parts in pairs if parts}
 

@@ -16,21 +16,21 @@ _HALF = (torch.bfloat16, torch.float16)
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """No autocast, no TF32 and no reduced float32 products on ``device``: norms are measured to float32 rounding."""
-    before = torch.get_float32_matmul_precision()
-    if device.type == "cpu" and before == "highest" and not torch.is_autocast_enabled("cpu"):
+    precision = torch.get_float32_matmul_precision()
+    if device.type == "cpu" and precision == "highest" and not torch.is_autocast_enabled("cpu"):
         yield  # as it is, which a backward pass asks for at every layer
         return
     torch.set_float32_matmul_precision("highest")
     convolutions = torch.backends.cudnn
-    kept = {"benchmark": convolutions.benchmark, "deterministic": convolutions.deterministic}
+    cudnn_settings = {"benchmark": convolutions.benchmark, "deterministic": convolutions.deterministic}
     try:
         with (
             torch.autocast(device.type, enabled=False),
-            convolutions.flags(enabled=convolutions.enabled, allow_tf32=False, **kept),
+            convolutions.flags(enabled=convolutions.enabled, allow_tf32=False, **cudnn_settings),
         ):
             yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(precision)
 
 
 def operand(values: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ def same_precision(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     return left.to(lower), right.to(lower)
 
 
-def batched(left: Tensor, right: Tensor) -> Tensor:
+def batched_product(left: Tensor, right: Tensor) -> Tensor:
     """(n, r, k) times (n, k, c) of operands."""
     if left.dtype in _HALF:
         return torch.bmm(left, right, out_dtype=torch.float32)
@@ -64,6 +64,6 @@ def add_product(total: Tensor, left: Tensor, right: Tensor, *, left_scaled: bool
         total.addmm_(one.mT, other.to(total.dtype), beta=0 if fresh else 1)
         return
     high = exact.to(left.dtype)
-    for part in (high, (exact - high).to(left.dtype)):
-        one, other = (part, right) if left_scaled else (left, part)
-        add_or_write(total, torch.mm(one.mT, other, out_dtype=torch.float32), fresh=fresh and part is high)
+    for term in (high, (exact - high).to(left.dtype)):
+        one, other = (term, right) if left_scaled else (left, term)
+        add_or_write(total, torch.mm(one.mT, other, out_dtype=torch.float32), fresh=fresh and term is high)

@@ -1,4 +1,4 @@
-"""What is kept of a forward and a backward pass: each module's inputs, and the gradients of its outputs."""
+"""Records a forward and a backward pass: each module's inputs, and the gradients of its outputs."""
 
 from __future__ import annotations
 
@@ -81,20 +81,20 @@ class Recorder:
             self._handles.append(site.module.register_forward_hook(after, with_kwargs=True))
 
     def start(self, device: torch.device) -> Tensor:
-        """Begin; the returned anchor is what the backward pass is to differentiate by."""
+        """Begin; the backward pass must differentiate with respect to the returned anchor."""
         self.terms, self.rows, self.reduced, self._watching = {}, None, False, True
         self._anchor = torch.zeros((), device=device, requires_grad=True)
         return self._anchor
 
     def stop(self) -> dict[str, list[GradientTerm]]:
-        """End, and give the terms by the model's parameter names."""
+        """End, and return the terms by the model's parameter names."""
         self._watching = False
         self._settings.clear()
         terms, self.terms = self.terms, {}
         return terms
 
     def remove(self) -> None:
-        """Take all hooks off."""
+        """Remove all hooks."""
         for handle in self._handles:
             handle.remove()
 
@@ -135,7 +135,7 @@ class Recorder:
                 device = next(module.parameters()).device
                 self._settings[module] = setting(device, stochastic=module.training)
             if isinstance(module, nn.Embedding):
-                return self._expanded(arguments, keywords)
+                return self._expand(arguments, keywords)
             return None
 
         def after(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> Any:
@@ -143,7 +143,7 @@ class Recorder:
 
         return before, after
 
-    def _expanded(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    def _expand(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         tensors = list(tensors_in((arguments, keywords)))
         if self.rows is None:
             self.rows = len(tensors[0])
@@ -164,11 +164,11 @@ class Recorder:
         places = with_tensors((arguments, keywords), iter([_NOTHING] * len(inputs)))
         chosen = self._settings.pop(site.module, None) or setting(floating[0].device, stochastic=False)
 
-        def receive(gradients: tuple[Tensor | None, ...], kept: tuple[Tensor, ...]) -> None:
+        def receive(gradients: tuple[Tensor | None, ...], inputs_kept: tuple[Tensor, ...]) -> None:
             if not self._muted and any(gradient is not None for gradient in gradients):
                 if any(folded):
-                    kept, gradients = self._unfolded(kept), self._unfolded(gradients)
-                again, keys = with_tensors(places, iter(kept))
+                    inputs_kept, gradients = self._unfold(inputs_kept), self._unfold(gradients)
+                again, keys = with_tensors(places, iter(inputs_kept))
                 self._receive(site, again, keys, gradients, chosen)
 
         tapped = iter(_TAP(receive, len(floating), self._anchor, *floating, *inputs))
@@ -213,6 +213,6 @@ class Recorder:
             "return one row an example"
         )
 
-    def _unfolded(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _unfold(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
         """Each (n T, ...) as (n, T, ...)."""
         return tuple(t if t is None else t.unflatten(0, (self.rows, self._positions)) for t in tensors)

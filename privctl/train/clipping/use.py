@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
-    """What else a module's output depended on: the random state before it ran, and autocast's."""
+    """What a module's output depended on beside its inputs: the random state before it ran, and autocast's."""
 
     random: tuple[Tensor, Tensor | None] | None
     device: torch.device
@@ -21,7 +21,7 @@ class CallContext:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Inside, a module computes what it computed before."""
+        """Inside, a module repeats its earlier computation."""
         devices = [self.device] if self.random and self.random[1] is not None else []
         enabled, dtype = self.autocast
         with (
@@ -42,8 +42,8 @@ def setting(device: torch.device, *, stochastic: bool) -> CallContext:
     """The setting now; the random state is copied only for a module that may draw from it."""
     random = None
     if stochastic:
-        own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
-        random = (torch.get_rng_state(), own)
+        device_state = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+        random = (torch.get_rng_state(), device_state)
     autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
     return CallContext(random=random, device=device, autocast=autocast)
 
@@ -99,9 +99,9 @@ def with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
     if isinstance(value, Tensor):
         return next(tensors)
     if isinstance(value, Mapping):
-        inner = {key: with_tensors(each, tensors) for key, each in value.items()}
-        return inner if type(value) is dict else type(value)(**inner)
+        items = {key: with_tensors(item, tensors) for key, item in value.items()}
+        return items if type(value) is dict else type(value)(**items)
     if isinstance(value, list | tuple):
-        each = [with_tensors(v, tensors) for v in value]
-        return type(value)(*each) if hasattr(value, "_fields") else type(value)(each)
+        item = [with_tensors(v, tensors) for v in value]
+        return type(value)(*item) if hasattr(value, "_fields") else type(value)(item)
     return value

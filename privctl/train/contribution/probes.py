@@ -1,4 +1,4 @@
-"""Which made-up records stand together: batches as large, as long and as unlike each other as the run may make them."""
+"""The made-up records and batches of the test: as large, as long and as varied as the run may make them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from privctl.models.synthetic import synthetic
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.corpus import CorpusTask
 
-#: Tokens of the short record, and of the longest where nothing limits it.
+#: Tokens of the short record, and of the longest if there is no limit.
 _SHORT, _UNLIMITED = 6, 512
-#: Different records that stand in turn beside the one that is looked at.
+#: Number of different records that are batched with the tested one.
 _DIFFERENT = 5
 
 
@@ -21,7 +21,8 @@ class BatchLimits:
     """What a run may put through the network at once, all of it public.
 
     At most ``rows`` records of ``tokens`` padded tokens together; a record has at most ``length`` tokens (None: no
-    limit is known), and one that is longer than ``tokens`` passes alone. ``classes`` are those of a classifier.
+    limit is known), and one that is longer than ``tokens`` is a batch of its own. ``classes`` are those of a
+    classifier.
     """
 
     rows: int
@@ -30,14 +31,14 @@ class BatchLimits:
     classes: int = 2
 
     @property
-    def beside(self) -> int:
-        """The most tokens of a row that has another beside it."""
+    def longest_in_batch(self) -> int:
+        """The most tokens of a row in a batch with others."""
         return min(self.length or max(_UNLIMITED, self.tokens), self.tokens // 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchArrangement:
-    """A batch by the places of its records in the pool; ``targets`` are the rows that are looked at.
+    """A batch, by the positions of its records in the pool; ``targets`` are the rows that are compared.
 
     ``mixed`` says that rows differ in length.
     """
@@ -50,10 +51,10 @@ class BatchArrangement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """Made-up records as a ``task``, those that are looked at (``subjects``), and batches to look at them in.
+    """Made-up records as a ``task``, the tested ones (``subjects``), and the batches to test them in.
 
-    ``paddings`` are lengths in tokens that a lone subject may meet; ``fills`` are batches that are run for what they
-    leave behind, ``longest`` is the longest record that passes alone.
+    ``paddings`` are lengths in tokens to which a lone subject is padded; ``fills`` are batches that are run for the
+    state they leave, ``longest`` is the longest record in a batch of its own.
     """
 
     task: Task
@@ -67,22 +68,24 @@ class Probes:
 def probes(task: Task, limits: BatchLimits) -> Probes:
     """For ``task`` with the padding that it has; an image is a record of one token."""
     if not isinstance(task, CorpusTask):
-        return _alike(task, limits, min(limits.rows, 64), length=1)
+        return _same_length_probes(task, limits, min(limits.rows, 64), length=1)
     if task.padding is not None:
-        return _alike(task, limits, max(1, min(limits.rows, limits.tokens // task.padding)), length=task.padding)
-    if limits.rows < 2 or limits.beside < 4:
-        return _alike(task, limits, 1, length=min(limits.length or _SHORT, limits.tokens))
-    return _texts(task, limits)
+        return _same_length_probes(
+            task, limits, max(1, min(limits.rows, limits.tokens // task.padding)), length=task.padding
+        )
+    if limits.rows < 2 or limits.longest_in_batch < 4:
+        return _same_length_probes(task, limits, 1, length=min(limits.length or _SHORT, limits.tokens))
+    return _mixed_length_probes(task, limits)
 
 
-#: Batches that are alike but for what stands beside the record that is looked at last.
+#: Names of batches that differ only in the records before the last one, which is compared.
 COPIES, PLAIN, DIFFERENT = "copies of itself", "one token beside it", "different records beside it"
 
 #: Places in the pool of ``_alike``: two subjects, one that repeats a token, and others.
 _FIRST, _SECOND, _ONE_TOKEN, _OTHERS = range(4)
 
 
-def _alike(task: Task, limits: BatchLimits, rows: int, *, length: int) -> Probes:
+def _same_length_probes(task: Task, limits: BatchLimits, rows: int, *, length: int) -> Probes:
     """Batches of one padded length."""
     short = min(_SHORT, length)
     lengths = [short, max(short, length // 2), length, *_spread(short, length, max(1, rows - 1))]
@@ -92,7 +95,7 @@ def _alike(task: Task, limits: BatchLimits, rows: int, *, length: int) -> Probes
     if rows > 1:
         arrangements = [
             BatchArrangement(name="a pair", rows=(_SECOND, _FIRST), targets=(1,)),
-            *_crowds(_FIRST, _ONE_TOKEN, others[:_DIFFERENT], rows),
+            *_crowded_batches(_FIRST, _ONE_TOKEN, others[:_DIFFERENT], rows),
             BatchArrangement(name="others", rows=(*others[: rows - 1], _SECOND), targets=(rows - 1,)),
             BatchArrangement(name="others behind", rows=(_SECOND, *others[: rows - 1]), targets=(0,)),
         ]
@@ -107,7 +110,7 @@ def _alike(task: Task, limits: BatchLimits, rows: int, *, length: int) -> Probes
     )
 
 
-def _crowds(subject: int, plain: int, others: Sequence[int], rows: int) -> Iterator[BatchArrangement]:
+def _crowded_batches(subject: int, plain: int, others: Sequence[int], rows: int) -> Iterator[BatchArrangement]:
     """The subject last among copies of itself, among records of one token and among ``others``, in the same shape."""
     last = rows - 1
     yield BatchArrangement(name=COPIES, rows=(subject,) * rows, targets=(0, last))
@@ -117,32 +120,32 @@ def _crowds(subject: int, plain: int, others: Sequence[int], rows: int) -> Itera
     )
 
 
-def _texts(task: Any, limits: BatchLimits) -> Probes:
+def _mixed_length_probes(task: Any, limits: BatchLimits) -> Probes:
     """Batches of all lengths that the run may make."""
-    longest = limits.beside
+    longest = limits.longest_in_batch
     short = min(_SHORT, longest)
     middle = min(longest, max(short + 2, limits.tokens // limits.rows))
     crowd, many = min(limits.rows, limits.tokens // short), min(limits.rows, limits.tokens // middle)
     single = longest if limits.length is None else min(limits.length, limits.tokens)
-    own = [short, middle, longest, longest, max(short, 2 * longest // 3), short, single]
-    first, second, long, plain, third, plain_short, lone = range(len(own))
-    alike = tuple(range(len(own), len(own) + _DIFFERENT))
+    lengths_of_subjects = [short, middle, longest, longest, max(short, 2 * longest // 3), short, single]
+    first, second, long, plain, third, plain_short, lone = range(len(lengths_of_subjects))
+    alike = tuple(range(len(lengths_of_subjects), len(lengths_of_subjects) + _DIFFERENT))
     others = tuple(range(alike[-1] + 1, alike[-1] + 1 + max(1, many - 1)))
-    lengths = [*own, *(short for _ in alike), *_spread(short, middle, len(others))]
+    lengths = [*lengths_of_subjects, *(short for _ in alike), *_spread(short, middle, len(others))]
     synthetic_task = synthetic(task, lengths, plain=[plain, plain_short], classes=limits.classes)
-    before = others[: (many - 1) // 2]
+    in_front = others[: (many - 1) // 2]
     arrangements = [
         BatchArrangement(name="two thirds", rows=(third, first), targets=(1,), mixed=True),
         BatchArrangement(name="padded to the limit", rows=(long, first), targets=(1,), mixed=True),
         BatchArrangement(name="beside one token", rows=(second, plain), targets=(0,), mixed=longest > middle),
-        *_crowds(first, plain_short, alike, crowd),
+        *_crowded_batches(first, plain_short, alike, crowd),
         BatchArrangement(
-            name="others", rows=(*before, second, *others[len(before) : many - 1]), targets=(len(before),)
+            name="others", rows=(*in_front, second, *others[len(in_front) : many - 1]), targets=(len(in_front),)
         ),
         BatchArrangement(name="second copies", rows=(second,) * many, targets=(many - 1,)),
     ]
     paddings = {(first, short + 1), (first, 2 * longest // 3), (first, longest), (second, longest)}
-    fits = sorted((who, length) for who, length in paddings if lengths[who] < length <= longest)
+    fits = sorted((subject, length) for subject, length in paddings if lengths[subject] < length <= longest)
     fills = ((*others[: many - 1], second), (long, plain))
     return Probes(
         task=synthetic_task,
@@ -155,5 +158,5 @@ def _texts(task: Any, limits: BatchLimits) -> Probes:
 
 
 def _spread(least: int, most: int, count: int) -> list[int]:
-    """``count`` lengths from ``least`` to ``most``, in no order that length could explain."""
+    """``count`` lengths from ``least`` to ``most``, unsorted."""
     return [least + (i * 7 + 3) % (most - least + 1) for i in range(count)]

@@ -1,4 +1,4 @@
-"""How a run finds what a record contributes: the clipped gradient's own engine, or derivatives along directions."""
+"""The contribution of a record as the run computes it: clipped gradients, or derivatives along directions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from privctl.train.clipping.check import sketch
 from privctl.train.contribution.findings import DEVIATIONS, ROUNDING
 from privctl.train.directional import Derivatives, FiredGroup
 from privctl.train.directional.difference import rounding
-from privctl.train.directional.methods import questions, union
+from privctl.train.directional.queries import parameters_of, queries_for
 
-#: Of a group whose gradient is far below the others', a difference counts relative to this share of theirs.
+#: For a group with a small gradient, differences are relative to at least this share of the whole gradient.
 _OF_WHOLE = 0.1
 _NOTHING = 1e-30
 
@@ -47,7 +47,7 @@ class Contribution:
     groups: tuple[frozenset[str], ...] = ()
 
     def distance(self, other: Contribution) -> float:
-        """The larger of the losses' difference (relative above one nat) and the contributions', relative."""
+        """The larger of the losses' difference (relative above one nat) and the relative one of contributions."""
         gaps = {
             name: _gap(self.parts.get(name), other.parts.get(name)) for name in self.parts.keys() | other.parts.keys()
         }
@@ -55,22 +55,22 @@ class Contribution:
         if gaps:
             distances.append(max(0.0, _norm(gaps.values()) - other.slack) / max(other.size, _NOTHING))
         for group in other.groups:
-            own = _norm(_size(other.parts[name]) for name in group if name in other.parts)
+            group_size = _norm(_size(other.parts[name]) for name in group if name in other.parts)
             moved = _norm(gap for name, gap in gaps.items() if name in group)
-            distances.append(moved / max(own + _OF_WHOLE * other.size, _NOTHING))
-        # what is no number is as far away as can be
-        return max(math.inf if math.isnan(each) else each for each in distances)
+            distances.append(moved / max(group_size + _OF_WHOLE * other.size, _NOTHING))
+        # NaN counts as infinitely far
+        return max(math.inf if math.isnan(distance) else distance for distance in distances)
 
 
 class ContributionView(Protocol):
-    """Looks at some records of a batch."""
+    """Extracts the contributions of some records of a batch."""
 
-    def opened(self) -> AbstractContextManager[None]:
-        """The block in which ``see`` may be called."""
+    def open(self) -> AbstractContextManager[None]:
+        """The block in which ``contributions`` may be called."""
         ...
 
-    def see(self, losses_of: LossesOf, keys: Sequence[int], targets: Sequence[int]) -> list[Contribution]:
-        """The records in rows ``targets`` of a batch whose rows have ``keys``."""
+    def contributions(self, losses_of: LossesOf, keys: Sequence[int], targets: Sequence[int]) -> list[Contribution]:
+        """The contributions of rows ``targets`` of a batch whose rows have ``keys``."""
         ...
 
 
@@ -78,7 +78,8 @@ class ContributionView(Protocol):
 class ClippedGradients:
     """Each record's gradient as the engine would clip and add it.
 
-    Per-layer clipping compares every group by itself. ``rounds`` says that no two passes agree inside ``around``.
+    Per-layer clipping compares every group by itself. ``rounds`` says that passes inside ``around`` round at random, so
+    no two agree.
     """
 
     network: nn.Module
@@ -88,7 +89,7 @@ class ClippedGradients:
     _engine: PerExample | None = field(init=False, default=None)
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def open(self) -> Iterator[None]:
         """See ``ContributionView``."""
         with PerExample(self.network, self.clipping) as engine:
             self._engine = engine
@@ -97,7 +98,7 @@ class ClippedGradients:
             finally:
                 self._engine = None
 
-    def see(self, losses_of: LossesOf, keys: Sequence[int], targets: Sequence[int]) -> list[Contribution]:
+    def contributions(self, losses_of: LossesOf, keys: Sequence[int], targets: Sequence[int]) -> list[Contribution]:
         """See ``ContributionView``. Raises what ``PerExample.accumulate`` does."""
         engine = self._engine
         assert engine is not None
@@ -114,29 +115,29 @@ class ClippedGradients:
 
 @dataclass(slots=True, kw_only=True)
 class ClippedDerivatives:
-    """Each record's derivatives along directions, for each of ``asked``: groups that fire together, and theirs.
+    """Each record's derivatives along directions, for each of ``fired_groups``: groups that fire together, and theirs.
 
     Derivatives are relative to the length of the gradient in the tensors that fired.
     """
 
     engine: Derivatives
-    asked: Sequence[tuple[Sequence[FiredGroup], Sequence[Mapping[str, Tensor]]]]
+    fired_groups: Sequence[tuple[Sequence[FiredGroup], Sequence[Mapping[str, Tensor]]]]
 
-    def opened(self) -> AbstractContextManager[None]:
+    def open(self) -> AbstractContextManager[None]:
         """See ``ContributionView``."""
         return nullcontext()
 
-    def see(self, losses_of: LossesOf, keys: Sequence[int], targets: Sequence[int]) -> list[Contribution]:
+    def contributions(self, losses_of: LossesOf, keys: Sequence[int], targets: Sequence[int]) -> list[Contribution]:
         """See ``ContributionView``. Raises what ``Derivatives.per_example`` does."""
         parts: list[dict[str, Tensor]] = [{} for _ in targets]
         squares, slack = 0.0, 0.0
-        for number, (fired, directions) in enumerate(self.asked):
+        for number, (fired, directions) in enumerate(self.fired_groups):
             lengths = torch.tensor([_dimension(along) ** 0.5 for along in directions], dtype=torch.float64)
             derivatives = self.engine.per_example(losses_of, fired, directions).detach().cpu() * lengths
             for part, row in zip(parts, targets, strict=True):
                 part[str(number)] = derivatives[row]
             if len(keys) == 1:
-                size, noise = self._alone(losses_of, fired, directions)
+                size, noise = self._gradient_size(losses_of, fired, directions)
                 squares += size**2
                 slack += float((noise.cpu() * lengths).norm())
         with torch.no_grad():
@@ -146,27 +147,27 @@ class ClippedDerivatives:
             for part, row in zip(parts, targets, strict=True)
         ]
 
-    def _alone(
+    def _gradient_size(
         self, losses_of: LossesOf, fired: Sequence[FiredGroup], directions: Sequence[Mapping[str, Tensor]]
     ) -> tuple[float, Tensor]:
-        """The gradient's length in what fired, and the deviations by which rounding moves differences."""
-        asked = questions(self.engine.network, fired, directions)
-        chosen = list(union(asked).values())
-        before = [p.requires_grad for p in chosen]
+        """The norm of the gradient in the fired groups, and the standard deviations of rounding in differences."""
+        queries = queries_for(self.engine.network, fired, directions)
+        chosen = list(parameters_of(queries).values())
+        required = [p.requires_grad for p in chosen]
         try:
             for p in chosen:
                 p.requires_grad_(True)
             with torch.enable_grad():
                 loss = losses_of().sum()
-            found = torch.autograd.grad(loss, chosen, allow_unused=True) if loss.requires_grad else []
+            gradients = torch.autograd.grad(loss, chosen, allow_unused=True) if loss.requires_grad else []
         finally:
-            for p, wanted in zip(chosen, before, strict=True):
-                p.requires_grad_(wanted)
+            for p, was_required in zip(chosen, required, strict=True):
+                p.requires_grad_(was_required)
         noise = torch.zeros(len(fired), dtype=torch.float64)
-        if self.engine.chosen(fired, per_example=True) is DerivativeMethod.DIFFERENCE:
-            alone = [rounding(losses_of, [question], self.engine.step) for question in asked]
+        if self.engine.choose_method(fired, per_example=True) is DerivativeMethod.DIFFERENCE:
+            alone = [rounding(losses_of, [question], self.engine.step) for question in queries]
             noise = torch.cat(alone)
-        return math.sqrt(sum(float(g.double().square().sum()) for g in found if g is not None)), noise
+        return math.sqrt(sum(float(g.double().square().sum()) for g in gradients if g is not None)), noise
 
 
 @dataclass(slots=True, kw_only=True)
@@ -177,7 +178,7 @@ class LossOnly:
     around: Around = _as_it_is
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def open(self) -> Iterator[None]:
         """See ``ContributionView``."""
         modes = [(module, module.training) for module in self.network.modules()]
         self.network.eval()
@@ -187,7 +188,7 @@ class LossOnly:
             for module, mode in modes:
                 module.training = mode
 
-    def see(self, losses_of: LossesOf, keys: Sequence[int], targets: Sequence[int]) -> list[Contribution]:
+    def contributions(self, losses_of: LossesOf, keys: Sequence[int], targets: Sequence[int]) -> list[Contribution]:
         """See ``ContributionView``."""
         with torch.no_grad(), self.around(keys):
             losses = losses_of()
@@ -196,7 +197,7 @@ class LossOnly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputationStage:
-    """One way the run computes, with the most that a record may differ; ``reduced`` as autocast to bfloat16."""
+    """One way in which the run computes, with its tolerance; ``reduced`` means autocast to bfloat16."""
 
     name: str
     view: ContributionView
@@ -216,11 +217,11 @@ def _size(part: Tensor) -> float:
     return float(torch.linalg.vector_norm(part, dtype=torch.float64))
 
 
-def _gap(mine: Tensor | None, theirs: Tensor | None) -> float:
+def _gap(expected: Tensor | None, actual: Tensor | None) -> float:
     """The length of a difference; a part that is not there is zero."""
-    if mine is None or theirs is None:
-        return sum(_size(part) for part in (mine, theirs) if part is not None)
-    return _size(mine - theirs)
+    if expected is None or actual is None:
+        return sum(_size(part) for part in (expected, actual) if part is not None)
+    return _size(expected - actual)
 
 
 def _norm(lengths: Iterable[float]) -> float:

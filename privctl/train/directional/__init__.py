@@ -4,6 +4,6 @@ from privctl.train.choices import DerivativeMethod
 from privctl.train.directional.agreement import SignAgreement, agreement
 from privctl.train.directional.derivatives import Derivatives
 from privctl.train.directional.directions import direction
-from privctl.train.directional.methods import FiredGroup
+from privctl.train.directional.queries import FiredGroup
 
 __all__ = ["DerivativeMethod", "Derivatives", "FiredGroup", "SignAgreement", "agreement", "direction"]

@@ -1,4 +1,4 @@
-"""How far the signs of one method are those of another: what a report can say of differences."""
+"""How often the signs of two methods agree, for reports about differences."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from privctl.train.choices import DerivativeMethod
 from privctl.train.directional.derivatives import Derivatives
 from privctl.train.directional.difference import rounding
-from privctl.train.directional.methods import FiredGroup, questions
 from privctl.train.directional.passes import Losses, Randomness
+from privctl.train.directional.queries import FiredGroup, queries_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +23,7 @@ _DEVIATIONS = 3
 class SignAgreement:
     """Of ``count`` derivatives, ``equal`` have the same sign; of those ``above`` the noise floor, ``equal_above``.
 
-    What is not finite does not count. The floor is three standard deviations of what the losses' rounding makes of a
+    Values that are not finite are ignored. The floor is three standard deviations of the rounding error of a
     difference. ``error`` is the median of |difference - derivative| / |derivative|.
     """
 
@@ -35,23 +35,23 @@ class SignAgreement:
 
     @property
     def share(self) -> float:
-        """Of all signs, the share that is equal; 1 of none."""
+        """The share of all signs that are equal; 1 if there are none."""
         return self.equal / self.count if self.count else 1.0
 
     @property
     def share_above(self) -> float:
-        """Of the signs that matter, the share that is equal; 1 of none."""
+        """The share of the signs above the noise floor that are equal; 1 if there are none."""
         return self.equal_above / self.above if self.above else 1.0
 
-    def __add__(self, other: SignAgreement) -> SignAgreement:
-        """Both together; the error is the mean of theirs by count."""
-        count = self.count + other.count
-        mean = (self.error * self.count + other.error * other.count) / count if count else 0.0
+    def __add__(self, another: SignAgreement) -> SignAgreement:
+        """Both combined; the error is their mean, weighted by count."""
+        count = self.count + another.count
+        mean = (self.error * self.count + another.error * another.count) / count if count else 0.0
         return SignAgreement(
             count=count,
-            equal=self.equal + other.equal,
-            above=self.above + other.above,
-            equal_above=self.equal_above + other.equal_above,
+            equal=self.equal + another.equal,
+            above=self.above + another.above,
+            equal_above=self.equal_above + another.equal_above,
             error=mean,
         )
 
@@ -64,7 +64,7 @@ def agreement(
     *,
     against: DerivativeMethod = DerivativeMethod.PARTIAL,
 ) -> SignAgreement:
-    """Compare the batch's derivatives by ``derivatives`` with those by ``against``; three passes more find the noise.
+    """Compare the batch's derivatives by ``derivatives`` with those by ``against``; three more passes give the noise.
 
     The random state is left as it was.
     """
@@ -73,7 +73,7 @@ def agreement(
     randomness.rewind()
     exact = Derivatives(derivatives.network, against).batch(losses_of, fired, directions)
     randomness.rewind()
-    noise = rounding(losses_of, questions(derivatives.network, fired, directions), derivatives.step)
+    noise = rounding(losses_of, queries_for(derivatives.network, fired, directions), derivatives.step)
     randomness.rewind()
     sound = differences.isfinite() & exact.isfinite()
     differences, exact, noise = differences[sound], exact[sound], noise[sound]

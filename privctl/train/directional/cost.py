@@ -16,45 +16,45 @@ _SAVING = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkShare:
-    """Shares of the network's multiplications: ``above`` the earliest fired tensor, and ``own`` of the fired ones."""
+    """Shares of the network's multiplications: ``above`` the earliest fired tensor, and ``alone`` in the fired ones."""
 
     above: float
-    own: float
+    alone: float
 
 
 def work(network: nn.Module, names: Collection[str]) -> WorkShare:
-    """Where the parameters ``names`` lie.
+    """The work shares of the parameters ``names``.
 
     Modules are taken to run in the order they are registered in, and to multiply by each weight of two or more
     dimensions once a position; an embedding is looked up, and its tied output layer multiplies.
     """
-    wanted = {id(network.get_parameter(name)) for name in names}
-    above = own = total = 0.0
+    requested = {id(network.get_parameter(name)) for name in names}
+    above = alone = total = 0.0
     reached = False
     for module in network.modules():
         parameters = list(module.parameters(recurse=False))
-        reached = reached or any(id(p) in wanted for p in parameters)
+        reached = reached or any(id(p) in requested for p in parameters)
         if isinstance(module, nn.Embedding):
             continue
         for parameter in parameters:
             size = float(parameter.numel()) if parameter.dim() > 1 else 0.0
             total += size
             above += size if reached else 0.0
-            own += size if id(parameter) in wanted else 0.0
-    return WorkShare(above=above / total, own=own / total) if total else WorkShare(above=1.0, own=1.0)
+            alone += size if id(parameter) in requested else 0.0
+    return WorkShare(above=above / total, alone=alone / total) if total else WorkShare(above=1.0, alone=1.0)
 
 
 def passes(method: DerivativeMethod, groups: Sequence[WorkShare], together: WorkShare, *, per_example: bool) -> float:
-    """About what the derivatives in several groups cost, in forward passes, of which a training step takes 3.2.
+    """The approximate cost of the derivatives in several groups, in forward passes; a training step takes 3.2.
 
     ``together`` is the work of all groups at once: one backward pass serves them all. The coefficients were fitted to
-    processor times on one core (``python -m tests.bench ferret``), which they meet within a third, mostly a fifth.
+    times on one core (``python -m tests.bench ferret``), with errors of at most a third, mostly below a fifth.
     """
     match method:
         case DerivativeMethod.PARTIAL if not per_example:
-            return 1 + 1.3 * together.above + 0.8 * together.own
+            return 1 + 1.3 * together.above + 0.8 * together.alone
         case DerivativeMethod.PARTIAL:
-            return 1 + 1.3 * together.above + sum(1.5 * group.above + 2.3 * group.own for group in groups)
+            return 1 + 1.3 * together.above + sum(1.5 * group.above + 2.3 * group.alone for group in groups)
         case DerivativeMethod.FORWARD:
             return sum(1 + 2.6 * group.above for group in groups)
         case DerivativeMethod.DIFFERENCE:
@@ -62,12 +62,12 @@ def passes(method: DerivativeMethod, groups: Sequence[WorkShare], together: Work
     raise ValueError(f"nothing is known of the cost of {method}")
 
 
-def ranked(network: nn.Module, groups: Sequence[Collection[str]], *, per_example: bool) -> list[DerivativeMethod]:
+def rank_methods(network: nn.Module, groups: Sequence[Collection[str]], *, per_example: bool) -> list[DerivativeMethod]:
     """The methods for these groups of parameter names, the best first.
 
-    The cheapest is the best, but an exact one comes before a difference that does not save a fifth; for weights of
-    fewer bits than float32 a difference is out of the question.
-    Forward mode is only in question for each example: for a sum a backward pass costs less, wherever it begins.
+    The cheapest is the best, but an exact one comes before a difference that does not save a fifth; weights of
+    fewer bits than float32 rule a difference out.
+    Forward mode is considered only per example: for a sum a backward pass always costs less.
     """
     works = [work(network, group) for group in groups]
     together = work(network, [name for group in groups for name in group])

@@ -1,4 +1,4 @@
-"""Directional derivatives of a batch's losses in the groups that fired, by whichever method is the cheapest."""
+"""Directional derivatives of a batch's losses in the groups that fired, by the cheapest method."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from privctl.train.clipping import rules
 from privctl.train.directional import cost, reverse
 from privctl.train.directional.difference import STEP, difference_by_example
 from privctl.train.directional.forward import forward_by_example
-from privctl.train.directional.methods import DirectionalQuery, FiredGroup, MethodUnavailableError, questions
 from privctl.train.directional.passes import Losses, Randomness, short_of_memory
+from privctl.train.directional.queries import DirectionalQuery, FiredGroup, MethodUnavailableError, queries_for
 
 
 class Derivatives:
     """Finds <g, u> for directions u in some tensors of ``network``, for a batch or for each of its examples.
 
     The network is left as it was: its weights bit for bit, what requires a gradient, every ``grad``, and the random
-    state as after one forward pass. Whatever is asked for in one call is of the same loss, with the same dropout.
-    Parameters need not require a gradient to be asked for. A tied weight goes by its first name and has all its uses.
+    state as after one forward pass. All results of one call belong to the same loss, with the same dropout.
+    Parameters need not require a gradient. A tied weight goes by its first name and includes all its uses.
 
-    ``method`` AUTO takes what ``chosen`` says, the fastest; where memory runs out, the next, down to differences, which
+    ``method`` AUTO takes the fastest, see ``choose_method``; if memory runs out, the next, down to differences, which
     need hardly more than inference. ``step`` is that of differences, relative to the weights.
     """
 
     def __init__(
         self, network: nn.Module, method: DerivativeMethod | str = DerivativeMethod.AUTO, *, step: float = STEP
     ) -> None:
-        """Raises InputError for a method that there is not, and a step that is not between 0 and 1."""
+        """Raises InputError for an unknown method, and for a step that is not between 0 and 1."""
         if method not in tuple(DerivativeMethod):
             raise InputError(f"the method {method!r} is not one of {', '.join(DerivativeMethod)}; choose one of these")
         if not 0 < step < 1:
             raise InputError(f"the step of differences is {step}; choose a step between 0 and 1, such as {STEP}")
         self.network, self.method, self.step = network, DerivativeMethod(method), step
-        #: Methods found out of the question, with whether it was for each example.
+        #: Methods that failed, with whether it was per example.
         self._unable: set[tuple[DerivativeMethod, bool]] = set()
 
     def batch(
@@ -46,20 +46,20 @@ class Derivatives:
         """For each group the sum over the batch of <gradient of the example's loss, u>, (fired,) float64.
 
         ``losses_of`` runs the network on a batch and gives losses (n,) in nats, n > 0; for no groups it is not called.
-        Raises InputError for what the network or its parameters cannot do. A loss that is not finite gives what it
-        gives.
+        Raises InputError for what the network or its parameters do not support. Losses that are not finite are not
+        checked.
         """
-        asked = questions(self.network, fired, directions)
-        if not asked:
+        queries = queries_for(self.network, fired, directions)
+        if not queries:
             return torch.zeros(0, dtype=torch.float64)
 
         def by_method(method: DerivativeMethod) -> Tensor:
             match method:
                 case DerivativeMethod.BACKWARD:
-                    return reverse.backward(self.network, losses_of, asked)
+                    return reverse.backward(self.network, losses_of, queries)
                 case DerivativeMethod.PARTIAL:
-                    return reverse.partial(self.network, losses_of, asked)
-            return self._by_example(method, losses_of, asked).sum(0)
+                    return reverse.partial(self.network, losses_of, queries)
+            return self._by_example(method, losses_of, queries).sum(0)
 
         return self._able(by_method, fired, per_example=False)
 
@@ -73,25 +73,25 @@ class Derivatives:
         """
         if not fired:
             raise ValueError("no group fired; there is nothing to differentiate by")
-        asked = questions(self.network, fired, directions)
+        queries = queries_for(self.network, fired, directions)
         for name, module in self.network.named_modules():
             rules.check(name, module, trained=False)
-        return self._able(lambda method: self._by_example(method, losses_of, asked), fired, per_example=True)
+        return self._able(lambda method: self._by_example(method, losses_of, queries), fired, per_example=True)
 
-    def chosen(self, fired: Sequence[FiredGroup], *, per_example: bool = False) -> DerivativeMethod:
-        """The method for these groups: the user's, else the first in ``cost.ranked`` not found out of the question."""
+    def choose_method(self, fired: Sequence[FiredGroup], *, per_example: bool = False) -> DerivativeMethod:
+        """The method for these groups: the user's, else the first in ``cost.rank_methods`` that has not failed."""
         return self._candidates(fired, per_example=per_example)[0]
 
     def _candidates(self, fired: Sequence[FiredGroup], *, per_example: bool) -> list[DerivativeMethod]:
         if self.method is not DerivativeMethod.AUTO:
             return [self.method]
-        ranking = cost.ranked(self.network, [group.parameters for group in fired], per_example=per_example)
+        ranking = cost.rank_methods(self.network, [group.parameters for group in fired], per_example=per_example)
         return [method for method in ranking if (method, per_example) not in self._unable] or ranking[-1:]
 
     def _able(
         self, by_method: Callable[[DerivativeMethod], Tensor], fired: Sequence[FiredGroup], *, per_example: bool
     ) -> Tensor:
-        """What the best method finds that the network can do in the memory there is; others are not tried again."""
+        """The result of the best method that works for the network within memory; failed ones are not tried again."""
         randomness = Randomness(next(self.network.parameters()).device)
         *others, last = self._candidates(fired, per_example=per_example)
         for method in others:
@@ -106,13 +106,13 @@ class Derivatives:
             randomness.rewind()
         return by_method(last)
 
-    def _by_example(self, method: DerivativeMethod, losses_of: Losses, asked: Sequence[DirectionalQuery]) -> Tensor:
+    def _by_example(self, method: DerivativeMethod, losses_of: Losses, queries: Sequence[DirectionalQuery]) -> Tensor:
         match method:
             case DerivativeMethod.BACKWARD:
-                return reverse.backward_by_example(self.network, losses_of, asked)
+                return reverse.backward_by_example(self.network, losses_of, queries)
             case DerivativeMethod.PARTIAL:
-                return reverse.partial_by_example(self.network, losses_of, asked)
+                return reverse.partial_by_example(self.network, losses_of, queries)
             case DerivativeMethod.FORWARD:
-                return forward_by_example(self.network, losses_of, asked)
+                return forward_by_example(self.network, losses_of, queries)
             case _:
-                return difference_by_example(self.network, losses_of, asked, self.step)
+                return difference_by_example(self.network, losses_of, queries, self.step)

@@ -10,28 +10,28 @@ import torch
 from torch import Tensor, nn
 
 from privctl.train.clipping.products import full_precision
-from privctl.train.directional.methods import DirectionalQuery, MethodUnavailableError, device_of, union
-from privctl.train.directional.passes import Losses, Randomness, checked
+from privctl.train.directional.passes import Losses, Randomness, check_losses
+from privctl.train.directional.queries import DirectionalQuery, MethodUnavailableError, device_of, parameters_of
 
-#: Each entry of a lone tensor moves by so much of its tensor's root mean square.
+#: Each entry of a single tensor moves by this share of the tensor's root mean square.
 STEP = 1e-2
 #: Tensors of smaller root mean square than this / sqrt(inputs of an output) move as if they had it: zeros must move
 #: too, and a weight of 1/sqrt(inputs) passes a signal on at the size it came.
 _FLOOR = 0.5
-#: As ``STEP``, so small that losses bend by less than they are rounded, and weights still move.
+#: Like ``STEP``, but so small that curvature is below rounding, while weights still change.
 _HARDLY = 1e-6
 
 
 def difference_by_example(
-    network: nn.Module, losses_of: Losses, asked: Sequence[DirectionalQuery], step: float = STEP
+    network: nn.Module, losses_of: Losses, queries: Sequence[DirectionalQuery], step: float = STEP
 ) -> Tensor:
     """Derivatives (n, fired) float64: (loss(w + h u) - loss(w - h u)) / (2 h), with the same dropout in both.
 
     The weights are perturbed where they are and afterwards written back from a copy, bit for bit. ``step`` is relative
-    to the weights, as ``reach`` says. Products are in full float32, without TF32. Raises Unable for weights of fewer
-    bits than float32, and where ``losses_of`` uses autocast.
+    to the weights, as ``reach`` says. Products are in full float32, without TF32. Raises MethodUnavailableError for
+    weights of fewer bits than float32, and where ``losses_of`` uses autocast.
     """
-    device = device_of(asked)
+    device = device_of(queries)
     randomness = Randomness(device)
 
     def refuse_autocast(module: nn.Module, arguments: Any) -> None:
@@ -42,7 +42,7 @@ def difference_by_example(
             )
 
     with network.register_forward_pre_hook(refuse_autocast), full_precision(device):
-        columns = [_slopes(losses_of, question, step, randomness) for question in asked]
+        columns = [_slopes(losses_of, question, step, randomness) for question in queries]
     return torch.stack(columns, 1)
 
 
@@ -63,32 +63,36 @@ def _both(
 ) -> tuple[Tensor, Tensor]:
     """loss(w + h u) and loss(w - h u), (n,) each; the weights are left as they were."""
     with torch.no_grad():
-        kept = {name: p.detach().clone() for name, p in question.parameters.items()}
+        originals = {name: p.detach().clone() for name, p in question.parameters.items()}
         try:
-            ahead = _moved(losses_of, question, kept, distance, randomness)
-            behind = _moved(losses_of, question, kept, -distance, randomness)
+            ahead = _losses_at(losses_of, question, originals, distance, randomness)
+            behind = _losses_at(losses_of, question, originals, -distance, randomness)
         finally:
-            _restore(question, kept)
+            _restore(question, originals)
     return ahead, behind
 
 
-def _restore(question: DirectionalQuery, kept: Mapping[str, Tensor]) -> None:
-    """Write back what was there; to add the distance again would round."""
+def _restore(question: DirectionalQuery, originals: Mapping[str, Tensor]) -> None:
+    """Write back the originals; adding the distance again would round."""
     for name, parameter in question.parameters.items():
-        parameter.copy_(kept[name])
+        parameter.copy_(originals[name])
 
 
-def _moved(
-    losses_of: Losses, question: DirectionalQuery, kept: Mapping[str, Tensor], distance: float, randomness: Randomness
+def _losses_at(
+    losses_of: Losses,
+    question: DirectionalQuery,
+    originals: Mapping[str, Tensor],
+    distance: float,
+    randomness: Randomness,
 ) -> Tensor:
     for name, parameter in question.parameters.items():
-        torch.add(kept[name], question.direction[name].to(parameter.dtype), alpha=distance, out=parameter.detach())
+        torch.add(originals[name], question.direction[name].to(parameter.dtype), alpha=distance, out=parameter.detach())
     randomness.rewind()
-    return checked(losses_of())
+    return check_losses(losses_of())
 
 
 def reach(parameters: Mapping[str, nn.Parameter], step: float = STEP) -> float:
-    """The distance h along a unit direction over these tensors that disturbs the network as much whatever they are.
+    """The distance h along a unit direction that perturbs the network equally for any choice of tensors.
 
     A tensor whose entries all move by a share of their root mean square disturbs what it computes by that share, and
     the disturbances of several tensors add as squares: entries move by step / sqrt(sum over tensors of 1 / rms^2), and
@@ -100,13 +104,13 @@ def reach(parameters: Mapping[str, nn.Parameter], step: float = STEP) -> float:
 
 
 def _size(parameter: nn.Parameter) -> float:
-    """The root mean square of the entries, or what stands for it in a tensor of hardly anything."""
+    """The root mean square of the entries, or a floor for tensors near zero."""
     inputs = parameter[0].numel() if parameter.dim() > 1 and len(parameter) else 1
     norm = float(torch.linalg.vector_norm(parameter.detach(), dtype=torch.float64))
     return max(norm / math.sqrt(max(1, parameter.numel())), _FLOOR / math.sqrt(max(1, inputs)))
 
 
-def rounding(losses_of: Losses, asked: Sequence[DirectionalQuery], step: float = STEP) -> Tensor:
+def rounding(losses_of: Losses, queries: Sequence[DirectionalQuery], step: float = STEP) -> Tensor:
     """Standard deviations (fired,) float64 by which rounding moves a batch's differences, measured in three passes.
 
     At weights so near each other, second differences of losses are their rounding alone, of standard deviation sqrt(6)
@@ -114,18 +118,19 @@ def rounding(losses_of: Losses, asked: Sequence[DirectionalQuery], step: float =
     two losses each has sqrt(2 n) times it, divided by twice the distance.
     """
     together = DirectionalQuery(
-        parameters=union(asked), direction={n: u for question in asked for n, u in question.direction.items()}
+        parameters=parameters_of(queries),
+        direction={n: u for question in queries for n, u in question.direction.items()},
     )
     distance = reach(together.parameters, _HARDLY)
-    randomness = Randomness(device_of(asked))
-    with torch.no_grad(), full_precision(device_of(asked)):
+    randomness = Randomness(device_of(queries))
+    with torch.no_grad(), full_precision(device_of(queries)):
         ahead, behind = _both(losses_of, together, distance, randomness)
         randomness.rewind()
-        middle = checked(losses_of())
+        middle = check_losses(losses_of())
     second = (ahead.double() - middle.double()) + (behind.double() - middle.double())
     cut = torch.finfo(middle.dtype).eps * middle.double() / math.sqrt(12)
     noise = math.sqrt(2) * torch.hypot(second / math.sqrt(6), cut)
-    distances = [reach(question.parameters, step) for question in asked]
+    distances = [reach(question.parameters, step) for question in queries]
     twice = 2 * torch.tensor(distances, dtype=noise.dtype, device=noise.device)
     moved: Tensor = torch.linalg.vector_norm(noise) / twice
     return moved

@@ -11,7 +11,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
-#: Bytes of keystream that become deviates at a time: what they become stays in a processor's cache.
+#: Bytes of keystream expanded at a time; the result fits in a processor's cache.
 _CHUNK = 1 << 14
 _DOMAIN = b"privctl direction 1"
 _STEPS, _GROUPS = 1 << 56, 1 << 32
@@ -31,8 +31,8 @@ def direction(
 
     The paper asks for a random unit vector u. As on the sphere, E[u u^T] = I/d and so E[<g, u>^2] = |g|^2 / d. On the
     sphere E[sign(<g, u>) u] points along g exactly; here it does as far as <g, u> is nearly normal, that is, where no
-    few entries of g outweigh all others together; where one does, the sign is that entry's own. What is claimed of
-    privacy holds for any law of u that does not look at the data.
+    few entries of g outweigh all others together; where one does, the sign is that entry's own. The privacy
+    guarantee holds for any distribution of u that does not depend on the data.
 
     Raises ValueError for a step or group out of range, or no entries at all.
     """
@@ -50,8 +50,8 @@ def direction(
         entries = shapes[name].numel()
         values = np.empty((-(-entries // 8), 8), np.float32)
         for begin in range(0, len(values), _CHUNK):
-            part = values[begin : begin + _CHUNK]
-            np.take(table, np.frombuffer(stream.update(bytes(len(part))), np.uint8), axis=0, out=part, mode="clip")
+            chunk = values[begin : begin + _CHUNK]
+            np.take(table, np.frombuffer(stream.update(bytes(len(chunk))), np.uint8), axis=0, out=chunk, mode="clip")
         tensors[name] = torch.from_numpy(values).view(-1)[:entries].view(shapes[name]).to(device)
     return {name: tensors[name] for name in shapes}
 

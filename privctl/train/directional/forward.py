@@ -1,4 +1,4 @@
-"""Forward mode: losses and their derivatives along a direction together, in one pass that keeps nothing."""
+"""Forward mode: losses and their derivatives along a direction in one pass, without stored activations."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.autograd import forward_ad
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from privctl.train.directional.methods import DirectionalQuery, MethodUnavailableError, device_of
-from privctl.train.directional.passes import Losses, Randomness, checked
+from privctl.train.directional.passes import Losses, Randomness, check_losses
+from privctl.train.directional.queries import DirectionalQuery, MethodUnavailableError, device_of
 
-#: Words of what torch says of an operation without forward mode, or of one whose forward mode fails.
+#: Parts of torch's messages about operations without working forward mode.
 _UNABLE = ("forward AD", "forward-mode", "forward mode", "jvp", "view size")
 #: Torch's own annotations of it are incomplete.
 _AD: Any = forward_ad
@@ -31,15 +31,15 @@ class _Closed(nn.Module):
         return self._losses_of()
 
 
-def forward_by_example(network: nn.Module, losses_of: Losses, asked: Sequence[DirectionalQuery]) -> Tensor:
+def forward_by_example(network: nn.Module, losses_of: Losses, queries: Sequence[DirectionalQuery]) -> Tensor:
     """Derivatives (n, fired) float64, from one pass a group with dual numbers.
 
     Fused attention has no forward mode, so attention is computed from its definition meanwhile.
     """
     _refuse_fused(network)
-    randomness = Randomness(device_of(asked))
+    randomness = Randomness(device_of(queries))
     columns = []
-    for question in asked:
+    for question in queries:
         randomness.rewind()
         columns.append(_slopes(network, losses_of, question))
     return torch.stack(columns, 1)
@@ -53,7 +53,7 @@ def _slopes(network: nn.Module, losses_of: Losses, question: DirectionalQuery) -
             for name, p in question.parameters.items()
         }
         try:
-            losses = checked(functional_call(closed, duals, ()))
+            losses = check_losses(functional_call(closed, duals, ()))
         except (NotImplementedError, RuntimeError) as error:
             message = str(error)
             if not any(words in message for words in _UNABLE):

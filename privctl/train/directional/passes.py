@@ -1,4 +1,4 @@
-"""What every method needs for a forward pass: which tensors differentiate, and the same dropout each time."""
+"""What every method needs for a forward pass: the tensors to differentiate, and reproducible dropout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHUNK = 1 << 20
 
 
 class Randomness:
-    """The random state as it was at first, so that several passes draw the same; they leave it as one would."""
+    """The initial random state, so that several passes draw the same numbers and leave the state of one pass."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -36,25 +36,25 @@ class Randomness:
 def differentiating(network: nn.Module, chosen: Collection[nn.Parameter], *, alone: bool) -> Iterator[None]:
     """Inside, ``chosen`` require a gradient, with ``alone`` no other parameter does, and autograd records."""
     ids = {id(parameter) for parameter in chosen}
-    before = [(parameter, parameter.requires_grad) for parameter in network.parameters()]
+    required = [(parameter, parameter.requires_grad) for parameter in network.parameters()]
     norms = [module for module in network.modules() if isinstance(module, nn.GroupNorm)]
-    hooks = [module.register_forward_pre_hook(_laid_out) for module in norms]
+    hooks = [module.register_forward_pre_hook(_make_contiguous) for module in norms]
     try:
-        for parameter, wanted in before:
+        for parameter, was_required in required:
             if parameter.is_floating_point():
-                parameter.requires_grad_(id(parameter) in ids or (wanted and not alone))
+                parameter.requires_grad_(id(parameter) in ids or (was_required and not alone))
         with torch.enable_grad():
             yield
     finally:
         for hook in hooks:
             hook.remove()
-        for parameter, wanted in before:
-            parameter.requires_grad_(wanted)
+        for parameter, was_required in required:
+            parameter.requires_grad_(was_required)
 
 
-def _laid_out(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _make_contiguous(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Torch's backward pass of group norm on a CPU crashes for a channels-last input that needs no gradient itself."""
-    return tuple(each if each.requires_grad else each.contiguous() for each in inputs)
+    return tuple(tensor if tensor.requires_grad else tensor.contiguous() for tensor in inputs)
 
 
 def short_of_memory(error: RuntimeError) -> bool:
@@ -62,7 +62,7 @@ def short_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def checked(losses: Tensor) -> Tensor:
+def check_losses(losses: Tensor) -> Tensor:
     """The losses, of which there must be one an example."""
     if losses.dim() != 1:
         raise InputError(
@@ -72,7 +72,7 @@ def checked(losses: Tensor) -> Tensor:
     return losses
 
 
-def inner(gradients: Mapping[str, Tensor | None], direction: Mapping[str, Tensor]) -> Tensor:
+def inner_product(gradients: Mapping[str, Tensor | None], direction: Mapping[str, Tensor]) -> Tensor:
     """<gradient, direction> over all tensors of a group, () float64; a gradient that is None is zero."""
     device = next(iter(direction.values())).device
     total = torch.zeros((), dtype=torch.float64, device=device)
@@ -82,7 +82,7 @@ def inner(gradients: Mapping[str, Tensor | None], direction: Mapping[str, Tensor
             continue
         # Products of opposite sign all but cancel, which float32 sums of millions do not bear.
         flat = gradient.reshape(-1), along.reshape(-1)
-        pairs = zip(*(torch.split(each, _CHUNK) for each in flat), strict=True)
+        pairs = zip(*(torch.split(tensor, _CHUNK) for tensor in flat), strict=True)
         for values, entries in pairs:
             total = total + torch.dot(values.double(), entries.double())
     return total

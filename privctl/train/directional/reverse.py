@@ -8,78 +8,80 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from privctl.train.directional.methods import DirectionalQuery, MethodUnavailableError, union
-from privctl.train.directional.passes import Losses, checked, differentiating, inner
+from privctl.train.directional.passes import Losses, check_losses, differentiating, inner_product
+from privctl.train.directional.queries import DirectionalQuery, MethodUnavailableError, parameters_of
 
 
-def backward(network: nn.Module, losses_of: Losses, asked: Sequence[DirectionalQuery]) -> Tensor:
+def backward(network: nn.Module, losses_of: Losses, queries: Sequence[DirectionalQuery]) -> Tensor:
     """Sums over the batch (fired,) float64 from the whole gradient, as a training step would find it."""
-    fired = union(asked)
+    fired = parameters_of(queries)
     trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
-    return _summed(network, losses_of, asked, {**trained, **fired}, alone=False)
+    return _batch_slopes(network, losses_of, queries, {**trained, **fired}, alone=False)
 
 
-def partial(network: nn.Module, losses_of: Losses, asked: Sequence[DirectionalQuery]) -> Tensor:
+def partial(network: nn.Module, losses_of: Losses, queries: Sequence[DirectionalQuery]) -> Tensor:
     """Sums over the batch (fired,) float64 from one backward pass that ends at the earliest fired tensor.
 
     Nothing below it is kept by the forward pass, and of what is above only what its gradient depends on.
     """
-    return _summed(network, losses_of, asked, union(asked), alone=True)
+    return _batch_slopes(network, losses_of, queries, parameters_of(queries), alone=True)
 
 
-def _summed(
+def _batch_slopes(
     network: nn.Module,
     losses_of: Losses,
-    asked: Sequence[DirectionalQuery],
-    wanted: dict[str, nn.Parameter],
+    queries: Sequence[DirectionalQuery],
+    parameters: dict[str, nn.Parameter],
     *,
     alone: bool,
 ) -> Tensor:
-    with differentiating(network, wanted.values(), alone=alone):
-        losses = checked(losses_of())
-        gradients = _gradients(losses.sum(), wanted)
+    with differentiating(network, parameters.values(), alone=alone):
+        losses = check_losses(losses_of())
+        gradients = _gradients(losses.sum(), parameters)
     with torch.no_grad():
-        return torch.stack([inner(gradients, question.direction) for question in asked])
+        return torch.stack([inner_product(gradients, question.direction) for question in queries])
 
 
-def _gradients(loss: Tensor, wanted: dict[str, nn.Parameter], *, keep: bool = False) -> dict[str, Tensor | None]:
+def _gradients(loss: Tensor, parameters: dict[str, nn.Parameter], *, keep: bool = False) -> dict[str, Tensor | None]:
     if not loss.requires_grad:
-        return dict.fromkeys(wanted)
-    gradients = torch.autograd.grad(loss, list(wanted.values()), retain_graph=keep, allow_unused=True)
-    return dict(zip(wanted, gradients, strict=True))
+        return dict.fromkeys(parameters)
+    gradients = torch.autograd.grad(loss, list(parameters.values()), retain_graph=keep, allow_unused=True)
+    return dict(zip(parameters, gradients, strict=True))
 
 
-def backward_by_example(network: nn.Module, losses_of: Losses, asked: Sequence[DirectionalQuery]) -> Tensor:
+def backward_by_example(network: nn.Module, losses_of: Losses, queries: Sequence[DirectionalQuery]) -> Tensor:
     """Derivatives (n, fired) float64 from a backward pass an example: slow, and right for whatever is differentiable.
 
     The definition that other methods are measured by.
     """
-    wanted = union(asked)
-    with differentiating(network, wanted.values(), alone=True):
-        losses = checked(losses_of())
+    parameters = parameters_of(queries)
+    with differentiating(network, parameters.values(), alone=True):
+        losses = check_losses(losses_of())
         rows = []
         for loss in losses:
-            gradients = _gradients(loss, wanted, keep=True)
-            rows.append(torch.stack([inner(gradients, question.direction) for question in asked]))
-    return torch.stack(rows) if rows else losses.detach().new_zeros((0, len(asked)), dtype=torch.float64)
+            gradients = _gradients(loss, parameters, keep=True)
+            rows.append(torch.stack([inner_product(gradients, question.direction) for question in queries]))
+    return torch.stack(rows) if rows else losses.detach().new_zeros((0, len(queries)), dtype=torch.float64)
 
 
-def partial_by_example(network: nn.Module, losses_of: Losses, asked: Sequence[DirectionalQuery]) -> Tensor:
+def partial_by_example(network: nn.Module, losses_of: Losses, queries: Sequence[DirectionalQuery]) -> Tensor:
     """Derivatives (n, fired) float64 by differentiating the partial backward pass.
 
     With weights w (n,) on the losses, s(w) = <grad of sum w_i losses_i, u> is linear in w, and its slope in w_i is
     what is sought ("double backward"; the same derivative as forward mode, for models that have none).
     """
-    wanted = union(asked)
-    with differentiating(network, wanted.values(), alone=True), sdpa_kernel(SDPBackend.MATH):
-        losses = checked(losses_of())
+    parameters = parameters_of(queries)
+    with differentiating(network, parameters.values(), alone=True), sdpa_kernel(SDPBackend.MATH):
+        losses = check_losses(losses_of())
         weights = torch.ones_like(losses, requires_grad=True)
         if not losses.requires_grad:
-            return torch.zeros((len(losses), len(asked)), dtype=torch.float64, device=losses.device)
+            return torch.zeros((len(losses), len(queries)), dtype=torch.float64, device=losses.device)
         try:
-            found = torch.autograd.grad(losses @ weights, list(wanted.values()), create_graph=True, allow_unused=True)
-            gradients = dict(zip(wanted, found, strict=True))
-            columns = [_slopes(gradients, question, weights) for question in asked]
+            by_tensor = torch.autograd.grad(
+                losses @ weights, list(parameters.values()), create_graph=True, allow_unused=True
+            )
+            gradients = dict(zip(parameters, by_tensor, strict=True))
+            columns = [_slopes(gradients, question, weights) for question in queries]
         except RuntimeError as error:
             if not any(words in str(error) for words in ("not implemented", "once_differentiable", "differentiated")):
                 raise

@@ -23,7 +23,7 @@ class NumberFormat:
 
 
 def luq_fp4(levels: int = LUQ_LEVELS) -> NumberFormat:
-    """LUQ-FP4 with so many levels beside zero; raises CommandError for a number of them that cannot be."""
+    """LUQ-FP4 with ``levels`` levels beside zero; raises CommandError for an invalid number."""
     return _of_one(FormatName.LUQ_FP4, Luq(levels=levels))
 
 
@@ -40,8 +40,8 @@ def _fp8(name: FormatName, *, stochastic: bool) -> NumberFormat:
 
 FORMATS: Mapping[FormatName, NumberFormat] = MappingProxyType(
     {
-        each.name: each
-        for each in (
+        quantized_format.name: quantized_format
+        for quantized_format in (
             luq_fp4(),
             _fp8(FormatName.FP8, stochastic=False),
             _fp8(FormatName.FP8_STOCHASTIC, stochastic=True),

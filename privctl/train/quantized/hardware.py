@@ -43,17 +43,17 @@ class _Linear(torch.autograd.Function):
         flat, scale = codes(weight.reshape(1, -1), Float8Kind.E4M3)
         right = flat.view(weight.shape)
         ctx.save_for_backward(right, scale, inputs if ctx.needs_input_grad[1] else None)
-        return multiplied(left, right, left_scale, scale, inputs.dtype)
+        return multiply(left, right, left_scale, scale, inputs.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         weight, scale, inputs = ctx.saved_tensors
-        before = None
+        input_gradient = None
         if ctx.needs_input_grad[0]:
             left, left_scale = codes(gradient, Float8Kind.E5M2)
-            before = multiplied(left, weight.t().contiguous(), left_scale, scale, gradient.dtype)
-        own = None if inputs is None else (gradient.mT @ inputs).to(torch.float32)
-        return before, own
+            input_gradient = multiply(left, weight.t().contiguous(), left_scale, scale, gradient.dtype)
+        weight_gradient = None if inputs is None else (gradient.mT @ inputs).to(torch.float32)
+        return input_gradient, weight_gradient
 
 
 _LINEAR: Callable[[Tensor, Tensor], Tensor] = _Linear.apply
@@ -74,7 +74,7 @@ def codes(values: Tensor, kind: Float8Kind) -> tuple[Tensor, Tensor]:
     return (values / scale).to(kind.dtype), scale.to(torch.float32)
 
 
-def multiplied(left: Tensor, right: Tensor, left_scale: Tensor, right_scale: Tensor, dtype: torch.dtype) -> Tensor:
+def multiply(left: Tensor, right: Tensor, left_scale: Tensor, right_scale: Tensor, dtype: torch.dtype) -> Tensor:
     """Left (m, d) times right (p, d) transposed, contiguous FP8 both, with scales (m, 1) and (1, 1)."""
     return torch._scaled_mm(
         left, right.t(), scale_a=left_scale, scale_b=right_scale.expand(1, len(right)).contiguous(), out_dtype=dtype

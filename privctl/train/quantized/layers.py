@@ -103,7 +103,7 @@ class _Layer:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Pass:
-    """What is true while some examples pass: their keys, and whether they still do."""
+    """The state of one pass: the keys of its examples, and whether it is still running."""
 
     keys: tuple[int, ...]
     words: RandomBits
@@ -171,7 +171,7 @@ class QuantizedLayers:
         self._forget_weights()
 
     @contextmanager
-    def on(self, keys: Sequence[int]) -> Iterator[None]:
+    def active(self, keys: Sequence[int]) -> Iterator[None]:
         """Inside, the chosen layers are quantized; the rows of what passes are the examples that have these ``keys``.
 
         A key (below 2^64) stands for an example's content, as the draws of tasks have it; an example that is there
@@ -211,14 +211,14 @@ class QuantizedLayers:
     def _before(
         self, layer: _Layer, passing: _Pass, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
-        """A pre-hook: the input is rounded, and so seen by whoever asks for the module's arguments."""
+        """A pre-hook that rounds the input, so that later hooks see the rounded one."""
         call = _call(layer)
         inputs = arguments[0] if arguments else next(iter(keywords.values()))
         kind = inputs.device.type
         if torch.is_autocast_enabled(kind) and inputs.dtype == torch.float32:
             inputs = inputs.to(torch.get_autocast_dtype(kind))  # as the product would: levels are then rounded to once
         rounding = partial(
-            self._rounded, layer, passing, self.format.inputs, RoundingSite(layer.number, call, Role.INPUT)
+            self._round_values, layer, passing, self.format.inputs, RoundingSite(layer.number, call, Role.INPUT)
         )
         return (round_forward(inputs, rounding),), {}
 
@@ -233,17 +233,17 @@ class QuantizedLayers:
     def _after(self, layer: _Layer, passing: _Pass, module: nn.Module, arguments: Any, output: Tensor) -> Tensor:
         """A hook: the gradient is rounded as it arrives."""
         place = RoundingSite(layer.number, _current(layer), Role.GRADIENT)
-        return round_backward(output, partial(self._rounded, layer, passing, self.format.gradients, place))
+        return round_backward(output, partial(self._round_values, layer, passing, self.format.gradients, place))
 
     def _weight(self, layer: _Layer, passing: _Pass, weight: Tensor) -> Tensor:
         if layer.weight is None:
-            whole = weight.detach().reshape(1, 1, -1)
+            flat = weight.detach().reshape(1, 1, -1)
             place = RoundingSite(layer.number, 0, Role.WEIGHT)
-            rounded = rounded_examples(self.format.weights, whole, passing.words, [0], place, self._room)
+            rounded = rounded_examples(self.format.weights, flat, passing.words, [0], place, self._room)
             layer.weight = rounded.view(weight.shape)
         return layer.weight.detach()  # autograd writes into what it is given
 
-    def _rounded(
+    def _round_values(
         self, layer: _Layer, passing: _Pass, quantizer: Quantizer, place: RoundingSite, values: Tensor
     ) -> Tensor:
         if not passing.open:

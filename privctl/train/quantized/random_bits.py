@@ -29,7 +29,7 @@ _STEPS, _KEYS, _LAYERS, _CALLS = 1 << 64, 1 << 64, 1 << 14, 1 << 16
 
 
 class Role(IntEnum):
-    """What of a layer is rounded."""
+    """Which operand of a layer is rounded."""
 
     INPUT = 0
     GRADIENT = 1
@@ -65,7 +65,7 @@ class RandomBits:
         """
         return Cipher(algorithms.AES(self._key), modes.GCM(_nonce(key, place))).encryptor()
 
-    def hashed(self, keys: Sequence[int], place: RoundingSite, count: int, device: torch.device) -> Tensor:
+    def hash_words(self, keys: Sequence[int], place: RoundingSite, count: int, device: torch.device) -> Tensor:
         """Words (n, count) int32 for devices where a cipher is slow: a hash of the position under two keyed numbers.
 
         The mixing is that of MurmurHash3 (Appleby 2011), with one number where the position enters and the other
@@ -75,7 +75,7 @@ class RandomBits:
         encrypted = Cipher(algorithms.AES(self._key), modes.ECB()).encryptor().update(blocks)  # noqa: S305
         numbers = torch.from_numpy(np.frombuffer(encrypted, np.int32).reshape(-1, 4).copy()).to(device)
         positions = torch.arange(count, dtype=torch.int32, device=device)
-        return mixed(positions + numbers[:, :1], numbers[:, 1:2])
+        return mix(positions + numbers[:, :1], numbers[:, 1:2])
 
 
 class KeystreamBuffer:
@@ -83,43 +83,45 @@ class KeystreamBuffer:
 
     def __init__(self, count: int) -> None:
         self.zeros = memoryview(bytes(_WORD_BYTES * count))
-        whole = bytearray(_WORD_BYTES * count + _AES_BLOCK)  # the cipher wants that much more than it writes
-        self.target = memoryview(whole)
-        self.words = torch.frombuffer(whole, dtype=torch.int32, count=count)
+        memory = bytearray(
+            _WORD_BYTES * count + _AES_BLOCK
+        )  # the cipher requires a buffer one block longer than its output
+        self.target = memoryview(memory)
+        self.words = torch.frombuffer(memory, dtype=torch.int32, count=count)
 
 
 class ExampleBits:
     """Writes the words of n examples one after the other into ``buffer``, ``each`` of them an example."""
 
     def __init__(
-        self, words: RandomBits, keys: Sequence[int], place: RoundingSite, each: int, buffer: KeystreamBuffer
+        self, words: RandomBits, keys: Sequence[int], place: RoundingSite, words_each: int, buffer: KeystreamBuffer
     ) -> None:
-        self._words, self._keys, self._place, self._each, self._buffer = words, keys, place, each, buffer
+        self._words, self._keys, self._place, self._each, self._buffer = words, keys, place, words_each, buffer
         self._open: AEADEncryptionContext | None = None
 
     def next(self, start: int, stop: int) -> Tensor:
         """Words ``start`` to ``stop`` of all n times ``each``, in order and without gaps; the next call overwrites."""
-        at, first = 0, start
+        position, first = 0, start
         while start < stop:
             example, inside = divmod(start, self._each)
             if inside == 0:
                 self._open = self._words.stream(self._keys[example], self._place)
             assert self._open is not None
             size = _WORD_BYTES * (min(stop, (example + 1) * self._each) - start)
-            self._open.update_into(self._buffer.zeros[:size], self._buffer.target[at:])
-            at, start = at + size, start + size // _WORD_BYTES
+            self._open.update_into(self._buffer.zeros[:size], self._buffer.target[position:])
+            position, start = position + size, start + size // _WORD_BYTES
         return self._buffer.words[: stop - first]
 
 
-def mixed(values: Tensor, between: Tensor | int) -> Tensor:
+def mix(values: Tensor, between: Tensor | int) -> Tensor:
     """MurmurHash3's finalizer on int32, in place, with ``between`` mixed in halfway."""
-    values.bitwise_xor_(_shifted(values, 16)).mul_(-2048144789)  # 0x85ebca6b
+    values.bitwise_xor_(_shift(values, 16)).mul_(-2048144789)  # 0x85ebca6b
     values.bitwise_xor_(between)
-    values.bitwise_xor_(_shifted(values, 13)).mul_(-1028477387)  # 0xc2b2ae35
-    return values.bitwise_xor_(_shifted(values, 16))
+    values.bitwise_xor_(_shift(values, 13)).mul_(-1028477387)  # 0xc2b2ae35
+    return values.bitwise_xor_(_shift(values, 16))
 
 
-def _shifted(values: Tensor, bits: int) -> Tensor:
+def _shift(values: Tensor, bits: int) -> Tensor:
     """Shifted right, with zeros coming in."""
     return values.bitwise_right_shift(bits).bitwise_and_((1 << (32 - bits)) - 1)
 

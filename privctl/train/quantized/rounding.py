@@ -14,7 +14,7 @@ from torch import Tensor
 
 from privctl.train.quantized.random_bits import ExampleBits, KeystreamBuffer, RandomBits, RoundingSite
 
-#: So many numbers are worked on at a time: few enough to stay in a cache, and enough to outweigh twenty calls.
+#: Numbers processed at a time: few enough to stay in a cache, enough to outweigh the overhead of twenty calls.
 BLOCK = 1 << 17
 
 #: No scale is smaller: dividing by it keeps what is normal finite, and rows of zeros stay zeros.
@@ -52,7 +52,7 @@ class Quantizer(Protocol):
     ) -> None:
         """Write ``values`` (r, d) rounded to their rows' grids into ``out``; ``words`` (r, d) int32 are used up.
 
-        What is not finite makes its whole row NaN, so that whoever looks for such examples finds them.
+        A value that is not finite makes its whole row NaN, so that such examples are detected.
         """
         ...
 
@@ -92,7 +92,7 @@ def to_integers(values: Tensor, words: Tensor | None, noise: Tensor, *, bits: in
     values.add_(noise, alpha=2.0 ** -(bits + 1)).floor_()
 
 
-def rounded(quantizer: Quantizer, values: Tensor, words: Tensor | None = None) -> Tensor:
+def round_rows(quantizer: Quantizer, values: Tensor, words: Tensor | None = None) -> Tensor:
     """``values`` (r, d) on the grids of their rows; ``words`` (r, d) int32, uniform, are used up."""
     if not values.numel():
         return values.clone()
@@ -124,8 +124,8 @@ def _at_once(
     """On the device of ``values``, with hashed words."""
     drawn = None
     if quantizer.stochastic:
-        drawn = words.hashed(keys, place, values[0].numel(), values.device).view(-1, values.shape[2])
-    return rounded(quantizer, values.flatten(0, 1), drawn).view_as(values)
+        drawn = words.hash_words(keys, place, values[0].numel(), values.device).view(-1, values.shape[2])
+    return round_rows(quantizer, values.flatten(0, 1), drawn).view_as(values)
 
 
 def _by_blocks(
@@ -143,13 +143,13 @@ def _by_blocks(
     filler = ExampleBits(words, keys, place, positions * size, room.buffer()) if quantizer.stochastic else None
     at_once = max(1, BLOCK // size)
     for start in range(0, len(rows), at_once):
-        some = slice(start, min(start + at_once, len(rows)))
-        scales = quantizer.scales(rows[some])
+        selected = slice(start, min(start + at_once, len(rows)))
+        scales = quantizer.scales(rows[selected])
         for begin in range(0, size, BLOCK):
-            part = rows[some, begin : begin + BLOCK]
+            block = rows[selected, begin : begin + BLOCK]
             first = start * size + begin
-            drawn = filler.next(first, first + part.numel()).view(part.shape) if filler else None
-            quantizer.round_into(out[some, begin : begin + BLOCK], part, scales, drawn, room.scratch(part))
+            drawn = filler.next(first, first + block.numel()).view(block.shape) if filler else None
+            quantizer.round_into(out[selected, begin : begin + BLOCK], block, scales, drawn, room.scratch(block))
     return out.view_as(values)
 
 
@@ -166,13 +166,13 @@ class RoundingMemory:
         self._buffer = self._buffer or KeystreamBuffer(BLOCK)
         return self._buffer
 
-    def scratch(self, part: Tensor) -> RoundingBuffers:
+    def scratch(self, block: Tensor) -> RoundingBuffers:
         """Room for computing on ``part``, of at most ``BLOCK`` numbers."""
-        dtype = computed_in(part)
-        wanted = (dtype, part.shape)
-        if self._last is None or self._last[0] != wanted:
+        dtype = computed_in(block)
+        shape_key = (dtype, block.shape)
+        if self._last is None or self._last[0] != shape_key:
             if dtype not in self._floats:
                 self._floats[dtype] = torch.empty(3, BLOCK, dtype=dtype)
-            cut = self._floats[dtype][:, : part.numel()]
-            self._last = wanted, RoundingBuffers(*(each.view(part.shape) for each in cut))
+            cut = self._floats[dtype][:, : block.numel()]
+            self._last = shape_key, RoundingBuffers(*(tensor.view(block.shape) for tensor in cut))
         return self._last[1]

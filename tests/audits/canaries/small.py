@@ -13,11 +13,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from audits.canaries.design import PlantRequest
-from audits.canaries.manifest import Coins, Manifest, committed, encode_manifest
+from audits.canaries.manifest import Coins, Manifest, commitment_of, encode_manifest
 from audits.canaries.plant import plant
 from audits.findings import Findings
 from audits.scores.causal import CausalScorer
-from audits.scores.scorer import make_book, plan
+from audits.scores.scorer import compute_scores, plan_scoring
 from privctl.data.records import read_records
 from privctl.models.language import LanguageModel, load_model
 from tests.audits.tiny import write_jsonl
@@ -96,12 +96,12 @@ def planted(folder: Path, *, records: int = 80, **settings: Any) -> Manifest:
     given = {"count": 40, "templates": ("pin {digits:6}",), "seed": 1, **settings}
     manifest = plant(PlantRequest(data=data, output=folder / "planted.jsonl", manifest=folder / "m.json", **given))
     manifest = replace(manifest, coins=Coins.OPERATING_SYSTEM)
-    manifest = replace(manifest, commitment=committed(manifest))
+    manifest = replace(manifest, commitment=commitment_of(manifest))
     (folder / "m.json").write_bytes(encode_manifest(manifest))
     return manifest
 
 
 def judged(model: LanguageModel, part: Any, alpha: float = 0.05) -> Findings:
     """What a part finds, all else done as an audit does it."""
-    found: Findings = part.judge(make_book(plan(CausalScorer(model), part.rows)), alpha)
+    found: Findings = part.judge(compute_scores(plan_scoring(CausalScorer(model), part.rows)), alpha)
     return found

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from audits.canaries import enumerate as enumeration
-from audits.canaries.enumerate import affordable, losses, piecewise, spaces
+from audits.canaries.enumerate import is_affordable, is_piecewise, losses, spaces
 from audits.canaries.formats import DIGITS, SecretAlphabet, format_of
 from audits.canaries.rows import secret_rows, secret_sums
 from audits.scores.forward import score_rows
@@ -33,7 +33,7 @@ def compare(model: LanguageModel, space: enumeration.Space, expected: dict[tuple
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("held", [1 << 25, 3000])
 def test_the_tree_agrees_with_whole_rows(kind: str, held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enumeration, "HELD", held)  # the less is held, the more often the tree is left and gone down
+    monkeypatch.setattr(enumeration, "CACHE_NUMBERS", held)  # the smaller, the more chunks
     model = load_model(save_model(tmp_path, kind, bos=kind == "gpt2"), device="cpu")
     words = tuple(f"w{i}" for i in (3, 50, 17, 8, 21))
     form = format_of(SecretAlphabet.TOKENS, words, 4)
@@ -50,7 +50,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
 
 def test_digits_are_laid_out_without_the_tokenizer(digits: LanguageModel) -> None:
     form = format_of(SecretAlphabet.DIGITS, DIGITS, 3)
-    assert piecewise(digits, form)
+    assert is_piecewise(digits, form)
     (space,) = spaces(digits, form, "pin ")
     every = [f"{i:03}" for i in range(1000)]
     rows = secret_rows(digits, "pin ", every, "")
@@ -64,7 +64,7 @@ def test_digits_are_laid_out_without_the_tokenizer(digits: LanguageModel) -> Non
 def test_a_network_without_keys_and_values(digits: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     (space,) = spaces(digits, format_of(SecretAlphabet.DIGITS, DIGITS, 2), "pin ")
     tree = losses(digits, space)
-    monkeypatch.setattr(enumeration, "copyable", lambda cache: False)
+    monkeypatch.setattr(enumeration, "is_copyable", lambda cache: False)
     assert losses(digits, space) == pytest.approx(tree, abs=1e-4)
 
 
@@ -78,7 +78,7 @@ def test_digits_that_merge_fall_into_classes(tmp_path: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>").save_pretrained(tmp_path)
     model = load_model(tmp_path, device="cpu")
     form = format_of(SecretAlphabet.DIGITS, DIGITS, 3)
-    assert not piecewise(model, form)
+    assert not is_piecewise(model, form)
     found = {space.tokens.shape[1]: space for space in spaces(model, form, "pin ")}
     assert {length: len(space.tokens) for length, space in found.items()} == {3: 1000 - 39, 2: 38, 1: 1}
     every = direct(model, "pin ", [f"{i:03}" for i in range(1000)])
@@ -90,8 +90,8 @@ def test_what_is_enumerated_unasked(digits: LanguageModel) -> None:
     def digits_of(length: int) -> list[object]:
         return [format_of(SecretAlphabet.DIGITS, DIGITS, length)]
 
-    assert affordable(digits, digits_of(4))
-    assert affordable(digits, digits_of(6))
-    assert not affordable(digits, digits_of(7))
-    assert not affordable(digits, digits_of(6) * 3)
-    assert not affordable(digits, [format_of(SecretAlphabet.TOKENS, ("waa", "wab"), 16)])
+    assert is_affordable(digits, digits_of(4))
+    assert is_affordable(digits, digits_of(6))
+    assert not is_affordable(digits, digits_of(7))
+    assert not is_affordable(digits, digits_of(6) * 3)
+    assert not is_affordable(digits, [format_of(SecretAlphabet.TOKENS, ("waa", "wab"), 16)])

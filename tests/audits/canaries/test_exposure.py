@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from audits.canaries.exposure import exposures, fisher, ranks, standardised
+from audits.canaries.exposure import deviations_below_mean, exposures, fisher, ranks
 
 
 def bits(losses: list[float], references: np.ndarray) -> np.ndarray:
@@ -26,8 +26,8 @@ def test_equal_losses_expose_nothing() -> None:
     same = np.full(1002, 3.25)
     assert bits([3.25], same).tolist() == [0]
     assert exposures(strictly_less(np.array([3.25]), same), 1003)[0] == pytest.approx(9.97, abs=0.01)
-    assert standardised(np.array([3.25]), same).tolist() == [0]
-    assert standardised(np.full(3, 0.1), np.full(7, 0.1)).tolist() == [0, 0, 0]
+    assert deviations_below_mean(np.array([3.25]), same).tolist() == [0]
+    assert deviations_below_mean(np.full(3, 0.1), np.full(7, 0.1)).tolist() == [0, 0, 0]
 
 
 def test_the_law_without_memorization() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from audits.canaries.audit import CanaryAudit, CanaryRequest
-from audits.canaries.manifest import Manifest, committed, encode_manifest, read_manifest
+from audits.canaries.manifest import Manifest, commitment_of, encode_manifest, read_manifest
 from audits.canaries.rows import SecretRow, secret_rows, secret_sums
 from audits.findings import Findings
 from privctl.domain.errors import CommandError
@@ -155,7 +155,7 @@ def test_weights_of_nan(place: Path, tmp_path: Path) -> None:
 def spoiled(manifest: Manifest, folder: Path, *, commit: bool = True, **changes: Any) -> Path:
     manifest = replace(manifest, **changes)
     if commit:
-        manifest = replace(manifest, commitment=committed(manifest))
+        manifest = replace(manifest, commitment=commitment_of(manifest))
     (folder / "m.json").write_bytes(encode_manifest(manifest))
     return folder / "m.json"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from audits.canaries.check import conditions, data_conditions, violated
+from audits.canaries.conditions import conditions, data_conditions, violated_conditions
 from audits.canaries.design import register
 from audits.canaries.manifest import Coins, read_manifest
 from privctl.cli import run
@@ -67,7 +67,7 @@ def test_included_and_places_are_random(data: Path) -> None:
         assert plant(data, "-q", output=f"{number}.jsonl") == 0
         manifest = read_manifest(data.parent / f"{number}.canaries.json")
         seen.add((manifest.salt, tuple(canary.included for canary in manifest.canaries)))
-        assert not violated(conditions(manifest))
+        assert not violated_conditions(conditions(manifest))
         lines = (data.parent / f"{number}.jsonl").read_text().splitlines()
         where = [i for i, line in enumerate(lines) if "secret number" in line]
         assert where[0] < len(lines) / 4
@@ -195,8 +195,12 @@ def test_numbers_of_guesses() -> None:
 def test_the_whole_file_is_checked(data: Path) -> None:
     assert plant(data, "--count", "10") == 0
     manifest = read_manifest(data.parent / "planted.canaries.json")
-    assert not violated(data_conditions(manifest, data.parent / "planted.jsonl"))
-    assert {each.name for each in violated(data_conditions(manifest, data))} == {"planted data", "copies", "secrets"}
+    assert not violated_conditions(data_conditions(manifest, data.parent / "planted.jsonl"))
+    assert {each.name for each in violated_conditions(data_conditions(manifest, data))} == {
+        "planted data",
+        "copies",
+        "secrets",
+    }
 
 
 def test_what_a_planting_cannot_show_is_said(data: Path, capfd: pytest.CaptureFixture[str]) -> None:

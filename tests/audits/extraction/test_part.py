@@ -16,7 +16,7 @@ from audits.extraction.summary import CUED, QueryBudget, detectable
 from audits.extraction.windows import SkippedReason, cues, sample, shape_of
 from audits.findings import Findings
 from audits.scores.causal import CausalScorer
-from audits.scores.scorer import make_book, plan
+from audits.scores.scorer import compute_scores, plan_scoring
 from audits.statistics.metrics import clopper_pearson
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
@@ -56,7 +56,7 @@ def noise(count: int, seed: int) -> list[str]:
 def judged(model: LanguageModel, train: Path, heldout: Path | None = None, **settings: Any) -> Findings:
     settings = {"prefix_tokens": PREFIX, "suffix_tokens": SUFFIX} | settings
     part = ExtractionAudit(model, ExtractionRequest(train=train, heldout=heldout, **settings))
-    return part.judge(make_book(plan(CausalScorer(model), part.rows)), 0.05)
+    return part.judge(compute_scores(plan_scoring(CausalScorer(model), part.rows)), 0.05)
 
 
 def named(found: Findings) -> dict[str, Evidence]:
@@ -144,7 +144,7 @@ def test_a_window_of_the_shared_scores_costs_nothing(model: LanguageModel, files
     settings = {"prefix_tokens": PREFIX, "suffix_tokens": SUFFIX}
     part = ExtractionAudit(model, ExtractionRequest(train=files[0], **settings))
     whole = [model.tokenizer(text, return_tensors="np")["input_ids"][0] for text in noise(40, 1)]
-    book = make_book(plan(CausalScorer(model), [*part.rows, *whole]))
+    book = compute_scores(plan_scoring(CausalScorer(model), [*part.rows, *whole]))
     assert book.values.shape[1] == 40 * (PREFIX + SUFFIX - 1) + 40 * (PREFIX + SUFFIX + 2)
     assert not ExtractionAudit(model, ExtractionRequest(train=files[0], greedy_only=True, **settings)).rows
 

@@ -8,7 +8,7 @@ import pytest
 from audits import ATTACKS, load_attack
 from audits.membership import loss, midpoint
 from audits.membership.attack import Candidates, Settings, Shadows
-from audits.membership.midpoint import halved
+from audits.membership.midpoint import split_midpoint
 from audits.scores.table import ScoreTable
 from privctl.data.records import Record
 
@@ -75,7 +75,7 @@ def test_loss_resolves_rates_with_enough_records() -> None:
 
 
 def held_out(members: np.ndarray, nonmembers: np.ndarray, seed: int) -> float:
-    found = halved(members, nonmembers, seed)
+    found = split_midpoint(members, nonmembers, seed)
     return found.correct / (found.members + found.nonmembers)
 
 
@@ -131,8 +131,8 @@ def test_midpoint_numbers_add_up() -> None:
 def test_the_split_depends_on_the_seed_only() -> None:
     source = np.random.default_rng(8)
     members, nonmembers = source.normal(size=50), source.normal(size=50)
-    assert halved(members, nonmembers, 1) == halved(members, nonmembers, 1)
-    assert halved(members, nonmembers, 1) != halved(members, nonmembers, 2)
+    assert split_midpoint(members, nonmembers, 1) == split_midpoint(members, nonmembers, 1)
+    assert split_midpoint(members, nonmembers, 1) != split_midpoint(members, nonmembers, 2)
 
 
 def test_too_few_records_to_split() -> None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from audits.membership import lira, loss, rmia
-from audits.membership.attack import Candidates, Settings, of_next_tokens
+from audits.membership.attack import Candidates, Settings, why_no_next_tokens
 from audits.membership.records import candidates_of, prepare
-from audits.scores.scorer import make_book, plan
+from audits.scores.scorer import compute_scores, plan_scoring
 from audits.scores.subject import load_subject, read
 from audits.statistics.metrics import auc
 from privctl.cli import run
@@ -22,7 +22,7 @@ KINDS = ["bert", "masked", "vit", "resnet"]
 def candidates(model: Path, members: Path, nonmembers: Path) -> Candidates:
     subject = load_subject(model, device="cpu")
     found = prepare(subject, read(subject, members), read(subject, nonmembers))
-    return candidates_of(found, make_book(plan(subject.scorer, found.rows)))
+    return candidates_of(found, compute_scores(plan_scoring(subject.scorer, found.rows)))
 
 
 def area(found: Candidates) -> float:
@@ -49,7 +49,7 @@ def test_a_model_of_zeros_tells_nothing(kind: str, tmp_path: Path) -> None:
 def test_attacks_on_next_tokens_say_what_is_missing(tmp_path: Path) -> None:
     members, others = (write_data(tmp_path / f"d{seed}", "bert", 8, seed) for seed in (1, 2))
     found = candidates(save(tmp_path / "m", "bert"), members, others)
-    assert of_next_tokens(found) == (
+    assert why_no_next_tokens(found) == (
         "it reads the probabilities of each next token, which a model for text-classification does not give"
     )
     assert not loss.ATTACK.missing(found)

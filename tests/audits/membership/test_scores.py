@@ -15,7 +15,7 @@ from audits.membership import quantile
 from audits.membership.attack import Candidates, Settings
 from audits.membership.baseline import blind_scores
 from audits.membership.features import BUCKETS, ngrams
-from audits.membership.min_k import lowest_mean, normalised
+from audits.membership.min_k import lowest_mean, standardised_log_probs
 from audits.scores.table import ScoreTable
 from audits.statistics.metrics import auc
 from privctl.data.records import Record
@@ -65,8 +65,8 @@ def toy() -> Candidates:
 def test_published_examples() -> None:
     told = toy()
     assert lowest_mean(np.array(LP), np.array([0, 5]), 0.4) == pytest.approx([-2.191013], abs=1e-6)
-    assert normalised(told) == pytest.approx([0.633092, -0.544990, -1, -3, 0.5], abs=1e-4)
-    assert lowest_mean(normalised(told), np.array([0, 5]), 0.4) == pytest.approx([-2.0], abs=1e-4)
+    assert standardised_log_probs(told) == pytest.approx([0.633092, -0.544990, -1, -3, 0.5], abs=1e-4)
+    assert lowest_mean(standardised_log_probs(told), np.array([0, 5]), 0.4) == pytest.approx([-2.0], abs=1e-4)
     (score,) = load_attack("zlib").run(replace_two(told), Settings()).scores[:1]
     assert score == pytest.approx(sum(LP) / math.log(2) / 400, rel=1e-6)
 
@@ -105,7 +105,7 @@ def test_lowest_of_many_records() -> None:
 def test_certain_predictions_are_no_division_by_zero() -> None:
     told = toy()
     told = replace(told, table=replace(told.table, lp=told.table.mu, var=np.zeros(5, dtype=np.float32)))
-    assert normalised(told).tolist() == [0.0] * 5
+    assert standardised_log_probs(told).tolist() == [0.0] * 5
 
 
 def test_ngrams_by_brute_force() -> None:

@@ -45,8 +45,8 @@ def test_lira_numbers() -> None:
     mean, deviation = lira.moments(phi, shadows.included, pooled_below=0)
     assert (mean[0], deviation[0]) == pytest.approx((2.0, 0.469042), abs=1e-6)
     assert lira.moments(phi, ~shadows.included, pooled_below=0)[1][0] == pytest.approx(0.316228, abs=1e-6)
-    assert lira.offline(target, shadows, pooled_below=0) == pytest.approx([5.692100], abs=1e-6)
-    assert lira.online(target, shadows, pooled_below=0) == pytest.approx([15.805771], abs=1e-6)
+    assert lira.offline_scores(target, shadows, pooled_below=0) == pytest.approx([5.692100], abs=1e-6)
+    assert lira.online_scores(target, shadows, pooled_below=0) == pytest.approx([15.805771], abs=1e-6)
 
 
 def test_the_shared_deviation_is_of_residuals() -> None:
@@ -72,12 +72,12 @@ def test_records_with_many_models_have_their_own_deviation() -> None:
 
 def two_sided(lp: np.ndarray, shadows: Shadows) -> np.ndarray:
     """The score that published code uses offline: the density itself, small on either side."""
-    return np.abs(lira.offline(lp, shadows, 0))
+    return np.abs(lira.offline_scores(lp, shadows, 0))
 
 
 def test_low_confidence_is_no_sign_of_membership() -> None:
     shadows, target = shadows_of([], OUT * 2, records=3), lp_of([-3.0, 0.2, 1.0])
-    assert lira.offline(target, shadows, 0).argmax() == 2
+    assert lira.offline_scores(target, shadows, 0).argmax() == 2
     assert two_sided(target, shadows).argmax() == 0
 
 
@@ -89,7 +89,7 @@ def test_rmia_numbers() -> None:
     assert ratio == pytest.approx([1.311475, 0.745342, 0.481928, 1.216216], abs=1e-6)
     population = np.array([False, True, True, True])
     for gamma, share in ((1.0, 1.0), (1.5, 2 / 3), (2.0, 1 / 3)):
-        assert rmia.dominated(ratio, population, gamma)[0] == pytest.approx(share)
+        assert rmia.dominated_share(ratio, population, gamma)[0] == pytest.approx(share)
     both = np.log([[0.2, 0.4], [0.6, 0.4]])
     assert rmia.evidence_online(both) == pytest.approx([0.4, 0.4])
 
@@ -105,7 +105,7 @@ def test_for_one_model_the_score_keeps_the_order_of_the_ratio(top: float) -> Non
     ratio, member = source.lognormal(size=300).round(2), np.arange(300) < 120
     ratio[0] = top
     by_ratio = auc(ratio[member], ratio[~member]).value
-    score, other = rmia.dominated(ratio, ~member), counting_itself(ratio, ~member)
+    score, other = rmia.dominated_share(ratio, ~member), counting_itself(ratio, ~member)
     assert auc(score[member], score[~member]).value == by_ratio
     assert auc(other[member], other[~member]).value != by_ratio
     assert score == pytest.approx(other, abs=0.02)
@@ -147,8 +147,8 @@ def test_a_target_among_the_shadow_models_would_look_like_a_finding() -> None:
         lp=np.concatenate([candidates.shadows.lp, candidates.mean_lp[None]]),
         included=np.concatenate([candidates.shadows.included, candidates.table.member[None]]),
     )
-    assert area(candidates, lira.online(candidates.mean_lp, leaked)) > 0.7
-    assert area(candidates, lira.online(candidates.mean_lp, candidates.shadows)) == pytest.approx(0.5, abs=0.04)
+    assert area(candidates, lira.online_scores(candidates.mean_lp, leaked)) > 0.7
+    assert area(candidates, lira.online_scores(candidates.mean_lp, candidates.shadows)) == pytest.approx(0.5, abs=0.04)
 
 
 def test_the_slope_is_chosen_without_the_target() -> None:

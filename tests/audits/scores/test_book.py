@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from audits.scores.cache import KEPT_DAYS, ScoreCache, folder_name, joined
-from audits.scores.scorer import RowScores, make_book, plan
+from audits.scores.cache import KEPT_DAYS, ScoreCache, folder_name, join_scores
+from audits.scores.scorer import RowScores, compute_scores, plan_scoring
 from privctl.domain.errors import FileSystemError, InputError
 from privctl.domain.progress import Advance, silent
 
@@ -55,9 +55,9 @@ def expected(rows: list[np.ndarray], offset: float = 0.0) -> list[list[float]]:
 
 def test_a_row_that_begins_another_costs_nothing() -> None:
     scorer = Counting()
-    made = plan(scorer, ROWS)
+    made = plan_scoring(scorer, ROWS)
     assert made.work == 3 + 1 + 2 + 2
-    book = make_book(made)
+    book = compute_scores(made)
     assert sorted(scorer.asked) == sorted([[5, 1, 2, 3], [7, 8], [5, 2, 9], [300, 1, 1]])
     assert read(book, ROWS) == expected(ROWS)
 
@@ -65,23 +65,23 @@ def test_a_row_that_begins_another_costs_nothing() -> None:
 def test_only_causal_scorers_share_beginnings() -> None:
     scorer = Counting()
     scorer.causal = False
-    make_book(plan(scorer, ROWS))
+    compute_scores(plan_scoring(scorer, ROWS))
     assert len(scorer.asked) == 7, "equal rows are shared, beginnings are not"
 
 
 def test_a_second_audit_costs_no_pass(tmp_path: Path) -> None:
     cache = ScoreCache(tmp_path / "c")
-    make_book(plan(Counting(), ROWS[:4], cache))
+    compute_scores(plan_scoring(Counting(), ROWS[:4], cache))
     again = Counting()
-    made = plan(again, ROWS, cache)
+    made = plan_scoring(again, ROWS, cache)
     probes = len(again.asked)
     assert probes == 2, "the probes"
     assert made.work == 2 + 2
-    book = make_book(made)
+    book = compute_scores(made)
     assert again.asked[probes:] == [[5, 2, 9], [300, 1, 1]]
     assert read(book, ROWS) == expected(ROWS)
     full = Counting()
-    assert plan(full, ROWS, ScoreCache(tmp_path / "c")).work == 0
+    assert plan_scoring(full, ROWS, ScoreCache(tmp_path / "c")).work == 0
 
 
 def test_a_killed_audit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,22 +95,22 @@ def test_a_killed_audit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             return super().score(rows, advance)
 
     with pytest.raises(KeyboardInterrupt):
-        make_book(plan(Dying(), rows, ScoreCache(tmp_path)))
-    assert plan(Counting(), rows, ScoreCache(tmp_path)).work == 2 * 13
+        compute_scores(plan_scoring(Dying(), rows, ScoreCache(tmp_path)))
+    assert plan_scoring(Counting(), rows, ScoreCache(tmp_path)).work == 2 * 13
 
 
 def test_several_processes_fill_one_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("audits.scores.scorer._PIECE", 2)
     rows = [row(i, i + 1, i + 2) for i in range(10, 31)]
     first, second = Counting(), Counting()
-    plans = [plan(scorer, rows, ScoreCache(tmp_path)) for scorer in (first, second)]
+    plans = [plan_scoring(scorer, rows, ScoreCache(tmp_path)) for scorer in (first, second)]
     books: list[RowScores] = []
 
     def meet() -> None:
         """The first process has done its share; the second does its own."""
-        books.append(make_book(plans[1], share=(1, 2)))
+        books.append(compute_scores(plans[1], share=(1, 2)))
 
-    book = make_book(plans[0], share=(0, 2), meet=meet)
+    book = compute_scores(plans[0], share=(0, 2), barrier=meet)
     assert (len(first.asked), len(second.asked)) == (11, 10)
     assert read(book, rows) == expected(rows)
 
@@ -119,32 +119,32 @@ def test_small_files_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("audits.scores.scorer._PIECE", 2)
     cache = ScoreCache(tmp_path)
     rows = [row(i, i + 1, i + 2) for i in range(10, 30)]
-    make_book(plan(Counting(), rows, cache))
+    compute_scores(plan_scoring(Counting(), rows, cache))
     assert len(list(tmp_path.iterdir())) == 20
     for _ in range(2):
         cache.tidy()
         assert len(list(tmp_path.iterdir())) == 1
         assert len(cache.load().keys) == 20
-    assert plan(Counting(), rows, cache).work == 0
+    assert plan_scoring(Counting(), rows, cache).work == 0
 
 
 def test_a_broken_file_is_scored_again(tmp_path: Path) -> None:
     cache = ScoreCache(tmp_path)
-    make_book(plan(Counting(), ROWS, cache))
+    compute_scores(plan_scoring(Counting(), ROWS, cache))
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-3])
-    made = plan(Counting(), ROWS, cache)
+    made = plan_scoring(Counting(), ROWS, cache)
     assert made.work == 8
-    assert read(make_book(made), ROWS) == expected(ROWS)
+    assert read(compute_scores(made), ROWS) == expected(ROWS)
     arrays: dict[str, Any] = load_file(path)
     save_file({**arrays, "counts": arrays["counts"] + 1}, path)
-    assert plan(Counting(), ROWS, cache).work == 8
+    assert plan_scoring(Counting(), ROWS, cache).work == 8
 
 
 def test_a_cache_of_another_model_does_not_speak(tmp_path: Path) -> None:
-    make_book(plan(Counting(), ROWS, ScoreCache(tmp_path)))
+    compute_scores(plan_scoring(Counting(), ROWS, ScoreCache(tmp_path)))
     with pytest.raises(InputError, match="scores that this model does not give; delete it"):
-        plan(Counting(offset=0.5), ROWS, ScoreCache(tmp_path))
+        plan_scoring(Counting(offset=0.5), ROWS, ScoreCache(tmp_path))
 
 
 def test_the_folder_depends_on_everything() -> None:
@@ -172,7 +172,7 @@ def test_a_folder_and_a_file_are_closed_to_others_even_under_a_wide_umask(tmp_pa
     before = os.umask(0)
     try:
         cache = ScoreCache(tmp_path / "c")
-        make_book(plan(Counting(), ROWS, cache))
+        compute_scores(plan_scoring(Counting(), ROWS, cache))
     finally:
         os.umask(before)
     (path,) = cache.folder.iterdir()
@@ -185,14 +185,14 @@ def test_a_folder_and_a_file_are_closed_to_others_even_under_a_wide_umask(tmp_pa
 def test_what_has_expired_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other, cache = ScoreCache(tmp_path / "other"), ScoreCache(tmp_path / "c")
     for each in (other, cache):
-        make_book(plan(Counting(), ROWS, each))
+        compute_scores(plan_scoring(Counting(), ROWS, each))
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + KEPT_DAYS * 86400 - 60)
-    assert plan(Counting(), ROWS, cache).work == 0
-    make_book(plan(Counting(), [row(90, 1, 2)], cache))
+    assert plan_scoring(Counting(), ROWS, cache).work == 0
+    compute_scores(plan_scoring(Counting(), [row(90, 1, 2)], cache))
     cache.tidy()
     monkeypatch.setattr(time, "time", lambda: now + KEPT_DAYS * 86400 + 60)
-    assert plan(Counting(), ROWS, cache).work == 8, "joining files does not prolong them"
+    assert plan_scoring(Counting(), ROWS, cache).work == 8, "joining files does not prolong them"
     ScoreCache(tmp_path / "c")
     assert not list(tmp_path.glob("*/*.scores")), "of other models too"
 
@@ -200,38 +200,38 @@ def test_what_has_expired_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_value_that_changed_on_disk_is_scored_again(tmp_path: Path) -> None:
     cache = ScoreCache(tmp_path)
     rows = [row(i, i + 1, i + 2) for i in range(10, 30)]
-    make_book(plan(Counting(), rows, cache))
+    compute_scores(plan_scoring(Counting(), rows, cache))
     (path,) = tmp_path.iterdir()
     raw = bytearray(path.read_bytes())
     raw[-2] ^= 0x40  # one score of a row that the probes leave alone
     path.write_bytes(bytes(raw))
-    made = plan(Counting(), rows, cache)
+    made = plan_scoring(Counting(), rows, cache)
     assert made.work == 40
-    assert read(make_book(made), rows) == expected(rows)
+    assert read(compute_scores(made), rows) == expected(rows)
 
 
 def test_nothing_joins_to_nothing() -> None:
-    nothing = joined([])
+    nothing = join_scores([])
     assert nothing.values.shape == (6, 0)
     assert nothing.begins() == {}
 
 
 def test_no_rows_make_an_empty_book(tmp_path: Path) -> None:
-    made = plan(Counting(), [], ScoreCache(tmp_path))
+    made = plan_scoring(Counting(), [], ScoreCache(tmp_path))
     assert made.work == 0
-    assert make_book(made).values.shape == (6, 0)
+    assert compute_scores(made).values.shape == (6, 0)
 
 
 def test_two_audits_may_tidy_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("audits.scores.scorer._PIECE", 2)
     cache = ScoreCache(tmp_path)
-    make_book(plan(Counting(), [row(i, i + 1, i + 2) for i in range(10, 20)], cache))
+    compute_scores(plan_scoring(Counting(), [row(i, i + 1, i + 2) for i in range(10, 20)], cache))
     real = ScoreCache.add
 
     def slow(self: ScoreCache, part: Any, expires: float | None = None) -> Path:
         """Meanwhile another audit stores, and tidies as well."""
         monkeypatch.setattr(ScoreCache, "add", real)
-        make_book(plan(Counting(), [row(90, 1, 2)], ScoreCache(tmp_path)))
+        compute_scores(plan_scoring(Counting(), [row(90, 1, 2)], ScoreCache(tmp_path)))
         ScoreCache(tmp_path).tidy()
         return real(self, part, expires)
 

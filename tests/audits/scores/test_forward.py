@@ -12,7 +12,7 @@ from audits.scores.causal import CausalScorer, CausalSubject
 from audits.scores.forward import Batching, batches, score_rows, token_scores
 from audits.scores.perplexity import perplexity
 from audits.scores.rows import encode
-from audits.scores.scorer import make_book, plan
+from audits.scores.scorer import compute_scores, plan_scoring
 from audits.scores.table import FIELDS, ScoreTable, Skip
 from privctl.data.records import Record
 from privctl.domain.errors import CommandError, InputError
@@ -23,7 +23,7 @@ P = [[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5], [0.05, 0.05, 0.9], [0.
 
 
 def score(model: LanguageModel, work: Workload) -> ScoreTable:
-    return candidates_of(work, make_book(plan(CausalScorer(model), work.rows))).table
+    return candidates_of(work, compute_scores(plan_scoring(CausalScorer(model), work.rows))).table
 
 
 def records(texts: list[str]) -> list[Record]:
@@ -140,7 +140,7 @@ def test_what_is_left_out_is_counted_with_its_line(llama: Path) -> None:
     members = records(["w1 w2 w3", "w4 w5", "w1 w2 w3", "w9", "w6 w7"])
     nonmembers = records(["w6 w7", "w8 w9 w1", "w8 w9 w1"])
     table = score(model, prepare(CausalSubject(model), members, nonmembers))
-    assert table.skipped() == {
+    assert table.skip_counts() == {
         (True, Skip.TOO_SHORT): 1,
         (True, Skip.DUPLICATE): 1,
         (True, Skip.IN_BOTH): 1,
@@ -176,7 +176,7 @@ def test_nan_weights_are_named_with_the_record(tmp_path: Path) -> None:
     work = prepare(CausalSubject(model), records(["w1 w2", "w3 w4"]), records(["w5 w6", "w5 w8", "w1 w7 w2"]))
     # the head is not tied here, so that only the record with w7 is hit
     table = score(model, work)
-    assert table.skipped() == {(False, Skip.NOT_FINITE): 1}
+    assert table.skip_counts() == {(False, Skip.NOT_FINITE): 1}
     assert table.skipped_line.tolist() == [3]
     assert table.line.tolist() == [1, 2, 1, 2]
     with pytest.raises(InputError, match="NaN"):

@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from audits.scores.classes import ImageScorer, TextClassScorer, class_scores, packed, unpacked
+from audits.scores.classes import ImageScorer, TextClassScorer, class_scores, pack, unpack
 from audits.scores.forward import Batching
-from audits.scores.masked import PARTS, MaskedScorer, MaskedSubject, parts
+from audits.scores.masked import PASSES, MaskedScorer, MaskedSubject, pass_of_tokens
 from audits.scores.rows import frame_of
-from audits.scores.scorer import make_book, plan
+from audits.scores.scorer import compute_scores, plan_scoring
 from audits.scores.subject import AuditedModel, load_subject, read, task_of
 from audits.scores.table import FIELDS
 from privctl.data.records import Record
@@ -28,7 +28,7 @@ LP = FIELDS.index("lp")
 
 def scores(subject: AuditedModel, records: list[Record]) -> np.ndarray:
     rows = subject.rows(records).rows
-    return make_book(plan(subject.scorer, rows)).take(rows, subject.scorer.counts(rows))
+    return compute_scores(plan_scoring(subject.scorer, rows)).take(rows, subject.scorer.counts(rows))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_masked_tokens_by_definition(folders: dict[str, Path], data: dict[str, P
     for record in records:
         ids = subject.model.tokenizer(record.text, return_tensors="pt")["input_ids"]
         tokens = ids.shape[1] - 2
-        groups = parts(tokens)
+        groups = pass_of_tokens(tokens)
         for t in range(tokens):
             shown = ids.clone()
             shown[0, 1 + np.flatnonzero(groups == groups[t])] = mask
@@ -98,11 +98,13 @@ def test_masked_tokens_by_definition(folders: dict[str, Path], data: dict[str, P
 
 def test_a_seventh_is_hidden_at_a_time_and_every_token_once() -> None:
     for tokens in (1, 6, 7, 50):
-        found = parts(tokens)
+        found = pass_of_tokens(tokens)
         assert len(found) == tokens
-        sizes = np.bincount(found, minlength=PARTS)
+        sizes = np.bincount(found, minlength=PASSES)
         assert sizes.max() - sizes.min() <= 1
-        assert np.array_equal(found, parts(tokens + 9)[:tokens]), "a longer text hides its beginning in the same way"
+        assert np.array_equal(found, pass_of_tokens(tokens + 9)[:tokens]), (
+            "a longer text hides its beginning in the same way"
+        )
 
 
 @pytest.mark.parametrize("kind", ["vit", "resnet"])
@@ -137,7 +139,7 @@ def test_scores_do_not_depend_on_the_batch(folders: dict[str, Path], data: dict[
     assert together[exact] == pytest.approx(restored[exact], abs=1e-4)
     done: list[float] = []
     scorer.score(rows, done.append)
-    assert sum(done) == plan(scorer, rows).work == int(scorer.counts(rows).sum())
+    assert sum(done) == plan_scoring(scorer, rows).work == int(scorer.counts(rows).sum())
 
 
 def test_a_probability_near_one_keeps_its_digits() -> None:
@@ -149,7 +151,7 @@ def test_a_probability_near_one_keeps_its_digits() -> None:
 def test_images_survive_as_rows() -> None:
     source = np.random.default_rng(0)
     for pixels in (source.integers(256, size=(4, 5, 3), dtype=np.uint8), source.random((3, 4, 5), dtype=np.float32)):
-        label, again = unpacked(packed(70_000, pixels))
+        label, again = unpack(pack(70_000, pixels))
         assert label == 70_000
         assert again.dtype == pixels.dtype
         assert np.array_equal(again, pixels)
@@ -177,9 +179,9 @@ def test_mistakes_are_named(folders: dict[str, Path], data: dict[str, Path], tmp
         plain = tmp_path / "plain.jsonl"
         plain.write_text('{"text": "a cat"}\n')
         read(bert, plain)
-    with pytest.raises(CommandError, match="--resize says nothing to the task text-classification"):
+    with pytest.raises(CommandError, match="--resize does not apply to the task text-classification"):
         load_subject(folders["bert"], device="cpu", resize=(8, 8))
-    with pytest.raises(CommandError, match="--max-length says nothing"):
+    with pytest.raises(CommandError, match="--max-length does not apply"):
         load_subject(folders["vit"], device="cpu", max_length=8)
     vit = load_subject(folders["vit"], device="cpu")
     with pytest.raises(InputError, match="is 32x32 pixels and .* takes 8x8; give --resize"):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from audits.findings import Findings
-from audits.scores.scorer import RowScores, make_book, plan
+from audits.scores.scorer import RowScores, compute_scores, plan_scoring
 from audits.scores.subject import AuditedModel, load_subject
 from audits.secrets.audit import BaseModel, SecretRequest, SecretsAudit
 from privctl.domain.evidence import Evidence
@@ -86,7 +86,7 @@ def _base(subject: AuditedModel) -> BaseModel:
 
 
 def _scored(subject: AuditedModel, rows: Sequence[Any]) -> RowScores:
-    return make_book(plan(subject.scorer, rows))
+    return compute_scores(plan_scoring(subject.scorer, rows))
 
 
 def of(found: Findings, quantity: str) -> Evidence:

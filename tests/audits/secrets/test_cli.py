@@ -96,7 +96,7 @@ def test_a_model_that_kept_the_plan(place: Path, capfd: pytest.CaptureFixture[st
     ("more", "code", "words"),
     [
         (["--base", "model"], 2, "--base {place}/model is the audited model itself; give the one"),
-        (["--candidates", "1"], 2, "--candidates is 1; a secret is told from 2 to 100000 values"),
+        (["--candidates", "1"], 2, "--candidates is 1; a secret is ranked among 2 to 100000 values"),
         (["--most-secrets", "0"], 2, "--most-secrets is 0"),
         (["--plan", "book.jsonl"], 3, "book.jsonl"),
         (["--secrets", "missing.jsonl"], 3, "missing.jsonl is not a file"),

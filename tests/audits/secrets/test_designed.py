@@ -77,7 +77,7 @@ def test_a_model_that_never_saw_them_breaks_no_promise(place: Path, tmp_path: Pa
     trace, protection = verdicts(found)
     assert trace.outcome is Outcome.INCONCLUSIVE
     assert protection.outcome is Outcome.CONSISTENT
-    assert "told would have contradicted that" in protection.reason
+    assert "first ranks would have contradicted that" in protection.reason
     assert of(found, f"mean bits beyond, {DESIGNED}, by loss").details["p_value"] > 1e-3
 
 
@@ -85,7 +85,7 @@ def test_loose_bounds_cannot_be_contradicted_by_one_run(place: Path, tmp_path: P
     found = judged(place / "knows", request(place, tmp_path, 0.5, rows_of(place)))
     _, protection = verdicts(found)
     assert protection.outcome is Outcome.INCONCLUSIVE
-    assert "not even all of them told" in protection.reason
+    assert "not even first ranks for all of them" in protection.reason
     assert of(found, TOLD).details["needed"] > of(found, TOLD).samples["secrets"]
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from audits.canaries.completions import Completion
+from audits.canaries.scores import Completion
 from audits.scores.forward import score_rows
-from audits.scores.scorer import RowScores, make_book, plan
+from audits.scores.scorer import RowScores, compute_scores, plan_scoring
 from audits.scores.subject import load_subject
 from audits.scores.table import FIELDS
 from audits.secrets import continuations
@@ -47,14 +47,14 @@ def test_one_prefix_for_all_candidates_gives_the_losses_of_whole_rows(tmp_path: 
 @pytest.mark.parametrize("at_once", [1, 2, 100])
 def test_losses_on_every_architecture(kind: str, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where attention is local, so that the beginning's memory is not shared."""
-    monkeypatch.setattr(continuations, "_at_once", lambda *_: at_once)
+    monkeypatch.setattr(continuations, "_values_at_once", lambda *_: at_once)
     subject = load_subject(save_model(tmp_path / kind, kind), device="cpu")
     tokens = np.array([[5, 6, 7], [5, 6, 8], [9, 10, 11], [12, 3, 4]])
     before = np.array([20, 21, 22, 23, 24])
     scores, _ = score_rows(subject.model, [np.concatenate([before, row]) for row in tokens])
     expected = -scores[FIELDS.index("lp")].reshape(4, -1)[:, -3:].sum(axis=1)
-    assert continuations.continuations(subject.model, before, tokens) == pytest.approx(expected, rel=1e-4)
-    first = continuations.continuations(subject.model, before, tokens[[0, 2], :1])
+    assert continuations.continuation_losses(subject.model, before, tokens) == pytest.approx(expected, rel=1e-4)
+    first = continuations.continuation_losses(subject.model, before, tokens[[0, 2], :1])
     assert first == pytest.approx(-scores[FIELDS.index("lp")].reshape(4, -1)[[0, 2], -3], rel=1e-4)
 
 
@@ -63,11 +63,11 @@ def test_a_long_context_keeps_its_end(tmp_path: Path) -> None:
     subject = load_subject(folder, device="cpu")
     (place,) = CausalReader(subject.model, 12).places(passage("w1 " * 40 + "w2 w3 w9", "w9"), ["w9"])
     assert place.before.tolist() == [1, *[4] * 8, 5, 6], "BOS, and the ten tokens before the value"
-    assert not CausalReader(subject.model, 12).unfit(place)
+    assert not CausalReader(subject.model, 12).unusable_reason(place)
     (bare,) = CausalReader(subject.model, 12).places(passage("w9 w2", "w9"), ["w9"])
     assert bare.before.tolist() == [1], "with BOS the very beginning can be asked of"
     (long,) = CausalReader(subject.model, 3).places(passage("w1 w2 w3 w4", "w2 w3 w4"), ["w2 w3 w4"])
-    assert CausalReader(subject.model, 3).unfit(long) == "longer than the 3 tokens that the model reads"
+    assert CausalReader(subject.model, 3).unusable_reason(long) == "longer than the 3 tokens that the model reads"
 
 
 def test_greedy_completion_is_what_generate_writes(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_greedy_completion_is_what_generate_writes(tmp_path: Path) -> None:
     texts = [f"wak wal {own}", f"wak wal {other}"]
     places = [reader.places(passage(t, v), [v])[0] for t, v in zip(texts, (own, other), strict=True)]
     rows = reader.rows(places)
-    found = reader.completed(subject.model, places, make_book(plan(subject.scorer, rows)))
+    found = reader.complete(subject.model, places, compute_scores(plan_scoring(subject.scorer, rows)))
     assert found.states.tolist() == [Completion.DISCLOSED, Completion.SAFE]
     assert found.logp == pytest.approx(-np.concatenate([reader.losses(subject.model, [p]) for p in places]), abs=1e-4)
 
@@ -114,11 +114,11 @@ def test_a_masked_model_sees_both_sides_and_hides_the_whole_value(masked: Path) 
     for value, loss in zip(values, reader.losses(subject.model, places), strict=True):
         tokens = tokenizer(value, add_special_tokens=False)["input_ids"]
         assert loss == pytest.approx(-sum(float(logs[i, t]) for i, t in enumerate(tokens)), abs=1e-4)
-    found = reader.completed(subject.model, places, NO_SCORES)
+    found = reader.complete(subject.model, places, NO_SCORES)
     assert found.logp == pytest.approx(-reader.losses(subject.model, places), abs=1e-5)
     (window,) = MaskedReader(subject, 8).places(passage(text, "dog"), ["dog"])  # type: ignore[arg-type]
     assert len(window.before) + len(window.tokens) + len(window.after) <= 8
-    assert not reader.unfit(window)
+    assert not reader.unusable_reason(window)
 
 
 def test_masked_models_are_attacked_too(masked: Path, tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import pytest
 from scipy.stats import binomtest
 
 from audits.secrets import trace
-from audits.secrets.trace import _paired, _permuted
+from audits.secrets.trace import _mcnemar_test, _permutation_test
 
 
 def p_value(bits: np.ndarray, control: np.ndarray, kinds: np.ndarray) -> float:
-    found = _permuted(bits, control, kinds, seed=1)
+    found = _permutation_test(bits, control, kinds, seed=1)
     assert found is not None
     return found[2]
 
@@ -35,15 +35,15 @@ def test_permutations_within_kinds(gain: float, caught: bool, monkeypatch: pytes
 
 def test_kinds_on_one_side_only_tell_nothing() -> None:
     bits = np.arange(20.0)
-    assert _permuted(bits, np.arange(20) < 10, np.array(["a"] * 10 + ["b"] * 10), seed=0) is None
-    assert _permuted(bits, np.arange(20) < 4, np.array(["a"] * 20), seed=0) is None
+    assert _permutation_test(bits, np.arange(20) < 10, np.array(["a"] * 10 + ["b"] * 10), seed=0) is None
+    assert _permutation_test(bits, np.arange(20) < 4, np.array(["a"] * 20), seed=0) is None
 
 
 def test_the_paired_test_is_binomial() -> None:
     after = np.array([True] * 9 + [False] * 2 + [True] * 5)
     before = np.array([False] * 9 + [True] * 2 + [True] * 5)
-    test = _paired(after, before)
+    test = _mcnemar_test(after, before)
     assert test.p_value == pytest.approx(binomtest(9, 11, alternative="greater").pvalue)
     assert test.excess == pytest.approx(7 / 16)
-    assert _paired(before, after).p_value > 0.9
-    assert _paired(after, after).p_value == 1
+    assert _mcnemar_test(before, after).p_value > 0.9
+    assert _mcnemar_test(after, after).p_value == 1

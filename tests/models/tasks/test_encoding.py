@@ -16,7 +16,7 @@ from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import Long, TaskName
 from privctl.models.encoding import TextFacts, TextOptions, encode_causal, encode_classified, encode_masked
 from privctl.models.loading import load_for_training
-from privctl.models.tasks.make import text_task
+from privctl.models.tasks.build import text_task
 from privctl.models.tasks.units import Units, content_key
 from privctl.models.vocabulary import SPECIAL, vocabulary_from_file, vocabulary_from_records
 from tests.models.tasks.small import RECORDS, TEXTS, architecture, words

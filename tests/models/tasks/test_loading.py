@@ -25,8 +25,8 @@ from privctl.domain.report import PrivacyReport
 from privctl.models.choices import TaskName
 from privctl.models.language import IMAGE_CLASSIFIER, load_model
 from privctl.models.loading import TrainingModel, batch_norms, known_labels, load_for_training
-from privctl.models.tasks.base import measuring
-from privctl.models.tasks.make import text_task
+from privctl.models.tasks.base import evaluation_mode
+from privctl.models.tasks.build import text_task
 from privctl.reports.files import now
 from privctl.train.released_model import save_network
 from privctl.train.reload_check import witness_of
@@ -214,7 +214,7 @@ def test_batch_normalisation_is_refused_or_frozen(tmp_path: Path) -> None:
         assert torch.equal(
             model.network(pixels).logits, start(pixels).logits
         )  # it goes by its statistics, not by a batch's
-        with measuring(model.network):
+        with evaluation_mode(model.network):
             pass
         assert torch.equal(model.network(pixels).logits, start(pixels).logits)
     again = load_for_training(saved(model, tmp_path / "out"), IMAGES, norm="frozen")
@@ -261,7 +261,7 @@ def test_the_scaling_of_images_is_saved_and_read(tmp_path: Path) -> None:
     model = load_for_training(folder, IMAGES, labels=["a", "b", "c"])
     assert model.images is not None
     pixels = torch.full((1, 8, 8, 3), 4, dtype=torch.uint8)
-    assert model.images.scaled(pixels)[0, :, 0, 0].tolist() == pytest.approx([1.9, 0.9, 1.7 / 3])
+    assert model.images.scale(pixels)[0, :, 0, 0].tolist() == pytest.approx([1.9, 0.9, 1.7 / 3])
     out = saved(model, tmp_path / "out")
     assert load_for_training(out, IMAGES).images == model.images
     for fault in ({"image_mean": [1]}, {"image_std": [0, 1, 1]}, {"rescale_factor": None}, {"image_mean": "x"}):
@@ -280,4 +280,4 @@ def test_transformers_scales_images_likewise(tmp_path: Path) -> None:
         pytest.skip("this transformers needs torchvision for it")
     pixels = torch.randint(256, (1, 8, 8, 3), dtype=torch.uint8)
     found = processor(pixels[0].permute(2, 0, 1), return_tensors="pt")["pixel_values"]
-    assert torch.allclose(found, model.images.scaled(pixels), atol=1e-6)
+    assert torch.allclose(found, model.images.scale(pixels), atol=1e-6)

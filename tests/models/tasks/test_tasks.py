@@ -19,8 +19,8 @@ from privctl.models.choices import Long, TaskName
 from privctl.models.encoding import TextOptions
 from privctl.models.language import load_model
 from privctl.models.loading import TrainingModel, load_for_training
-from privctl.models.tasks.base import Task, grouped
-from privctl.models.tasks.make import image_task, text_task
+from privctl.models.tasks.base import Task, group_by_length
+from privctl.models.tasks.build import image_task, text_task
 from privctl.models.vocabulary import vocabulary_from_records
 from tests.models.tasks.small import RECORDS, TEXTS, architecture, one_by_one, words
 
@@ -180,12 +180,12 @@ def test_masks_have_the_published_proportions(tmp_path: Path) -> None:
 
 def test_micro_batches_are_ordered_by_length_and_bounded(tmp_path: Path) -> None:
     lengths = [3, 9, 1, 7, 7, 2]
-    groups = list(grouped(range(6), lengths.__getitem__, 3, 14))
+    groups = list(group_by_length(range(6), lengths.__getitem__, 3, 14))
     assert groups == [[1], [3, 4], [0, 5, 2]]
-    assert list(grouped([], lengths.__getitem__, 3)) == []
-    assert list(grouped(range(6), lengths.__getitem__, 3, 1)) == [[1], [3], [4], [0], [5], [2]]
+    assert list(group_by_length([], lengths.__getitem__, 3)) == []
+    assert list(group_by_length(range(6), lengths.__getitem__, 3, 1)) == [[1], [3], [4], [0], [5], [2]]
     with pytest.raises(ValueError, match="holds nothing"):
-        list(grouped([0], lengths.__getitem__, 0))
+        list(group_by_length([0], lengths.__getitem__, 0))
     task = task_for(model_for(tmp_path, "gpt2", TaskName.CAUSAL_LM))
     groups = list(task.micro_batches(np.array([4, 2, 0]), 0, 2, 64))  # type: ignore[arg-type]
     assert groups == [[2, 0], [4]]

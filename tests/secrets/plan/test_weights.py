@@ -114,7 +114,7 @@ def test_a_planted_excess_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None
     """Were the repair in floats wrong by far, the certificate would still hold exactly."""
     starts, records = instance(50, 200, 3)
     problem = packing(starts, records, 200, np.full(50, 1.3))
-    monkeypatch.setattr(Packing, "repaired", lambda self, weights: weights)
+    monkeypatch.setattr(Packing, "repair", lambda self, weights: weights)
     found = certify(problem, np.ones(len(problem.open)), np.zeros(len(problem.limits)))
     for load in exact_loads(starts, records, found.weights):
         assert load <= Fraction(1.3)
@@ -157,7 +157,7 @@ def test_each_round_of_pdlp_continues_the_last() -> None:
     """A HiGHS that began anew would give the same point twice."""
     starts, records = instance(80, 300, 5)
     problem = packing(starts, records, 300, np.full(80, 1.2))
-    solver = highs._loaded(problem, "pdlp")
+    solver = highs._load(problem, "pdlp")
     solver.setOptionValue("pdlp_iteration_limit", 50)
     gaps = []
     for _ in range(3):

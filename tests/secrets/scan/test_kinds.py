@@ -10,17 +10,17 @@ import pytest
 
 from privctl.cli.secrets import secrets
 from privctl.domain.errors import CommandError
-from privctl.secrets.scan.finds import claims
-from privctl.secrets.scan.kinds import KINDS, cards, chosen, emails, ibans, keys, phones
+from privctl.secrets.scan.kinds import KINDS, cards, emails, ibans, keys, phones, select_kinds
 from privctl.secrets.scan.kinds.keys.beside_words import entropy, looks_random
+from privctl.secrets.scan.occurrences import resolve_matches
 from tests.secrets.scan.corpus import PLANTED, bad_luhn, near_misses, planted
 from tests.work import ends
 
-ALL = chosen(())
+ALL = select_kinds(())
 
 
 def standing(text: str) -> set[tuple[str, str]]:
-    return {(ALL[claim.kind].name, claim.place.key) for claim in claims(ALL, text) if claim.stands}
+    return {(ALL[claim.kind].name, claim.place.key) for claim in resolve_matches(ALL, text) if claim.counts}
 
 
 def test_the_help_and_the_corpus_know_every_kind() -> None:
@@ -154,11 +154,11 @@ def test_a_place_is_the_longest_one_s() -> None:
 
 
 def test_kinds_are_chosen_by_name() -> None:
-    assert [kind.name for kind in chosen(())] == list(KINDS)
-    assert [kind.name for kind in chosen(("phone", "email"))] == ["email", "phone"]
-    assert chosen(("none",)) == []
+    assert [kind.name for kind in select_kinds(())] == list(KINDS)
+    assert [kind.name for kind in select_kinds(("phone", "email"))] == ["email", "phone"]
+    assert select_kinds(("none",)) == []
     with pytest.raises(CommandError, match="--kinds mail is not one of card, iban, key, email, phone"):
-        chosen(("mail",))
+        select_kinds(("mail",))
 
 
 HOSTILE = {
@@ -186,4 +186,4 @@ HOSTILE = {
 def test_no_text_takes_long(name: str) -> None:
     """Each holds some 10^5 characters; time that grew with their square would be minutes."""
     with ends():
-        claims(ALL, HOSTILE[name])
+        resolve_matches(ALL, HOSTILE[name])

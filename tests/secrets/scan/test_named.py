@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from privctl.domain.errors import CommandError, InputError
-from privctl.secrets.scan.finds import claims
-from privctl.secrets.scan.kinds import LITERAL, SecretKind, chosen
+from privctl.secrets.scan.kinds import LITERAL, SecretKind, select_kinds
 from privctl.secrets.scan.kinds.place import Occurrence
 from privctl.secrets.scan.literals import Literals, read_literals
+from privctl.secrets.scan.occurrences import resolve_matches
 from privctl.secrets.scan.patterns import Pattern, PatternError, parse_patterns
 from privctl.secrets.scan.rare import Sieve, words
 from tests.work import calls, ends
@@ -158,9 +158,9 @@ def test_a_match_of_no_length_is_told() -> None:
 
 
 def test_what_the_user_named_stands_everywhere_and_the_rest_outside_of_it() -> None:
-    kinds = [*chosen(()), SecretKind(name=LITERAL, find=Literals(["ann", "bob@example.org or so"]), named=True)]
+    kinds = [*select_kinds(()), SecretKind(name=LITERAL, find=Literals(["ann", "bob@example.org or so"]), by_user=True)]
     text = "ann@example.org, bob@example.org or so, carl@example.org"
-    told = [(kinds[claim.kind].name, claim.place.value, claim.stands) for claim in claims(kinds, text)]
+    told = [(kinds[claim.kind].name, claim.place.value, claim.counts) for claim in resolve_matches(kinds, text)]
     assert told == [
         ("email", "ann@example.org", True),
         ("literal", "ann", True),
@@ -190,7 +190,7 @@ def test_the_sieve_never_loses_a_word_that_is_in_enough_records(buckets: int, le
     for record in records:
         sieve.add(record)
     sieve.settle()
-    kept = {word for record in records for word in sieve.kept(record)}
+    kept = {word for record in records for word in sieve.filter(record)}
     enough = {word for word, count in counts.items() if count >= least}
     assert enough <= kept
     if buckets == 1 << 20:

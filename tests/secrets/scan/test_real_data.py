@@ -25,7 +25,7 @@ def book_of(folder: Path, texts: Iterable[str], **asked: object) -> list[Secret]
     with path.open("w", encoding="utf-8") as stream:
         stream.writelines(json.dumps({"text": text}) + "\n" for text in texts)
     request = ScanRequest(data=path, output=output, **asked)  # type: ignore[arg-type]
-    return list(read_secrets(output)) if scan(request).written else []
+    return list(read_secrets(output)) if scan(request).has_book else []
 
 
 @pytest.mark.parametrize(("least", "most"), [(50, 100), (1, 3)])

@@ -15,7 +15,7 @@ import pytest
 
 from privctl.domain.errors import CommandError, InputError
 from privctl.secrets.scan.request import ScanRequest
-from privctl.secrets.scan.run import Scanned, scan
+from privctl.secrets.scan.run import ScanResult, scan
 from privctl.secrets.table import Secret, read_secrets
 
 
@@ -26,11 +26,11 @@ def data(folder: Path, *texts: Any) -> Path:
     return path
 
 
-def scanned(path: Path, **asked: Any) -> tuple[Scanned, list[Secret]]:
+def scanned(path: Path, **asked: Any) -> tuple[ScanResult, list[Secret]]:
     force = asked.pop("force", False)
     request = ScanRequest(data=path, output=asked.pop("output", path.with_name("secrets.jsonl")), **asked)
     done = scan(request, force=force)
-    return done, list(read_secrets(request.output)) if done.written else []
+    return done, list(read_secrets(request.output)) if done.has_book else []
 
 
 def told(secrets: list[Secret]) -> list[tuple[str, str | None, list[int]]]:
@@ -88,7 +88,7 @@ def test_only_its_owner_may_read_the_book_and_the_report_holds_no_secret(tmp_pat
 def test_nothing_found_leaves_a_report_and_no_book_not_even_an_old_one(tmp_path: Path) -> None:
     scanned(data(tmp_path, "ann@example.org"))
     done, _ = scanned(data(tmp_path, "nothing", "at all"), force=True)
-    assert not done.written
+    assert not done.has_book
     assert not (tmp_path / "secrets.jsonl").exists()
     assert done.report.outputs == ()
     assert {counts["secrets"] for counts in done.report.parameters["found"].values()} == {0}

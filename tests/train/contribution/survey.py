@@ -20,11 +20,11 @@ from torch import nn
 
 from privctl.domain.errors import InputError
 from privctl.models.choices import Long, TaskName
-from privctl.models.language import hushed
+from privctl.models.language import quiet_transformers
 from privctl.models.tasks.base import Task
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.contribution import DependentRecordsError
-from privctl.train.contribution.premises import gradient_stages, tested
+from privctl.train.contribution.training_job import gradient_stages, run_contribution_test
 from privctl.train.prepare import TrainingJob, prepare
 from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 from tests.models.tasks.small import words
@@ -57,15 +57,15 @@ def survey(each: Architecture, folder: Path) -> Row:
     """Test ``each``, and move its clipped sum, in the empty ``folder``."""
     torch.manual_seed(0)
     try:
-        with hushed():
+        with quiet_transformers():
             job = job_of(each, folder)
     except (InputError, NotImplementedError) as fault:
         return Row(name=each.name, task=each.task, outcome=UNSUPPORTED, reason=str(fault))
     network: nn.Module = job.model.network
     began = time.perf_counter()
     try:
-        with hushed():
-            done = tested(job, network, CPU, gradient_stages(job, network, CPU), lambda _: None)
+        with quiet_transformers():
+            done = run_contribution_test(job, network, CPU, gradient_stages(job, network, CPU), lambda _: None)
     except DependentRecordsError as fault:
         moved = movements(job.task, network)
         reason = f"{fault.kind} ({fault.evidence})"

@@ -49,7 +49,7 @@ def derivatives(network: nn.Module, method: DerivativeMethod) -> ComputationStag
     fired = [FiredGroup(index=i, parameters=(name,)) for i, name in enumerate(names) if not name.startswith("layer")]
     along = [direction(b"x", 0, f.index, {n: network.get_parameter(n).shape for n in f.parameters}) for f in fired]
     return ComputationStage(
-        name="float32", view=ClippedDerivatives(engine=Derivatives(network, method), asked=[(fired, along)])
+        name="float32", view=ClippedDerivatives(engine=Derivatives(network, method), fired_groups=[(fired, along)])
     )
 
 
@@ -157,7 +157,7 @@ def test_layers_in_few_bits(name: FormatName, planted: bool, monkeypatch: pytest
     def around(keys: Any) -> Any:
         layers.choose(frozenset(layers.names))
         layers.begin(7)
-        return layers.on(keys)
+        return layers.active(keys)
 
     stages = {
         "gradients": replace(gradients(network, around=around, rounds=True), rounding=ROUNDING_QUANTIZED),

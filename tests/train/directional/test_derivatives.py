@@ -14,7 +14,7 @@ from torch.nn import functional
 from privctl.domain.errors import InputError
 from privctl.train.choices import DerivativeMethod
 from privctl.train.directional import Derivatives, agreement, cost, direction, forward, passes
-from privctl.train.directional.methods import FiredGroup
+from privctl.train.directional.queries import FiredGroup
 from tests.train.clipping.support import causal, classified, squared, tokens
 from tests.train.clipping.test_engine import Adapted
 from tests.train.clipping.test_families import gpt2, resnet
@@ -273,15 +273,15 @@ def test_operations_that_cannot_be_differentiated_so(monkeypatch: pytest.MonkeyP
         Derivatives(given.model, "partial").per_example(*asked)
     monkeypatch.setattr(
         cost,
-        "ranked",
+        "rank_methods",
         lambda *_, per_example: [DerivativeMethod.FORWARD, DerivativeMethod.PARTIAL, DerivativeMethod.DIFFERENCE],
     )
     fresh = Derivatives(given.model)
     assert near(fresh.per_example(*asked), given.expected(), 2e-2)
-    assert fresh.chosen(given.fired, per_example=True) is DerivativeMethod.DIFFERENCE
-    assert fresh.chosen(given.fired) is DerivativeMethod.FORWARD  # has not been tried for sums
+    assert fresh.choose_method(given.fired, per_example=True) is DerivativeMethod.DIFFERENCE
+    assert fresh.choose_method(given.fired) is DerivativeMethod.FORWARD  # has not been tried for sums
     assert near(fresh.batch(*asked)[None], given.expected().sum(0)[None], 1e-4)
-    assert fresh.chosen(given.fired) is DerivativeMethod.PARTIAL
+    assert fresh.choose_method(given.fired) is DerivativeMethod.PARTIAL
 
 
 class Recurrent(nn.Module):
@@ -327,26 +327,26 @@ def test_what_is_chosen() -> None:
     derivatives = Derivatives(model)
     late, early = (groups((f"transformer.h.{i}.mlp.c_fc.weight",)) for i in (3, 0))
     half = groups(tuple(n for n, _ in model.named_parameters() if n < "transformer.h.3"))
-    assert [derivatives.chosen(fired) for fired in (late, early, half)] == [
+    assert [derivatives.choose_method(fired) for fired in (late, early, half)] == [
         DerivativeMethod.PARTIAL, DerivativeMethod.PARTIAL, DerivativeMethod.DIFFERENCE,
     ]  # fmt: skip
-    assert derivatives.chosen(early * 3) is DerivativeMethod.PARTIAL  # one pass for all
-    assert derivatives.chosen(late, per_example=True) is DerivativeMethod.FORWARD
-    assert derivatives.chosen(early, per_example=True) is DerivativeMethod.DIFFERENCE
-    assert Derivatives(model.bfloat16()).chosen(half) is DerivativeMethod.PARTIAL
-    assert Derivatives(model, "backward").chosen(half) is DerivativeMethod.BACKWARD
+    assert derivatives.choose_method(early * 3) is DerivativeMethod.PARTIAL  # one pass for all
+    assert derivatives.choose_method(late, per_example=True) is DerivativeMethod.FORWARD
+    assert derivatives.choose_method(early, per_example=True) is DerivativeMethod.DIFFERENCE
+    assert Derivatives(model.bfloat16()).choose_method(half) is DerivativeMethod.PARTIAL
+    assert Derivatives(model, "backward").choose_method(half) is DerivativeMethod.BACKWARD
 
 
 def test_work_above_and_in_a_tensor() -> None:
     model = nn.Sequential(nn.Embedding(50, 4), nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 4))
-    assert cost.work(model, ["0.weight"]) == cost.WorkShare(above=1.0, own=0.0)
-    assert cost.work(model, ["1.bias"]) == cost.WorkShare(above=1.0, own=0.0)
-    assert cost.work(model, ["2.weight"]) == cost.WorkShare(above=0.5, own=0.0)
-    assert cost.work(model, ["3.weight", "2.weight"]) == cost.WorkShare(above=0.5, own=0.5)
+    assert cost.work(model, ["0.weight"]) == cost.WorkShare(above=1.0, alone=0.0)
+    assert cost.work(model, ["1.bias"]) == cost.WorkShare(above=1.0, alone=0.0)
+    assert cost.work(model, ["2.weight"]) == cost.WorkShare(above=0.5, alone=0.0)
+    assert cost.work(model, ["3.weight", "2.weight"]) == cost.WorkShare(above=0.5, alone=0.5)
     tied = gpt2()
     share = cost.work(tied, ["transformer.wte.weight"])
     assert share.above == 1
-    assert share.own == pytest.approx(40 * 16 / (40 * 16 + 2 * 12 * 16 * 16))
+    assert share.alone == pytest.approx(40 * 16 / (40 * 16 + 2 * 12 * 16 * 16))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from privctl.domain.errors import InputError
 from privctl.train.choices import DerivativeMethod
 from privctl.train.directional import Derivatives, SignAgreement, agreement, difference, reverse
-from privctl.train.directional.methods import questions
+from privctl.train.directional.queries import queries_for
 from tests.train.clipping.support import squared
 from tests.train.directional.support import Case, case, groups, state
 
@@ -69,9 +69,9 @@ def test_autocast_is_refused_and_avoided() -> None:
     ):
         Derivatives(given.model, "difference").batch(losses, wide.fired, wide.directions())
     automatic = Derivatives(given.model)
-    assert automatic.chosen(wide.fired) is DerivativeMethod.DIFFERENCE
+    assert automatic.choose_method(wide.fired) is DerivativeMethod.DIFFERENCE
     found = automatic.batch(losses, wide.fired, wide.directions())
-    assert automatic.chosen(wide.fired) is DerivativeMethod.PARTIAL
+    assert automatic.choose_method(wide.fired) is DerivativeMethod.PARTIAL
     assert torch.allclose(found, wide.expected().sum(0), rtol=0.1, atol=0.05)
     assert state(given.model) == before
     assert not given.model._forward_pre_hooks
@@ -139,7 +139,7 @@ def test_rounding_is_what_losses_are_rounded_by(size: float) -> None:
         logits = given.model(**given.batch, use_cache=False).logits[:, -1]
         return logits.logsumexp(1) - logits[:, 0] * (1 + size)
 
-    asked = questions(given.model, given.fired, given.directions())
+    asked = queries_for(given.model, given.fired, given.directions())
     exact = Derivatives(given.model, "partial").batch(losses, given.fired, given.directions())
     tiny = Derivatives(given.model, "difference", step=1e-4).batch(losses, given.fired, given.directions())
     errors = (tiny - exact).abs() / difference.rounding(losses, asked, 1e-4)
@@ -188,10 +188,10 @@ def test_differences_are_taken_where_memory_is_short(fault: RuntimeError, monkey
     monkeypatch.setattr(reverse, "partial", grasping)
     asked = (given.losses_of, given.fired[:1], given.directions()[:1])
     automatic = Derivatives(given.model)
-    assert automatic.chosen(given.fired[:1]) is DerivativeMethod.PARTIAL
+    assert automatic.choose_method(given.fired[:1]) is DerivativeMethod.PARTIAL
     found = [automatic.batch(*asked) for _ in range(2)]
     assert len(tried) == 1
-    assert automatic.chosen(given.fired[:1]) is DerivativeMethod.DIFFERENCE
+    assert automatic.choose_method(given.fired[:1]) is DerivativeMethod.DIFFERENCE
     assert torch.equal(found[0], found[1])
     assert torch.allclose(found[0], expected[:1], rtol=0.02)
     assert state(given.model) == before

@@ -67,7 +67,7 @@ def alone(layers: QuantizedLayers, losses: Losses, batch: Batch, keys: Sequence[
     """Each example's gradient, from a batch of it alone."""
     found = []
     for i, key in enumerate(keys):
-        with layers.on([key]):
+        with layers.active([key]):
             found += looped(layers.network, losses, rows(batch, slice(i, i + 1)))
     return found
 
@@ -81,7 +81,7 @@ def together(
     with PerExample(model, Clipping(norm=clip)) as engine:
         engine.verify(lambda: losses(model, batch))
         assert all(p.grad is None for p in model.parameters())
-        with layers.on(keys):
+        with layers.active(keys):
             result = engine.accumulate(lambda: losses(model, batch))
         gradients = {name: p.grad.clone() for name, p in engine.trainable.items() if p.grad is not None}
     model.zero_grad()

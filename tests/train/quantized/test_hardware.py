@@ -10,7 +10,7 @@ from torch.nn import functional
 from privctl.train.choices import FormatName
 from privctl.train.quantized import FORMATS, hardware
 from privctl.train.quantized.floating import Float8, Float8Kind
-from privctl.train.quantized.rounding import rounded
+from privctl.train.quantized.rounding import round_rows
 from tests.train.quantized.support import quantized
 
 CAPABLE = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9)
@@ -20,7 +20,7 @@ def _multiplies_here() -> bool:
     """Whether this torch has FP8 products for processors, slow as they are."""
     one = torch.ones(16, 16).to(torch.float8_e4m3fn)
     try:
-        hardware.multiplied(one, one, torch.ones(16, 1), torch.ones(1, 1), torch.bfloat16)
+        hardware.multiply(one, one, torch.ones(16, 1), torch.ones(1, 1), torch.bfloat16)
     except (RuntimeError, NotImplementedError):
         return False
     return True
@@ -33,7 +33,7 @@ DEVICES = [pytest.param("cpu", marks=HERE), pytest.param("cuda", marks=NO_DEVICE
 
 def on_grid(kind: Float8Kind, *shape: int, whole: bool = False) -> Tensor:
     values = torch.randn(shape) * torch.exp2(torch.randn(shape[0], 1) * 4)
-    return rounded(Float8(kind=kind), values.view(1, -1) if whole else values).view(shape)
+    return round_rows(Float8(kind=kind), values.view(1, -1) if whole else values).view(shape)
 
 
 @pytest.mark.parametrize("kind", Float8Kind)
@@ -95,7 +95,7 @@ def test_layers_multiply_in_fp8_where_they_can() -> None:
     layers = quantized(model, FormatName.FP8)
     outputs = []
     for serves in (True, False):
-        with pytest.MonkeyPatch.context() as patch, layers.on([1, 2, 3, 4]):
+        with pytest.MonkeyPatch.context() as patch, layers.active([1, 2, 3, 4]):
             if not serves:
                 patch.setattr(hardware, "serves", lambda *_: False)
             with torch.autocast("cuda", torch.bfloat16):

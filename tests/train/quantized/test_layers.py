@@ -15,7 +15,7 @@ from privctl.domain.errors import CommandError
 from privctl.train.choices import FormatName
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.quantized import FORMATS, QuantizedLayers
-from privctl.train.quantized.rounding import rounded
+from privctl.train.quantized.rounding import round_rows
 from tests.train.clipping.support import (
     Batch,
     Losses,
@@ -74,7 +74,7 @@ def test_the_engine_sees_rounded_factors_whichever_was_there_first() -> None:
         with PerExample(model, Clipping(norm=1.0)) as engine:
             layers = layers or quantized(model)
             engine.verify(lambda: causal(model, batch))
-            with layers.on(KEYS):
+            with layers.active(KEYS):
                 found.append(engine.accumulate(lambda: causal(model, batch)).norms)
     assert torch.equal(*found)
 
@@ -87,12 +87,12 @@ def test_all_three_products_have_rounded_factors(by_keyword: bool) -> None:
     layers = quantized(model, FormatName.FP8)
     form = layers.format
     x, g = torch.randn(2, 3, 6, requires_grad=True), torch.randn(2, 3, 4)
-    with layers.on([1, 2]):
+    with layers.active([1, 2]):
         output = layer(input=x) if by_keyword else model(x)
         output.backward(g)
-    inputs = rounded(form.inputs, x.detach().view(6, 6))
-    weight = rounded(form.weights, layer.weight.detach().view(1, -1)).view(4, 6)
-    gradients = rounded(form.gradients, g.view(6, 4))
+    inputs = round_rows(form.inputs, x.detach().view(6, 6))
+    weight = round_rows(form.weights, layer.weight.detach().view(1, -1)).view(4, 6)
+    gradients = round_rows(form.gradients, g.view(6, 4))
     torch.testing.assert_close(output.detach().view(6, 4), inputs @ weight.T + layer.bias.detach())
     torch.testing.assert_close(x.grad.view(6, 6), gradients @ weight)
     torch.testing.assert_close(layer.weight.grad, gradients.T @ inputs)
@@ -107,7 +107,7 @@ def test_memory_may_lie_in_any_order() -> None:
     for layer, x in ((model[0], torch.randn(3, 6, 5).mT), (model[1], torch.randn(3, 7, 7, 2).permute(0, 3, 1, 2))):
         found = []
         for each in (x, x.contiguous()):
-            with layers.on([1, 2, 3]):
+            with layers.active([1, 2, 3]):
                 output = layer(each)
                 found.append([output, *torch.autograd.grad(output.sum(), list(layer.parameters()))])  # expanded ones
         for left, right in zip(*found, strict=True):
@@ -118,11 +118,11 @@ def test_memory_may_lie_in_any_order() -> None:
 def test_folded_rows_are_their_examples(make: Callable[[], nn.Module]) -> None:
     layers = quantized(Single(make()))
     x = torch.randn(3, 5, 6)
-    with layers.on([1, 2, 3]):
+    with layers.active([1, 2, 3]):
         folded = layers.network(x.flatten(0, 1))
         layers._layers["layer"].calls = 0
         assert torch.equal(folded, layers.network(x).flatten(0, 1))
-    with layers.on([2]):
+    with layers.active([2]):
         torch.testing.assert_close(layers.network(x[1:2])[0], folded.view(3, 5, 4)[1])
 
 
@@ -148,7 +148,7 @@ def test_micro_batches_of_a_step_have_one_rounded_weight_and_no_common_words() -
     x = torch.randn(1, 5, 8, dtype=torch.float64)
     kept, outputs = [], []
     for key in (1, 2, 1):
-        with layers.on([key]):
+        with layers.active([key]):
             outputs.append(model(x))
             kept.append(layers._layers["0"].weight)
     assert kept[0] is kept[1]
@@ -157,7 +157,7 @@ def test_micro_batches_of_a_step_have_one_rounded_weight_and_no_common_words() -
     with torch.no_grad():
         model[0].weight.mul_(2)
     layers.begin(4)
-    with layers.on([1]):
+    with layers.active([1]):
         model(x)
         assert not torch.equal(layers._layers["0"].weight, kept[0])
 
@@ -176,7 +176,7 @@ def test_rounded_gradients_are_right_on_average() -> None:
     found = []
     for step in range(800):
         layers.begin(step)
-        with layers.on([1, 2]):
+        with layers.active([1, 2]):
             found.append(gradient())
     all_of_them = torch.stack(found).double()
     errors = all_of_them.std(0) / len(found) ** 0.5
@@ -190,7 +190,7 @@ def test_outside_its_block_the_network_is_itself() -> None:
     batch = tokens(2, 9, 40)
     plain = causal(model, batch)
     layers = quantized(model)
-    with pytest.raises(ZeroDivisionError), layers.on([1, 2]):
+    with pytest.raises(ZeroDivisionError), layers.active([1, 2]):
         assert not torch.equal(causal(model, batch), plain)
         raise ZeroDivisionError
     assert torch.equal(causal(model, batch), plain)
@@ -205,7 +205,7 @@ def test_only_the_chosen_layers_are_quantized() -> None:
     for chosen in ({"0"}, {"1"}, set(), {"0", "1"}):
         layers.choose(frozenset(chosen))
         assert layers.chosen == chosen
-        with layers.on([1, 2]):
+        with layers.active([1, 2]):
             first = model[0](x)
             second = model[1](x)
         assert torch.equal(first, model[0](x)) == ("0" not in chosen)
@@ -234,7 +234,7 @@ def test_a_tied_embedding_is_looked_up_as_it_is() -> None:
     model: Any = shaken(gpt2())
     layers = quantized(model)
     ids = tokens(2, 9, 40)["input_ids"]
-    with layers.on([1, 2]):
+    with layers.active([1, 2]):
         assert torch.equal(model.transformer.wte(ids), model.transformer.wte.weight[ids])
 
 
@@ -259,7 +259,7 @@ def test_a_layer_that_is_called_twice() -> None:
     expected = alone(layers, squared, batch, KEYS)
     found, _ = together(layers, squared, batch, KEYS, 0.5)
     assert distance(found, clipped_sum(expected, 0.5)) < 1e-5
-    with layers.on(KEYS):
+    with layers.active(KEYS):
         x = batch["x"]
         assert not torch.equal(model.layer(x), model.layer(x))  # the second call has words of its own
 
@@ -298,7 +298,7 @@ def test_autocast(name: FormatName) -> None:
     found, result = together(layers, losses, batch, KEYS, 1e6)
     assert result.clipped_fraction == 0
     parameters = dict(model.named_parameters())
-    with layers.on(KEYS):
+    with layers.active(KEYS):
         expected = torch.autograd.grad(losses(model, batch).sum(), list(parameters.values()))
     assert distance(found, dict(zip(parameters, expected, strict=True))) < 0.02
 
@@ -307,7 +307,7 @@ def test_inputs_under_autocast_lie_on_the_grid() -> None:
     layer = nn.Linear(64, 4)
     layers = quantized(Single(layer))
     seen: list[Tensor] = []
-    with layers.on([1]), torch.autocast("cpu", torch.bfloat16):
+    with layers.active([1]), torch.autocast("cpu", torch.bfloat16):
         handle = layer.register_forward_pre_hook(lambda m, arguments: seen.append(arguments[0]))
         layer(torch.randn(1, 5, 64))
         handle.remove()

@@ -14,7 +14,7 @@ from privctl.domain.errors import CommandError
 from privctl.train.choices import FormatName
 from privctl.train.quantized import FORMATS, luq_fp4
 from privctl.train.quantized.floating import Float8, Float8Kind, Luq
-from privctl.train.quantized.rounding import Quantizer, rounded
+from privctl.train.quantized.rounding import Quantizer, round_rows
 from privctl.train.quantized.uniform import SignedIntegers, UniformLevels
 
 DRAWS = 400_000
@@ -39,7 +39,7 @@ def words(*shape: int, seed: int = 0) -> Tensor:
 
 
 def drawn(quantizer: Quantizer, values: Tensor, seed: int = 0) -> Tensor:
-    return rounded(quantizer, values, words(*values.shape, seed=seed))
+    return round_rows(quantizer, values, words(*values.shape, seed=seed))
 
 
 def levels_of(quantizer: Quantizer, largest: float) -> list[float]:
@@ -153,7 +153,7 @@ def test_nearest_rounding_would_be_noticed(name: str) -> None:
     """Planted fault: every word is the middle one."""
     quantizer = STOCHASTIC[name]
     values = VALUES.expand(DRAWS, -1).contiguous()
-    found = rounded(quantizer, values, torch.full(values.shape, 1 << 18, dtype=torch.int32)).double().mean(0)
+    found = round_rows(quantizer, values, torch.full(values.shape, 1 << 18, dtype=torch.int32)).double().mean(0)
     assert float(((found - VALUES.double()).abs() / (1.0 / DRAWS)).max()) > 2 * LARGEST_Z
 
 
@@ -202,21 +202,21 @@ def hard_numbers(kind: Float8Kind) -> Tensor:
 def test_fp8_is_torchs_own_cast_bit_for_bit(kind: Float8Kind) -> None:
     values = torch.cat([hard_numbers(kind), torch.tensor([0.0, -0.0, math.inf, -math.inf, 1e38, -1e38])])
     assert len(values) == 200_006
-    found = Float8(kind=kind).unscaled(values[None])[0]
+    found = Float8(kind=kind).round_unscaled(values[None])[0]
     expected = values.clamp(-kind.largest, kind.largest).to(kind.dtype).float()
     assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
     assert found[-4:].tolist() == [kind.largest, -kind.largest, kind.largest, -kind.largest]
-    assert float(Float8(kind=kind).unscaled(torch.tensor([[math.nan]]))[0, 0]) != 0
-    assert Float8(kind=kind).unscaled(torch.tensor([[math.nan]])).isnan().all()
+    assert float(Float8(kind=kind).round_unscaled(torch.tensor([[math.nan]]))[0, 0]) != 0
+    assert Float8(kind=kind).round_unscaled(torch.tensor([[math.nan]])).isnan().all()
     # Planted fault: the other kind's grid.
     other = next(each for each in Float8Kind if each is not kind)
-    assert not torch.equal(Float8(kind=other).unscaled(values[None])[0], expected)
+    assert not torch.equal(Float8(kind=other).round_unscaled(values[None])[0], expected)
 
 
 @pytest.mark.parametrize("kind", Float8Kind)
 def test_scaled_fp8_is_a_cast_between_two_exact_scalings(kind: Float8Kind) -> None:
     values = torch.exp2(torch.randn(300, 1) * 10) * torch.randn(300, 80)
-    found = rounded(Float8(kind=kind), values)
+    found = round_rows(Float8(kind=kind), values)
     for row, result in zip(values, found, strict=True):
         scale = 2.0 ** math.ceil(math.log2(float(row.abs().max()) / kind.largest))
         assert torch.equal(result, (row / scale).to(kind.dtype).float() * scale)
@@ -226,7 +226,7 @@ def test_a_row_whose_largest_is_the_formats_largest_keeps_its_scale() -> None:
     values = torch.tensor([[448.0, 1.125], [448.0 * 4, 4.5], [448.0 * 4.001, 4.5]])
     (scales,) = E4M3.scales(values)
     assert scales.flatten().tolist() == [1.0, 4.0, 8.0]
-    assert torch.equal(rounded(E4M3, values)[:2], values[:2])
+    assert torch.equal(round_rows(E4M3, values)[:2], values[:2])
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -273,7 +273,7 @@ def test_other_precisions_are_kept(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, each in STOCHASTIC.items() if not isinstance(each, Float8)])
 def test_stochastic_rounding_without_words_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="words"):
-        rounded(STOCHASTIC[name], torch.randn(2, 3))
+        round_rows(STOCHASTIC[name], torch.randn(2, 3))
 
 
 def test_the_table_is_closed_and_names_each_format_once() -> None:

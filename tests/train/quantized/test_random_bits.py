@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
 from privctl.train.quantized import FORMATS, NumberFormat, rounding
-from privctl.train.quantized.random_bits import ExampleBits, KeystreamBuffer, RandomBits, Role, RoundingSite, mixed
+from privctl.train.quantized.random_bits import ExampleBits, KeystreamBuffer, RandomBits, Role, RoundingSite, mix
 from privctl.train.quantized.rounding import RoundingMemory, rounded_examples
 
 HERE = RoundingSite(3, 0, Role.INPUT)
@@ -25,7 +25,7 @@ def filled(words: RandomBits, keys: list[int], place: RoundingSite, each: int) -
 
 
 def hashed(words: RandomBits, keys: list[int], place: RoundingSite, each: int) -> Tensor:
-    return words.hashed(keys, place, each, CPU)
+    return words.hash_words(keys, place, each, CPU)
 
 
 SOURCES = pytest.mark.parametrize("source", [filled, hashed])
@@ -42,7 +42,7 @@ def test_words_are_the_keystream_of_aes_in_counter_mode() -> None:
 def test_the_mixing_is_that_of_murmurhash3() -> None:
     """Of nothing, with seeds 0, 1 and 0xffffffff: test vectors of its 32-bit variant, which then is its finalizer."""
     seeds = torch.tensor([0, 1, -1], dtype=torch.int32)
-    assert [x & 0xFFFFFFFF for x in mixed(seeds, 0).tolist()] == [0, 0x514E28B7, 0x81F16F39]
+    assert [x & 0xFFFFFFFF for x in mix(seeds, 0).tolist()] == [0, 0x514E28B7, 0x81F16F39]
 
 
 @SOURCES
@@ -91,7 +91,7 @@ def test_blocks_change_nothing(shape: tuple[int, ...], monkeypatch: pytest.Monke
     for form in FORMATS.values():
         whole = rounded_examples(form.inputs, values, words, keys, HERE, RoundingMemory())
         drawn = filled(words, keys, HERE, shape[1] * shape[2]).view(-1, shape[2])
-        assert torch.equal(whole.view(-1, shape[2]), rounding.rounded(form.inputs, values.view(-1, shape[2]), drawn))
+        assert torch.equal(whole.view(-1, shape[2]), rounding.round_rows(form.inputs, values.view(-1, shape[2]), drawn))
         for block in (1, 64, 333):
             with monkeypatch.context() as patch:
                 patch.setattr(rounding, "BLOCK", block)

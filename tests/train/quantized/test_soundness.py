@@ -39,7 +39,7 @@ def coupled(layer: Any, values: Tensor, count: int) -> Tensor:
 def first_gradient(layers: QuantizedLayers, losses: Losses, batch: Batch, keys: list[int]) -> dict[str, Tensor]:
     """Of row 0 in its batch."""
     parameters = dict(layers.network.named_parameters())
-    with layers.on(keys):
+    with layers.active(keys):
         loss = losses(layers.network, batch)[0]
         found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
     return dict(zip(parameters, found, strict=True))
@@ -68,9 +68,9 @@ def test_no_example_changes_anothers_gradient(name: FormatName, planted: bool, m
     for rest, keys in ((batch["x"][:1], KEYS[:1]), (batch["x"][[2, 1, 0, 0]], [9, 8, 7, 6])):
         moved = {"x": torch.cat([batch["x"][:1], rest])}
         assert distance(first_gradient(layers, squared, moved, [KEYS[0], *keys]), before) < 1e-5
-    with layers.on(KEYS[:1]):
+    with layers.active(KEYS[:1]):
         padded = model[0](longer)[:, :5]
-    with layers.on(KEYS[:1]):
+    with layers.active(KEYS[:1]):
         torch.testing.assert_close(padded, model[0](batch["x"][:1]))
 
 
@@ -109,7 +109,7 @@ def test_examples_that_are_not_finite_are_found_and_no_others(name: FormatName) 
         x[2, 1, 3] = value
         with pytest.raises(NotFiniteError) as caught, PerExample(model, Clipping(norm=1.0)) as engine:
             engine.verify(lambda: squared(model, {"x": torch.randn(4, 5, 8)}))
-            with layers.on(KEYS):
+            with layers.active(KEYS):
                 engine.accumulate(lambda: squared(model, {"x": x}))
         assert caught.value.rows == (2,)
 
@@ -126,7 +126,7 @@ def test_parameters_used_out_of_sight_are_refused_still() -> None:
     with PerExample(model, Clipping(norm=1.0)) as engine:
         engine.verify(lambda: squared(model, batch))
         model.when = True
-        with layers.on(KEYS[:3]), pytest.raises(InputError, match="parameter 'lender.weight' is used now"):
+        with layers.active(KEYS[:3]), pytest.raises(InputError, match="parameter 'lender.weight' is used now"):
             engine.accumulate(lambda: squared(model, batch))
 
 
@@ -134,29 +134,29 @@ def test_an_engine_that_was_not_verified_does_not_pass_quantized_examples() -> N
     model = shaken(gpt2())
     layers, batch = quantized(model), tokens(4, 9, 40)
     refused = pytest.raises(InputError, match="has another gradient than autograd's")
-    with PerExample(model, Clipping(norm=1.0)) as engine, layers.on(KEYS), refused:
+    with PerExample(model, Clipping(norm=1.0)) as engine, layers.active(KEYS), refused:
         engine.accumulate(lambda: causal(model, batch))
 
 
 def test_rows_that_are_not_the_examples_are_refused() -> None:
     layers = quantized(Single(nn.Linear(8, 4)))
     for shape in ((8,), (1, 8), (5, 8)):
-        with layers.on(KEYS), pytest.raises(InputError, match="layer 'layer' has rows of shape .* for 4 examples"):
+        with layers.active(KEYS), pytest.raises(InputError, match="layer 'layer' has rows of shape .* for 4 examples"):
             layers.network(torch.randn(shape))
     layers = quantized(Single(nn.Conv2d(3, 4, 3)))
     for shape in ((3, 8, 8), (8, 3, 8, 8)):
-        with layers.on(KEYS), pytest.raises(InputError, match="for 4 examples"):
+        with layers.active(KEYS), pytest.raises(InputError, match="for 4 examples"):
             layers.network(torch.randn(shape))
 
 
 def test_blocks_are_used_in_order() -> None:
     layers = QuantizedLayers(network=Single(nn.Linear(8, 4)), format=LUQ, seed=SEED)
-    with pytest.raises(RuntimeError, match="call begin"), layers.on([1]):
+    with pytest.raises(RuntimeError, match="call begin"), layers.active([1]):
         pass
     layers.choose(frozenset(layers.names))
     layers.begin(0)
-    with layers.on([1]):
-        with pytest.raises(RuntimeError, match="other examples are passing"), layers.on([2]):
+    with layers.active([1]):
+        with pytest.raises(RuntimeError, match="other examples are passing"), layers.active([2]):
             pass
         output = layers.network(torch.randn(1, 8))
     with pytest.raises(RuntimeError, match="run the backward pass in the same block"):

@@ -1,4 +1,4 @@
-"""The table of what is looked for without being named: kinds of identifiers with a form of their own."""
+"""The built-in kinds of secrets: identifiers with a recognisable format."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretKind:
-    """One kind of secret: how it is found, and whether the user ``named`` it (then nothing stands in its way).
+    """One kind of secret: how it is found, and whether it comes ``by_user`` (then its matches always count).
 
-    With ``digits`` there is none in a text without a digit from 0 to 9, and none is looked for.
+    With ``digits``, texts without a digit from 0 to 9 are not searched.
     """
 
     name: str
     find: Find
     digits: bool = False
-    named: bool = False
+    by_user: bool = False
 
 
-#: Where two of them claim the same characters, the one first in this table has them: checked digits before unchecked.
+#: If two of them match the same characters, the first in this table wins: kinds with check digits come first.
 KINDS: dict[str, SecretKind] = {
     kind.name: kind
     for kind in (
@@ -40,7 +40,7 @@ KINDS: dict[str, SecretKind] = {
 }
 
 
-def chosen(names: Sequence[str]) -> list[SecretKind]:
+def select_kinds(names: Sequence[str]) -> list[SecretKind]:
     """The kinds called ``names`` in the table's order, all of them for no names, none for ``none``.
 
     Raises CommandError for a name that is not in the table.

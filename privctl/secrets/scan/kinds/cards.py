@@ -1,4 +1,4 @@
-"""Payment card numbers: a known prefix with a length it has, the check digit of Luhn, known groups of digits.
+"""Payment card numbers: a known prefix with a valid length, the Luhn check digit, known groups of digits.
 
 Prefixes and lengths are the issuers' as ISO/IEC 7812 assigns them; the check is its annex B.
 """
@@ -38,7 +38,7 @@ _ISSUERS: tuple[tuple[str, str, tuple[int, ...] | range], ...] = (
     ("6759", "6759", range(13, 20)),
     ("6761", "6763", range(13, 20)),
 )
-#: How digits are grouped where they are; one sign stands between all groups.
+#: Known groupings of digits; the same character separates all groups.
 _GROUPS = frozenset(
     {(4, 4, 4, 4), (4, 6, 5), (4, 6, 4), (8, 8), (6, 13), (4, 4, 5), (4, 4, 4, 1), (4, 4, 4, 2), (4, 4, 4, 3)}
     | {(4, 4, 4, 4, rest) for rest in (1, 2, 3)}
@@ -56,22 +56,22 @@ def find(text: str) -> Iterator[Occurrence]:
     """The card numbers in ``text``."""
     for run in _LONG.finditer(text):
         groups = list(_GROUP.finditer(text, run.start(), run.end()))
-        taken = 0
+        next_group = 0
         for first in range(len(groups)):
-            if first < taken or _FRACTION.match(text, groups[first].start() - 2):
+            if first < next_group or _FRACTION.match(text, groups[first].start() - 2):
                 continue
-            for last in reversed(range(first, min(first + _MOST_GROUPS, len(groups)))):  # the longest, as elsewhere
+            for last in reversed(range(first, min(first + _MOST_GROUPS, len(groups)))):  # the longest first
                 place = _card(text, groups[first : last + 1])
                 if place is not None and not _LETTER.match(text, place.end):
                     yield place
-                    taken = last + 1
+                    next_group = last + 1
                     break
 
 
 def _card(text: str, groups: list[re.Match[str]]) -> Occurrence | None:
     """The card number that all of ``groups`` are, if they are one."""
     digits = "".join(group[0] for group in groups)
-    if not _SHORTEST <= len(digits) <= _LONGEST or not (_issued(digits) and _luhn(digits)):
+    if not _SHORTEST <= len(digits) <= _LONGEST or not (_is_issued(digits) and _luhn(digits)):
         return None
     if len(groups) > 1:
         between = {text[a.end() : b.start()] for a, b in pairwise(groups)}
@@ -81,7 +81,7 @@ def _card(text: str, groups: list[re.Match[str]]) -> Occurrence | None:
     return Occurrence(start, end, digits, text[start:end])
 
 
-def _issued(digits: str) -> bool:
+def _is_issued(digits: str) -> bool:
     return any(first <= digits[: len(first)] <= last and len(digits) in sizes for first, last, sizes in _ISSUERS)
 
 

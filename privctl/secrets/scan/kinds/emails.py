@@ -46,7 +46,7 @@ def find(text: str) -> Iterator[Occurrence]:
             spelled = True
     if spelled:
         for match in _SPELLED.finditer(text):
-            key = _SPELLED_SIGN.sub(lambda part: "@" if part[1] else ".", match[0]).lower()
+            key = _SPELLED_SIGN.sub(lambda match_of_sign: "@" if match_of_sign[1] else ".", match[0]).lower()
             if _is_top_level(key):
                 yield Occurrence(match.start(), match.end(), key, match[0])
 
@@ -59,7 +59,7 @@ def _around(text: str, sign: int) -> Iterator[Occurrence]:
     local = _BACKWARD.match(before) or _BACKWARD_ANY.match(before)
     if local is None or local.end() > _LONGEST_LOCAL:
         return
-    size = len(local[0].rstrip(_INNER_END))  # the quotes and dots that stand before an address
+    size = len(local[0].rstrip(_INNER_END))  # without quotes and dots before the address
     if size and text[sign - 1] not in _INNER_END:
         start, end = sign - size, domain.end()
         yield Occurrence(start, end, text[start:end].lower(), text[start:end])

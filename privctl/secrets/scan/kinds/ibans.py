@@ -29,10 +29,10 @@ def find(text: str) -> Iterator[Occurrence]:
     """The account numbers in ``text``."""
     for begin in _BEGIN.finditer(text):
         length = LENGTHS.get(begin[0][:2].upper())
-        rest = None if length is None else _REST.match(text, begin.end())
-        if length is None or rest is None:
+        tail = None if length is None else _REST.match(text, begin.end())
+        if length is None or tail is None:
             continue
-        end = _end(text, begin.end(), length - len(begin[0]), rest.end())
+        end = _end(text, begin.end(), length - len(begin[0]), tail.end())
         if end is None or _MORE.match(text, end):
             continue
         value = text[begin.start() : end]
@@ -41,15 +41,15 @@ def find(text: str) -> Iterator[Occurrence]:
             yield Occurrence(begin.start(), end, key, value)
 
 
-def _end(text: str, start: int, wanted: int, stop: int) -> int | None:
-    """Behind the ``wanted``-th letter or digit from ``start`` on; None where ``stop`` comes first."""
+def _end(text: str, start: int, count: int, stop: int) -> int | None:
+    """The position after the ``count``-th letter or digit from ``start``; None if ``stop`` comes first."""
     for position in range(start, stop):
-        wanted -= text[position].isalnum()
-        if not wanted:
+        count -= text[position].isalnum()
+        if not count:
             return position + 1
     return None
 
 
 def _checks(number: str) -> bool:
-    turned = number[4:] + number[:4]
-    return int("".join(str(int(sign, 36)) for sign in turned)) % 97 == 1
+    rotated = number[4:] + number[:4]
+    return int("".join(str(int(sign, 36)) for sign in rotated)) % 97 == 1

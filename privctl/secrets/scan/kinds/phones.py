@@ -6,7 +6,7 @@
 - any 7 to 15 digits behind a word such as *phone*, *tel*, *call*, *mobile*, *fax*, *my number*.
 
 Dates, times, addresses of machines, decimal numbers and bare digits without such a word are none. A national number
-stays one of its own beside its international form: the text does not say which country it is in.
+is not merged with its international form: the text does not say which country it is in.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from privctl.secrets.scan.kinds.place import DASHES, SPACES, Occurrence, apart
+from privctl.secrets.scan.kinds.place import DASHES, SPACES, Occurrence, without_overlaps
 
 _BETWEEN = rf"[./{SPACES}{DASHES}]"
 _ENOUGH = re.compile(rf"\d(?:[()./{SPACES}{DASHES}]{{0,3}}\d){{6,}}", re.ASCII)
@@ -74,8 +74,8 @@ def find(text: str) -> list[Occurrence]:
     """The phone numbers in ``text``."""
     if _ENOUGH.search(text) is None:
         return []
-    ways = (_international, _american, _trunk, _called)
-    return apart((place for way in ways for place in way(text)), len(text))
+    finders = (_international, _american, _trunk, _find_announced)
+    return without_overlaps((place for finder in finders for place in finder(text)), len(text))
 
 
 def _international(text: str) -> Iterator[Occurrence]:
@@ -83,23 +83,23 @@ def _international(text: str) -> Iterator[Occurrence]:
         body = match[0].replace("(0)", "   ")
         plus = body[0] == "+"
         groups = list(_DIGITS.finditer(body, 1 if plus else 2))
-        # The code may stand in one group with what follows.
+        # The code may be in one group with the following digits.
         joined = "".join(group[0] for group in groups)
         code = next((joined[:n] for n in (3, 2, 1) if joined[:n] in _MOST_NATIONAL), "")
         if not plus and (not code or len(groups) < 2):
             continue  # as likely a number with leading zeros
         most = _MOST_NATIONAL.get(code, _MOST - 3) + (len(code) or 3)
-        taken = _fitting([group[0] for group in groups], most)
-        number = "".join(group[0] for group in groups[:taken])
+        used_groups = _groups_that_fit([group[0] for group in groups], most)
+        number = "".join(group[0] for group in groups[:used_groups])
         if _LEAST < len(number) <= most and (code != "1" or _is_american(number)):
-            end = match.start() + groups[taken - 1].end()
+            end = match.start() + groups[used_groups - 1].end()
             yield Occurrence(match.start(), end, f"+{number}", text[match.start() : end])
 
 
 def _american(text: str) -> Iterator[Occurrence]:
     for match in _AMERICAN.finditer(text):
         number = f"1{match[1] or match[2]}{match[3]}{match[5]}"
-        # Three numbers in a row of numbers are none.
+        # Three groups in a longer row of numbers are not a phone number.
         if match[0].replace(" ", "").isdigit() and _ANOTHER.match(text, match.end()):
             continue
         if _is_american(number):
@@ -114,19 +114,19 @@ def _is_american(number: str) -> bool:
 def _trunk(text: str) -> Iterator[Occurrence]:
     for match in _TRUNK.finditer(text):
         groups = list(_DIGITS.finditer(match[0]))
-        written = [group[0] for group in groups]
-        in_pairs = all(len(group) == 2 for group in written)  # as France and its like write ten digits
-        taken = min(5, len(written)) if in_pairs else _fitting(written, _MOST_TRUNK)
-        number, sizes = "".join(written[:taken]), [len(group) for group in written[:taken]]
+        digits = [group[0] for group in groups]
+        in_pairs = all(len(group) == 2 for group in digits)  # as France and its like write ten digits
+        used_groups = min(5, len(digits)) if in_pairs else _groups_that_fit(digits, _MOST_TRUNK)
+        number, sizes = "".join(digits[:used_groups]), [len(group) for group in digits[:used_groups]]
         ids = len(sizes) > 2 and set(sizes) == {4}
         machine = len(sizes) == 4 and max(sizes) <= 3 and "." in match[0]
         if not 9 <= len(number) <= _MOST_TRUNK or ids or machine or _DATE.match(match[0]):
             continue
-        end = match.start() + groups[taken - 1].end()
+        end = match.start() + groups[used_groups - 1].end()
         yield Occurrence(match.start(), end, number, text[match.start() : end])
 
 
-def _called(text: str) -> Iterator[Occurrence]:
+def _find_announced(text: str) -> Iterator[Occurrence]:
     for match in _LOOSE.finditer(text):
         start = match.start()
         called = _CALLED.search(text, max(0, start - 48), start)
@@ -146,10 +146,10 @@ def _called(text: str) -> Iterator[Occurrence]:
         yield Occurrence(start, match.end(), f"+{american}" if is_american else number, match[0])
 
 
-def _fitting(groups: Sequence[str], most: int) -> int:
+def _groups_that_fit(groups: Sequence[str], most: int) -> int:
     """How many of the first ``groups`` have at most ``most`` digits together; at least 1."""
-    total, taken = len(groups[0]), 1
-    while taken < len(groups) and total + len(groups[taken]) <= most:
-        total += len(groups[taken])
-        taken += 1
-    return taken
+    total, used_groups = len(groups[0]), 1
+    while used_groups < len(groups) and total + len(groups[used_groups]) <= most:
+        total += len(groups[used_groups])
+        used_groups += 1
+    return used_groups

@@ -1,12 +1,12 @@
-"""Where a secret stands in a text, and the signs around it that all detectors agree on."""
+"""The place of a secret in a text, and the characters around it that all detectors share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-#: Letters and digits of alphabets that put spaces between words, for character classes. Borders of a secret are looked
-#: for among these only, for elsewhere (Chinese, Japanese, Thai, ...) a secret may touch the words around it.
+#: Letters and digits of alphabets that put spaces between words, for character classes. Only these mark the borders of
+#: a secret: in other scripts (Chinese, Japanese, Thai, ...) a secret may touch the words around it.
 SPACED = r"0-9A-Za-z_\u00aa\u00b5\u00ba\u00c0-\u058f"
 
 #: Spaces, hyphens and dashes as people and word processors put them between digits, for character classes.
@@ -40,22 +40,22 @@ class Claimed:
         """Claim the characters of ``place``."""
         self._taken[place.start : place.end] = b"\1" * (place.end - place.start)
 
-    def meet(self, place: Occurrence) -> bool:
+    def overlaps(self, place: Occurrence) -> bool:
         """Whether a character of ``place`` is claimed."""
         return self._taken.find(1, place.start, place.end) >= 0
 
-    def hold(self, place: Occurrence) -> bool:
+    def contains(self, place: Occurrence) -> bool:
         """Whether all characters of ``place`` are claimed."""
         return self._taken.find(0, place.start, place.end) < 0
 
 
-def apart(places: Iterable[Occurrence], size: int) -> list[Occurrence]:
+def without_overlaps(places: Iterable[Occurrence], size: int) -> list[Occurrence]:
     """``places`` in a text of ``size`` without those that overlap an earlier one."""
-    found: list[Occurrence] = []
+    kept: list[Occurrence] = []
     claimed: Claimed | None = None
     for place in places:
         claimed = claimed or Claimed(size)
-        if not claimed.meet(place):
+        if not claimed.overlaps(place):
             claimed.add(place)
-            found.append(place)
-    return found
+            kept.append(place)
+    return kept

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from privctl.domain.errors import CommandError
-from privctl.models.language import hushed
+from privctl.models.language import quiet_transformers
 from privctl.models.tasks.classification import ImageClassification
 from privctl.train.choices import FormatName
 from privctl.train.methods.dpquant.cost import multiply_adds
@@ -43,7 +43,7 @@ def bits_of(job: TrainingJob, network: nn.Module, device: torch.device, seed: by
     layers = QuantizedLayers(network=network, format=format_of(asked), seed=seed)
     names = candidates(layers.names, asked.full_precision)
     static = frozenset(name for glob in asked.static for name in matching(names, glob, "--static-layers"))
-    with hushed():
+    with quiet_transformers():
         costs = multiply_adds(network, names, lambda: network(**_blank(job, device)))
     schedule = LayerSchedule(
         names=names,

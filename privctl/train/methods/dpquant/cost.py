@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.pytorch_utils import Conv1D
 
-from privctl.models.tasks.base import measuring
+from privctl.models.tasks.base import evaluation_mode
 from privctl.train.choices import FormatName
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def multiply_adds(network: nn.Module, names: Sequence[str], run: Callable[[], An
                 counts[name] += output.numel() * _terms(layer)
 
             stack.callback(module.register_forward_hook(count).remove)
-        stack.enter_context(measuring(network))
+        stack.enter_context(evaluation_mode(network))
         run()
     return tuple(counts.values())
 

@@ -104,7 +104,7 @@ class Quantization:
     @contextmanager
     def on(self, examples: Sequence[int]) -> Iterator[None]:
         """See ``Precision``."""
-        with self.layers.on(self.task.keys(examples)):
+        with self.layers.active(self.task.keys(examples)):
             yield
 
     @contextmanager
@@ -113,7 +113,7 @@ class Quantization:
         self.layers.choose(frozenset(self.schedule.names))
         self.layers.begin(_REHEARSAL)
         try:
-            with self.layers.on(keys):
+            with self.layers.active(keys):
                 yield
         finally:
             self.layers.choose(frozenset())

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from privctl.models.tasks.base import Task, measuring
+from privctl.models.tasks.base import Task, evaluation_mode
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.train.methods.dpquant.draw import Floats
@@ -58,7 +58,7 @@ class LayerSensitivity:
         """
         place = PLACES + number
         total = torch.zeros(len(self.names), dtype=torch.float64)
-        with measuring(self.network):
+        with evaluation_mode(self.network):
             for examples in self._groups(number, place):
                 total += clipped(self.differences(examples, place), self.clip_norm).sum(0)
         self.workers.reduce_to_main([total])
@@ -85,7 +85,7 @@ class LayerSensitivity:
     ) -> Tensor:
         self.layers.choose(quantized)
         self.layers.begin(place)
-        with self.layers.on(keys):
+        with self.layers.active(keys):
             return self.losses(batch).detach().to("cpu", torch.float64)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from privctl.domain.errors import InputError
 from privctl.models.tasks.base import Task
 from privctl.parallel import Workers
-from privctl.train.clipping.norms_and_weights import ROUNDING_MARGIN
+from privctl.train.clipping.factors import ROUNDING_MARGIN
 from privctl.train.directional import FiredGroup
 from privctl.train.methods.ferret.compare import EXAMPLES, ComparisonCount, SignComparison
 from privctl.train.methods.ferret.publish import Publisher, clipped

@@ -63,7 +63,7 @@ class SignComparison:
         """Whether a step's signs are to be looked at, after what was found ``before``."""
         if before.tried >= SIGNS:
             return False
-        return self.derivatives.chosen(fired, per_example=self.per_example) is DerivativeMethod.DIFFERENCE
+        return self.derivatives.choose_method(fired, per_example=self.per_example) is DerivativeMethod.DIFFERENCE
 
     def more(
         self,

@@ -172,7 +172,7 @@ def methods_used(plan: FerretPlan, engine: Derivatives) -> dict[str, int]:
     for step in range(plan.masks.steps):
         fired = [FiredGroup(index=index, parameters=plan.groups[index]) for index in plan.masks.fired(step)]
         if fired:
-            steps_by_method[str(engine.chosen(fired, per_example=per_example))] += 1
+            steps_by_method[str(engine.choose_method(fired, per_example=per_example))] += 1
     return dict(sorted(steps_by_method.items()))
 
 
@@ -184,7 +184,7 @@ def derivative_stages(
     steps: dict[DerivativeMethod, tuple[list[FiredGroup], list[Mapping[str, Tensor]]]] = {}
     for step in range(plan.masks.steps):
         fired = [FiredGroup(index=index, parameters=plan.groups[index]) for index in plan.masks.fired(step)]
-        if not fired or (method := engine.chosen(fired, per_example=True)) in steps:
+        if not fired or (method := engine.choose_method(fired, per_example=True)) in steps:
             continue
         along: list[Mapping[str, Tensor]] = [
             direction(plan.masks.seed, step, group.index, {name: shapes[name] for name in group.parameters}, device)
@@ -193,7 +193,7 @@ def derivative_stages(
         steps[method] = (fired, along)
     if not steps:
         return []
-    view = ClippedDerivatives(engine=engine, asked=list(steps.values()))
+    view = ClippedDerivatives(engine=engine, fired_groups=list(steps.values()))
     named = "derivatives by " + ", ".join(sorted(steps))
     stages = [ComputationStage(name=f"{named}, float32", view=view)]
     if job.recipe.bf16 or device.type != "cpu":

@@ -21,7 +21,7 @@ from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.files import file_artifact, now, versions
 from privctl.train import withheld
 from privctl.train.choices import DerivativeMethod
-from privctl.train.contribution.premises import borne_out
+from privctl.train.contribution.training_job import with_contribution_test
 from privctl.train.directional import SignAgreement
 from privctl.train.gradient_noise import GradientNoise
 from privctl.train.methods.dp_sgd import TUNING
@@ -100,7 +100,7 @@ def guarantees_of(job: TrainingJob, done: FerretRun) -> Iterator[Guarantee]:
     shared = (*premises(job), _public_masks(job))
     if ledger is not None:
         rests = (*shared, *secret_noise(done.noise))
-        yield from (borne_out(found, job) for found in _sound(ledger, delta, rests, plan))
+        yield from (with_contribution_test(found, job) for found in _sound(ledger, delta, rests, plan))
     if plan.release in (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED):
         order = () if job.request.way.sampled(job.request) else (_passes(),)
         yield average_case(plan.signs, (*shared, *order))

@@ -14,8 +14,8 @@ from privctl.randomness import NoiseSource
 from privctl.reports.files import pending_artifact
 from privctl.storage.atomic import require_absent, require_no_folder, write_bytes
 from privctl.train.adapters import adapted, merged
-from privctl.train.contribution.carried import secret_draws
-from privctl.train.contribution.premises import tested
+from privctl.train.contribution.network_state import seed_dropout_secretly
+from privctl.train.contribution.training_job import run_contribution_test
 from privctl.train.directional import Derivatives
 from privctl.train.gradient_noise import KeyedNoise
 from privctl.train.methods.ferret import STREAM_SUFFIX
@@ -76,8 +76,8 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
     engine = Derivatives(network, request.settings_as(FerretSettings).derivatives)
     network = prepared(network, job)
     stages = [] if publisher.clip_norm is None else derivative_stages(job, plan, engine, device)
-    job = tested(job, network, device, stages, session.notify)
-    secret_draws(network)
+    job = run_contribution_test(job, network, device, stages, session.notify)
+    seed_dropout_secretly(network)
     folder, start = open_folder(job, workers)
     if folder is not None:
         write_bytes(folder.path / SEED_FILE, seed.hex().encode())

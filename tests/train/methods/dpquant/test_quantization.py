@@ -15,7 +15,7 @@ from privctl.domain.mechanism import Optimizer
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.train.choices import FormatName
-from privctl.train.clipping.norms_and_weights import Clipping
+from privctl.train.clipping.factors import Clipping
 from privctl.train.gradient_noise import KeyedNoise
 from privctl.train.loop import Trainer
 from privctl.train.methods.dpquant.quantization import Measuring, Quantization
@@ -124,13 +124,13 @@ def test_gradients_are_those_of_the_quantized_network(monkeypatch: pytest.Monkey
     """Inside a step the layers are on exactly while examples pass, and the rows are theirs."""
     run = made(LayerMode.ALL, recipe=recipe(steps=3))
     seen: list[tuple[int, ...]] = []
-    honest = QuantizedLayers.on
+    honest = QuantizedLayers.active
 
     def watched(self: QuantizedLayers, keys: Sequence[int]) -> Any:
         seen.append(tuple(keys))
         return honest(self, keys)
 
-    monkeypatch.setattr(QuantizedLayers, "on", watched)
+    monkeypatch.setattr(QuantizedLayers, "active", watched)
     run.run()
     task = run.task
     assert seen == [

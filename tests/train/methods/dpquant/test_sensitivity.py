@@ -165,7 +165,7 @@ def test_draws_of_a_measurement_are_no_steps(monkeypatch: pytest.MonkeyPatch) ->
     task = Blobs(4)
     made = sensitivity(network(), task)
     monkeypatch.setattr(made.layers.__class__, "begin", lambda self, step: places.append(step))
-    monkeypatch.setattr(made.layers.__class__, "on", lambda self, keys: pytest.MonkeyPatch.context())
+    monkeypatch.setattr(made.layers.__class__, "active", lambda self, keys: pytest.MonkeyPatch.context())
     made.release(5)
     assert set(places) == {PLACES + 5}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from privctl.models.choices import TaskName
-from privctl.models.tasks.base import grouped
+from privctl.models.tasks.base import group_by_length
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.train.choices import DerivativeMethod
@@ -43,7 +43,7 @@ class Points:
     def micro_batches(
         self, units: Sequence[int], step: int, max_examples: int, max_tokens: int | None = None
     ) -> Iterator[list[int]]:
-        return grouped(units, lambda _: 1, max_examples, max_tokens)
+        return group_by_length(units, lambda _: 1, max_examples, max_tokens)
 
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
         return {"rows": self.rows[list(examples)]}

@@ -1,6 +1,6 @@
-"""Random strings and passwords beside a word that says what they are, such as *key*, *token*, *password*.
+"""Random strings and passwords after a word that announces them, such as *key*, *token*, *password*.
 
-A random string is behind the word, at most 40 characters on, and has at least 16 characters of base64 or its variants:
+A random string begins at most 40 characters after the word, and has at least 16 characters of base64 or its variants:
 
 - hexadecimal, letters and digits both: Shannon entropy of its characters at least 3 bits;
 - others: at least 3.25 bits, and enough neighbours of different kinds (lower case, upper case, digit), which names made
@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from privctl.secrets.scan.kinds.place import Occurrence
 
-#: Each is part of a word below, in lower case; looked for first, since that is quick.
+#: Lower-case parts of the words below; a quick first test.
 _WORDS = ("key", "token", "secret", "pass", "pwd", "credential", "bearer", "auth")
 _WORD = re.compile(
     r"(?:key|token|secret|passw(?:or)?d|passphrase|passcode|pwd|credentials?|bearer|auth)", re.IGNORECASE
@@ -73,7 +73,7 @@ def _passwords(text: str) -> Iterator[Occurrence]:
 
 
 def looks_random(run: str) -> bool:
-    """Whether a string of base64's characters is none that a person would write."""
+    """Whether a string of base64 characters looks random rather than written by a person."""
     if _HEX.fullmatch(run):
         return not run.isdigit() and any(map(str.isdigit, run)) and entropy(run) >= _HEX_BITS
     if entropy(run) < _MIXED_BITS:

@@ -1,4 +1,4 @@
-"""Keys and tokens that show by their form whose they are, as their issuers document it."""
+"""Keys and tokens in formats that their issuers document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from privctl.secrets.scan.kinds.place import Occurrence
 
 _WORD = "[0-9A-Za-z_-]"
-#: Issuer -> form. Each begins with letters of its own, so that a search is quick.
+#: Issuer -> format. Each begins with fixed characters, which makes the search fast.
 FORMATS: dict[str, str] = {
     "AWS key id": r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}(?![0-9A-Za-z])",
     "GitHub": r"gh[pousr]_[0-9A-Za-z]{36,255}",
@@ -55,7 +55,7 @@ _PLACEHOLDER = re.compile(r"[$%*]|(?:pass(?:word)?|passwd|pwd|secret|token|x+)$"
 def find(text: str) -> Iterator[Occurrence]:
     """The keys of known forms in ``text``, private keys in PEM or PGP armour, passwords in addresses."""
     if "-----BEGIN " in text:
-        yield from _armoured(text)
+        yield from _find_armoured(text)
     if max(map(len, text.split()), default=0) < _SHORTEST:
         return
     for match in _KNOWN.finditer(text):
@@ -65,7 +65,7 @@ def find(text: str) -> Iterator[Occurrence]:
         yield from _in_addresses(text)
 
 
-def _armoured(text: str) -> Iterator[Occurrence]:
+def _find_armoured(text: str) -> Iterator[Occurrence]:
     """Blocks with or without their end; the same key is the same however its lines are cut."""
     for begin in _ARMOUR.finditer(text):
         stop = text.find("-----", begin.end())
@@ -81,10 +81,10 @@ def _is_header(token: str) -> bool:
     """Whether a token's first part is the JSON header of one (RFC 7515)."""
     head = token.partition(".")[0]
     try:
-        found = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
+        header = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
     except (binascii.Error, ValueError):
         return False
-    return isinstance(found, dict) and "alg" in found
+    return isinstance(header, dict) and "alg" in header
 
 
 def _in_addresses(text: str) -> Iterator[Occurrence]:

@@ -35,7 +35,7 @@ class SecretPlan:
             raise InputError(f"{self.path} is a plan for {planned} records, but the data has {examples}; {_AGAIN}")
 
 
-def plan_of(request: RetrainRequest) -> SecretPlan | None:
+def read_secret_plan(request: RetrainRequest) -> SecretPlan | None:
     """The plan that ``request`` names; None where it names none.
 
     Raises CommandError for settings that do not go with one, InputError for a file that is no plan, a plan without
@@ -48,11 +48,11 @@ def plan_of(request: RetrainRequest) -> SecretPlan | None:
     protection = read_protection(path)
     if not protection.ids:
         raise InputError(f"{path} protects no secret; remove --secrets, or {_AGAIN}")
-    drawn, size = math.fsum(protection.probabilities), protection.facts.batch_size
-    if not math.isclose(drawn, size, rel_tol=_CLOSE):
+    expected, size = math.fsum(protection.probabilities), protection.facts.batch_size
+    if not math.isclose(expected, size, rel_tol=_CLOSE):
         raise InputError(
             f"{path} contradicts itself: it states {size:g} records per batch, but its probabilities sum to "
-            f"{drawn:.6g}; {_AGAIN}"
+            f"{expected:.6g}; {_AGAIN}"
         )
     digest = file_digest(data)
     if digest != protection.facts.data:

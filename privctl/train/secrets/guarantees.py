@@ -25,8 +25,8 @@ from privctl.domain.guarantee import (
 from privctl.domain.shown import counted
 from privctl.secrets.protection import Form, Protection, ProtectionCalibration
 from privctl.storage.json_text import shown
-from privctl.train.secret_plan import SecretPlan
-from privctl.train.secret_posteriors import CLOSE, CheckedSecrets, Posteriors, posteriors_of, shares
+from privctl.train.secrets.posteriors import CLOSE, CheckedSecrets, Posteriors, posteriors_of, shares
+from privctl.train.secrets.read_plan import SecretPlan
 from privctl.train.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -55,15 +55,20 @@ def secret_guarantees(
     protection = plan.protection
     nats = checked.spent(spent)
     bounds = posteriors_of(protection, checked, recipe.noise_multiplier, spent)
-    assumptions = (*_enforced(protection, recipe), *premises, *_of_secrets(protection), _numbers(len(protection.ids)))
+    assumptions = (
+        *_enforced_assumptions(protection, recipe),
+        *premises,
+        *_of_secrets(protection),
+        _numbers(len(protection.ids)),
+    )
     by_curve = protection.facts.calibration is ProtectionCalibration.CURVE
 
     def row(*, curve: bool) -> Guarantee:
-        parts = bounds.sharper / protection.posteriors if curve else shares(nats, protection.budgets)
-        nearest = int(np.argmax(parts))
+        spent_shares = bounds.sharper / protection.posteriors if curve else shares(nats, protection.budgets)
+        nearest = int(np.argmax(spent_shares))
         # How all secrets stand is said once, by what the noise was chosen by.
-        within = int((parts <= 1 + CLOSE).sum())
-        overall = f"{_overall(len(parts), within)}; " if curve == by_curve else ""
+        within = int((spent_shares <= 1 + CLOSE).sum())
+        overall = f"{_overall(len(spent_shares), within)}; " if curve == by_curve else ""
         return Guarantee(
             name="secret protection, trade-off curve" if curve else "secret protection, mutual information",
             epsilon=finite(float(nats[nearest])),
@@ -76,7 +81,7 @@ def secret_guarantees(
             noise_multiplier=recipe.noise_multiplier,
             assumptions=assumptions,
             note=f"{overall}nearest to its bound is {shown(protection.ids[nearest])}: "
-            f"{_said(protection, bounds, nats, nearest, curve=curve)}",
+            f"{_bound_note(protection, bounds, nats, nearest, curve=curve)}",
             risks=tuple(_risks(bounds, protection.priors, nearest, curve=curve)),
         )
 
@@ -129,7 +134,7 @@ def plan_premise(plan: Protection) -> Assumption:
     )
 
 
-def _enforced(plan: Protection, recipe: TrainingSettings) -> Iterator[Assumption]:
+def _enforced_assumptions(plan: Protection, recipe: TrainingSettings) -> Iterator[Assumption]:
     """Contribution, sampling and noise, which the training sees to."""
     rates = (float(plan.probabilities.min()), plan.largest_probability)
     event = SecretMixture(probabilities=rates, noise_multiplier=recipe.noise_multiplier)
@@ -191,7 +196,7 @@ def _overall(secrets: int, within: int) -> str:
     return f"every one of {secrets} secrets stays within its posterior"
 
 
-def _said(plan: Protection, bounds: Posteriors, nats: NDArray[np.float64], j: int, *, curve: bool) -> str:
+def _bound_note(plan: Protection, bounds: Posteriors, nats: NDArray[np.float64], j: int, *, curve: bool) -> str:
     """The bound on secret ``j`` in words."""
     allowed = f"a posterior of {plan.posteriors[j]:.6g}"
     if curve:
@@ -204,9 +209,9 @@ def _said(plan: Protection, bounds: Posteriors, nats: NDArray[np.float64], j: in
 
 def _risks(bounds: Posteriors, priors: NDArray[np.float64], nearest: int, *, curve: bool) -> Iterator[Risk]:
     """The posterior of the secret nearest to its bound; then the largest of all, where another secret has it."""
-    first = float((bounds.curve if curve else bounds.fano)[nearest])
+    nearest_posterior = float((bounds.curve if curve else bounds.fano)[nearest])
     bounds_used = bounds.sharper if curve else bounds.fano
     most = int(np.argmax(bounds_used))
-    yield Risk(measure=RiskMeasure.POSTERIOR, bound=min(1.0, first), at=float(priors[nearest]))
-    if bounds_used[most] > first:
+    yield Risk(measure=RiskMeasure.POSTERIOR, bound=min(1.0, nearest_posterior), at=float(priors[nearest]))
+    if bounds_used[most] > nearest_posterior:
         yield Risk(measure=RiskMeasure.POSTERIOR, bound=min(1.0, float(bounds_used[most])), at=float(priors[most]))

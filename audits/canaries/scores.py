@@ -1,4 +1,4 @@
-"""How each canary stands under a model: its loss, its rank among others, and whether the model completes it."""
+"""What a model shows about each canary: its loss, its rank among others, and whether the model completes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.canaries.enumerate import losses, spaces
-from audits.canaries.exposure import exposures, ranks, standardised
+from audits.canaries.exposure import deviations_below_mean, exposures, ranks
 from audits.canaries.manifest import Manifest
 from audits.canaries.rows import CanaryRows, Class, SecretRow, secret_sums
 from audits.scores.scorer import RowScores
@@ -20,14 +20,14 @@ from privctl.models.language import LanguageModel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: A class with fewer references tells nothing.
+#: A class with fewer references is not ranked.
 FEWEST_REFERENCES = 10
 #: Logits closer than this may be ordered either way by rounding (float32).
 NEAR_TIE = 1e-3
 
 
 class Completion(IntEnum):
-    """Whether the model, given all that stands before a secret, completes it greedily; as in the scores file."""
+    """Whether the model, given everything before a secret, completes it greedily. Values as in the scores file."""
 
     SAFE = 0
     DISCLOSED = 1
@@ -36,7 +36,7 @@ class Completion(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedAgainst:
-    """Canaries (by place) ranked among the same secrets: ``losses`` of the references, or of all secrets there are."""
+    """Canaries (by position) ranked among the same secrets: ``losses`` of references, or of all possible secrets."""
 
     members: NDArray[np.int64]
     losses: NDArray[np.float64]
@@ -55,7 +55,7 @@ class CanaryScores:
 
     ``nll`` is the loss of the secret in nats, ``exposure`` in bits, ``among`` how many secrets it was ranked among,
     ``score`` how many standard deviations the loss lies below that of its peers, ``completion`` a ``Completion``.
-    ``lost`` counts references without a finite loss; ``unscored`` says why, by place.
+    ``lost`` counts references without a finite loss; ``unscored`` gives the reason by position.
     """
 
     nll: NDArray[np.float64]
@@ -69,30 +69,30 @@ class CanaryScores:
     unscored: Mapping[int, str]
 
 
-def stand(
-    model: LanguageModel, manifest: Manifest, work: CanaryRows, exact: Sequence[bool], book: RowScores
+def score_canaries(
+    model: LanguageModel, manifest: Manifest, work: CanaryRows, exact: Sequence[bool], row_scores: RowScores
 ) -> CanaryScores:
-    """Where every canary stands; groups that are ``exact`` are enumerated here, by the model."""
+    """The scores of every canary. Groups that are ``exact`` are enumerated here, with the model."""
     count = len(manifest.canaries)
     nll, least = np.zeros(count), np.zeros(count)
     places = [i for i, row in enumerate(work.rows) if row is not None]
     rows = [row for row in work.rows if row is not None]
-    nll[places], least[places] = _losses(book, rows), _least_margins(book, rows)
+    nll[places], least[places] = _losses(row_scores, rows), _least_margins(row_scores, rows)
     unscored = dict(work.unscored)
     for i in places:
         if not (np.isfinite(nll[i]) and np.isfinite(least[i])):
             unscored[i] = "given NaN or infinite scores by the model"
-    peers, lost = _peers(model, manifest, work, exact, book, nll, unscored)
+    peers, lost = _peers(model, manifest, work, exact, row_scores, nll, unscored)
     exposure, score = np.zeros(count), np.zeros(count)
     among = np.zeros(count, dtype=np.int64)
     scored = np.zeros(count, dtype=np.bool_)
-    for each in peers:
-        at, own = each.members, nll[each.members]
-        among[at] = len(each.losses) + (not each.exact)
-        rank = ranks(own, each.losses) - each.exact  # an enumeration holds the canary itself
-        exposure[at] = exposures(rank, among[at])
-        score[at] = standardised(own, each.losses)
-        scored[at] = True
+    for peer_group in peers:
+        members, own_losses = peer_group.members, nll[peer_group.members]
+        among[members] = len(peer_group.losses) + (not peer_group.exact)
+        rank = ranks(own_losses, peer_group.losses) - peer_group.exact  # an enumeration holds the canary itself
+        exposure[members] = exposures(rank, among[members])
+        score[members] = deviations_below_mean(own_losses, peer_group.losses)
+        scored[members] = True
     nll[~scored] = 0.0
     return CanaryScores(
         nll=nll,
@@ -107,24 +107,24 @@ def stand(
     )
 
 
-def _losses(book: RowScores, rows: Sequence[SecretRow]) -> NDArray[np.float64]:
+def _losses(row_scores: RowScores, rows: Sequence[SecretRow]) -> NDArray[np.float64]:
     if not rows:
         return np.zeros(0)
-    return -secret_sums(_taken(book, rows)[FIELDS.index("lp")], rows)
+    return -secret_sums(_scores_of(row_scores, rows)[FIELDS.index("lp")], rows)
 
 
-def _least_margins(book: RowScores, rows: Sequence[SecretRow]) -> NDArray[np.float64]:
-    """The least margin over each secret's tokens: how clearly the model's first choice is the secret, or is not."""
+def _least_margins(row_scores: RowScores, rows: Sequence[SecretRow]) -> NDArray[np.float64]:
+    """The least margin over each secret's tokens: positive if greedy decoding gives the secret."""
     if not rows:
         return np.zeros(0)
-    margin = _taken(book, rows)[FIELDS.index("margin")].astype(np.float64)
-    parts = np.split(margin, np.cumsum([len(row.ids) - 1 for row in rows])[:-1])
-    return np.array([part[row.start - 1 :].min() for part, row in zip(parts, rows, strict=True)])
+    margin = _scores_of(row_scores, rows)[FIELDS.index("margin")].astype(np.float64)
+    margins = np.split(margin, np.cumsum([len(row.ids) - 1 for row in rows])[:-1])
+    return np.array([row_margin[row.start - 1 :].min() for row_margin, row in zip(margins, rows, strict=True)])
 
 
-def _taken(book: RowScores, rows: Sequence[SecretRow]) -> NDArray[np.float32]:
+def _scores_of(row_scores: RowScores, rows: Sequence[SecretRow]) -> NDArray[np.float32]:
     counts = np.array([len(row.ids) - 1 for row in rows], dtype=np.int64)
-    return book.take([row.ids for row in rows], counts)
+    return row_scores.take([row.ids for row in rows], counts)
 
 
 def _completions(least: NDArray[np.float64]) -> NDArray[Any]:
@@ -137,36 +137,40 @@ def _peers(
     manifest: Manifest,
     work: CanaryRows,
     exact: Sequence[bool],
-    book: RowScores,
+    row_scores: RowScores,
     nll: NDArray[np.float64],
     unscored: dict[int, str],
 ) -> tuple[list[RankedAgainst], int]:
-    """The classes of canaries with what they are ranked among; puts enumerated losses into ``nll``."""
-    found: list[RankedAgainst] = []
+    """The classes of canaries with the losses they are ranked among. Writes enumerated losses into ``nll``."""
+    peers: list[RankedAgainst] = []
     lost = 0
-    for group, whole in zip(work.groups, exact, strict=True):
+    for group, enumerated in zip(work.groups, exact, strict=True):
         form = manifest.formats[group.format]
         classes: dict[Class, list[int]] = {}
         for i in group.members:
             row = work.rows[i]
             if row is not None and i not in unscored:
                 classes.setdefault(row.kind, []).append(i)
-        everything = {space.kind: space for space in spaces(model, form, group.prefix)} if whole and classes else {}
+        everything = (
+            {space.kind: space for space in spaces(model, form, group.prefix)} if enumerated and classes else {}
+        )
         for kind, members in classes.items():
-            if whole:
+            if enumerated:
                 space = everything[kind]
                 values = losses(model, space)
-                # The canary's own loss must be the very number among the enumerated ones, not one rounded otherwise.
+                # Take the canary's own loss from the enumerated ones, so that rounding cannot separate the two.
                 nll[members] = [values[space.place(row)] for i in members if (row := work.rows[i]) is not None]
             else:
-                values = _losses(book, work.references[group.format, kind])
+                values = _losses(row_scores, work.references[group.format, kind])
             finite = values[np.isfinite(values)]
             lost += len(values) - len(finite)
             if len(finite) < FEWEST_REFERENCES:
                 reason = f"with only {len(finite)} comparable secrets, where {FEWEST_REFERENCES} are needed"
                 unscored.update(dict.fromkeys(members, reason))
                 continue
-            found.append(
-                RankedAgainst(members=np.array(members, dtype=np.int64), losses=finite, exact=whole, bits=form.bits)
+            peers.append(
+                RankedAgainst(
+                    members=np.array(members, dtype=np.int64), losses=finite, exact=enumerated, bits=form.bits
+                )
             )
-    return found, lost
+    return peers, lost

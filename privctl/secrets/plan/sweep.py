@@ -1,4 +1,4 @@
-"""From data and a book of secrets to a plan of protection."""
+"""From data and a book of secrets to a plan of protection: tries caps, and finds weights and noise for each."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from privctl.storage.digest import file_digest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Caps that a sweep tries, from one at which nothing is held back downwards.
+#: Caps that a sweep tries, and the ratio of the largest to the smallest; at the largest, all weights are 1.
 _SWEEP = 10
 _SWEEP_SPAN = 1000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What a user asks of ``privctl secrets plan``; ``delta`` and ``gap`` None follow from sizes."""
+    """The request of ``privctl secrets plan``; ``delta`` and ``gap`` None depend on the size of the data."""
 
     data: Path
     secrets: Path
@@ -55,7 +55,7 @@ class PlanRequest:
 
     @property
     def chosen_by(self) -> ProtectionCalibration:
-        """What the noise is chosen by: unless told otherwise the curve, where the form allows it."""
+        """How the noise is calibrated: by default with the trade-off curve, if the form allows it."""
         return self.calibration or (
             ProtectionCalibration.CURVE if self.form is Form.REFERENCE else ProtectionCalibration.FANO
         )
@@ -63,9 +63,9 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlanProblem:
-    """The data as a plan needs them: how many ``examples``, which secrets lie where, what each may lose.
+    """What a plan needs to know about the data: ``examples``, the records of each secret, and the budgets.
 
-    ``unheld`` counts the secrets that no record holds. ``parent`` is the scan's report, where there is one.
+    ``without_record`` counts the secrets that are in no record. ``parent`` is the scan's report, if there is one.
     """
 
     request: PlanRequest
@@ -74,7 +74,7 @@ class PlanProblem:
     secrets_digest: str
     table: SecretTable
     budgets: Budgets
-    unheld: int
+    without_record: int
     parent: FoundReport | None
 
     @property
@@ -84,14 +84,14 @@ class PlanProblem:
 
     @property
     def largest_cap(self) -> float:
-        """The cap from which on nothing is held back."""
+        """The smallest cap at which all weights are 1."""
         sizes = np.diff(self.table.starts)
         return float((sizes / self.budgets.nats).max())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CapTrial:
-    """One cap tried out: the weights it leaves, the noise they need, and how long both took."""
+    """One cap that was tried: the weights, the noise they need, and how long it took."""
 
     cap: float | None
     weighted: Weighted
@@ -101,32 +101,32 @@ class CapTrial:
 
     @property
     def noise_multiplier(self) -> float:
-        """What every secret is kept by."""
+        """The noise multiplier that keeps every secret within its posterior."""
         return self.calibrated.noise_multiplier
 
     @property
     def fano_noise_multiplier(self) -> float:
-        """What Fano's inequality asks for."""
-        held = self.calibrated
-        return held.fano_noise if isinstance(held, KeptByCurve) else held.noise_multiplier
+        """The noise multiplier that Fano's inequality alone requires."""
+        calibrated = self.calibrated
+        return calibrated.fano_noise if isinstance(calibrated, KeptByCurve) else calibrated.noise_multiplier
 
     @property
-    def kept(self) -> float:
+    def mean_weight(self) -> float:
         """The mean weight of a record."""
         return self.weighted.total / len(self.weighted.weights)
 
 
-def question(request: PlanRequest) -> PlanProblem:
-    """Read the data's size and the book. Raises PrivctlError in one sentence for what does not go together."""
+def read_problem(request: PlanRequest) -> PlanProblem:
+    """Read the size of the data and the book. Raises PrivctlError if they do not match."""
     _check(request)
     table = table_of(read_secrets(request.secrets))
     examples = count_texts(request.data)
-    last = int(table.records.max(initial=-1))
-    if last >= examples:
+    highest_record = int(table.records.max(initial=-1))
+    if highest_record >= examples:
         j = int(np.searchsorted(table.starts, np.argmax(table.records), side="right")) - 1
         raise InputError(
-            f"{request.secrets} puts the secret {table.ids[j]!r} into record {last}, and {request.data} holds "
-            f"{examples} records, counted from 0; scan this data"
+            f"{request.secrets} puts the secret {table.ids[j]!r} into record {highest_record}, and {request.data} "
+            f"holds {examples} records, counted from 0; scan this data"
         )
     digest = file_digest(request.data)
     parent = _scan_report(request.secrets, request.data, digest)
@@ -140,7 +140,7 @@ def question(request: PlanRequest) -> PlanProblem:
         secrets_digest=file_digest(request.secrets),
         table=table,
         budgets=budgets_of(table, request.targets),
-        unheld=unheld,
+        without_record=unheld,
         parent=parent,
     )
 
@@ -160,7 +160,7 @@ def _check(request: PlanRequest) -> None:
 
 
 def _scan_report(secrets: Path, data: Path, digest: str) -> FoundReport | None:
-    """The report beside the book; raises InputError where it is of other data."""
+    """The scan's report beside the book. Raises InputError if it describes other data."""
     place = report_beside(secrets)
     if not place.is_file():
         return None
@@ -173,26 +173,26 @@ def _scan_report(secrets: Path, data: Path, digest: str) -> FoundReport | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CapSweep:
-    """The caps that were tried, and why others could not be: (cap, reason)."""
+    """The caps that were tried, and those that cannot be met: (cap, reason)."""
 
     tried: tuple[CapTrial, ...]
     refused: tuple[tuple[float | None, str], ...]
 
 
-def caps_to_sweep(asked: PlanProblem) -> list[float | None]:
-    """No cap, then caps from the largest that says something downwards, on a logarithmic scale."""
-    top = asked.largest_cap
+def caps_to_sweep(problem: PlanProblem) -> list[float | None]:
+    """No cap, then decreasing caps from the largest useful one, on a logarithmic scale."""
+    top = problem.largest_cap
     return [None, *np.geomspace(top, top / _SWEEP_SPAN, _SWEEP + 1)[1:].tolist()]
 
 
-def explore(asked: PlanProblem, caps: Sequence[float | None], progress: Progress, *, strict: bool) -> CapSweep:
-    """Each of ``caps`` tried out. Raises CommandError for one that cannot be, where ``strict`` or none can."""
+def sweep_caps(problem: PlanProblem, caps: Sequence[float | None], progress: Progress, *, strict: bool) -> CapSweep:
+    """Try each of ``caps``. Raises CommandError for one that cannot be met if ``strict``, or if none can."""
     trials, refused = [], []
     for cap in caps:
         label = "no cap" if cap is None else f"cap {cap:.4g}"
         with progress(f"weights and noise, {label}", 1.0, "plan") as advance:
             try:
-                trials.append(_tried(asked, cap, advance))
+                trials.append(_try_cap(problem, cap, advance))
             except CommandError as fault:
                 if strict or (not trials and cap == caps[-1]):
                     raise
@@ -200,24 +200,24 @@ def explore(asked: PlanProblem, caps: Sequence[float | None], progress: Progress
     return CapSweep(tried=tuple(trials), refused=tuple(refused))
 
 
-def _tried(asked: PlanProblem, cap: float | None, advance: Advance) -> CapTrial:
+def _try_cap(problem: PlanProblem, cap: float | None, advance: Advance) -> CapTrial:
     started = time.perf_counter()
-    request, table = asked.request, asked.table
+    request, table = problem.request, problem.table
     if cap is None:
-        weighted = Weighted(weights=np.ones(asked.examples), gap=0.0, solver="none: no cap was given")
+        weighted = Weighted(weights=np.ones(problem.examples), gap=0.0, solver="none: no cap was given")
     else:
-        limits = cap * asked.budgets.nats
+        limits = cap * problem.budgets.nats
         weighted = weights_for(
             table.starts,
             table.records,
-            asked.examples,
+            problem.examples,
             limits,
             solver=request.solver,
             gap=request.gap,
             advance=advance,
         )
     probabilities = _probabilities(weighted, request.batch_size, cap)
-    calibrated = _calibrated(asked, probabilities)
+    calibrated = _calibrate(problem, probabilities)
     return CapTrial(
         cap=cap,
         weighted=weighted,
@@ -227,27 +227,27 @@ def _tried(asked: PlanProblem, cap: float | None, advance: Advance) -> CapTrial:
     )
 
 
-def _calibrated(asked: PlanProblem, probabilities: NDArray[np.float64]) -> Calibrated | KeptByCurve:
-    """The least noise, by what was asked for."""
-    request, table, budgets = asked.request, asked.table, asked.budgets
-    given = (table.starts, table.records, probabilities)
+def _calibrate(problem: PlanProblem, probabilities: NDArray[np.float64]) -> Calibrated | KeptByCurve:
+    """The least noise, by the requested calibration."""
+    request, table, budgets = problem.request, problem.table, problem.budgets
+    memberships = (table.starts, table.records, probabilities)
     if request.chosen_by is ProtectionCalibration.FANO:
-        return least_noise(*given, budgets.nats, request.steps, pairwise=request.form is Form.PAIRWISE)
+        return least_noise(*memberships, budgets.nats, request.steps, pairwise=request.form is Form.PAIRWISE)
     return least_noise_by_curve(
-        _book(asked, probabilities),
+        _memberships(problem, probabilities),
         budgets.posteriors,
         budgets.nats,
-        lambda sigma: informations(*given, sigma, request.steps),
+        lambda sigma: informations(*memberships, sigma, request.steps),
     )
 
 
-def _book(asked: PlanProblem, probabilities: NDArray[np.float64]) -> SecretMemberships:
+def _memberships(problem: PlanProblem, probabilities: NDArray[np.float64]) -> SecretMemberships:
     return SecretMemberships(
-        starts=asked.table.starts,
-        records=asked.table.records,
+        starts=problem.table.starts,
+        records=problem.table.records,
         probabilities=probabilities,
-        priors=asked.budgets.priors,
-        steps=asked.request.steps,
+        priors=problem.budgets.priors,
+        steps=problem.request.steps,
     )
 
 
@@ -256,25 +256,25 @@ def _probabilities(weighted: Weighted, batch_size: int, cap: float | None) -> ND
     weights, total = weighted.weights, weighted.total
     most = total / float(weights.max()) if total > 0 else 0.0
     if batch_size > most:
-        held = f"under --cap {cap:g} the records weigh" if cap is not None else "the records weigh"
+        subject = f"under --cap {cap:g} the records weigh" if cap is not None else "the records weigh"
         raise CommandError(
-            f"--batch-size is {batch_size}, and {held} {total:.6g} in all, so that at most {int(most)} can be expected "
-            "in a batch; give a smaller batch or a larger cap"
+            f"--batch-size is {batch_size}, and {subject} {total:.6g} in all, so that at most {int(most)} can be "
+            "expected in a batch; give a smaller batch or a larger cap"
         )
     return np.minimum(1.0, batch_size * weights / total)
 
 
-def protection(asked: PlanProblem, trial: CapTrial) -> Protection:
-    """The plan as a file holds it, with a posterior by the trade-off curve for every secret in the reference form."""
-    request, table, budgets = asked.request, asked.table, asked.budgets
+def protection_of(problem: PlanProblem, trial: CapTrial) -> Protection:
+    """The plan to be written. In the reference form it has a posterior by the trade-off curve for every secret."""
+    request, table, budgets = problem.request, problem.table, problem.budgets
     calibrated = trial.calibrated
     by_fano = fano_bounds(calibrated.informations, budgets.priors)
     return Protection(
         facts=PlanFacts(
-            data=asked.data_digest,
+            data=problem.data_digest,
             data_name=request.data.name,
-            examples=asked.examples,
-            secrets=asked.secrets_digest,
+            examples=problem.examples,
+            secrets=problem.secrets_digest,
             steps=request.steps,
             batch_size=float(request.batch_size),
             noise_multiplier=trial.noise_multiplier,
@@ -296,28 +296,28 @@ def protection(asked: PlanProblem, trial: CapTrial) -> Protection:
         budgets=budgets.nats,
         information=calibrated.informations,
         posterior_bounds=by_fano,
-        curve_bounds=_curve_bounds(asked, trial, by_fano),
+        curve_bounds=_curve_bounds(problem, trial, by_fano),
     )
 
 
-def _curve_bounds(asked: PlanProblem, trial: CapTrial, by_fano: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Posteriors by the curve; NaN in the pairwise form, which it does not speak of."""
+def _curve_bounds(problem: PlanProblem, trial: CapTrial, by_fano: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Posteriors by the curve; NaN in the pairwise form, to which it does not apply."""
     calibrated = trial.calibrated
     if isinstance(calibrated, KeptByCurve):
         return calibrated.curve_bounds
-    if asked.request.form is Form.PAIRWISE:
+    if problem.request.form is Form.PAIRWISE:
         return np.full(len(by_fano), np.nan)
-    book = _book(asked, trial.probabilities)
-    bounds = curve_bounds(book, calibrated.noise_multiplier)
-    sharpen(book, calibrated.noise_multiplier, bounds, by_fano, asked.budgets.posteriors)
+    memberships = _memberships(problem, trial.probabilities)
+    bounds = curve_bounds(memberships, calibrated.noise_multiplier)
+    sharpen(memberships, calibrated.noise_multiplier, bounds, by_fano, problem.budgets.posteriors)
     return bounds
 
 
-def nearest(plan: Protection, *, curve: bool) -> int | None:
-    """The position of the secret nearest to what it may be, by its posterior or by its nats.
+def nearest_secret(plan: Protection, *, curve: bool) -> int | None:
+    """The position of the secret nearest to its limit, by posterior or by nats.
 
-    None where no record of any secret is ever drawn.
+    None if no record of any secret is ever drawn.
     """
     shares = plan.bounds / plan.posteriors if curve else plan.information / plan.budgets
-    first = int(np.argmax(np.where(plan.information > 0, shares, -1.0)))
-    return first if plan.information[first] > 0 else None
+    position = int(np.argmax(np.where(plan.information > 0, shares, -1.0)))
+    return position if plan.information[position] > 0 else None

@@ -18,7 +18,7 @@ from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, Progress
 from privctl.secrets.protection import Form, Protection, ProtectionCalibration
 from privctl.storage.json_text import shown
-from privctl.train.secret_plan import SecretPlan
+from privctl.train.secrets.read_plan import SecretPlan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,39 +58,41 @@ def check_secrets(plan: SecretPlan, noise_multiplier: float, progress: Progress)
     Raises InputError where the plan allows a secret more than its posterior does, says less of it than it gives away,
     or lets its posterior be exceeded.
     """
-    held = plan.protection
+    protection = plan.protection
     _check_budgets(plan)
-    own, steps = held.facts.noise_multiplier, held.facts.steps
-    with progress("checking the plan", float(len(held.ids)), "secrets") as advance:
-        found = _information(held, own, advance)
-        _check_claims(plan, found)
-        if held.facts.calibration is ProtectionCalibration.CURVE:
-            _check_posteriors(plan, posteriors_of(held, CheckedSecrets(per_step=found / steps), own, steps))
-        if noise_multiplier != own:
-            found = _information(held, noise_multiplier, lambda _: None)
-    return CheckedSecrets(per_step=found / steps)
+    planned_noise, steps = protection.facts.noise_multiplier, protection.facts.steps
+    with progress("checking the plan", float(len(protection.ids)), "secrets") as advance:
+        information = _information(protection, planned_noise, advance)
+        _check_claims(plan, information)
+        if protection.facts.calibration is ProtectionCalibration.CURVE:
+            _check_posteriors(
+                plan, posteriors_of(protection, CheckedSecrets(per_step=information / steps), planned_noise, steps)
+            )
+        if noise_multiplier != planned_noise:
+            information = _information(protection, noise_multiplier, lambda _: None)
+    return CheckedSecrets(per_step=information / steps)
 
 
-def posteriors_of(held: Protection, found: CheckedSecrets, noise_multiplier: float, steps: int) -> Posteriors:
+def posteriors_of(protection: Protection, checked: CheckedSecrets, noise_multiplier: float, steps: int) -> Posteriors:
     """What ``steps`` steps at ``noise_multiplier`` leave of every secret.
 
     Curves are sharp for secrets near what they may have, and for the one with the largest bound of all.
     """
-    by_fano = fano_bounds(found.spent(steps), held.priors)
-    if held.facts.form is not Form.REFERENCE:
+    by_fano = fano_bounds(checked.spent(steps), protection.priors)
+    if protection.facts.form is not Form.REFERENCE:
         return Posteriors(fano=by_fano, curve=np.full(len(by_fano), np.nan))
-    book = SecretMemberships(
-        starts=held.starts,
-        records=held.records,
-        probabilities=held.probabilities,
-        priors=held.priors,
+    memberships = SecretMemberships(
+        starts=protection.starts,
+        records=protection.records,
+        probabilities=protection.probabilities,
+        priors=protection.priors,
         steps=max(steps, 1),
     )
-    chosen = held.facts.calibration is ProtectionCalibration.CURVE
-    needed = np.where(by_fano <= held.posteriors, 1.0, held.posteriors) if chosen else None
-    curve = curve_bounds(book, noise_multiplier, needed)
-    sharpen(book, noise_multiplier, curve, by_fano, held.posteriors)
-    sharpen(book, noise_multiplier, curve, by_fano, np.ones(len(curve)))
+    chosen = protection.facts.calibration is ProtectionCalibration.CURVE
+    thresholds = np.where(by_fano <= protection.posteriors, 1.0, protection.posteriors) if chosen else None
+    curve = curve_bounds(memberships, noise_multiplier, thresholds)
+    sharpen(memberships, noise_multiplier, curve, by_fano, protection.posteriors)
+    sharpen(memberships, noise_multiplier, curve, by_fano, np.ones(len(curve)))
     return Posteriors(fano=by_fano, curve=curve)
 
 
@@ -101,23 +103,30 @@ def shares(amounts: NDArray[np.float64], budgets: NDArray[np.float64]) -> NDArra
     return ratios
 
 
-def _information(held: Protection, noise_multiplier: float, advance: Advance) -> NDArray[np.float64]:
+def _information(protection: Protection, noise_multiplier: float, advance: Advance) -> NDArray[np.float64]:
     """Nats that all planned steps give away of each secret, in the plan's form."""
     return informations(
-        held.starts,
-        held.records,
-        held.probabilities,
+        protection.starts,
+        protection.records,
+        protection.probabilities,
         noise_multiplier,
-        held.facts.steps,
-        pairwise=held.facts.form is Form.PAIRWISE,
+        protection.facts.steps,
+        pairwise=protection.facts.form is Form.PAIRWISE,
         advance=advance,
     )
 
 
 def _check_budgets(plan: SecretPlan) -> None:
     """Every secret's budget is that of its posterior, or less; a plan by Fano's inequality says that it suffices."""
-    held = plan.protection
-    rows = zip(held.ids, held.priors, held.posteriors, held.budgets, held.information, strict=True)
+    protection = plan.protection
+    rows = zip(
+        protection.ids,
+        protection.priors,
+        protection.posteriors,
+        protection.budgets,
+        protection.information,
+        strict=True,
+    )
     for name, prior, posterior, budget, stated in rows:
         if not 0 < prior <= posterior or prior == 1:
             raise InputError(
@@ -130,7 +139,7 @@ def _check_budgets(plan: SecretPlan) -> None:
                 f"{plan.path} contradicts itself: it gives the secret {shown(name)} {budget:.6g} nats where its "
                 f"posterior allows {allowed:.6g}; plan again"
             )
-        if held.facts.calibration is ProtectionCalibration.FANO and stated > budget * (1 + CLOSE):
+        if protection.facts.calibration is ProtectionCalibration.FANO and stated > budget * (1 + CLOSE):
             raise InputError(
                 f"{plan.path} contradicts itself: it says that its run gives away {stated:.6g} nats of the secret "
                 f"{shown(name)}, which may lose {budget:.6g}; plan again"
@@ -140,9 +149,9 @@ def _check_budgets(plan: SecretPlan) -> None:
 def _check_claims(plan: SecretPlan, information: NDArray[np.float64]) -> None:
     """What the plan says is given away is no less than what is."""
     stated = plan.protection.information
-    wrong = np.flatnonzero(information > stated * (1 + CLOSE))
-    if len(wrong):
-        j = int(wrong[0])
+    faulty = np.flatnonzero(information > stated * (1 + CLOSE))
+    if len(faulty):
+        j = int(faulty[0])
         raise InputError(
             f"{plan.path} contradicts itself: it says that its run gives away {stated[j]:.6g} nats of the secret "
             f"{shown(plan.protection.ids[j])}, and that is {information[j]:.6g}; plan again"
@@ -151,11 +160,11 @@ def _check_claims(plan: SecretPlan, information: NDArray[np.float64]) -> None:
 
 def _check_posteriors(plan: SecretPlan, posteriors: Posteriors) -> None:
     """Every secret stays within its posterior."""
-    held = plan.protection
-    wrong = np.flatnonzero(posteriors.sharper > held.posteriors * (1 + CLOSE))
-    if len(wrong):
-        j = int(wrong[0])
+    protection = plan.protection
+    faulty = np.flatnonzero(posteriors.sharper > protection.posteriors * (1 + CLOSE))
+    if len(faulty):
+        j = int(faulty[0])
         raise InputError(
-            f"{plan.path} contradicts itself: it allows the secret {shown(held.ids[j])} a posterior of "
-            f"{held.posteriors[j]:.6g}, and its noise leaves {posteriors.sharper[j]:.6g}; plan again"
+            f"{plan.path} contradicts itself: it allows the secret {shown(protection.ids[j])} a posterior of "
+            f"{protection.posteriors[j]:.6g}, and its noise leaves {posteriors.sharper[j]:.6g}; plan again"
         )

@@ -4,14 +4,14 @@ import random
 
 import pytest
 
-from audits.secrets.fresh import WordFrequencies, account_valid, fresh, in_case_of, luhn, words_of
+from audits.secrets.fresh_values import WordFrequencies, account_valid, fresh_value, in_case_of, luhn, words_of
 
 WORDS = WordFrequencies({f"word{'abcdefghij'[i // 26]}{chr(97 + i % 26)}": 3 for i in range(260)})
 
 
 def made(value: str, count: int = 30) -> list[str]:
     source = random.Random(4)
-    found = [fresh(value, WORDS, source) for _ in range(count)]
+    found = [fresh_value(value, WORDS, source) for _ in range(count)]
     assert all(found)
     assert len(set(found)) > 0.8 * count
     return [each for each in found if each]
@@ -74,4 +74,4 @@ def test_words_are_about_as_frequent_and_in_the_same_case() -> None:
     assert [in_case_of(model, "word") for model in ("ABC", "Abc", "abc", "A")] == ["WORD", "Word", "word", "Word"]
     assert words_of("Ann's 3rd e-mail") == ["Ann", "s", "rd", "e", "mail"]
     assert WordFrequencies({}).like("x", source) is None
-    assert fresh("x y", WordFrequencies({}), source) is None
+    assert fresh_value("x y", WordFrequencies({}), source) is None

@@ -1,4 +1,4 @@
-"""The whole story: train with clipped gradients, add noise at several epsilons, attack each model, compare."""
+"""Runs the demonstration: train with clipped gradients, add noise at several epsilons, attack each model, compare."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from audits.log_entry import enter, log_path
+from audits.log_entry import log_path, log_result
 from audits.membership.audit import MembershipRequest
 from audits.run import AuditRequest, output_paths, run_audit
 from audits.scores.perplexity import perplexity
 from privctl.data.records import read_records
-from privctl.demo.model import NOTES, Prepared, one_thread, prepare
+from privctl.demo.model import NOTES, DemoFiles, one_thread, prepare
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Adjacency, Guarantee
 from privctl.domain.mechanism import Calibration, Regime
@@ -21,7 +21,7 @@ from privctl.models.language import load_model
 from privctl.noise.dp_weights import Premises, PrivacyTarget, default_delta
 from privctl.noise.facts import TRAINING_ROUNDING, from_report, training_facts
 from privctl.noise.placement import companions
-from privctl.noise.privatize import Candidate, NoiseRelease, noise_premises, perplexity_of, plan, privatize
+from privctl.noise.privatize import Candidate, NoiseRelease, noise_premises, perplexity_of, plan_candidates, privatize
 from privctl.noise.selection import select
 from privctl.reports.files import report_of
 from privctl.storage.reader import open_checkpoint
@@ -34,7 +34,7 @@ ANY_LOSS_EPSILON = 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoModel:
-    """One model of the story; the trained one has no noise and so no guarantee."""
+    """One model of the demonstration; the trained one has no noise and so no guarantee."""
 
     model: Path
     noise_stddev: float
@@ -44,32 +44,32 @@ class DemoModel:
     auc: Evidence
 
 
-def tell(folder: Path, seed: int, progress: Progress, *, notes: int = NOTES) -> tuple[DemoModel, ...]:
-    """Make every artifact in ``folder``, which must exist, and return what the table shows.
+def run_demo(folder: Path, seed: int, progress: Progress, *, notes: int = NOTES) -> tuple[DemoModel, ...]:
+    """Write all files into ``folder``, which must exist, and return the rows of the table.
 
     ``notes`` records are invented from ``seed``; about half of them are trained on.
     """
     with one_thread():
-        return tuple(_chapters(folder, seed, progress, notes))
+        return tuple(_models(folder, seed, progress, notes))
 
 
-def _chapters(folder: Path, seed: int, progress: Progress, notes: int) -> Iterator[DemoModel]:
-    prepared = prepare(folder, progress, seed=seed, notes=notes)
-    texts = [record.text for record in read_records(prepared.nonmembers)]
+def _models(folder: Path, seed: int, progress: Progress, notes: int) -> Iterator[DemoModel]:
+    files = prepare(folder, progress, seed=seed, notes=notes)
+    texts = [record.text for record in read_records(files.nonmembers)]
 
     def evaluate(weights: Path) -> float:
-        return perplexity(load_model(weights, folder=prepared.model, device="cpu"), texts)
+        return perplexity(load_model(weights, folder=files.model, device="cpu"), texts)
 
-    released = list(_releases(prepared, evaluate, progress))
-    models = [prepared.model, *(candidate.path for candidate, _ in released)]
-    attacked = dict(zip(models, _attack(prepared, models, progress), strict=True))
+    released = list(_releases(files, evaluate, progress))
+    models = [files.model, *(candidate.path for candidate, _ in released)]
+    auc_by_model = dict(zip(models, _attack(files, models, progress), strict=True))
     yield DemoModel(
-        model=prepared.model,
+        model=files.model,
         noise_stddev=0.0,
         target=None,
         guarantees=(),
-        perplexity=evaluate(prepared.model),
-        auc=attacked[prepared.model],
+        perplexity=evaluate(files.model),
+        auc=auc_by_model[files.model],
     )
     for candidate, report in released:
         yield DemoModel(
@@ -78,19 +78,19 @@ def _chapters(folder: Path, seed: int, progress: Progress, notes: int) -> Iterat
             target=candidate.target,
             guarantees=candidate.guarantees,
             perplexity=perplexity_of(report),
-            auc=attacked[candidate.path],
+            auc=auc_by_model[candidate.path],
         )
 
 
 def _releases(
-    prepared: Prepared, evaluate: Callable[[Path], float], progress: Progress
+    files: DemoFiles, evaluate: Callable[[Path], float], progress: Progress
 ) -> Iterator[tuple[Candidate, PrivacyReport]]:
     """The published noise at each claimed epsilon in one run, then the noise that proves an epsilon."""
-    with open_checkpoint(prepared.model) as checkpoint:
+    with open_checkpoint(files.model) as checkpoint:
         own_report = report_of(checkpoint)
         source = from_report(own_report.path, own_report.report) if own_report else None
         if own_report is None or source is None:
-            raise RuntimeError(f"{prepared.model} was saved without its report")
+            raise RuntimeError(f"{files.model} was saved without its report")
         training, trust = training_facts([source])
         delta = default_delta(training.dataset_size)
         selection = select(checkpoint)
@@ -99,24 +99,24 @@ def _releases(
             training=training,
             selection=selection,
             premises=Premises(assumptions=(trust, TRAINING_ROUNDING, noise_premises(None), *selection.assumptions)),
-            beside=companions(checkpoint),
+            companions=companions(checkpoint),
             targets=tuple(PrivacyTarget(epsilon=epsilon, delta=delta) for epsilon in EPSILONS),
-            found=own_report,
+            model_report=own_report,
         )
         calibrated = PrivacyTarget(
             epsilon=ANY_LOSS_EPSILON, delta=delta, calibration=Calibration.GAUSSIAN, regime=Regime.NONCONVEX
         )
         with progress("noise", 2 * sum(file.size for file in checkpoint.files), "bytes") as advance:
-            for part, output in (
+            for request, output in (
                 (release, None),
-                (replace(release, targets=(calibrated,)), prepared.model.with_name("model.any-loss")),
+                (replace(release, targets=(calibrated,)), files.model.with_name("model.any-loss")),
             ):
-                candidates = plan(part, output)
-                reports = privatize(part, candidates, advance=advance, evaluate=evaluate)
+                candidates = plan_candidates(request, output)
+                reports = privatize(request, candidates, advance=advance, evaluate=evaluate)
                 yield from zip(candidates, reports, strict=True)
 
 
-def _attack(prepared: Prepared, models: Sequence[Path], progress: Progress) -> Iterator[Evidence]:
+def _attack(files: DemoFiles, models: Sequence[Path], progress: Progress) -> Iterator[Evidence]:
     """The loss attack's AUC on each model; every audit leaves its report, its scores and its log."""
     for model in models:
         report_path, scores_path = output_paths(model, None)
@@ -125,19 +125,19 @@ def _attack(prepared: Prepared, models: Sequence[Path], progress: Progress) -> I
             model=model,
             report=report_path,
             scores=scores_path,
-            membership=MembershipRequest(members=prepared.members, nonmembers=prepared.nonmembers),
+            membership=MembershipRequest(members=files.members, nonmembers=files.nonmembers),
             device="cpu",
             log=log,
         )
         report = run_audit(request, progress)
         assert report is not None  # there is one process
-        enter(report, log)
+        log_result(report, log)
         yield next(e for e in report.evidence if (e.method, e.quantity) == ("loss", "AUC"))
 
 
-def follows(chapter: DemoModel, regime: Regime) -> Guarantee | None:
+def guarantee_under(model: DemoModel, regime: Regime) -> Guarantee | None:
     """What the chapter's noise gives under ``regime`` when one example is replaced."""
     return next(
-        (g for g in chapter.guarantees if g.name == regime and g.adjacency is Adjacency.REPLACE_ONE),
+        (g for g in model.guarantees if g.name == regime and g.adjacency is Adjacency.REPLACE_ONE),
         None,
     )

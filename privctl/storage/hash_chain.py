@@ -1,8 +1,8 @@
-"""Logs on disk that are only ever added to: each line bears a digest of itself and of all lines before it.
+"""Append-only logs on disk: each line contains a digest of itself and of all lines before it.
 
-A line that is changed, left out or moved breaks the chain. Lines cut off the end leave a chain that is whole, so a log
-is complete only as far as somebody else knows its head. There is no secret in it: whoever may write the file can also
-write another one from the start.
+A line that is changed, removed or moved breaks the chain. Truncating the log does not, so it is complete only as far as
+someone else knows its head. There is no secret key: anyone who can write the file can also write a new
+one from scratch.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from privctl.storage.journal import sync_folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One line: what it says, and the digest that it ends in."""
+    """One line: its body, and the digest at its end."""
 
     body: bytes
     digest: str
 
 
-class BrokenChain(ValueError):
-    """The line ``number``, from 1, is not what the lines before it lead to."""
+class BrokenChainError(ValueError):
+    """The line ``number``, from 1, does not match the lines before it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"line {number} does not follow from the one before")
@@ -40,41 +40,41 @@ class BrokenChain(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """How lines are written: the body, then ``before``, the digest and ``after``, then a newline.
+    """The format of lines: the body, then ``prefix``, the digest and ``suffix``, then a newline.
 
     ``root`` is what the first line builds on, a BLAKE3 digest in hexadecimal as long as all others.
     """
 
     root: str
-    before: bytes
-    after: bytes = b""
+    prefix: bytes
+    suffix: bytes = b""
 
-    def following(self, head: str, body: bytes) -> str:
-        """The digest of the line that says ``body`` after one whose digest is ``head``."""
+    def digest_of(self, head: str, body: bytes) -> str:
+        """The digest of a line with ``body`` after one whose digest is ``head``."""
         return blake3(head.encode() + b" " + body).hexdigest(length=len(self.root) // 2)
 
     def line(self, head: str, body: bytes) -> tuple[bytes, str]:
         """That line, and its digest."""
-        digest = self.following(head, body)
-        return b"%s%s%s%s\n" % (body, self.before, digest.encode(), self.after), digest
+        digest = self.digest_of(head, body)
+        return b"%s%s%s%s\n" % (body, self.prefix, digest.encode(), self.suffix), digest
 
     def read(self, content: bytes) -> tuple[tuple[Link, ...], bytes]:
         """Every whole line of ``content``, and what comes after the last newline; raises BrokenChain."""
-        *lines, rest = content.split(b"\n")
-        found: list[Link] = []
+        *lines, remainder = content.split(b"\n")
+        links: list[Link] = []
         head = self.root
-        tail = len(self.before) + len(self.root) + len(self.after)
+        tail = len(self.prefix) + len(self.root) + len(self.suffix)
         for number, line in enumerate(lines, start=1):
             body = line[:-tail]
-            whole, head = self.line(head, body)
-            if whole != line + b"\n":
-                raise BrokenChain(number)
-            found.append(Link(body=body, digest=head))
-        return tuple(found), rest
+            expected, head = self.line(head, body)
+            if expected != line + b"\n":
+                raise BrokenChainError(number)
+            links.append(Link(body=body, digest=head))
+        return tuple(links), remainder
 
 
 class LogFile:
-    """A log's file, opened to be added to and locked against every other process that would."""
+    """A log file, opened for appending and locked against other writers."""
 
     def __init__(self, path: Path, *, create: bool, wait: bool) -> None:
         """Open and lock ``path``; a new one is its owner's alone.
@@ -85,13 +85,13 @@ class LogFile:
         self.path = path
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_CREAT if create else 0)
         with writing(path):
-            made = not path.exists()
+            is_new = not path.exists()
             self._fd = os.open(path, flags, 0o600)
         try:
             if not stat.S_ISREG(os.fstat(self._fd).st_mode):
                 raise CommandError(f"{path} is not a regular file, so no log can be kept in it; name another file")
             fcntl.flock(self._fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if made:
+            if is_new:
                 with writing(path):
                     sync_folder(path.absolute().parent)
         except BaseException:
@@ -102,27 +102,27 @@ class LogFile:
         """All that is in it."""
         with writing(self.path):
             size = os.fstat(self._fd).st_size
-            return b"".join(self._parts(size))
+            return b"".join(self._chunks(size))
 
-    def _parts(self, size: int) -> Iterator[bytes]:
-        at = 0
-        while at < size and (part := os.pread(self._fd, size - at, at)):
-            at += len(part)
-            yield part
+    def _chunks(self, size: int) -> Iterator[bytes]:
+        position = 0
+        while position < size and (chunk := os.pread(self._fd, size - position, position)):
+            position += len(chunk)
+            yield chunk
 
     def add(self, line: bytes) -> None:
-        """Put ``line`` at the end, whole; what a full disk left of it is taken off again."""
+        """Append ``line``; if the disk is full, a partial line is removed again."""
         with writing(self.path):
-            before, left = os.fstat(self._fd).st_size, memoryview(line)
+            size, remaining = os.fstat(self._fd).st_size, memoryview(line)
             try:
-                while left:
-                    left = left[os.write(self._fd, left) :]
+                while remaining:
+                    remaining = remaining[os.write(self._fd, remaining) :]
             except OSError:
-                os.ftruncate(self._fd, before)
+                os.ftruncate(self._fd, size)
                 raise
 
     def cut(self, size: int) -> None:
-        """Take off everything beyond ``size`` bytes: the half of a line that a killed process left."""
+        """Truncate to ``size`` bytes, to remove the partial line that a killed process left."""
         with writing(self.path):
             os.ftruncate(self._fd, size)
 

@@ -1,4 +1,4 @@
-"""What a plan of protection allows an attack to achieve, and when what it achieved contradicts the plan.
+"""The success that a plan of protection allows an attack, and a test of the plan by the observed success.
 
 A plan bounds, for every secret on its own, how often the best guess is right, over the secret's own prior and the noise
 of training. Nothing follows for the number of right guesses in one run but its mean: a training that published all
@@ -17,10 +17,10 @@ from audits.statistics.search import smallest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedBound:
-    """What a plan says of one secret.
+    """A plan's bound for one secret.
 
-    At most ``information`` nats leave it; an adversary of prior at most ``prior`` is right with at most ``posterior``,
-    by the trade-off curve or by Fano's inequality.
+    The model reveals at most ``information`` nats about it. An adversary with a prior of at most ``prior`` is right
+    with probability at most ``posterior``, by the trade-off curve or by Fano's inequality.
     """
 
     information: float
@@ -28,10 +28,10 @@ class PlannedBound:
     posterior: float
 
     def success(self, count: int) -> float:
-        """The most probability of telling it from ``count`` values, itself among them, of which each is as likely.
+        """The largest probability of identifying it among ``count`` equally likely values, itself included.
 
-        Where that is easier than what was planned for, by concavity: the largest success is a concave function of the
-        prior that starts at 0 or above, so that it grows no faster than the prior does.
+        If guessing is easier than planned for, by concavity: the largest success is a concave function of the prior
+        that is at least 0 at 0, so it grows no faster than the prior does.
         """
         if count < 2:
             return 1.0
@@ -40,13 +40,13 @@ class PlannedBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Markov:
-    """``told`` of ``secrets`` guesses were right, where the bounds allow ``expected`` on average.
+    """``recovered`` of ``secrets`` guesses were right, where the bounds allow ``expected`` on average.
 
-    ``needed`` right guesses would contradict the bounds at the level that was asked for; it may exceed ``secrets``.
+    ``needed`` right guesses would contradict the bounds at the requested level; it may exceed ``secrets``.
     """
 
     secrets: int
-    told: int
+    recovered: int
     expected: float
     p_value: float
     needed: int
@@ -55,8 +55,8 @@ class Markov:
 def fano(information: float, prior: float) -> float:
     """The largest p in [prior, 1] with kl(p, prior) <= ``information`` nats, rounded up (Fano's inequality).
 
-    ``fano(0.1, 0.1)`` is 0.256866401710. It is worked out here once more, so that the audit of a plan does not share
-    the arithmetic that made it.
+    ``fano(0.1, 0.1)`` is 0.256866401710. Implemented again here, so that the audit of a plan does not share the code
+    that made it.
     """
     if information >= -math.log(prior):
         return 1.0
@@ -68,13 +68,13 @@ def _kl(p: float, r: float) -> float:
     return p * math.log1p((p - r) / r) + (1 - p) * math.log1p((r - p) / (1 - r))
 
 
-def markov(told: int, bounds: list[float], level: float) -> Markov:
+def markov_test(recovered: int, bounds: list[float], level: float) -> Markov:
     """The test at ``level`` of ``bounds``, one a secret, by the number of secrets that were ``told``."""
     expected = math.fsum(bounds)
     return Markov(
         secrets=len(bounds),
-        told=told,
+        recovered=recovered,
         expected=expected,
-        p_value=min(1.0, expected / told) if told else 1.0,
+        p_value=min(1.0, expected / recovered) if recovered else 1.0,
         needed=max(1, math.ceil(expected / level)),
     )

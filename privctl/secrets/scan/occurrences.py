@@ -1,4 +1,4 @@
-"""What a scan has found: which matches count, each secret once, and the records that hold it, 8 bytes a membership.
+"""What a scan has found: which matches count, and each secret once with its records, in 8 bytes per membership.
 
 Matches of different kinds may overlap. What the user named always counts. Of other overlapping matches the longest
 wins, then the first in the table of kinds; none counts within what the user named. A secret that wins nowhere is
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SecretGroup:
-    """The secrets of one kind, by where they first occurred: value i is in ``records[starts[i]:starts[i + 1]]``.
+    """The secrets of one kind, in order of first occurrence: value i is in ``records[starts[i]:starts[i + 1]]``.
 
-    ``records`` [memberships] and ``starts`` [secrets + 1] are int64; a secret's records rise.
+    ``records`` [memberships] and ``starts`` [secrets + 1] are int64; a secret's records are sorted.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class SecretOccurrences:
     """Secrets of several kinds by key, in the order in which they are found."""
 
     def __init__(self, kinds: Sequence[str], most: int | None = None) -> None:
-        """Records of a secret beyond ``most`` are only counted, since the secret will not be either."""
+        """Records of a secret beyond ``most`` are counted but not stored, since that secret is dropped."""
         self._names, self._most = tuple(kinds), most
         self._numbers: tuple[dict[str, int], ...] = tuple({} for _ in kinds)
         self._values: list[str] = []
@@ -80,7 +80,7 @@ class SecretOccurrences:
         """The kind with the most secrets."""
         return max(zip(map(len, self._numbers), self._names, strict=True))[1]
 
-    def add(self, kind: int, key: str, value: str, record: int, stands: bool) -> None:
+    def add(self, kind: int, key: str, value: str, record: int, counts: bool) -> None:
         """Note that ``record``, no earlier than those before, holds the secret ``key``, written ``value``."""
         number = self._numbers[kind].get(key)
         if number is None:
@@ -90,7 +90,7 @@ class SecretOccurrences:
             self._counts.append(0)
             self._last.append(-1)
             self._stands.append(0)
-        if stands:
+        if counts:
             self._stands[number] = 1
         if self._last[number] == record:
             return
@@ -101,18 +101,18 @@ class SecretOccurrences:
             self._records.append(record)
 
     def groups(self, least: int = 1) -> Iterator[SecretGroup]:
-        """The secrets of each kind that stand somewhere and are in ``least`` records to the most that were allowed."""
+        """The secrets of each kind that count somewhere, in at least ``least`` and at most ``most`` records."""
         counts = _array(self._counts, np.uint32)
-        kept = _array(self._stands, np.uint8).astype(bool) & (counts >= least)
+        selected = _array(self._stands, np.uint8).astype(bool) & (counts >= least)
         if self._most is not None:
-            kept &= counts <= self._most
+            selected &= counts <= self._most
         owners = _array(self._owners, np.uint32)
         order = np.argsort(owners, kind="stable")
-        order = order[kept[owners[order]]]
+        order = order[selected[owners[order]]]
         owners, records = owners[order], _array(self._records, np.uint32)[order].astype(np.int64)
         kinds = _array(self._kinds, np.uint16)
         for kind, name in enumerate(self._names):
-            chosen = np.flatnonzero(kept & (kinds == kind))
+            chosen = np.flatnonzero(selected & (kinds == kind))
             yield SecretGroup(
                 kind=name,
                 values=tuple(self._values[number] for number in chosen),
@@ -133,36 +133,36 @@ class OccurrenceClaim(NamedTuple):
 
     kind: int
     place: Occurrence
-    stands: bool
+    counts: bool
 
 
-def claims(kinds: Sequence[SecretKind], text: str) -> list[OccurrenceClaim]:
-    """All that ``kinds`` find in ``text``."""
+def resolve_matches(kinds: Sequence[SecretKind], text: str) -> list[OccurrenceClaim]:
+    """All matches of ``kinds`` in ``text``, and whether each counts where it overlaps others."""
     digits = _DIGIT.search(text) is not None
-    found = [
+    matches = [
         (number, place) for number, kind in enumerate(kinds) if digits or not kind.digits for place in kind.find(text)
     ]
-    if len(found) < 2:
-        return [OccurrenceClaim(number, place, True) for number, place in found]
-    named = Claimed(len(text))
-    for number, place in found:
-        if kinds[number].named:
-            named.add(place)
-    found.sort(key=lambda each: (each[1].start - each[1].end, each[0]))  # the most characters first
-    taken = Claimed(len(text))
+    if len(matches) < 2:
+        return [OccurrenceClaim(number, place, True) for number, place in matches]
+    by_user = Claimed(len(text))
+    for number, place in matches:
+        if kinds[number].by_user:
+            by_user.add(place)
+    matches.sort(key=lambda each: (each[1].start - each[1].end, each[0]))  # the most characters first
+    claimed = Claimed(len(text))
     settled = []
-    for number, place in found:
-        stands = kinds[number].named or not (named.hold(place) or taken.meet(place))
-        if stands and not kinds[number].named:
-            taken.add(place)
+    for number, place in matches:
+        stands = kinds[number].by_user or not (by_user.contains(place) or claimed.overlaps(place))
+        if stands and not kinds[number].by_user:
+            claimed.add(place)
         settled.append(OccurrenceClaim(number, place, stands))
     # In the text's order, so that secrets are numbered by where they first occur.
     return sorted(settled, key=lambda claim: claim.place.start)
 
 
-def outside(places: Iterator[Occurrence], claimed: Sequence[OccurrenceClaim], size: int) -> Iterator[Occurrence]:
-    """Those of ``places`` in a text of ``size`` that are not wholly within what ``claimed`` claims."""
-    taken = Claimed(size)
+def not_covered(places: Iterator[Occurrence], claimed: Sequence[OccurrenceClaim], size: int) -> Iterator[Occurrence]:
+    """Those of ``places`` in a text of ``size`` that are not entirely covered by ``claimed``."""
+    covered = Claimed(size)
     for claim in claimed:
-        taken.add(claim.place)
-    return (place for place in places if not taken.hold(place))
+        covered.add(claim.place)
+    return (place for place in places if not covered.contains(place))

@@ -1,4 +1,4 @@
-"""Whether a planting meets the conditions of the bounds that rest on it, each checked by machine where it can be."""
+"""Whether planted canaries meet the conditions of the bounds, each checked where possible."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from blake3 import blake3
 from scipy.special import bdtr
 
 from audits.canaries.design import blocks
-from audits.canaries.manifest import Coins, Manifest, committed
+from audits.canaries.manifest import Coins, Manifest, commitment_of
 from audits.canaries.plant import record_lines
 from privctl.data.records import read_records
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.shown import counted
 from privctl.storage.digest import file_digest, tag
 
-#: Fair coins fall outside the counts accepted this rarely.
+#: The probability that fair coins give a count that is not accepted.
 _RARE = 1e-6
 
 _CHECKED, _VIOLATED = AssumptionState.CHECKED, AssumptionState.VIOLATED
@@ -27,10 +27,10 @@ _ASSERTED, _ENFORCED = AssumptionState.ASSERTED, AssumptionState.ENFORCED
 def conditions(
     manifest: Manifest, *, commitment: str | None = None, trained_on: Sequence[str] | None = None
 ) -> tuple[Assumption, ...]:
-    """What the one-run bounds rest on, as far as the manifest shows it.
+    """The conditions of the one-run bounds, as far as the manifest shows them.
 
     ``commitment`` is the hash that was published before training, ``trained_on`` the digests of the data that the
-    model's own training report names; None where they are not at hand.
+    model's own training report names; None if unknown.
     """
     return (
         _commitment(manifest, commitment),
@@ -42,19 +42,19 @@ def conditions(
 
 
 def data_conditions(manifest: Manifest, path: Path) -> tuple[Assumption, ...]:
-    """Whether the planted data at ``path`` are the manifest's: every copy there, nothing else changed or given away.
+    """Whether the data at ``path`` is what the manifest describes: every copy present, nothing else changed or leaked.
 
     Raises InputError for a file that holds no records.
     """
     planted = Counter({manifest.line(canary): canary.copies for canary in manifest.canaries if canary.included})
-    found: Counter[bytes] = Counter()
+    copies_found: Counter[bytes] = Counter()
     source = blake3()
     for line, _ in record_lines(path):
         if line in planted:
-            found[line] += 1
+            copies_found[line] += 1
         else:
             source.update(line)
-    wrong = sum(found[line] != copies for line, copies in planted.items())
+    miscounted = sum(copies_found[line] != copies for line, copies in planted.items())
     rest_is_source = tag(source) == manifest.source.content
     return (
         _state(
@@ -65,9 +65,9 @@ def data_conditions(manifest: Manifest, path: Path) -> tuple[Assumption, ...]:
         ),
         _state(
             "copies",
-            not wrong,
+            not miscounted,
             "every included canary is there in exactly its number of copies",
-            f"{wrong} included canaries are there in another number of copies than the manifest says",
+            f"{miscounted} included canaries are there in another number of copies than the manifest says",
         ),
         _state(
             "source",
@@ -79,9 +79,9 @@ def data_conditions(manifest: Manifest, path: Path) -> tuple[Assumption, ...]:
     )
 
 
-def violated(found: Sequence[Assumption]) -> list[Assumption]:
+def violated_conditions(conditions: Sequence[Assumption]) -> list[Assumption]:
     """The conditions that do not hold."""
-    return [each for each in found if each.state is _VIOLATED]
+    return [condition for condition in conditions if condition.state is _VIOLATED]
 
 
 def _state(name: str, holds: bool, good: str, bad: str) -> Assumption:
@@ -90,12 +90,12 @@ def _state(name: str, holds: bool, good: str, bad: str) -> Assumption:
 
 def _commitment(manifest: Manifest, expected: str | None) -> Assumption:
     name = "commitment"
-    if committed(manifest) != manifest.commitment:
-        said = "the manifest was changed after it was committed to: its content does not give its commitment"
-        return Assumption(name=name, statement=said, state=_VIOLATED)
+    if commitment_of(manifest) != manifest.commitment:
+        statement = "the manifest was changed after it was committed to: its content does not give its commitment"
+        return Assumption(name=name, statement=statement, state=_VIOLATED)
     if expected is None:
-        said = "the manifest is the one written before training; give the published commitment to have it checked"
-        return Assumption(name=name, statement=said, state=_ASSERTED)
+        statement = "the manifest is the one written before training; give the published commitment to have it checked"
+        return Assumption(name=name, statement=statement, state=_ASSERTED)
     return _state(
         name,
         expected.strip().lower() == manifest.commitment,
@@ -104,14 +104,14 @@ def _commitment(manifest: Manifest, expected: str | None) -> Assumption:
     )
 
 
-def _coins(manifest: Manifest, known: bool) -> Assumption:
-    """A fixed number of included canaries would void the bounds, and only the origin of the coins can exclude it."""
+def _coins(manifest: Manifest, commitment_known: bool) -> Assumption:
+    """A fixed number of included canaries would void the bounds; only the source of the coins can rule that out."""
     name = "independent coins"
     if manifest.coins is Coins.SEED:
-        said = "the coins come from a given seed, so whoever knows it can tell them without the model"
-        return Assumption(name=name, statement=said, state=_VIOLATED)
-    said = "each canary was included by a fair coin of its own, from the operating system, as the manifest says"
-    return Assumption(name=name, statement=said, state=_ENFORCED if known else _ASSERTED)
+        statement = "the coins come from a given seed, so whoever knows it can tell them without the model"
+        return Assumption(name=name, statement=statement, state=_VIOLATED)
+    statement = "each canary was included by a fair coin of its own, from the operating system, as the manifest says"
+    return Assumption(name=name, statement=statement, state=_ENFORCED if commitment_known else _ASSERTED)
 
 
 def _count(manifest: Manifest) -> Assumption:
@@ -140,8 +140,8 @@ def _distinct(manifest: Manifest) -> Assumption:
 def _training(manifest: Manifest, trained_on: Sequence[str] | None) -> Assumption:
     name = "trained on the planted data"
     if trained_on is None:
-        said = "the model was trained on the planted data, every copy a record of its own"
-        return Assumption(name=name, statement=said, state=_ASSERTED)
+        statement = "the model was trained on the planted data, every copy a record of its own"
+        return Assumption(name=name, statement=statement, state=_ASSERTED)
     return _state(
         name,
         manifest.planted.digest in trained_on,
@@ -151,17 +151,17 @@ def _training(manifest: Manifest, trained_on: Sequence[str] | None) -> Assumptio
 
 
 def _secrets(manifest: Manifest, path: Path) -> Assumption:
-    """Every secret occurs as often as it was planted, and so in no other record."""
+    """Every secret occurs exactly as often as it was planted, so in no other record."""
     counts = Counter[str]()
     expected = {canary.secret: canary.copies if canary.included else 0 for canary in manifest.canaries}
     for block in blocks(record.text for record in read_records(path)):
         for secret in expected:
             counts[secret] += block.count(secret)
-    wrong = [secret for secret, copies in expected.items() if counts[secret] != copies]
+    miscounted = [secret for secret, copies in expected.items() if counts[secret] != copies]
     return _state(
         "secrets",
-        not wrong,
+        not miscounted,
         "no secret occurs anywhere but in its own copies, and none of a canary that was left out",
-        f"{counted(len(wrong), 'secret occurs', 'secrets occur')} elsewhere in the data, or in another number than was "
-        "planted",
+        f"{counted(len(miscounted), 'secret occurs', 'secrets occur')} elsewhere in the data, or in another number "
+        "than was planted",
     )

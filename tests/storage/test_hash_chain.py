@@ -13,10 +13,10 @@ import pytest
 from blake3 import blake3
 
 from privctl.domain.errors import CommandError, FileSystemError
-from privctl.storage.chained import BrokenChain, Chain, LogFile, log_file
+from privctl.storage.hash_chain import BrokenChainError, Chain, LogFile, log_file
 
-CHAIN = Chain(root="0" * 32, before=b" ")
-JSON = Chain(root="1" * 64, before=b',"digest":"', after=b'"}')
+CHAIN = Chain(root="0" * 32, prefix=b" ")
+JSON = Chain(root="1" * 64, prefix=b',"digest":"', suffix=b'"}')
 
 
 def written(chain: Chain, *bodies: bytes) -> bytes:
@@ -47,11 +47,11 @@ def test_every_changed_byte_is_noticed(chain: Chain) -> None:
     for at in range(len(content) - 1):
         changed = bytearray(content)
         changed[at] ^= source.randrange(1, 256)
-        with pytest.raises(BrokenChain):
+        with pytest.raises(BrokenChainError):
             chain.read(bytes(changed))
     lines = content.splitlines(keepends=True)
     for kept in ((1, 2), (0, 2), (1, 0, 2), (0, 1, 1, 2), (2,)):
-        with pytest.raises(BrokenChain):
+        with pytest.raises(BrokenChainError):
             chain.read(b"".join(lines[i] for i in kept))
     assert len(chain.read(b"".join(lines[:2]))[0]) == 2, "a tail cut off leaves a chain that is whole"
 

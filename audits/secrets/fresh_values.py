@@ -1,8 +1,8 @@
-"""Fresh values of a secret's shape: random digits for digits, words for words, with check digits that are right.
+"""Fresh values of a secret's shape: random digits for digits, words for words, with valid check digits.
 
-What an outsider would guess anyway stays: an e-mail address keeps its domain, a long key the first characters that
-name its maker, a card number its first digit, an account number its country. Kept parts make guessing harder for the
-attack, never easier.
+What an outsider would guess anyway is kept: an e-mail address keeps its domain, a long key the first characters, which
+identify its issuer, a card number its first digit, an account number its country. Keeping them makes the attack harder,
+never easier.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Mapping
 
 _WORD = re.compile(r"[^\W\d_]+")
 _RUN = re.compile(r"[^\W_]+")
-#: What is kept in front of and behind the part that is made afresh.
+#: What is kept before and after the part that is replaced.
 _KEPT_FRONT, _KEPT_BACK = re.compile(r"\w+://[^/]*/?"), re.compile(r"@[^@]*$")
 #: A run of letters and digits together is a key from this length on; a longer one keeps its first characters.
 _KEY, _LONG_KEY, _MAKER = 8, 16, 4
-#: Words may be so many times as frequent, or as rare; and where they are few, so many times again.
+#: Replacement words are at most this factor more or less frequent; if there are few, the factor is widened.
 _SIMILAR, _WIDER = 2, 8
 _FEW = 200
 _CARD_DIGITS = range(12, 20)
@@ -51,35 +51,35 @@ def words_of(text: str) -> list[str]:
 
 
 def in_case_of(model: str, word: str) -> str:
-    """``word`` in capitals, capitalised, or as it is: as ``model`` is written."""
+    """``word`` in the letter case of ``model``: upper case, capitalised, or lower case."""
     if len(model) > 1 and model.isupper():
         return word.upper()
     return word[:1].upper() + word[1:] if model[:1].isupper() else word[:1].lower() + word[1:]
 
 
-def fresh(value: str, words: WordFrequencies, source: random.Random) -> str | None:
-    """A random value of the shape of ``value``; None where nothing else could stand for one of its words.
+def fresh_value(value: str, words: WordFrequencies, source: random.Random) -> str | None:
+    """A random value of the shape of ``value``; None if there is no other word for one of its words.
 
-    Check digits are right where those of ``value`` are: Luhn's of cards (ISO/IEC 7812-1), modulo 97 of international
+    Check digits are valid if those of ``value`` are: Luhn's of cards (ISO/IEC 7812-1), modulo 97 of international
     account numbers (ISO 13616).
     """
     account = _account(value, source)
     if account is not None:
         return account
-    front = found.end() if (found := _KEPT_FRONT.match(value)) else 0
-    back = found.start() if (found := _KEPT_BACK.search(value)) else len(value)
+    front = match.end() if (match := _KEPT_FRONT.match(value)) else 0
+    back = match.start() if (match := _KEPT_BACK.search(value)) else len(value)
     inner = value[front:back]
     digits = re.sub(r"\D", "", inner)
     card = len(digits) in _CARD_DIGITS and not _WORD.search(inner) and luhn(digits)
-    parts, end = [], 0
+    pieces, end = [], 0
     for run in _RUN.finditer(inner):
-        made = _run(run.group(), words, source)
-        if made is None:
+        piece = _fresh_run(run.group(), words, source)
+        if piece is None:
             return None
-        parts += [inner[end : run.start()], made]
+        pieces += [inner[end : run.start()], piece]
         end = run.end()
-    made = "".join([*parts, inner[end:]])
-    return value[:front] + (_with_luhn(made, inner) if card else made) + value[back:]
+    piece = "".join([*pieces, inner[end:]])
+    return value[:front] + (_with_luhn(piece, inner) if card else piece) + value[back:]
 
 
 def luhn(digits: str) -> bool:
@@ -93,30 +93,30 @@ def luhn(digits: str) -> bool:
 
 def account_valid(text: str) -> bool:
     """Whether ``text``, without spaces, is an international account number: true of GB82WEST12345698765432."""
-    return _ACCOUNT.fullmatch(text) is not None and _rest(text) == 1
+    return _ACCOUNT.fullmatch(text) is not None and _remainder(text) == 1
 
 
-def _rest(account: str) -> int:
+def _remainder(account: str) -> int:
     return int("".join(str(int(sign, 36)) for sign in account[4:] + account[:4])) % 97
 
 
-def _run(run: str, words: WordFrequencies, source: random.Random) -> str | None:
+def _fresh_run(run: str, words: WordFrequencies, source: random.Random) -> str | None:
     if run.isdecimal():
-        return _alike(run[0], source, first=len(run) > 1) + _each(run[1:], source)
+        return _random_character(run[0], source, first=len(run) > 1) + _random_characters(run[1:], source)
     if run.isalpha():
         return words.like(run, source)
     if len(run) < _KEY:
-        return _each(run, source)
-    kept = _MAKER if len(run) >= _LONG_KEY else 0
-    return run[:kept] + _each(run[kept:], source)
+        return _random_characters(run, source)
+    kept_characters = _MAKER if len(run) >= _LONG_KEY else 0
+    return run[:kept_characters] + _random_characters(run[kept_characters:], source)
 
 
-def _each(text: str, source: random.Random) -> str:
-    return "".join(_alike(sign, source) for sign in text)
+def _random_characters(text: str, source: random.Random) -> str:
+    return "".join(_random_character(sign, source) for sign in text)
 
 
-def _alike(sign: str, source: random.Random, *, first: bool = False) -> str:
-    """A random sign of the same sort; a number's first digit stays 0, or anything but 0."""
+def _random_character(sign: str, source: random.Random, *, first: bool = False) -> str:
+    """A random character of the same class; a number's ``first`` digit is 0 exactly if it was 0."""
     if sign.isdecimal():
         if first:
             return sign if sign == "0" else source.choice(string.digits[1:])
@@ -125,11 +125,11 @@ def _alike(sign: str, source: random.Random, *, first: bool = False) -> str:
     return source.choice(letters) if sign.isalpha() else sign
 
 
-def _with_luhn(made: str, like: str) -> str:
-    """``made`` with the first digit of ``like``, and a last one that checks."""
-    places = [i for i, sign in enumerate(made) if sign.isdecimal()]
-    signs = list(made)
-    signs[places[0]] = next(sign for sign in like if sign.isdecimal())
+def _with_luhn(candidate: str, original: str) -> str:
+    """``candidate`` with the first digit of ``original`` and a valid check digit."""
+    places = [i for i, sign in enumerate(candidate) if sign.isdecimal()]
+    signs = list(candidate)
+    signs[places[0]] = next(sign for sign in original if sign.isdecimal())
     for digit in string.digits:
         signs[places[-1]] = digit
         if luhn("".join(signs[i] for i in places)):
@@ -142,7 +142,7 @@ def _account(value: str, source: random.Random) -> str | None:
     plain = value.replace(" ", "")
     if not account_valid(plain):
         return None
-    body = _each(plain[4:], source)
-    check = 98 - _rest(plain[:2] + "00" + body)
+    body = _random_characters(plain[4:], source)
+    check = 98 - _remainder(plain[:2] + "00" + body)
     signs = iter(f"{plain[:2]}{check:02d}{body}")
     return "".join(sign if sign == " " else next(signs) for sign in value)

@@ -1,4 +1,4 @@
-"""What a forward pass leaves behind in a network, and how everything that draws is switched off meanwhile."""
+"""State that a forward pass leaves in a network, and how random layers are controlled during the test."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class BufferSnapshot:
         }
         self._versions = {name: (p.data_ptr(), p._version) for name, p in network.named_parameters()}
 
-    def buffer(self, *, saved: bool = False) -> str | None:
-        """The name of a buffer that changed or came; with ``saved`` among those that are saved with the weights."""
+    def changed_buffer(self, *, saved: bool = False) -> str | None:
+        """The name of a changed or new buffer; with ``saved`` only of those that are saved with the weights."""
         for path, module in self._network.named_modules():
             for name, tensor in module._buffers.items():
                 if tensor is None or (saved and name in module._non_persistent_buffers_set):
                     continue
-                before = self._buffers.get((path, name))
-                if before is None or not _same(before[1], tensor):
+                saved_buffer = self._buffers.get((path, name))
+                if saved_buffer is None or not _same(saved_buffer[1], tensor):
                     return f"{path}.{name}".lstrip(".")
         return None
 
-    def parameter(self) -> str | None:
+    def changed_parameter(self) -> str | None:
         """The name of a parameter that was written to."""
         for name, parameter in self._network.named_parameters():
             if self._versions.get(name) != (parameter.data_ptr(), parameter._version):
@@ -55,8 +55,8 @@ def _same(before: Tensor, now: Tensor) -> bool:
 
 
 @contextmanager
-def seeded(device: torch.device, seed: int = 0) -> Iterator[None]:
-    """Inside, random numbers start from ``seed``; afterwards they go on as if nothing had been drawn."""
+def fixed_seed(device: torch.device, seed: int = 0) -> Iterator[None]:
+    """Inside, random numbers start from ``seed``; afterwards the random state is restored."""
     devices = [] if device.type == "cpu" else [device]
     with torch.random.fork_rng(devices, device_type="cuda" if device.type == "cpu" else device.type):
         torch.manual_seed(seed)
@@ -65,26 +65,26 @@ def seeded(device: torch.device, seed: int = 0) -> Iterator[None]:
 
 @contextmanager
 def without_dropout(network: nn.Module) -> Iterator[None]:
-    """Inside, no layer drops anything. Its draws are a batch's, so no two batches have the same for one record.
+    """Inside, dropout is off. Its draws belong to a batch, so a record has different ones in every batch.
 
-    They do not depend on what the records hold, and are drawn from a secret seed (see ``secret_draws``): which ones
-    were made may be taken as known in both of two neighbouring runs.
+    They do not depend on the records, and come from a secret seed (see ``seed_dropout_secretly``), so both of two
+    neighbouring runs may be assumed to make the same draws.
     """
-    kept: list[tuple[Any, str, Any]] = []
+    rates: list[tuple[Any, str, Any]] = []
     if any(module.training for module in network.modules()):
         holders = {id(holder): holder for holder in _holders(network)}
         for holder in holders.values():
             for name, value in vars(holder).items():
                 if "drop" in name and isinstance(value, float) and value:
-                    kept.append((holder, name, value))
+                    rates.append((holder, name, value))
             if isinstance(holder, nn.modules.dropout._DropoutNd) and holder.p:
-                kept.append((holder, "p", holder.p))
+                rates.append((holder, "p", holder.p))
     try:
-        for holder, name, _ in kept:
+        for holder, name, _ in rates:
             setattr(holder, name, 0.0)
         yield
     finally:
-        for holder, name, value in kept:
+        for holder, name, value in rates:
             setattr(holder, name, value)
 
 
@@ -96,36 +96,36 @@ def _holders(network: nn.Module) -> Iterator[Any]:
             yield config
 
 
-def secret_draws(network: nn.Module) -> None:
-    """Draw what the network drops from a seed of the operating system, where it is in training mode.
+def seed_dropout_secretly(network: nn.Module) -> None:
+    """Seed dropout from the operating system, if the network is in training mode.
 
-    PyTorch's own generator starts from a number that everybody knows. Then the draws could not be taken as independent
-    of the batch: the same record would be dropped from otherwise where another record shifts its place.
+    PyTorch's default seed is public. With it, the draws could not be treated as independent of the batch: a record's
+    dropout would change where another record shifts its position.
     """
     if any(module.training for module in network.modules()):
         torch.seed()
 
 
 @contextmanager
-def stirred(network: nn.Module) -> Iterator[None]:
-    """Inside, tensors of one repeated number (gates and adapters that start at zero, scales at one) differ from it.
+def perturbed_constants(network: nn.Module) -> Iterator[None]:
+    """Inside, constant tensors (gates and adapters that start at zero, scales at one) are perturbed.
 
-    A dependence behind a gate that is still closed would not be seen. Deviates are public; afterwards the tensors hold
-    what they held, bit for bit.
+    Otherwise a dependence behind a gate that is still closed would go undetected. The deviates are public; afterwards
+    the tensors are restored bit for bit.
     """
     source = torch.Generator().manual_seed(0)
-    kept = []
+    originals = []
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.is_floating_point() and parameter.numel() and _constant(parameter):
-                kept.append((parameter, parameter.detach().clone()))
+                originals.append((parameter, parameter.detach().clone()))
                 deviates = torch.randn(parameter.shape, generator=source).to(parameter)
                 parameter.add_(deviates, alpha=0.05)
     try:
         yield
     finally:
         with torch.no_grad():
-            for parameter, value in kept:
+            for parameter, value in originals:
                 parameter.copy_(value)
 
 

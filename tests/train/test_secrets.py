@@ -19,9 +19,9 @@ from privctl.secrets.protection import Form, Protection, ProtectionCalibration
 from privctl.show.progress import progress
 from privctl.train.budget import ledger_of, recipe_for
 from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest, SecretsRequest
-from privctl.train.secret_guarantees import plan_premise, secret_guarantees
-from privctl.train.secret_plan import SecretPlan
-from privctl.train.secret_posteriors import CheckedSecrets, check_secrets
+from privctl.train.secrets.guarantees import plan_premise, secret_guarantees
+from privctl.train.secrets.posteriors import CheckedSecrets, check_secrets
+from privctl.train.secrets.read_plan import SecretPlan
 from privctl.train.settings import TrainingSettings
 from tests.train.planned import planned
 

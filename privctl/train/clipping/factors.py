@@ -1,4 +1,4 @@
-"""How per-example norms become factors: each clipped gradient stays within the clip norm, rounding included."""
+"""Clipping factors from per-example norms: each clipped gradient stays within the clip norm, rounding included."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GRAM_ERROR = 2.0**-19
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clipping:
-    """The L2 norm within which each example's gradient is brought, and how."""
+    """The L2 norm that each example's gradient is clipped to, and the style of clipping."""
 
     norm: float
     style: ClippingStyle = ClippingStyle.FLAT
@@ -40,7 +40,7 @@ class Clipping:
             raise CommandError(f"the clip norm {self.norm} is not a positive number; choose one, such as 1.0")
 
 
-def summed(squares: Mapping[str, Squares], names: list[str]) -> Squares:
+def sum_squares(squares: Mapping[str, Squares], names: list[str]) -> Squares:
     """The squares of several parameters together, (n,) float64 each."""
     return Squares(
         torch.stack([squares[name].square for name in names]).sum(0),
@@ -48,7 +48,7 @@ def summed(squares: Mapping[str, Squares], names: list[str]) -> Squares:
     )
 
 
-def factors(clipping: Clipping, groups: list[Squares]) -> list[Tensor]:
+def clipping_factors(clipping: Clipping, groups: list[Squares]) -> list[Tensor]:
     """For each group of parameters the factors (n,) float64 that its examples' gradients are multiplied by.
 
     FLAT and AUTOMATIC have one group; the groups of PER_LAYER share the clip norm evenly.

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from privctl.cli import run
 from privctl.demo.check import check
-from privctl.demo.story import ANY_LOSS_EPSILON, EPSILONS, DemoModel, follows, tell
+from privctl.demo.run import ANY_LOSS_EPSILON, EPSILONS, DemoModel, guarantee_under, run_demo
 from privctl.domain.guarantee import AssumptionState, Status
 from privctl.domain.mechanism import Regime
 from privctl.reports.audit_log import read_log
@@ -29,7 +29,7 @@ def silent(_: str, __: float, ___: str) -> Iterator[object]:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoModel, ...]:
-    return tell(tmp_path_factory.mktemp("demo"), 0, silent, notes=40)  # type: ignore[arg-type]
+    return run_demo(tmp_path_factory.mktemp("demo"), 0, silent, notes=40)  # type: ignore[arg-type]
 
 
 def test_one_chapter_a_model(told: tuple[DemoModel, ...]) -> None:
@@ -48,7 +48,7 @@ def test_the_nonconvex_bound_rests_on_rounding_in_the_training_alone(told: tuple
             asserted = {a.name for a in guarantee.assumptions if a.state is AssumptionState.ASSERTED}
             if guarantee.name != "published":
                 assert (asserted == {"training-rounding"}) == (guarantee.name == "nonconvex")
-    last = follows(told[-1], Regime.NONCONVEX)
+    last = guarantee_under(told[-1], Regime.NONCONVEX)
     assert last is not None
     assert last.epsilon == pytest.approx(ANY_LOSS_EPSILON, rel=1e-9)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from audits.secrets.bound import PlannedBound, fano, markov
+from audits.secrets.planned_bound import PlannedBound, fano, markov_test
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_an_easier_choice_is_bounded_by_concavity(factor: float, sound: bool) ->
 
 
 def test_markov() -> None:
-    test = markov(20, [0.01] * 30, 0.025)
-    assert (test.secrets, test.told, test.needed) == (30, 20, 12)
+    test = markov_test(20, [0.01] * 30, 0.025)
+    assert (test.secrets, test.recovered, test.needed) == (30, 20, 12)
     assert test.p_value == pytest.approx(0.3 / 20)
-    assert markov(0, [0.01] * 3, 0.05).p_value == 1
-    assert markov(3, [0.5] * 3, 0.05).needed == 30
+    assert markov_test(0, [0.01] * 3, 0.05).p_value == 1
+    assert markov_test(3, [0.5] * 3, 0.05).needed == 30
 
 
 @pytest.mark.parametrize(("truth", "alarms"), [(0.02, False), (0.08, True)])
@@ -61,6 +61,6 @@ def test_level_under_the_worst_dependence(truth: float, alarms: bool) -> None:
     """
     level, runs = 0.025, 4000
     together = np.random.default_rng(0).random(runs) < truth
-    called = sum(markov(50 * int(out), [0.02] * 50, level).p_value <= level for out in together)
+    called = sum(markov_test(50 * int(out), [0.02] * 50, level).p_value <= level for out in together)
     limit = level + 4 * math.sqrt(level / runs)
     assert (called / runs > limit) is alarms

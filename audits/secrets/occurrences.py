@@ -1,4 +1,4 @@
-"""Finding a secret's value in texts: where in its own records it stands, and whether it stands in others too."""
+"""Finds a secret's value in texts: its place in its own records, and whether other records contain it too."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Collection, Mapping
 
 #: Characters searched at once.
 _BLOCK = 1 << 22
-#: Between two texts: no value holds it.
+#: Separator of texts, which no value contains.
 _BETWEEN = "\0\0"
 
 
 def occurrence(text: str, value: str) -> tuple[int, int] | None:
     """The first place of ``value`` among the characters of ``text``, from and to; None where there is none.
 
-    As it is written comes before other cases of its letters, and as a word of its own before a part of a longer one.
+    An exact match takes precedence over one in another letter case, and a whole word over a part of a longer one.
     """
     plain = re.escape(value)
     left = r"(?<!\w)" if _wordlike(value[0]) else ""
     right = r"(?!\w)" if _wordlike(value[-1]) else ""
-    whole = f"{left}{plain}{right}"
-    for pattern, flags in ((whole, 0), (plain, 0), (whole, re.IGNORECASE), (plain, re.IGNORECASE)):
+    as_word = f"{left}{plain}{right}"
+    for pattern, flags in ((as_word, 0), (plain, 0), (as_word, re.IGNORECASE), (plain, re.IGNORECASE)):
         if not flags and value not in text:
             continue
-        if found := re.search(pattern, text, flags):
-            return found.span()
+        if match := re.search(pattern, text, flags):
+            return match.span()
     return None
 
 
@@ -34,54 +34,54 @@ def _wordlike(character: str) -> bool:
 
 
 class OtherOccurrences:
-    """Which of some values stand in other texts than their own, as whole words; texts stream by."""
+    """Finds values that occur, as whole words, in texts other than their own; texts are streamed."""
 
-    def __init__(self, own: Mapping[str, Collection[int]]) -> None:
+    def __init__(self, own_texts: Mapping[str, Collection[int]]) -> None:
         """``own`` are the numbers of the texts that may hold each value."""
-        self._own = {value: frozenset(numbers) for value, numbers in own.items() if _BETWEEN not in value}
+        self._own_texts = {value: frozenset(numbers) for value, numbers in own_texts.items() if _BETWEEN not in value}
         self._texts: list[str] = []
         self._numbers: list[int] = []
         self._size = 0
-        self._found: set[str] = set()
+        self._occurring: set[str] = set()
 
     def add(self, number: int, text: str) -> None:
-        """Look at one more text."""
+        """Add one more text."""
         self._texts.append(text)
         self._numbers.append(number)
         self._size += len(text)
         if self._size >= _BLOCK:
             self._search()
 
-    def found(self) -> frozenset[str]:
-        """The values seen in texts that are not theirs."""
+    def values(self) -> frozenset[str]:
+        """The values that occur in texts other than their own."""
         self._search()
-        return frozenset(self._found)
+        return frozenset(self._occurring)
 
     def _search(self) -> None:
         block = _BETWEEN.join(self._texts)
         starts = [0]
         for text in self._texts:
             starts.append(starts[-1] + len(text) + len(_BETWEEN))
-        for value, own in self._own.items():
-            if value not in self._found and self._strays(block, starts, value, own):
-                self._found.add(value)
+        for value, own_texts in self._own_texts.items():
+            if value not in self._occurring and self._strays(block, starts, value, own_texts):
+                self._occurring.add(value)
         self._texts, self._numbers, self._size = [], [], 0
 
-    def _strays(self, block: str, starts: list[int], value: str, own: Collection[int]) -> bool:
+    def _strays(self, block: str, starts: list[int], value: str, own_texts: Collection[int]) -> bool:
         place = block.find(value)
         while place >= 0:
             text = bisect_right(starts, place) - 1
-            if self._numbers[text] in own:
+            if self._numbers[text] in own_texts:
                 place = block.find(value, starts[text + 1])
-            elif _alone(block, place, place + len(value)):
+            elif _is_whole_word(block, place, place + len(value)):
                 return True
             else:
                 place = block.find(value, place + 1)
         return False
 
 
-def _alone(text: str, begin: int, end: int) -> bool:
-    """Whether no word goes on beyond either end."""
+def _is_whole_word(text: str, begin: int, end: int) -> bool:
+    """Whether the span does not begin or end inside a word."""
     before = begin > 0 and _wordlike(text[begin]) and _wordlike(text[begin - 1])
     after = end < len(text) and _wordlike(text[end - 1]) and _wordlike(text[end])
     return not before and not after

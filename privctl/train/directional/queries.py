@@ -1,4 +1,4 @@
-"""What is asked for: groups of parameters that fired, their directions, and the methods there are."""
+"""The queries for derivatives: fired groups of parameters and their directions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DirectionalQuery:
     direction: Mapping[str, Tensor]
 
 
-def questions(
+def queries_for(
     network: nn.Module, fired: Sequence[FiredGroup], directions: Sequence[Mapping[str, Tensor]]
 ) -> list[DirectionalQuery]:
     """Look everything up. Raises InputError for a name that the network does not have or cannot be differentiated by.
@@ -42,10 +42,10 @@ def questions(
     """
     if len(fired) != len(directions):
         raise ValueError(f"{len(fired)} groups and {len(directions)} directions; give one direction a group")
-    known = dict(network.named_parameters())
+    named_parameters = dict(network.named_parameters())
     queries = []
     for group, chosen in zip(fired, directions, strict=True):
-        parameters = {name: _parameter(network, known, group, name) for name in group.parameters}
+        parameters = {name: _parameter(network, named_parameters, group, name) for name in group.parameters}
         if chosen.keys() != parameters.keys():
             raise ValueError(f"group {group.index} is {sorted(parameters)} and its direction {sorted(chosen)}")
         for name, parameter in parameters.items():
@@ -58,22 +58,24 @@ def questions(
     return queries
 
 
-def union(asked: Sequence[DirectionalQuery]) -> dict[str, nn.Parameter]:
+def parameters_of(queries: Sequence[DirectionalQuery]) -> dict[str, nn.Parameter]:
     """The parameters of all groups, each once."""
-    return {name: parameter for question in asked for name, parameter in question.parameters.items()}
+    return {name: parameter for question in queries for name, parameter in question.parameters.items()}
 
 
-def _parameter(network: nn.Module, known: Mapping[str, nn.Parameter], group: FiredGroup, name: str) -> nn.Parameter:
-    parameter = known.get(name)
+def _parameter(
+    network: nn.Module, parameters: Mapping[str, nn.Parameter], group: FiredGroup, name: str
+) -> nn.Parameter:
+    parameter = parameters.get(name)
     if parameter is None:
         alias = dict(network.named_parameters(remove_duplicate=False)).get(name)
-        first = next((n for n, p in known.items() if p is alias), None)
-        if first is None:
+        first_name = next((n for n, p in parameters.items() if p is alias), None)
+        if first_name is None:
             raise InputError(
                 f"group {group.index} names the parameter {name!r}, which the model does not have; give names of its "
                 "named_parameters()"
             )
-        raise InputError(f"group {group.index} names {name!r}, which is tied to {first!r}; give that name")
+        raise InputError(f"group {group.index} names {name!r}, which is tied to {first_name!r}; give that name")
     if not parameter.is_floating_point():
         raise InputError(
             f"group {group.index} names {name!r}, which is {parameter.dtype} and has no derivative; remove it, or "
@@ -82,6 +84,6 @@ def _parameter(network: nn.Module, known: Mapping[str, nn.Parameter], group: Fir
     return parameter
 
 
-def device_of(asked: Sequence[DirectionalQuery]) -> torch.device:
+def device_of(queries: Sequence[DirectionalQuery]) -> torch.device:
     """Where the parameters are."""
-    return next(iter(asked[0].parameters.values())).device
+    return next(iter(queries[0].parameters.values())).device

@@ -15,8 +15,8 @@ from scipy.stats import rankdata
 
 from audits.membership.records import candidates_of, prepare
 from audits.scores.causal import CausalSubject
-from audits.scores.kept import arrays_of, read_scores, staged_kept, standing
-from audits.scores.scorer import make_book, plan
+from audits.scores.scorer import compute_scores, plan_scoring
+from audits.scores.scores_file import arrays_of, ranks_of, read_scores, staged_scores
 from audits.scores.table import ScoreTable
 from audits.statistics.metrics import auc
 from privctl.cli import run
@@ -52,7 +52,7 @@ def table_of(model: LanguageModel) -> ScoreTable:
     subject = CausalSubject(model)
     found = [[Record(i, text) for i, text in enumerate(texts, 1)] for texts in (PRIVATE, [*sentences(40, 12), ""])]
     work = prepare(subject, *found)
-    return candidates_of(work, make_book(plan(subject.scorer, work.rows))).table
+    return candidates_of(work, compute_scores(plan_scoring(subject.scorer, work.rows))).table
 
 
 def rebuilt(model: LanguageModel, lp: np.ndarray, offsets: np.ndarray) -> Iterator[str]:
@@ -104,8 +104,8 @@ def test_the_file_does_not_tell_a_short_text_from_others(place: Path, model: Lan
     true = means[5, 9]
     assert (np.abs(means - true) < 1e-6).sum() <= 2
     scores = np.append(np.linspace(-9, 0, 40), true)
-    held = standing(scores)
-    same = [v for v in means.ravel() if standing(np.append(scores[:-1], v))[-1] == held[-1]]
+    held = ranks_of(scores)
+    same = [v for v in means.ravel() if ranks_of(np.append(scores[:-1], v))[-1] == held[-1]]
     assert len(same) > 20
 
 
@@ -137,12 +137,12 @@ def test_ranks_have_the_curve_of_their_scores() -> None:
     rng = np.random.default_rng(0)
     scores = np.round(rng.normal(size=300), 2)
     member = rng.random(300) < 0.4
-    ranks = standing(scores)
+    ranks = ranks_of(scores)
     assert np.array_equal(ranks, rankdata(scores))
     assert auc(ranks[member], ranks[~member]).value == auc(scores[member], scores[~member]).value
     scores[[3, 7]] = np.nan, -np.inf
-    assert np.isnan(standing(scores)[[3, 7]]).all()
-    assert np.nanmax(standing(scores)) <= 298
+    assert np.isnan(ranks_of(scores)[[3, 7]]).all()
+    assert np.nanmax(ranks_of(scores)) <= 298
 
 
 def test_what_is_kept_survives_the_file(model: LanguageModel, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_what_is_kept_survives_the_file(model: LanguageModel, tmp_path: Path) ->
     scores = table.means(table.lp)
     values = {"score.loss": scores, "secret.loss": scores, "canary.nll": scores}
     for name in ("a", "b"):
-        with staged_kept(
+        with staged_scores(
             tmp_path / name, {**arrays_of(table), **values}, {"privctl.report": "x.report.json"}
         ) as pending:
             pending.commit()

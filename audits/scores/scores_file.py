@@ -1,9 +1,9 @@
-"""What an audit keeps of its scores: of each record where it stands among the others, and nothing of a token.
+"""The scores file of an audit: the rank of each record among the others, and nothing about single tokens.
 
-From the log-probability of each token, or of a short record to full precision, whoever has the model too can search for
-the text that gives it. An ROC curve needs only the order of the records, so that is what a score becomes in the file.
-Rates, counts and what is known of made-up canaries stay as they are. The file is for its owner alone all the same: it
-says which lines of which file were members.
+Given the model and the log-probability of each token, or that of a short record in full precision, anyone can search
+for the text that produces it. An ROC curve needs only the order of the records, so the file holds ranks instead of
+scores. Rates, counts and the scores of canaries are stored as they are. Only the owner can read the file all the same:
+it says which lines of which file were members.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     from privctl.storage.atomic import PendingFile
 
-#: Begins the name of every array of one attack's scores.
+#: Prefix of the name of every array of one attack's scores.
 SCORE = "score."
-#: Header key, and what it says to whoever opens the file.
+#: Header key, and the warning to anyone who opens the file.
 _NOTE = "privctl.private"
 _WARNING = "not for release: standing of private records in an audit"
-#: Log-probabilities and losses of real text, which are kept to 8 significant bits: for a plot, not for a search.
+#: Log-probabilities and losses of real text, rounded to 8 significant bits: enough for a plot, too few for a search.
 _COARSE = ("extraction.logp", "secret.logp", "secret.loss", "secret.logp_before", "secret.loss_before")
 _BITS = 8
 
@@ -48,7 +48,7 @@ _LAYOUT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordScores:
-    """The records of an audit, and where each attack's scores put them.
+    """The records of an audit, and their ranks by each attack's scores.
 
     ``member``, ``line`` (in its file) and ``truncated`` have one entry a scored record, the ``skipped_`` arrays one a
     record that has no scores. ``ranks`` [records] by attack count up from the lowest score, equal ones sharing their
@@ -71,25 +71,25 @@ class RecordScores:
 
 
 def arrays_of(table: ScoreTable) -> dict[str, NDArray[Any]]:
-    """The arrays of ``table`` that speak of records rather than tokens, by name."""
+    """The per-record arrays of ``table``, by name."""
     return {name: getattr(table, name) for name in _LAYOUT}
 
 
-def staged_kept(
+def staged_scores(
     path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
 ) -> AbstractContextManager[PendingFile]:
-    """What may be kept of ``arrays``, written but yet to get the name ``path``."""
-    kept = {name: _kept(name, array) for name, array in arrays.items()}
-    return staged_arrays(path, kept, {_NOTE: _WARNING, **metadata})
+    """``arrays`` in the form that may be stored, written to ``path`` but not yet committed."""
+    kept_arrays = {name: _kept_form(name, array) for name, array in arrays.items()}
+    return staged_arrays(path, kept_arrays, {_NOTE: _WARNING, **metadata})
 
 
-def _kept(name: str, array: NDArray[Any]) -> NDArray[Any]:
+def _kept_form(name: str, array: NDArray[Any]) -> NDArray[Any]:
     if name.startswith(SCORE):
-        return standing(array)
-    return _rounded(array) if name in _COARSE else array
+        return ranks_of(array)
+    return _round_coarsely(array) if name in _COARSE else array
 
 
-def standing(scores: NDArray[Any]) -> NDArray[np.float64]:
+def ranks_of(scores: NDArray[Any]) -> NDArray[np.float64]:
     """The rank of each of ``scores`` [records] from 1, equal ones sharing the mean of theirs; NaN where not finite."""
     ranks = np.full(len(scores), np.nan)
     judged = np.isfinite(scores)
@@ -97,27 +97,27 @@ def standing(scores: NDArray[Any]) -> NDArray[np.float64]:
     return ranks
 
 
-def _rounded(values: NDArray[Any]) -> NDArray[Any]:
-    """``values`` to so many significant bits; zero and what is not finite stay as they are."""
+def _round_coarsely(values: NDArray[Any]) -> NDArray[Any]:
+    """``values`` rounded to ``_BITS`` significant bits; zero and non-finite values are unchanged."""
     fraction, exponent = np.frexp(values)
     return np.asarray(np.ldexp(np.round(fraction * 2**_BITS) / 2**_BITS, exponent), dtype=values.dtype)
 
 
 def read_scores(path: Path) -> RecordScores:
-    """What ``staged_kept`` wrote of a membership audit; raises InputError for another file, or one in contradiction."""
+    """The scores file of a membership audit. Raises InputError for another file, or an inconsistent one."""
     with SafetensorsFile(path) as file:
-        what = "an audit's scores; give a *.scores.safetensors file"
-        arrays = read_arrays(file, _LAYOUT, what)
+        description = "an audit's scores; give a *.scores.safetensors file"
+        arrays = read_arrays(file, _LAYOUT, description)
         names = [tensor.name for tensor in file.tensors if tensor.name.startswith(SCORE)]
-        ranks = read_arrays(file, dict.fromkeys(names, "F64"), what)
-    found = RecordScores(**arrays, ranks={name.removeprefix(SCORE): values for name, values in ranks.items()})
-    _check(found, path)
-    return found
+        ranks = read_arrays(file, dict.fromkeys(names, "F64"), description)
+    scores = RecordScores(**arrays, ranks={name.removeprefix(SCORE): values for name, values in ranks.items()})
+    _check(scores, path)
+    return scores
 
 
-def _check(found: RecordScores, path: Path) -> None:
-    sizes = {len(getattr(found, field.name)) for field in fields(found)[:3]} | {len(r) for r in found.ranks.values()}
-    skipped = {len(getattr(found, field.name)) for field in fields(found)[3:6]}
-    reasons = np.isin(found.skipped_reason, [int(skip) for skip in Skip]).all()
+def _check(scores: RecordScores, path: Path) -> None:
+    sizes = {len(getattr(scores, field.name)) for field in fields(scores)[:3]} | {len(r) for r in scores.ranks.values()}
+    skipped = {len(getattr(scores, field.name)) for field in fields(scores)[3:6]}
+    reasons = np.isin(scores.skipped_reason, [int(skip) for skip in Skip]).all()
     if len(sizes) != 1 or len(skipped) != 1 or not reasons:
         raise InputError(f"{path} holds scores that do not add up to records; run the audit again")

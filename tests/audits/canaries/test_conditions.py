@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from audits.canaries.check import conditions, data_conditions, violated
-from audits.canaries.manifest import Coins, Manifest, committed, encode_manifest, read_manifest
+from audits.canaries.conditions import conditions, data_conditions, violated_conditions
+from audits.canaries.manifest import Coins, Manifest, commitment_of, encode_manifest, read_manifest
 from privctl.domain.errors import InputError
 from privctl.domain.guarantee import AssumptionState
 from tests.audits.canaries.small import planted
@@ -31,23 +31,23 @@ def manifest(place: Path) -> Manifest:
 
 def recommitted(manifest: Manifest, **changes: Any) -> Manifest:
     changed = replace(manifest, **changes)
-    return replace(changed, commitment=committed(changed))
+    return replace(changed, commitment=commitment_of(changed))
 
 
 def broken(manifest: Manifest, **settings: Any) -> set[str]:
-    return {each.name for each in violated(conditions(manifest, **settings))}
+    return {each.name for each in violated_conditions(conditions(manifest, **settings))}
 
 
 def test_a_manifest_comes_back(manifest: Manifest, tmp_path: Path) -> None:
     (tmp_path / "m.json").write_bytes(encode_manifest(manifest))
     assert read_manifest(tmp_path / "m.json") == manifest
-    assert committed(manifest) == manifest.commitment
+    assert commitment_of(manifest) == manifest.commitment
 
 
 def test_a_sound_planting(manifest: Manifest, place: Path) -> None:
     known = conditions(manifest, commitment=manifest.commitment, trained_on=[manifest.planted.digest])
     assert {each.state for each in known} == {AssumptionState.CHECKED, AssumptionState.ENFORCED}
-    assert not violated(data_conditions(manifest, place / "planted.jsonl"))
+    assert not violated_conditions(data_conditions(manifest, place / "planted.jsonl"))
     unknown = {each.name for each in conditions(manifest) if each.state is AssumptionState.ASSERTED}
     assert unknown == {"commitment", "independent coins", "trained on the planted data"}
 
@@ -118,7 +118,7 @@ def test_faults_in_the_data(
 ) -> None:
     lines = (place / "planted.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "p.jsonl").write_bytes(b"".join(fault(manifest, lines)))
-    found = violated(data_conditions(manifest, tmp_path / "p.jsonl"))
+    found = violated_conditions(data_conditions(manifest, tmp_path / "p.jsonl"))
     assert {each.name for each in found} == {"planted data", *caught}
 
 

@@ -1,4 +1,4 @@
-"""Tests before a run that a record's contribution depends on that record only, pads if that helps, and reports it."""
+"""The contribution test of a training job: runs it, pads texts if that is needed to pass, and reports the result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, sta
 from privctl.domain.progress import Notify
 from privctl.models.encoding import TextOptions, length_limit
 from privctl.models.tasks.corpus import CorpusTask
-from privctl.train.clipping.norms_and_weights import ROUNDING_MARGIN, Clipping
+from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping
 from privctl.train.contribution import (
     BatchLimits,
     ClippedGradients,
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-#: What adding up may add to a record's part of a float32 sum, relative: sums in blocks err by a few 2^-24.
+#: Relative rounding error of a record's term in a float32 sum: sums in blocks err by a few 2^-24.
 _OF_A_SUM = 2.0**-22
 
 NAME = "contribution"
 #: The key among a report's parameters.
-RECORDED = "contribution_test"
+TEST_KEY = "contribution_test"
 
 
-def tested(
+def run_contribution_test(
     job: TrainingJob, network: nn.Module, device: torch.device, stages: Sequence[ComputationStage], notify: Notify
 ) -> TrainingJob:
-    """The job with the test that it passed, and with a padding of all texts where only that makes it pass.
+    """The job with the test that it passed, and with all texts padded if it passes only then.
 
     Raises DependentRecordsError where a record's contribution depends on other records, InputError for what cannot be
     trained.
@@ -53,7 +53,7 @@ def tested(
         alike = limits.length is not None and isinstance(job.task, CorpusTask)
         if limits.length is None or not alike or fault.kind is Dependence.PARAMETERS:
             raise
-        padded = replace(job, task=_padded(job.task, limits.length), held_out=_padded(job.held_out, limits.length))
+        padded = replace(job, task=_pad(job.task, limits.length), held_out=_pad(job.held_out, limits.length))
         test = examine(network, padded.task, limits, stages, device)
         notify(
             f"this model makes a record's gradient depend on {fault.kind}; every text is padded to {limits.length} "
@@ -62,8 +62,8 @@ def tested(
         return replace(padded, contribution=test)
 
 
-def rehearsed(job: TrainingJob, network: nn.Module, device: torch.device, precision: Precision) -> TrainingJob:
-    """The same for layers that a run computes in few bits, whose test is added to the job's; raises as ``tested``."""
+def run_quantized_test(job: TrainingJob, network: nn.Module, device: torch.device, precision: Precision) -> TrainingJob:
+    """Add the test of quantized layers to the job's test; raises as ``run_contribution_test`` does."""
     if not precision.rounds or job.contribution is None:
         return job
     gradients = ClippedGradients(
@@ -79,17 +79,17 @@ def rehearsed(job: TrainingJob, network: nn.Module, device: torch.device, precis
             reduced=reduced,
         ),
     ]
-    more = examine(network, job.task, limits_of(job), stages, device)
-    both = replace(
+    quantized_test = examine(network, job.task, limits_of(job), stages, device)
+    combined = replace(
         job.contribution,
-        differences={**job.contribution.differences, **more.differences},
-        allowed={**job.contribution.allowed, **more.allowed},
+        differences={**job.contribution.differences, **quantized_test.differences},
+        allowed={**job.contribution.allowed, **quantized_test.allowed},
     )
-    return replace(job, contribution=both)
+    return replace(job, contribution=combined)
 
 
 def gradient_stages(job: TrainingJob, network: nn.Module, device: torch.device) -> list[ComputationStage]:
-    """How gradients are clipped; none where they are not."""
+    """The stages that test how gradients are clipped; none if they are not."""
     if not job.request.way.clips:
         return []
     view = ClippedGradients(network=network, clipping=clipping_of(job))
@@ -119,23 +119,23 @@ def limits_of(job: TrainingJob) -> BatchLimits:
 
 
 def _most(job: TrainingJob) -> int:
-    """More examples than this are in no batch; of a Poisson batch that fails once in 10^10 (Bernstein's bound)."""
+    """The most examples in a batch; a Poisson batch exceeds it with probability 1e-10 (Bernstein's bound)."""
     size = job.recipe.batch_size
     sampled = job.request.way.sampled(job.request)
     return math.ceil(size + 6 * math.sqrt(size) + 20) if sampled else math.ceil(size)
 
 
-def _padded(task: Any, length: int) -> Any:
-    """The same with every text padded; what is no text as it is."""
+def _pad(task: Any, length: int) -> Any:
+    """The task with every text padded; other tasks unchanged."""
     return replace(task, padding=length) if isinstance(task, CorpusTask) else task
 
 
-def borne_out(guarantee: Guarantee, job: TrainingJob) -> Guarantee:
-    """The guarantee with what its contribution rests on, which without a test is asserted only."""
+def with_contribution_test(guarantee: Guarantee, job: TrainingJob) -> Guarantee:
+    """The guarantee with the result of the contribution test; without a test, the assumption is only asserted."""
     assumptions = tuple(
         replace(
             assumption,
-            statement=f"{assumption.statement}{_said(job.contribution)}",
+            statement=f"{assumption.statement}{_test_statement(job.contribution)}",
             state=_state(job, assumption.state),
         )
         if assumption.name == NAME
@@ -144,23 +144,23 @@ def borne_out(guarantee: Guarantee, job: TrainingJob) -> Guarantee:
     )
     if any(assumption.name == NAME and "clip norm" in assumption.statement for assumption in guarantee.assumptions):
         assumptions = (*assumptions, _rounding(job))
-    before, after = status_of(guarantee.assumptions), status_of(assumptions)
-    return replace(guarantee, assumptions=assumptions, status=after if guarantee.status is before else guarantee.status)
+    old_status, new_status = status_of(guarantee.assumptions), status_of(assumptions)
+    return replace(
+        guarantee, assumptions=assumptions, status=new_status if guarantee.status is old_status else guarantee.status
+    )
 
 
 def _rounding(job: TrainingJob) -> Assumption:
-    """That float rounding of a batch's sum stays within what clipping leaves for it."""
+    """The assumption that float rounding of a batch's sum stays within the margin that clipping leaves."""
     records, margin = min(_most(job), len(job.task)), ROUNDING_MARGIN
-    measured = (
-        max(job.contribution.differences.values(), default=math.inf) if job.contribution is not None else math.inf
-    )
+    largest = max(job.contribution.differences.values(), default=math.inf) if job.contribution is not None else math.inf
     # Sums of measured differences of losses have no margin of their own.
-    within = records * (measured + _OF_A_SUM) <= margin and not job.request.way.sums_losses
+    within = records * (largest + _OF_A_SUM) <= margin and not job.request.way.sums_losses
     return Assumption(
         name="rounding of sums",
         statement=f"where a record is added, float rounding moves a batch's sum by no more than the {margin:g} of the "
         "clip norm that clipping leaves for it"
-        + (f": {records} records at most, which differ by {measured:.2g} of their size" if within else ""),
+        + (f": {records} records at most, which differ by {largest:.2g} of their size" if within else ""),
         state=AssumptionState.CHECKED if within else AssumptionState.ASSERTED,
     )
 
@@ -170,26 +170,26 @@ def _state(job: TrainingJob, state: AssumptionState) -> AssumptionState:
     return AssumptionState.ASSERTED if untested else state
 
 
-def _said(found: IndependenceTest | None) -> str:
-    if found is None:
+def _test_statement(test: IndependenceTest | None) -> str:
+    if test is None:
         return "; whether its gradient is its own was not tested"
-    if not found.allowed:
+    if not test.allowed:
         return "; tested on made-up records before the first step: no batch leaves anything behind for another"
-    padded = "" if found.padding is None else f", every text being padded to {found.padding} tokens"
-    allowed = ", ".join(f"{share:g} of its size in {name}" for name, share in found.allowed.items())
+    padded = "" if test.padding is None else f", every text being padded to {test.padding} tokens"
+    allowed = ", ".join(f"{share:g} of its size in {name}" for name, share in test.allowed.items())
     return (
         "; tested on made-up records before the first step: loss and gradient were the same alone and in batches of up "
-        f"to {found.rows} records and {found.tokens} padded tokens, within rounding of {allowed}{padded}"
+        f"to {test.rows} records and {test.tokens} padded tokens, within rounding of {allowed}{padded}"
     )
 
 
-def recorded(job: TrainingJob) -> dict[str, Any]:
-    """What a report's parameters say of the test."""
+def test_parameters(job: TrainingJob) -> dict[str, Any]:
+    """The test as parameters of a report."""
     test = job.contribution
     if test is None:
         return {}
     return {
-        RECORDED: {
+        TEST_KEY: {
             "records": test.rows,
             "tokens": test.tokens,
             "padded_to": test.padding,

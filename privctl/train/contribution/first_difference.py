@@ -13,27 +13,29 @@ from torch import Tensor, nn
 
 from privctl.train.clipping.use import tensors_in
 
-#: Larger than what rounding makes of one output, whatever it is made of.
+#: Larger than the relative rounding error of any output.
 _APART = 1e-3
 
 #: Calls of modules in the order they ended, by name and number: one row of the first tensor that came out.
 _Trace = dict[tuple[str, int], Tensor]
 
 
-def first_apart(network: nn.Module, alone: Callable[[], Tensor], among: Callable[[], Tensor], row: int) -> str | None:
+def first_differing_module(
+    network: nn.Module, alone: Callable[[], Tensor], among: Callable[[], Tensor], row: int
+) -> str | None:
     """The module, by name and class, whose output for the record in ``row`` of ``among`` is the first to differ.
 
-    Positions that only one of the two has are left out. None where no module shows it.
+    Positions that only one of the two has are ignored. None if no module differs.
     """
-    one, other = _trace(network, alone, 0), _trace(network, among, row)
+    alone_trace, batch_trace = _trace(network, alone, 0), _trace(network, among, row)
     modules = dict(network.named_modules())
-    for (name, call), mine in one.items():
-        theirs = other.get((name, call))
-        if theirs is None or mine.dim() != theirs.dim():
+    for (name, call), output in alone_trace.items():
+        batch_output = batch_trace.get((name, call))
+        if batch_output is None or output.dim() != batch_output.dim():
             continue
-        cut = tuple(slice(0, min(pair)) for pair in zip(mine.shape, theirs.shape, strict=True))
-        gap = (mine[cut] - theirs[cut]).norm()
-        if not float(gap) <= _APART * float(mine[cut].norm() + 1e-6):
+        cut = tuple(slice(0, min(pair)) for pair in zip(output.shape, batch_output.shape, strict=True))
+        gap = (output[cut] - batch_output[cut]).norm()
+        if not float(gap) <= _APART * float(output[cut].norm() + 1e-6):
             return f"{name!r} ({type(modules[name]).__name__})"
     return None
 

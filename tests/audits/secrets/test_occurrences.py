@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from audits.secrets import find
-from audits.secrets.find import OtherOccurrences, occurrence
+from audits.secrets import occurrences
+from audits.secrets.occurrences import OtherOccurrences, occurrence
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,8 @@ def test_where_a_value_stands(text: str, value: str, place: tuple[int, int] | No
 
 @pytest.mark.parametrize("block", [1, 1 << 22])
 def test_values_in_texts_of_others(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find, "_BLOCK", block)
+    monkeypatch.setattr(occurrences, "_BLOCK", block)
     found = OtherOccurrences({"ann": [0], "555": [1], "key": [2], "far": [0], "ab": [3]})
     for number, text in enumerate(["ann ann", "555 annual", "key ann", "x key5 a", "b"]):
         found.add(number, text)
-    assert found.found() == {"ann"}, "annual and key5 are other words, and no value spans two texts"
+    assert found.values() == {"ann"}, "annual and key5 are other words, and no value spans two texts"

@@ -1,0 +1,1 @@
+"""Training by a plan of protection: reading the plan, recomputing its bounds, and the guarantees that follow."""
