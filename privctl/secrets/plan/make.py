@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privctl.accounting.guarantees import default_delta
-from privctl.accounting.secrets.batched import Calibrated, informations, least_noise
+from privctl.accounting.secrets.batched import CalibratedNoise, informations, least_noise
 from privctl.accounting.secrets.posterior_curves import (
-    KeptByCurve,
+    CurveCalibration,
     SecretMemberships,
     curve_bounds,
     fano_bounds,
@@ -96,7 +96,7 @@ class CapTrial:
     cap: float | None
     weighted: Weighted
     probabilities: NDArray[np.float64]
-    calibrated: Calibrated | KeptByCurve
+    calibrated: CalibratedNoise | CurveCalibration
     seconds: float
 
     @property
@@ -108,7 +108,7 @@ class CapTrial:
     def fano_noise_multiplier(self) -> float:
         """What Fano's inequality asks for."""
         held = self.calibrated
-        return held.fano_noise if isinstance(held, KeptByCurve) else held.noise_multiplier
+        return held.fano_noise if isinstance(held, CurveCalibration) else held.noise_multiplier
 
     @property
     def kept(self) -> float:
@@ -227,7 +227,7 @@ def _tried(asked: PlanProblem, cap: float | None, advance: Advance) -> CapTrial:
     )
 
 
-def _calibrated(asked: PlanProblem, probabilities: NDArray[np.float64]) -> Calibrated | KeptByCurve:
+def _calibrated(asked: PlanProblem, probabilities: NDArray[np.float64]) -> CalibratedNoise | CurveCalibration:
     """The least noise, by what was asked for."""
     request, table, budgets = asked.request, asked.table, asked.budgets
     given = (table.starts, table.records, probabilities)
@@ -303,7 +303,7 @@ def protection(asked: PlanProblem, trial: CapTrial) -> Protection:
 def _curve_bounds(asked: PlanProblem, trial: CapTrial, by_fano: NDArray[np.float64]) -> NDArray[np.float64]:
     """Posteriors by the curve; NaN in the pairwise form, which it does not speak of."""
     calibrated = trial.calibrated
-    if isinstance(calibrated, KeptByCurve):
+    if isinstance(calibrated, CurveCalibration):
         return calibrated.curve_bounds
     if asked.request.form is Form.PAIRWISE:
         return np.full(len(by_fano), np.nan)
