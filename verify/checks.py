@@ -25,7 +25,7 @@ from verify.parameters import contradictions
 from verify.planned import Part, parts_of
 from verify.plans import of_file
 from verify.premises import faults
-from verify.recompute.book import check_book
+from verify.recompute.book_of_secrets import check_book
 from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
 from verify.whole import STEPS, gaps
 from verify.wording import unknown

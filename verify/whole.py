@@ -10,7 +10,7 @@ from privctl.domain.events import Batches, Ledger, SampledGaussian, SignBits
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, Scope, Status
 from privctl.domain.mechanism import ClippedTraining, Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
-from verify.recompute.mutual import unavoidable_delta
+from verify.recompute.mutual_information import unavoidable_delta
 
 STEPS = frozenset({
     "account", "audit", "claims", "inspect", "noise", "replay", "retrain", "secrets-plan", "secrets-scan",

@@ -129,12 +129,12 @@ def test_the_verifier_finds_what_was_charged_enough_and_less_too_little(dimensio
     assert ASSUMPTION in claimed.assumptions
     assert claimed.arithmetic is not None
     assert gridded.objection(report(dimension), claimed) == ""
-    inner = gridded.ideal(report(dimension), claimed)
+    inner = gridded.ideal_guarantee(report(dimension), claimed)
     assert 0.3 * found.epsilon < inner.epsilon <= found.epsilon
     assert (inner.guarantee.epsilon or 0) >= epsilon_at(inner.guarantee.delta, mu)
     assert claimed.risks[0].bound > inner.guarantee.risks[0].bound >= 0.1 * (1 - 1e-12)
     # Who keeps the epsilon of real arithmetic claims too much, and so does who says less of what was released.
-    bare = gridded.ideal(report(dimension), replace(claimed, epsilon=epsilon_at(DELTA, mu)))
+    bare = gridded.ideal_guarantee(report(dimension), replace(claimed, epsilon=epsilon_at(DELTA, mu)))
     assert (bare.guarantee.epsilon or 0) < epsilon_at(bare.guarantee.delta, mu)
     for change in (
         {"coordinates": dimension // 2},

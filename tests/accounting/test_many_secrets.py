@@ -171,7 +171,7 @@ def test_order_and_company_do_not_matter() -> None:
 def test_slabs_only_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     case, budgets = drawn_book(200, 2000, 2)
     whole, plan = informations(*case, 0.8, 100), least_noise(*case, budgets, 100)
-    monkeypatch.setattr(many_laws, "_SLAB", 1000)
+    monkeypatch.setattr(many_laws, "_SLAB_SIZE", 1000)
     monkeypatch.setattr(many_laws, "_TREE", 500)
     assert informations(*case, 0.8, 100) == pytest.approx(whole, rel=1e-11)
     assert least_noise(*case, budgets, 100).noise_multiplier == pytest.approx(plan.noise_multiplier, rel=1e-11)

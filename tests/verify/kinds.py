@@ -144,7 +144,7 @@ def remembered() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module, names in (
             (ledger, ("epsilon_of", "pure_epsilon", "bounds")), (risk, ("advantage", "power")),
-            (secret, ("information", "of_records")),
+            (secret, ("information", "information_about_records")),
         ):  # fmt: skip
             for name in names:
                 patch.setattr(module, name, _remembering(getattr(module, name)))

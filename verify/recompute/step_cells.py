@@ -27,9 +27,9 @@ MASS_ERROR = 1e-12
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 _MOST_CELLS = 3_000_000
-#: Mass of a count that is too rare to look at.
+#: Counts with less mass than this are cut off.
 _CUT = 1e-30
-#: Losses closer than this are one.
+#: Losses closer than this count as equal.
 _FLAT = 1e-14
 
 
@@ -64,7 +64,7 @@ class LossCells:
 
 @dataclass(frozen=True, slots=True)
 class CellReach:
-    """How far cells need to go: to tails of exp(``log_tail``), and to losses of +-``loss``; the rest is one cell."""
+    """How far cells extend: to tails of exp(``log_tail``), and to losses of +-``loss``; the rest is one cell."""
 
     log_tail: float
     loss: float = math.inf
@@ -162,21 +162,21 @@ def _loss(x: Floats, steps: Floats, logs: Floats) -> Floats:
     if len(steps) == 1:
         return np.asarray(steps[0] * (x - steps[0] / 2) + logs[0])
     change, top = np.zeros_like(x), np.full_like(x, -np.inf)
-    grown = [step * (x - step / 2) for step in steps]
-    for growth, log in zip(grown, logs, strict=True):
+    exponents = [step * (x - step / 2) for step in steps]
+    for growth, log in zip(exponents, logs, strict=True):
         change += math.exp(log) * np.expm1(np.minimum(growth, 1.0))
         np.maximum(top, growth + log, out=top)
     total = np.zeros_like(x)
-    for growth, log in zip(grown, logs, strict=True):
+    for growth, log in zip(exponents, logs, strict=True):
         total += np.exp(growth + log - top)
-    small = (np.maximum.reduce(grown) <= 1) & (change > -0.5)
+    small = (np.maximum.reduce(exponents) <= 1) & (change > -0.5)
     return np.asarray(np.where(small, np.log1p(np.where(small, change, 0.0)), top + np.log(total)))
 
 
 def _slope(x: Floats, steps: Floats, logs: Floats) -> Floats:
     """The derivative of the loss."""
-    grown = x[:, None] * steps - steps * steps / 2 + logs
-    share = np.exp(grown - logsumexp(grown, axis=1, keepdims=True))
+    exponents = x[:, None] * steps - steps * steps / 2 + logs
+    share = np.exp(exponents - logsumexp(exponents, axis=1, keepdims=True))
     return np.asarray(share @ steps)
 
 
@@ -209,7 +209,7 @@ def laplace(event: LaplaceNoise, width: float) -> LossCells:
     p0 = np.concatenate([[math.exp(-most) / 2], between, [0.5]])
     q0 = np.concatenate([[0.5], without, [math.exp(-most) / 2]])
     low, high = np.concatenate([base[:1], base[:-1], base[-1:]]), np.concatenate([base[:1], base[1:], base[-1:]])
-    p, (low, high) = (1 - rate) * q0 + rate * p0, (_on_batch(ends, rate) for ends in (low, high))
+    p, (low, high) = (1 - rate) * q0 + rate * p0, (_sampled_losses(ends, rate) for ends in (low, high))
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(high > low, (p - np.exp(low) * q0) / -np.expm1(low - high), p)
     return LossCells(low=low, high=high, p=p, q=q0, up=np.clip(share, 0.0, p))
@@ -225,8 +225,8 @@ def _laplace_edges(most: float, rate: float, width: float) -> Floats:
     return np.asarray(np.interp(np.linspace(0, total[-1], count + 1), total, marks))
 
 
-def _on_batch(losses: Floats, rate: float) -> Floats:
-    """Losses without sampling as they are at ``rate``: accurate near 0, and where e^loss is no float."""
+def _sampled_losses(losses: Floats, rate: float) -> Floats:
+    """Losses at sampling ``rate`` from those without sampling: accurate near 0, and where e^loss overflows."""
     if rate == 1:
         return losses
     near = np.log1p(rate * np.expm1(np.clip(losses, -30, 30)))
@@ -249,15 +249,15 @@ def randomized_response(event: RandomizedResponse) -> LossCells:
     return atoms(losses, log_p)
 
 
-def symmetrized(cells: LossCells) -> LossCells:
-    """Cells of a pair that is at least as telling as ``cells`` in either order, at every loss above 0.
+def symmetrize(cells: LossCells) -> LossCells:
+    """Cells of a pair that dominates ``cells`` in either order, at every loss above 0.
 
     For batches of fixed size the two orders bound each other's replacement (Balle, Barthe and Gaboardi 2018, theorem
     9): delta at epsilon >= 0 is that of the first order, and for epsilon < 0 follows from exchanging the data sets.
     """
     kept = np.maximum(cells.high, 0.0) > 0
     low, high, p, q, up = (part[kept] for part in (cells.low, cells.high, cells.p, cells.q, cells.up))
-    # A cell across 0 is cut there: what is above counts, rounded up.
+    # A cell across 0 is cut there; its part above 0 counts, rounded up.
     across = low < 0
     up = np.where(across, p, up)
     low = np.where(across, 0.0, low)
@@ -273,10 +273,10 @@ def symmetrized(cells: LossCells) -> LossCells:
     )  # fmt: skip
 
 
-def between(noise_multiplier: float, sample_rate: float, width: float, reach: CellReach) -> LossCells:
-    """(1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1): a record replaced by its opposite, a real case.
+def replaced_record(noise_multiplier: float, sample_rate: float, width: float, reach: CellReach) -> LossCells:
+    """(1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1): a record replaced by its opposite, which can occur.
 
-    By x -> -x its two orders are one.
+    The map x -> -x exchanges its two orders.
     """
     side, a = math.sqrt(-2 * reach.log_tail), 1 / noise_multiplier
     steps, logs = np.array([0.0, a]), np.array([math.log1p(-sample_rate), math.log(sample_rate)])
@@ -298,14 +298,14 @@ def _normal(edges: Floats) -> Floats:
 
 
 def secret_mixture(event: SecretMixture, width: float, reach: CellReach) -> LossCells:
-    """The number of a secret's records in a batch, seen through the noise, against none."""
+    """The noised number of a secret's records in a batch, against noise alone."""
     law, lost = binomial_law(event.probabilities)
     cells = gaussian_mixture(np.arange(len(law), dtype=np.float64), law, event.noise_multiplier, width, reach)
     return replace(cells, p_infinite=cells.p_infinite + lost)
 
 
 def binomial_law(probabilities: Sequence[float]) -> tuple[Floats, float]:
-    """The probabilities of 0, 1, 2, ... successes, one record after another, and the mass that was cut off."""
+    """The probabilities of 0, 1, 2, ... successes, adding one record at a time, and the mass cut off."""
     law, lost = np.ones(1), 0.0
     for chance in probabilities:
         law = np.concatenate([law * (1 - chance), [0.0]]) + np.concatenate([[0.0], law * chance])
