@@ -9,7 +9,7 @@ from pathlib import Path
 from privctl.domain.errors import InputError
 from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.gate.files import LARGEST_REPORT, LoadedReport, load, read_bounded
-from privctl.reports.chain import ChainTooLongError, ReportFiles, Visit, placed, walk
+from privctl.reports.chain import ChainTooLongError, ReportFiles, Visit, absolute_path, walk
 
 READABLE, CHAIN = "readable", "chain"
 #: Reports that are read in one judgement, and those that are followed upwards.
@@ -60,7 +60,7 @@ def read_report_set(paths: Sequence[Path]) -> ReportSet:
 def _ancestors(paths: Sequence[Path], known: dict[str, LoadedReport]) -> Iterator[Finding]:
     """Read what the reports at ``paths`` build on into ``known``, by digest; yields what is missing or changed."""
     most, child = len(known) + _MOST, None
-    places = {placed(report.path): report for report in known.values()}
+    places = {absolute_path(report.path): report for report in known.values()}
     try:
         for visit in walk(paths, ReportFiles(), known=known.__contains__, follow=_unchanged, most=most):
             if visit.child is None:

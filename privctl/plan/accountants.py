@@ -38,8 +38,8 @@ class BudgetPlan:
     @property
     def differential(self) -> Guarantee:
         """The first (epsilon, delta) guarantee, the main row's where it is one."""
-        found = [row.guarantee for row in self.rows if row.guarantee is not None]
-        return next((g for g in [self.guarantee, *found] if g.delta > 0), self.guarantee)
+        guarantees = [row.guarantee for row in self.rows if row.guarantee is not None]
+        return next((g for g in [self.guarantee, *guarantees] if g.delta > 0), self.guarantee)
 
     @property
     def guarantee(self) -> Guarantee:

@@ -47,7 +47,7 @@ class ReportFiles:
 
     def at(self, path: Path) -> ReportFile:
         """What is at ``path``; nothing in a file that is no report is repeated in its ``fault`` but where it is."""
-        place = placed(path)
+        place = absolute_path(path)
         if place not in self._read:
             self._read[place] = _file_at(place)
         return self._read[place]
@@ -85,14 +85,14 @@ class _Waiting:
     index: int = 0
 
 
-def placed(path: Path) -> Path:
+def absolute_path(path: Path) -> Path:
     """``path`` from the root, without following links, so that one place has one name."""
     return Path(os.path.normpath(path.absolute()))
 
 
-def located(report: Path, named: Artifact | ParentReport) -> Path:
+def path_of(report: Path, named: Artifact | ParentReport) -> Path:
     """Where the report at ``report`` says that a file or another report is."""
-    return placed(report.parent / named.path)
+    return absolute_path(report.parent / named.path)
 
 
 def walk(
@@ -108,43 +108,43 @@ def walk(
     A report that is named by two digests is visited under both. Parents whose digest is ``known`` are left out, and so
     are those of visits that are not to be followed. Raises ChainTooLongError after ``most`` visits.
     """
-    waiting = [_Waiting(placed(path), 0, frozenset()) for path in reversed(starts)]
+    waiting = [_Waiting(absolute_path(path), 0, frozenset()) for path in reversed(starts)]
     visited: set[tuple[Path, str | None]] = set()
     followed: set[Path] = set()
     while waiting:
-        here = waiting.pop()
-        if here.path in here.above:
-            yield _visit(here, files.at(here.path), loops=True)
+        step = waiting.pop()
+        if step.path in step.above:
+            yield _visit(step, files.at(step.path), loops=True)
             continue
-        if (here.path, here.recorded) in visited:
+        if (step.path, step.recorded) in visited:
             continue  # two steps share a parent
         if len(visited) == most:
-            raise ChainTooLongError(here.path, most)
-        visited.add((here.path, here.recorded))
-        visit = _visit(here, files.at(here.path), again=here.path in followed)
+            raise ChainTooLongError(step.path, most)
+        visited.add((step.path, step.recorded))
+        visit = _visit(step, files.at(step.path), again=step.path in followed)
         yield visit
         if visit.file.report is None or visit.again or not follow(visit):
             continue
-        followed.add(here.path)
-        waiting += reversed(list(_parents(here, visit.file, visit.file.report, known)))
+        followed.add(step.path)
+        waiting += reversed(list(_parents(step, visit.file, visit.file.report, known)))
 
 
-def _visit(here: _Waiting, file: ReportFile, *, loops: bool = False, again: bool = False) -> Visit:
+def _visit(step: _Waiting, file: ReportFile, *, loops: bool = False, again: bool = False) -> Visit:
     return Visit(
-        file=file, depth=here.depth, recorded=here.recorded, child=here.child, index=here.index, loops=loops,
+        file=file, depth=step.depth, recorded=step.recorded, child=step.child, index=step.index, loops=loops,
         again=again,
     )  # fmt: skip
 
 
 def _parents(
-    here: _Waiting, file: ReportFile, report: PrivacyReport, known: Callable[[str], bool]
+    step: _Waiting, file: ReportFile, report: PrivacyReport, known: Callable[[str], bool]
 ) -> Iterator[_Waiting]:
     named: set[tuple[Path, str]] = set()
     for index, parent in enumerate(report.parents):
-        place = located(here.path, parent)
+        place = path_of(step.path, parent)
         if (place, parent.digest) not in named and not known(parent.digest):
             named.add((place, parent.digest))
-            yield _Waiting(place, here.depth + 1, here.above | {here.path}, parent.digest, file, index)
+            yield _Waiting(place, step.depth + 1, step.above | {step.path}, parent.digest, file, index)
 
 
 def _file_at(place: Path) -> ReportFile:

@@ -65,8 +65,10 @@ class JudgedClaim:
     @property
     def verdict(self) -> Verdict:
         """The row as a report holds it."""
-        found = self.judgement
-        return Verdict(subject=f"{self.claim.key}: {self.claim.statement}", outcome=found.outcome, reason=found.in_full)
+        judgement = self.judgement
+        return Verdict(
+            subject=f"{self.claim.key}: {self.claim.statement}", outcome=judgement.outcome, reason=judgement.in_full
+        )
 
 
 def judge(paper: str, claims: Iterable[PublishedClaim], prover: Prover) -> Iterator[JudgedClaim]:

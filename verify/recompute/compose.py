@@ -187,14 +187,12 @@ class UpperDelta:
         if start == 0:
             return 1.0  # the grid does not reach so low
         behind = epsilon - (grid.first + start) * grid.width
-        difference = max(0.0, float(self.sums[0][start]) - math.exp(min(behind, 0.0)) * float(self.sums[1][start]))
+        gap = max(0.0, float(self.sums[0][start]) - math.exp(min(behind, 0.0)) * float(self.sums[1][start]))
         # Rounding of the transform, at every point above; then what lies above the grid.
         scale = math.exp(min(law.log_scale - law.tilt * epsilon, 700.0))
         points = min(float(grid.count), 1 / -math.expm1(-law.tilt * grid.width)) if law.tilt else float(grid.count)
         cancelled = (2 * _SUM_ERROR * grid.count + law.rounding) * float(self.sums[0][start])
-        return min(
-            1.0, (difference + cancelled + scale * (law.error * points + law.wrapped)) * self.growth + self.infinite
-        )
+        return min(1.0, (gap + cancelled + scale * (law.error * points + law.wrapped)) * self.growth + self.infinite)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -247,11 +245,9 @@ Kinds = Sequence[tuple[LossCells, int]]
 def bound_above(kinds: Kinds, grid: ComposeGrid) -> UpperDelta:
     """An upper bound on delta: the cells of each kind of step composed with their numbers of times."""
     steps = sum(times for _, times in kinds)
-    masses_by_kind = [(*_masses_from_above(cells, grid), times) for cells, times in kinds]
-    alive = sum(
-        times * (math.log1p(-infinite) if infinite < 1 else -math.inf) for _, _, infinite, times in masses_by_kind
-    )
-    law = compose_laws([(at, logs, times) for at, logs, _, times in masses_by_kind], grid, grid.tilt)
+    placed = [(*_masses_from_above(cells, grid), times) for cells, times in kinds]
+    alive = sum(times * (math.log1p(-infinite) if infinite < 1 else -math.inf) for _, _, infinite, times in placed)
+    law = compose_laws([(at, logs, times) for at, logs, _, times in placed], grid, grid.tilt)
     with np.errstate(under="ignore"):
         masses = law.masses * _untilting_weights(law, grid.losses)
         tails = np.cumsum(masses[::-1]), lfilter([1.0], [1.0, -math.exp(-grid.width)], masses[::-1])
@@ -285,9 +281,7 @@ def _masses_from_above(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Flo
     under = np.floor(losses / grid.width)
     # The share of an atom at the upper of two points, so that e^-loss keeps its mean.
     share = np.clip(np.expm1(under * grid.width - losses) / math.expm1(-grid.width), 0.0, 1.0)
-    at, logs, _ = _sum_by_position(
-        np.concatenate([under, under + 1]), np.concatenate([masses * (1 - share), masses * share])
-    )
+    at, logs, _ = _merge(np.concatenate([under, under + 1]), np.concatenate([masses * (1 - share), masses * share]))
     return at, logs, infinite
 
 
@@ -297,10 +291,10 @@ def _masses_from_below(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Flo
     at = np.rint(np.minimum(middle, grid.cap) / grid.width)
     at = np.concatenate([at, at[-1:], at[:1]])
     ends = np.array([cells.p_infinite, 0.0]), np.array([0.0, cells.q_infinite])
-    return _sum_by_position(at, np.concatenate([cells.p, ends[0]]), np.concatenate([cells.q, ends[1]]))
+    return _merge(at, np.concatenate([cells.p, ends[0]]), np.concatenate([cells.q, ends[1]]))
 
 
-def _sum_by_position(at: Floats, first: Floats, second: Floats | None = None) -> tuple[Floats, Floats, Floats]:
+def _merge(at: Floats, first: Floats, second: Floats | None = None) -> tuple[Floats, Floats, Floats]:
     """Log sums of the masses at equal positions; an empty sum counts as 1e-320."""
     start = at.min()
     index = (at - start).astype(np.int64)

@@ -42,7 +42,7 @@ def gaussian(mu: float) -> Draw:
     return draw
 
 
-def of_ledger(ledger: Ledger) -> Draw | None:
+def ledger_losses(ledger: Ledger) -> Draw | None:
     """The sum over all steps; None where an event is not simulated here (records in turn, batches of fixed size)."""
     parts = [(_step(event), event.steps) for event in ledger.events]
     if any(step is None for step, _ in parts):

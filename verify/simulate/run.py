@@ -17,13 +17,13 @@ from privctl.domain.verdict import Outcome, Verdict
 from verify.checks import JudgedGuarantee
 from verify.recompute.sensitivity import least_nonconvex
 from verify.simulate.bounds import SimulatedDelta, black_box, violation_rate, white_box
-from verify.simulate.losses import Draw, Floats, LossSamples, gaussian, gaussian_loss, of_ledger, sample
+from verify.simulate.losses import Draw, Floats, LossSamples, gaussian, gaussian_loss, ledger_losses, sample
 
 _RECORDS = 12
 _LEARNING_RATE = 0.5
 
 
-def trained(event: SampledGaussian, steps: int, *, noise: float = 1.0) -> Draw:
+def toy_training(event: SampledGaussian, steps: int, *, noise: float = 1.0) -> Draw:
     """Losses of runs of ``steps`` steps at the event's rate and noise.
 
     ``noise`` scales what is really added: 1 is right, 0.5 a fault that a test must see.
@@ -71,31 +71,31 @@ class Simulation:
 
 def simulate(report: PrivacyReport, *, seed: int, seconds: float) -> Simulation | None:
     """Simulate the report's guarantees for ``seconds`` in all, about; None where nothing of it can be simulated."""
-    chosen = [(g, draw) for g in _chosen(report) if (draw := _draw(report, g)) is not None]
+    chosen = [(g, draw) for g in _guarantees_to_test(report) if (draw := _draw(report, g)) is not None]
     if not chosen:
         return None
     share = seconds / len(chosen) / (2 if _toy(report) is not None else 1)
     evidence: list[Evidence] = []
     judged: list[JudgedGuarantee] = []
     for guarantee, draw in chosen:
-        found = sample(draw, seed, share)
-        assumed = sample(_assumed(report, guarantee) or draw, seed, 0.0)
-        evidence.append(_published(guarantee, violation_rate(assumed.present, guarantee.epsilon or 0.0), assumed))
-        rows, verdict = _sound(guarantee, found, f"{guarantee.name}, simulated")
+        losses = sample(draw, seed, share)
+        assumed = sample(_assumed_draw(report, guarantee) or draw, seed, 0.0)
+        evidence.append(_published_test(guarantee, violation_rate(assumed.present, guarantee.epsilon or 0.0), assumed))
+        rows, verdict = _sound_tests(guarantee, losses, f"{guarantee.name}, simulated")
         evidence += rows
         judged.append(JudgedGuarantee(guarantee=guarantee, verdict=verdict))
     toy = _toy(report)
     if toy is not None:
         steps = min(toy.steps, _TRAINING_STEPS)
-        rows, verdict = _sound(
-            chosen[0][0], sample(trained(toy, steps), seed, share), f"a toy training of {steps} steps"
+        rows, verdict = _sound_tests(
+            chosen[0][0], sample(toy_training(toy, steps), seed, share), f"a toy training of {steps} steps"
         )
         evidence += rows
         judged.append(JudgedGuarantee(guarantee=chosen[0][0], verdict=verdict))
     return Simulation(evidence=tuple(evidence), judged=tuple(judged))
 
 
-def _chosen(report: PrivacyReport) -> Iterator[Guarantee]:
+def _guarantees_to_test(report: PrivacyReport) -> Iterator[Guarantee]:
     """Weight noise: every row, each has a shift of its own. Ledgers: the row to rely on, the claim most in doubt."""
     known = [g for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP and g.epsilon is not None]
     if isinstance(report.mechanism, WeightNoise):
@@ -111,10 +111,10 @@ def _draw(report: PrivacyReport, guarantee: Guarantee) -> Draw | None:
             least = least_nonconvex(mechanism.training)
             return None if least is None else gaussian(least / mechanism.noise_stddev)
         return gaussian(1 / guarantee.noise_multiplier) if guarantee.noise_multiplier else None
-    return of_ledger(mechanism) if isinstance(mechanism, Ledger) else None
+    return ledger_losses(mechanism) if isinstance(mechanism, Ledger) else None
 
 
-def _assumed(report: PrivacyReport, guarantee: Guarantee) -> Draw | None:
+def _assumed_draw(report: PrivacyReport, guarantee: Guarantee) -> Draw | None:
     """What the published test draws from: the shift that the paper assumes, whatever the training did."""
     mechanism = report.mechanism
     if isinstance(mechanism, WeightNoise) and guarantee.name == "published" and guarantee.sensitivity:
@@ -128,25 +128,25 @@ def _toy(report: PrivacyReport) -> SampledGaussian | None:
     return event if isinstance(event, SampledGaussian) and event.batches is Batches.POISSON else None
 
 
-def _published(guarantee: Guarantee, rate: float, found: LossSamples) -> Evidence:
+def _published_test(guarantee: Guarantee, rate: float, losses: LossSamples) -> Evidence:
     return Evidence(
         method="algorithm 1 of the DP-Weights paper: how often the loss exceeds epsilon",
         quantity=f"violation rate of {guarantee.name}",
         estimate=rate,
         bound=Bound.NONE,
-        samples={"losses": len(found.present)},
+        samples={"losses": len(losses.present)},
         details={"epsilon": guarantee.epsilon or 0.0},
         reason="it says nothing of delta: losses may exceed epsilon often in a private mechanism, and where the shift "
         "is assumed they are not the training's",
     )
 
 
-def _sound(guarantee: Guarantee, found: LossSamples, subject: str) -> tuple[list[Evidence], Verdict]:
+def _sound_tests(guarantee: Guarantee, losses: LossSamples, subject: str) -> tuple[list[Evidence], Verdict]:
     """Both sound tests in both orders, sharing the level."""
     epsilon, delta = guarantee.epsilon or 0.0, guarantee.delta
     rows: list[Evidence] = []
     worst: tuple[float, str] = (0.0, "")
-    for order, side in (("present", found), ("absent", found.reversed())):
+    for order, side in (("present", losses), ("absent", losses.reversed())):
         tests: tuple[tuple[str, SimulatedDelta], ...] = (
             ("black box: an event chosen on one half, tried on the other", black_box(side, epsilon, LEVEL / 4)),
             ("white box: the mean of 1 - e^(epsilon - loss)", white_box(side.present, epsilon, LEVEL / 4)),
@@ -162,7 +162,7 @@ def _sound(guarantee: Guarantee, found: LossSamples, subject: str) -> tuple[list
         return rows, Verdict(subject=subject, outcome=Outcome.REFUTED, reason=reason, status=guarantee.status)
     most = max(row.upper for row in rows if row.upper is not None and math.isfinite(row.upper))
     reason = (
-        f"no violation seen in {len(found.present)} outputs of each kind; they could not have seen a delta below "
+        f"no violation seen in {len(losses.present)} outputs of each kind; they could not have seen a delta below "
         + (f"{max(0.0, most):.2g}")
     )
     return rows, Verdict(subject=subject, outcome=Outcome.CONSISTENT, reason=reason, status=guarantee.status)

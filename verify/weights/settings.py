@@ -11,7 +11,7 @@ import numpy as np
 
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.report import PrivacyReport
-from verify.measured.values import Floats
+from verify.checkpoint_noise.values import Floats
 
 #: Updates that are followed one by one.
 MOST_UPDATES = 1_000_000

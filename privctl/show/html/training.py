@@ -97,7 +97,7 @@ def _curves(series: Sequence[tuple[str, list[tuple[float, float]]]], axis: str) 
 
 def plan_figures(source: ReportSource) -> Iterator[Figure]:
     """What is kept of the data against the noise, over caps; and how near secrets come to their budgets."""
-    caps = list(_tried(source.report.parameters.get("caps")))
+    caps = list(_caps_table(source.report.parameters.get("caps")))
     if caps:
         yield figure(
             f"{source.key}-caps",
@@ -111,10 +111,10 @@ def plan_figures(source: ReportSource) -> Iterator[Figure]:
         )  # fmt: skip
     spread = [item for item in source.report.evidence if "quantile 0.5" in item.details]
     for index, item in enumerate(spread):
-        found = {name.removeprefix("quantile "): value for name, value in item.details.items()}
+        quantiles = {name.removeprefix("quantile "): value for name, value in item.details.items()}
         rows = [
             DotRow(name=f"{_ordinal(name)} of secrets", value=value, text=number(value, 4), colour="lead")
-            for name, value in found.items()
+            for name, value in quantiles.items()
         ]
         yield figure(
             f"{source.key}-spread-{index}",
@@ -122,7 +122,7 @@ def plan_figures(source: ReportSource) -> Iterator[Figure]:
             f"Quantiles over {sum(item.samples.values()):,} secrets.",
             dots_height(rows),
             dots(rows, item.quantity),
-            behind=[table(item.quantity, ("quantile", "value"), [(n, number(v)) for n, v in found.items()])],
+            behind=[table(item.quantity, ("quantile", "value"), [(n, number(v)) for n, v in quantiles.items()])],
         )
 
 
@@ -130,7 +130,7 @@ def _ordinal(name: str) -> str:
     return {"0": "least", "0.5": "median", "1": "most"}.get(name, f"quantile {name}")
 
 
-def _tried(caps: Any) -> Iterator[tuple[str, float, float]]:
+def _caps_table(caps: Any) -> Iterator[tuple[str, float, float]]:
     for entry in caps[:200] if isinstance(caps, (list, tuple)) else ():
         if isinstance(entry, Mapping) and _plain(entry.get("kept")) and _plain(entry.get("noise_multiplier")):
             cap = entry.get("cap")

@@ -37,8 +37,8 @@ def attacker_text(guarantee: Guarantee) -> str:
     """What the guarantee leaves an attacker, a paragraph a risk; empty where it does not say."""
     if not guarantee.risks:
         return ""
-    told = [paragraph(_risk(risk), indent=2) for risk in guarantee.risks]
-    return "".join(["What that leaves an attacker, at most:\n", *told])
+    risks = [paragraph(_risk(risk), indent=2) for risk in guarantee.risks]
+    return "".join(["What that leaves an attacker, at most:\n", *risks])
 
 
 def _risk(risk: Risk) -> str:

@@ -12,25 +12,25 @@ _STARS = "*****"
 
 def scan_text(report: PrivacyReport, examples: Mapping[str, str]) -> str:
     """The kinds that were found, with one of ``examples`` each, masked; or that nothing was."""
-    found = report.parameters["found"]
+    kinds = report.parameters["found"]
     rows = [
         (
             kind,
             str(counts["secrets"]),
             str(counts["records"]),
             str(counts["most_records"]),
-            masked(examples[kind]) if kind in examples else "-",
+            mask(examples[kind]) if kind in examples else "-",
         )
-        for kind, counts in found.items()
+        for kind, counts in kinds.items()
     ]
-    secrets = sum(counts["secrets"] for counts in found.values())
+    secrets = sum(counts["secrets"] for counts in kinds.values())
     records = report.parameters["dataset_size"]
-    said = {0: "No secret was found", 1: "1 secret"}.get(secrets, f"{secrets} secrets")
-    summary = f"{said} in {records} records."
+    count = {0: "No secret was found", 1: "1 secret"}.get(secrets, f"{secrets} secrets")
+    summary = f"{count} in {records} records."
     return f"{table(('kind', 'secrets', 'records', 'most records of one', 'example'), rows)}\n{summary}\n"
 
 
-def masked(value: str) -> str:
+def mask(value: str) -> str:
     """What may be shown of a secret: an end of it, less of a short one, and not how long it is."""
     if len(value) < 6:
         return _STARS

@@ -9,7 +9,7 @@ from fractions import Fraction
 from privctl.domain.verdict import Outcome
 from verify.prove.enclosures.enclosure import Interval
 from verify.prove.prover import Prover
-from verify.prove.terms import between, real
+from verify.prove.terms import lies_in, real
 from verify.prove.theorem import SolverFinding, Theorem
 
 
@@ -35,7 +35,7 @@ class NumericComparison:
         return Theorem(
             name=f"{self.name}-{suffix}",
             statement=statement,
-            assumptions=tuple(between(name, box) for name, box in self.boxes.items()),
+            assumptions=tuple(lies_in(name, box) for name, box in self.boxes.items()),
             claim=claim,
         )
 

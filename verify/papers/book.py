@@ -18,7 +18,7 @@ CITED = Omission(
 )
 
 
-def chosen(papers: Sequence[str]) -> tuple[str, ...]:
+def chosen_papers(papers: Sequence[str]) -> tuple[str, ...]:
     """The papers asked for, in the book's order; all of them where none was named. Raises CommandError for others."""
     unknown = [name for name in papers if name not in PAPERS]
     if unknown:
@@ -28,14 +28,14 @@ def chosen(papers: Sequence[str]) -> tuple[str, ...]:
 
 def run(papers: Sequence[str], prover: Prover) -> Iterator[JudgedClaim]:
     """Judge the claims of ``papers`` one after another, as they are asked for."""
-    for name in chosen(papers):
+    for name in chosen_papers(papers):
         paper = load_paper(name)
         yield from judge(paper.title, paper.claims, prover)
 
 
-def unchecked(papers: Sequence[str]) -> tuple[Omission, ...]:
+def unchecked_statements(papers: Sequence[str]) -> tuple[Omission, ...]:
     """What those papers say that no computer can check, and what was taken from others."""
-    return (*(omission for name in chosen(papers) for omission in load_paper(name).unchecked), CITED)
+    return (*(omission for name in chosen_papers(papers) for omission in load_paper(name).unchecked), CITED)
 
 
 def surprises(rows: Sequence[JudgedClaim]) -> list[JudgedClaim]:

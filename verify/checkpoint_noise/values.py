@@ -26,7 +26,7 @@ def numbers(stored: NDArray[Any], dtype: str) -> Floats:
     return stored.astype(np.float64)
 
 
-def astray(stored: NDArray[Any], dtype: str, grid: float) -> int:
+def count_off_grid(stored: NDArray[Any], dtype: str, grid: float) -> int:
     """How many weights are no multiples of ``grid``, a power of two.
 
     Where a format's own steps are larger, all its numbers are multiples; where they are smaller, it holds every point.
@@ -78,7 +78,7 @@ def _cells(low: Floats, high: Floats, grid: float, even: NDArray[np.bool_]) -> t
 def neighbours(stored: NDArray[Any], dtype: str) -> tuple[Floats, Floats]:
     """The next numbers below and above ``stored`` (n,) that the format can hold."""
     if dtype != "BF16":
-        ends = [np.nextafter(stored, stored.dtype.type(way)) for way in (-np.inf, np.inf)]
+        ends = [np.nextafter(stored, stored.dtype.type(limit)) for limit in (-np.inf, np.inf)]
         return ends[0].astype(np.float64), ends[1].astype(np.float64)
     negative = stored >> 15 == 1
     towards, away = stored - np.uint16(1), stored + np.uint16(1)

@@ -16,15 +16,15 @@ from scipy.stats import binom
 
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile
-from verify.measured.noise import LEVEL, MeasuredNoise
-from verify.measured.values import VIEWS, Floats, neighbours
+from verify.checkpoint_noise.measure import LEVEL, TensorNoise
+from verify.checkpoint_noise.values import VIEWS, Floats, neighbours
 
 #: Share of the weights that must have changed, and so many of them, spread evenly, that are looked at without a parent.
 LEAST = 0.5
-_LOOKED_AT, _RUN = 1 << 20, 1 << 12
+_MOST_READ, _RUN = 1 << 20, 1 << 12
 
 
-def few_changed(tensors: Sequence[MeasuredNoise], stddev: float) -> Iterator[str]:
+def change_complaints(tensors: Sequence[TensorNoise], stddev: float) -> Iterator[str]:
     """A sentence where fewer than half of the weights with noise changed, beyond what chance does."""
     weights, changed = sum(t.elements for t in tensors), sum(t.changed for t in tensors)
     if weights and binom.cdf(changed, weights, LEAST) < LEVEL:
@@ -34,13 +34,13 @@ def few_changed(tensors: Sequence[MeasuredNoise], stddev: float) -> Iterator[str
         )
 
 
-def coarse(tensors: Sequence[MeasuredNoise]) -> list[str]:
+def unchanged_tensors(tensors: Sequence[TensorNoise]) -> list[str]:
     """The tensors in which most weights stayed as they were, though most of the model's did not."""
     return [t.name for t in tensors if binom.cdf(t.changed, t.elements, LEAST) < LEVEL]
 
 
 @dataclass(slots=True, kw_only=True)
-class Expected:
+class ExpectedChanges:
     """How many released weights noise of ``stddev`` is expected to have changed, told from these weights alone."""
 
     stddev: float
@@ -50,7 +50,7 @@ class Expected:
     def look(self, file: SafetensorsFile, untouched: Collection[str]) -> None:
         """Add the weights of ``file`` but those of tensors ``untouched``; of many only evenly spread runs are read."""
         chosen = [t for t in file.tensors if t.dtype in VIEWS and t.name not in untouched and t.elements]
-        step = max(1, -(-sum(tensor.elements for tensor in chosen) // _LOOKED_AT))
+        step = max(1, -(-sum(tensor.elements for tensor in chosen) // _MOST_READ))
         for tensor in chosen:
             for start in range(0, tensor.elements, _RUN * step):
                 apart = _distances(file, tensor, start)
