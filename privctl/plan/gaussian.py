@@ -16,7 +16,7 @@ from privctl.domain.guarantee import Adjacency, AssumptionState, Guarantee, Stat
 from privctl.plan import peers
 from privctl.plan.accountants import AccountantRow, BudgetPlan
 
-#: Relative precision of what is shown beside a method's number, and of what may refute it.
+#: Relative precision of the bound shown next to a method's number, and of the floor that may refute it.
 _COMPARING, _REFUTING = 1e-3, 1e-4
 
 Note = Callable[[str], None]
@@ -34,8 +34,9 @@ def plan_gaussian(
 ) -> BudgetPlan:
     """Every method for one sampled Gaussian: epsilon for its noise, or with ``target`` the noise for that epsilon.
 
-    ``only`` names rows to compute (all); ``note`` hears of each before it starts. The mechanism of the result has the
-    main row's noise, which is computed first. Raises ValueError where the main row has no answer.
+    ``only`` names the rows to compute (default: all); ``note`` is called with each row's title before it starts. The
+    mechanism of the result has the main row's noise, which is computed first. Raises ValueError where the main row has
+    no answer.
     """
     if target is not None:
         positive("epsilon", target)
@@ -70,7 +71,7 @@ def _main_row(
     target: float | None,
     priors: Sequence[float],
 ) -> AccountantRow:
-    """The tight accountant's row, with what it leaves an attacker. Raises ValueError where it has no answer."""
+    """The tight accountant's row, with the attacker's risks. Raises ValueError where it has no answer."""
     started = time.perf_counter()
     if target is not None:
         event = replace(event, noise_multiplier=method.noise_multiplier(event, target, delta))
@@ -86,7 +87,7 @@ def _main_row(
 def _row(
     key: str, method: AccountingMethod, event: SampledGaussian, delta: float, target: float | None, main: AccountantRow
 ) -> AccountantRow:
-    """Another method's number beside what the tight accountant proves, and disproves, for the same noise."""
+    """Another method's number, next to what the tight accountant proves and disproves for the same noise."""
     started = time.perf_counter()
     try:
         if target is not None:
@@ -117,7 +118,7 @@ def _row(
 
 
 def _bounds_on_truth(event: SampledGaussian, delta: float, epsilon: float, main: AccountantRow) -> tuple[float, float]:
-    """Epsilon that follows, and one below which none holds where that may refute ``epsilon`` (else 0)."""
+    """The epsilon that follows, and a floor below which none holds, if that may refute ``epsilon`` (otherwise 0)."""
     assert main.guarantee is not None
     if event.noise_multiplier == main.guarantee.noise_multiplier:
         known = main.guarantee.epsilon
@@ -129,7 +130,7 @@ def _bounds_on_truth(event: SampledGaussian, delta: float, epsilon: float, main:
 
 
 def _peer_methods() -> dict[str, AccountingMethod]:
-    """Other people's accountants that are installed."""
+    """The installed accountants of other projects."""
     methods = {}
     if peers.is_installed("opacus"):
         methods["opacus-prv"] = AccountingMethod(

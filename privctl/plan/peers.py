@@ -1,6 +1,6 @@
-"""Other people's accountants, where they are installed: for comparison, never for a guarantee.
+"""Accountants of other projects, where installed: for comparison, never for a guarantee.
 
-Each takes seconds to import, so that happens inside the functions. Names of what is imported stand in a closed table.
+Each takes seconds to import, so the imports are inside the functions. The modules' names come from a closed table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherAccountant:
-    """A package with an accountant: what installs it, what imports it, and what its numbers are."""
+    """A package with an accountant: its distribution, its module, and the method behind its numbers."""
 
     distribution: str
     module: str
@@ -43,7 +43,7 @@ _OPACUS_TOLERANCE = 0.001
 
 
 def is_installed(name: str) -> bool:
-    """Whether the peer can be imported, found out without importing it. Raises ValueError for names not in PEERS."""
+    """Whether the peer can be imported, without importing it. Raises ValueError for names not in PEERS."""
     return find_spec(_peer(name).module.partition(".")[0]) is not None
 
 

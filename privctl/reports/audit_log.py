@@ -1,11 +1,11 @@
-"""The log of audits of a model: what was begun, and what came of it, so that an audit left out shows.
+"""The log of a model's audits: each is entered when it begins and when it ends, so that a missing report shows.
 
 Each line is a JSON object that names the line before it by digest and ends in its own. An audit is entered before the
 first attack looks at the model, so that one that was abandoned leaves its trace, and again when its report is written.
 
-What the log does not stop: an audit that was entered into another log, or into none, and a log written anew from the
-start by whoever holds the file. The second shows as soon as somebody else keeps the digest of an earlier line, the
-head (``privctl sign`` over the log, ``audit_log_head`` of a gate).
+The log cannot prevent an audit that was entered into another log, or into none, nor a log that its owner rewrites from
+the start. The latter shows as soon as somebody else keeps the digest of an earlier line, the head (``privctl sign``
+over the log, ``audit_log_head`` of a gate).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedAudit:
-    """One audit: the line that began it, and the one that says what came of it, if any does."""
+    """One audit: the line that began it, and the line that ended it, if there is one."""
 
     begun: Entry
     end: Entry | None = None

@@ -1,4 +1,4 @@
-"""The chain of reports: what each builds on, followed upwards in one way by every reader of it."""
+"""The chain of reports: the one walk by which every reader follows reports to those they build on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ChainTooLongError(InputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFile:
-    """What is at a report's place: the digest of its bytes, and the report.
+    """The file at a report's path: the digest of its bytes, and the report.
 
     ``digest`` is None where there is no file that can be read, ``report`` None where it holds no report; ``fault`` says
     why.
@@ -40,13 +40,13 @@ class ReportFile:
 
 
 class ReportFiles:
-    """Reports by their places, each read once however often it is named."""
+    """Reports by path, each read once however often it is named."""
 
     def __init__(self) -> None:
         self._read: dict[Path, ReportFile] = {}
 
     def at(self, path: Path) -> ReportFile:
-        """What is at ``path``; nothing in a file that is no report is repeated in its ``fault`` but where it is."""
+        """The file at ``path``; for a file that is no report, ``fault`` names the place and repeats no content."""
         place = absolute_path(path)
         if place not in self._read:
             self._read[place] = _file_at(place)

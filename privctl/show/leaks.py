@@ -1,4 +1,4 @@
-"""What an audit found that is a leak, whether or not a claim was refuted: for its last line, and for pages.
+"""The leaks that an audit shows, whether or not a claim was refuted: for its last line, and for pages.
 
 A figure counts only where its interval lies beyond chance by the margin stated here, never by its estimate alone. What
 an audit could not attribute to the model (records that differ without it, no control, a broken commitment) does not
@@ -71,7 +71,7 @@ def _membership(report: PrivacyReport, outcome: Outcome) -> str | None:
         area = item.quantity == "AUC"
         if item.method in WITHOUT_MODEL or not (area or item.quantity.startswith("TPR at ")):
             continue
-        # Beside a baseline that hears something only the AUC can be compared.
+        # Where a baseline detects a difference, only the AUC can be compared with it.
         beyond = _beyond(item, least) if area or not blind else -math.inf
         if beyond > (AUC_MARGIN if area else RATE_MARGIN):
             scored.append((area, beyond, item))
@@ -147,7 +147,7 @@ _JUDGES: dict[str, Callable[[PrivacyReport, Outcome], str | None]] = {
 
 
 def _lower_bounds(report: PrivacyReport) -> Iterator[str]:
-    """Lower bounds on epsilon for one record, where nobody claimed one that they could be held against."""
+    """Lower bounds on epsilon for one record, where no claim was given that they could refute."""
     if any(verdict.subject.startswith("(") for verdict in report.verdicts):
         return
     bounds = [

@@ -1,4 +1,4 @@
-"""What may be said of a model in a sentence or two: the strongest guarantee, what attacked it, what nobody tried."""
+"""A model in a sentence or two: its strongest guarantee, the attacks on it, and what was not tried."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _NAMED = 6
 class Summary:
     """Of one subject: the guarantee that leads, sentences on it, on attacks and on checks, and what is missing.
 
-    ``leaked`` says what attacks found that is a leak, and is empty where nothing is.
-    ``attack`` and ``check`` are the worst outcomes of audits and of verification, files that are not what a report says
-    among the latter; None where nothing looked. ``worst`` is the worse of the two.
+    ``leaked`` names the leaks that attacks found; empty where they found none. ``attack`` and ``check`` are the worst
+    outcomes of audits and of verification (files that differ from their report count as the latter); None where there
+    were none. ``worst`` is the worse of the two.
     """
 
     subject: JudgedSubject
@@ -61,7 +61,7 @@ class Summary:
 
 
 def summarize(subject: JudgedSubject) -> Summary:
-    """What may be said of ``subject``, as its reports have it."""
+    """The summary of ``subject`` according to its reports."""
     lead = leading_guarantee(subject)
     audited = [v for source in subject.audits for v in source.report.verdicts]
     checked = [v for source in subject.checks for v in source.report.verdicts]
@@ -81,7 +81,7 @@ def summarize(subject: JudgedSubject) -> Summary:
 
 
 def decisive(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """The verdicts but those on guarantees that their report itself calls no more than claimed."""
+    """The verdicts except those on guarantees that their own report calls claimed or less."""
     return [verdict for verdict in verdicts if verdict.decisive]
 
 
@@ -147,7 +147,7 @@ def largest_true_positive_rate(guarantee: Guarantee, report: PrivacyReport) -> f
 
 
 def weak(guarantee: Guarantee, report: PrivacyReport) -> str:
-    """Said of a bound that is true and yet rules out next to nothing; empty of others."""
+    """A sentence on a bound that holds but rules out next to nothing; empty for others."""
     rate = largest_true_positive_rate(guarantee, report)
     if rate is None or rate < _VACUOUS or guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
         return ""

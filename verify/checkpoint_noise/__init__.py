@@ -1,1 +1,1 @@
-"""What was really done to the bytes, measured: the noise between a model and the one it was made from."""
+"""The noise between two checkpoints, measured: the released model and the one that it was made from."""

@@ -20,9 +20,9 @@ from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile
 from verify.checkpoint_noise.values import VIEWS, Floats, count_off_grid, deviates, numbers
 
-#: Chance that noise as claimed is called wrong, all tests of one checkpoint together.
+#: Chance that noise as claimed is rejected, over all tests of one checkpoint.
 LEVEL = 1e-6
-#: Which they share: of each tensor whether it changed, mean, deviation and shape; of all, deviation and reuse.
+#: The tests that share it: for each tensor change, mean, deviation and shape; for all together, deviation and reuse.
 _TESTS = 6
 #: Bytes read of each file at a time; deviates kept of each chunk, and how many of them are compared with others'.
 _CHUNK = 4 << 20
@@ -37,9 +37,9 @@ _LEAST_GRAIN = {"F16": 2.0**-24}
 
 @dataclass(slots=True)
 class TensorNoise:
-    """What was found of one tensor; ``difference`` sums are over all its weights, the rest over the sample.
+    """The noise measured in one tensor: sums of differences over all its weights, deviates over a sample.
 
-    ``astray`` weights are no points of the ``grid``, which is 0 where sums were left as they were.
+    ``astray`` weights are not on the ``grid``, which is 0 where sums were not rounded onto one.
     """
 
     name: str
@@ -71,7 +71,7 @@ class TensorNoise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointNoise:
-    """Tensors that noise was promised for, those that were to stay, and the digests of both files."""
+    """Tensors that should have noise, those without that changed (``touched``), and the digests of both files."""
 
     noised: tuple[TensorNoise, ...]
     touched: tuple[str, ...]
@@ -206,7 +206,7 @@ def _add_stretch(
 
 
 def complaints(parts: Sequence[CheckpointNoise], stddev: float, tied: Sequence[Sequence[str]] = ()) -> list[str]:
-    """What contradicts the claim, in sentences that name the tensors; nothing where no test rejects.
+    """How the noise contradicts the claim, in sentences that name the tensors; empty where no test rejects.
 
     ``stddev`` is the one reported; ``tied`` are groups of tensors that were to get the same noise.
     """
@@ -276,7 +276,7 @@ def _kolmogorov(sample: Floats) -> float:
 
 
 def _pooled_complaints(tensors: Sequence[TensorNoise]) -> Iterator[str]:
-    """All tensors together, which sees what none of many small ones shows."""
+    """All tensors together, which detects faults that no small tensor shows by itself."""
     if not tensors:
         return
     sample = np.concatenate([tensor.sample for tensor in tensors])

@@ -1,4 +1,4 @@
-"""Stored weights as numbers, and what rounding hides of the noise that was added to them."""
+"""Stored weights as numbers, and the noise in them before rounding."""
 
 from __future__ import annotations
 
@@ -41,11 +41,10 @@ def count_off_grid(stored: NDArray[Any], dtype: str, grid: float) -> int:
 def deviates(
     before: NDArray[Any], after: NDArray[Any], dtype: str, stddev: float, coins: Floats, grid: float = 0.0
 ) -> Floats:
-    """The noise in standard deviations, exactly N(0, 1) if it is Gaussian with ``stddev`` and was rounded as said.
+    """The noise in standard deviations, exactly N(0, 1) if it is Gaussian with ``stddev`` and was rounded as described.
 
-    That is once, to the format, or first onto a ``grid``. A stored weight stands for all sums that round to it: the
-    noise is placed among them by ``coins``, uniform on (0, 1), in proportion to the Gaussian's mass. Shapes are all
-    (n,).
+    It is rounded once, to the format, or first onto a ``grid``. A stored weight stands for all sums that round to it:
+    ``coins``, uniform on (0, 1), choose the noise among them in proportion to the Gaussian's mass. All shapes are (n,).
     """
     start, end = numbers(before, dtype), numbers(after, dtype)
     down, up = neighbours(after, dtype)

@@ -1,4 +1,4 @@
-"""Claims given by flags: is this noise what it is said to be?
+"""Claims given on the command line: does this noise give the stated privacy?
 
 PROVED and REFUTED rest on enclosures and a proof; INCONCLUSIVE says what was tried.
 """

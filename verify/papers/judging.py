@@ -1,4 +1,4 @@
-"""Ways of judging that several papers' claims share."""
+"""Functions that judge claims of several papers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _LARGEST_SHIFT = 10**8
 def gaussian_claim(
     name: str, words: str, epsilon: Rational, delta: Fraction, squared_shift: Fraction
 ) -> Callable[[Prover], Judgement]:
-    """That Gaussian noise with this shift is (``epsilon``, ``delta``)-DP."""
+    """The claim that Gaussian noise with this shift is (``epsilon``, ``delta``)-DP."""
     return lambda prover: judge_gaussian(prover, name, words, epsilon, delta, squared_shift)
 
 
 def judge_gaussian(
     prover: Prover, name: str, words: str, epsilon: Rational, delta: Fraction, squared_shift: Fraction
 ) -> Judgement:
-    """The verdict on (``epsilon``, ``delta``)-DP of the Gaussian mechanism, with the event that tells most."""
+    """The verdict on (``epsilon``, ``delta``)-DP of the Gaussian mechanism, with the most distinguishing event."""
     if squared_shift == 0:
         return Judgement(
             outcome=Outcome.PROVED, reason=f"{words}: nothing moves, so nothing is told", holds="epsilon 0"
@@ -65,7 +65,7 @@ def event_text(event: gaussian.GaussianEvent) -> str:
 def theorem_claim(
     theorem: Theorem, *, holds: str = "", because: str = "", correct: Theorem | None = None
 ) -> Callable[[Prover], Judgement]:
-    """A claim that is one theorem; ``correct`` is the right one, which must be proved for ``holds`` to be said."""
+    """A claim that is one theorem; ``holds`` is stated only if ``correct``, the corrected theorem, is proved."""
 
     def judge(prover: Prover) -> Judgement:
         proof = prover.prove(theorem)
@@ -99,7 +99,7 @@ def agrees(printed: str, computed: Interval) -> bool:
 
 
 def bound_text(number: Interval) -> str:
-    """A number, or how small it is where no more is known."""
+    """A number, or an upper bound on it where its sign is not known."""
     return f"below {decimal(number.high, 2)}" if number.low <= 0 < number.high else str(number)
 
 

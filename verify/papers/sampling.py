@@ -1,4 +1,4 @@
-"""Judging claims on Poisson batches: an event refutes, Renyi divergences of whole orders prove, between lies a gap."""
+"""Judging claims on Poisson batches: an event refutes, Renyi divergences of whole orders prove; between is a gap."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Sampling = tuple[Fraction, Fraction, int]
 def judge_floor(
     prover: Prover, name: str, words: str, noise: Sampling, delta: Fraction, epsilon: Fraction
 ) -> Judgement:
-    """REFUTED by an event, or INCONCLUSIVE: that no event was found shows nothing."""
+    """REFUTED by an event, or INCONCLUSIVE: a search without success shows nothing."""
     floor = gaussian_floor(*noise, delta)
     if floor is None or floor.epsilon <= epsilon:
         return Judgement(outcome=Outcome.INCONCLUSIVE, reason=f"{words}: {shows_only(floor)}")

@@ -1,4 +1,4 @@
-"""The prover: asks a solver in a process of its own, and never waits longer than it was told to."""
+"""The prover: runs a solver in its own process, and never waits longer than its timeout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verify.prove.smtlib import assumptions_text, negation_text
 from verify.prove.terms import evaluate, symbols
 from verify.prove.theorem import Proof, SolverFinding, Theorem
 
-#: Beyond the solver's own limit, which it may not heed, before its process is killed; and for loading it.
+#: Seconds beyond the solver's own limit, which it may ignore, until its process is killed; and for starting it.
 _GRACE, _START = 1.0, 30.0
 _WORKER = (sys.executable, "-P", str(Path(__file__).with_name("worker.py")))
 
@@ -60,7 +60,7 @@ class Prover:
         return proof
 
     def satisfiable(self, formula: str) -> bool | None:
-        """Whether a formula holds somewhere, which proves no claim; None where the solver does not say."""
+        """Whether a formula is satisfiable, which proves no claim; None where the solver does not decide."""
         names = sorted(symbols(formula))
         text = "".join(f"(declare-const {name} Real)\n" for name in names) + f"(assert {formula})\n"
         return {"sat": True, "unsat": False}.get(self._ask(text, ())["result"])

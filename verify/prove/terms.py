@@ -1,6 +1,6 @@
-"""Terms of real arithmetic as SMT-LIB text: how rationals are written, and what a formula is worth at given numbers.
+"""Terms of real arithmetic as SMT-LIB text: how rationals are written, and the value of a formula at given numbers.
 
-The evaluator shares nothing with a solver: it is how a counterexample is checked by hand, for those with many hands.
+The evaluator shares nothing with a solver, so that it checks a counterexample independently.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def real(value: Fraction | int) -> str:
 
 
 def lies_in(name: str, enclosure: Interval) -> str:
-    """That the symbol lies in an enclosure."""
+    """The formula that the symbol lies in an enclosure."""
     return f"(and (<= {real(enclosure.low)} {name}) (<= {name} {real(enclosure.high)}))"
 
 

@@ -24,9 +24,9 @@ _LEARNING_RATE = 0.5
 
 
 def toy_training(event: SampledGaussian, steps: int, *, noise: float = 1.0) -> Draw:
-    """Losses of runs of ``steps`` steps at the event's rate and noise.
+    """Losses of runs of ``steps`` steps of a toy training at the event's rate and noise.
 
-    ``noise`` scales what is really added: 1 is right, 0.5 a fault that a test must see.
+    ``noise`` scales the noise that is actually added: 1 is correct, 0.5 a fault that a test must detect.
     """
     sigma, rate = event.noise_multiplier, event.sample_rate
 
@@ -47,7 +47,7 @@ def toy_training(event: SampledGaussian, steps: int, *, noise: float = 1.0) -> D
             total += noise * sigma * rng.standard_normal((count, 2))
             before = weights.copy()
             weights -= _LEARNING_RATE * total / expected
-            # What an observer of the weights gets back.
+            # What an observer recovers from the weights.
             seen = (weights[:, 1] - before[:, 1]) * expected / _LEARNING_RATE
             losses += gaussian_loss(seen, sigma, rate)
         return losses
@@ -55,7 +55,7 @@ def toy_training(event: SampledGaussian, steps: int, *, noise: float = 1.0) -> D
     return draw
 
 
-#: Chance that a sound guarantee is called violated, all tests of one guarantee together.
+#: Chance that a sound guarantee is called violated, over all its tests.
 LEVEL = 1e-3
 _TRAINING_STEPS = 100
 _STANDING = (Status.PROVED, Status.CONDITIONAL)
@@ -63,14 +63,14 @@ _STANDING = (Status.PROVED, Status.CONDITIONAL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What was tried and found."""
+    """The evidence of a simulation and its verdicts."""
 
     evidence: tuple[Evidence, ...]
     judged: tuple[JudgedGuarantee, ...]
 
 
 def simulate(report: PrivacyReport, *, seed: int, seconds: float) -> Simulation | None:
-    """Simulate the report's guarantees for ``seconds`` in all, about; None where nothing of it can be simulated."""
+    """Simulate the report's guarantees for about ``seconds`` in all; None where none can be simulated."""
     chosen = [(g, draw) for g in _guarantees_to_test(report) if (draw := _draw(report, g)) is not None]
     if not chosen:
         return None
@@ -96,7 +96,7 @@ def simulate(report: PrivacyReport, *, seed: int, seconds: float) -> Simulation 
 
 
 def _guarantees_to_test(report: PrivacyReport) -> Iterator[Guarantee]:
-    """Weight noise: every row, each has a shift of its own. Ledgers: the row to rely on, the claim most in doubt."""
+    """For weight noise all guarantees, since each has its own shift; for ledgers the strongest established one."""
     known = [g for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP and g.epsilon is not None]
     if isinstance(report.mechanism, WeightNoise):
         yield from known
@@ -115,7 +115,7 @@ def _draw(report: PrivacyReport, guarantee: Guarantee) -> Draw | None:
 
 
 def _assumed_draw(report: PrivacyReport, guarantee: Guarantee) -> Draw | None:
-    """What the published test draws from: the shift that the paper assumes, whatever the training did."""
+    """What the published test samples: the shift that the paper assumes, whatever the training did."""
     mechanism = report.mechanism
     if isinstance(mechanism, WeightNoise) and guarantee.name == "published" and guarantee.sensitivity:
         return gaussian(guarantee.sensitivity / mechanism.noise_stddev)

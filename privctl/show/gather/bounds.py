@@ -1,4 +1,4 @@
-"""The room that a report's guarantees leave an attacker, as curves on logarithmic axes."""
+"""The most that an attacker can achieve under a report's guarantees, as curves on logarithmic axes."""
 
 from __future__ import annotations
 

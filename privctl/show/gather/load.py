@@ -32,7 +32,7 @@ _LOOKING = (AUDIT_STEP, VERIFY_STEP)
 
 
 def load(paths: Sequence[Path], title: str | None = None, *, drawn: bool = True) -> PageData:
-    """Everything that can be read at and beside ``paths``; ``drawn`` False leaves out what only pictures need.
+    """Everything that can be read at and next to ``paths``; ``drawn`` False leaves out what only pictures need.
 
     Raises InputError or FileSystemError where a named report cannot be read, CommandError where there are too many.
     """

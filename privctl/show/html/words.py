@@ -54,7 +54,7 @@ def _outcome(verdict: Verdict, source: ReportSource) -> Pill:
 
 
 def digest_table(data: PageData) -> Table | None:
-    """What came of holding files against the digests that reports record."""
+    """The results of comparing files with the digests in reports."""
     rows = [
         (verdict.subject, Pill(state=verdict.outcome, word=state_word(verdict.outcome)), verdict.reason, source.name)
         for source in data.sources
@@ -64,7 +64,7 @@ def digest_table(data: PageData) -> Table | None:
 
 
 def limits(data: PageData) -> list[tuple[str, list[str]]]:
-    """Warnings and omissions as the reports have them, with who says so; what several say alike stands once."""
+    """Warnings and omissions of the reports, each once, with the reports that state it."""
     sources_by_line: dict[str, list[str]] = {}
     for source in data.sources:
         omitted = (f"Left out: {item.what}: {item.reason}" for item in source.report.omissions)

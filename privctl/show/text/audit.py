@@ -1,4 +1,4 @@
-"""An audit on the terminal: one table, the worst finding on top, then what it amounts to and what to do about it."""
+"""An audit on the terminal: one table, the worst finding on top, then verdicts with advice."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _item(text: str) -> str:
 
 
 def _main_evidence(evidence: Sequence[Evidence]) -> list[Evidence]:
-    """What each method is judged by, and whatever else exceeds chance, but for comparisons of one with another."""
+    """The quantity by which each method is judged, and all others above chance, except comparisons of methods."""
     first = {item.method: item for item in reversed(evidence)}
     return [
         item

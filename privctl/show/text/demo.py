@@ -15,7 +15,7 @@ _STEM = "model."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRow:
-    """One model: what is claimed of it, what follows, what it is still worth, what the attack found."""
+    """One model: the claimed epsilon, those that follow, its perplexity, and the attack's AUC."""
 
     name: str
     claimed: float | None

@@ -1,4 +1,4 @@
-"""Text for the terminal: tables and paragraphs of at most 80 columns, numbers, colour where it says something.
+"""Text for the terminal: tables and paragraphs of at most 80 columns, numbers, and colour where it has a meaning.
 
 Colour is ANSI codes, which ``click.echo`` leaves out where the output is no terminal or the user wants none. The tables
 are our own: a pipe, a log and a terminal get the same text, and rich, which progress bars use, takes 30 ms to import,

@@ -67,10 +67,10 @@ def ball(value: Rational) -> arb:
 
 
 def enclose(formula: Callable[[], arb], bits: int = _BITS) -> Interval:
-    """An enclosure of what ``formula`` evaluates to, whose ends agree to about ``bits`` bits.
+    """An enclosure of the value of ``formula``, whose ends agree to about ``bits`` bits.
 
-    ``formula`` is evaluated with more and more bits until its ball is tight; it must make its balls anew each time.
-    Numbers within 2^-300 of zero are only said to be that small. Raises ValueError where no precision gives a tight
+    ``formula`` is evaluated with more and more bits until its ball is tight; it must create its balls in each call.
+    Numbers within 2^-300 of zero are only known to be that small. Raises ValueError where no precision gives a tight
     ball, or the number is too large to be written down.
     """
     return enclose_all(lambda: (formula(),), bits)[0]

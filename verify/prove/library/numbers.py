@@ -24,11 +24,11 @@ class NumericComparison:
     bound: Fraction
 
     def at_most(self) -> Theorem:
-        """That it is."""
+        """The theorem that the term is at most the bound."""
         return self._theorem("at-most", f"(<= {self.term} {real(self.bound)})", self.statement)
 
     def above(self) -> Theorem:
-        """That it is not, wherever in their boxes the symbols lie."""
+        """The theorem that the term is above the bound, wherever in their boxes the symbols lie."""
         return self._theorem("above", f"(> {self.term} {real(self.bound)})", f"The contrary of: {self.statement}")
 
     def _theorem(self, suffix: str, claim: str, statement: str) -> Theorem:
@@ -41,10 +41,7 @@ class NumericComparison:
 
 
 def decide(prover: Prover, comparison: NumericComparison) -> tuple[Outcome, str]:
-    """PROVED or REFUTED, each by a proof: that a model exists in a box says nothing of the number in it.
-
-    With it goes what was shown, or why nothing was.
-    """
+    """PROVED or REFUTED, each by a proof, with the reason: a model somewhere in a box is no proof about the number."""
     proof = prover.prove(comparison.at_most())
     if proof.finding is SolverFinding.PROVED:
         return Outcome.PROVED, proof.reason
