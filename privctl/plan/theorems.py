@@ -36,8 +36,8 @@ def plan_ledger(
 ) -> BudgetPlan:
     """Any events by the tight accountant and by Renyi DP.
 
-    With ``target``, the one event is ``solve``'s at the least noise that meets the target; ``solve`` names what
-    is found and makes the event, more private the more noise.
+    With ``target``, the one event is ``solve``'s at the least noise that meets the target; ``solve`` names the
+    parameter and makes the event, which is the more private the more noise it has.
     """
     started = time.perf_counter()
     solved, solution = "epsilon", None

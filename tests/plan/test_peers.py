@@ -91,7 +91,7 @@ def test_a_name_outside_the_table_is_refused() -> None:
 def test_asking_whether_they_are_there_imports_nothing() -> None:
     code = (
         "import sys; from privctl.plan import peers\n"
-        "[(peers.installed(name), peers.version_of(name)) for name in peers.PEERS]\n"
+        "[(peers.is_installed(name), peers.version_of(name)) for name in peers.PEERS]\n"
         "assert not {'numpy', 'torch', 'opacus', 'dp_accounting'} & set(sys.modules), 'imported'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -85,8 +85,8 @@ def law_blocks(
     """The laws of all secrets (or of those ``chosen``, ascending), each in one block; records never drawn have none.
 
     Secret j lies in ``records[starts[j]:starts[j + 1]]``, record i is drawn with ``probabilities[i]``. For a secret in
-    very many records, ``long`` may replace its probabilities by fewer different ones: ``leveled`` is on the safe side
-    of KL(mixture || N), ``raised`` of every test.
+    very many records, ``long`` may replace its probabilities by fewer different ones: ``average_levels`` is on the
+    safe side of KL(mixture || N), ``round_up_to_levels`` of every test.
     """
     places = np.arange(len(starts) - 1) if chosen is None else chosen
     for slab in _slabs(places, starts):

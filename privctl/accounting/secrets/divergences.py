@@ -5,10 +5,10 @@ with l = log r and r(z) = sum_k w_k exp(s_k z - s_k^2 / 2), and the pairwise one
 (l(z) - l(-z)), both over the whole line. On a grid of width h the sum h F(z_i) is a matrix product and a few functions.
 
 How far the sum over the endless grid is from the integral. r has no zero within pi sigma of the real line (see
-``mixtures``), so for every a below that the difference is at most 2 N / (e^(2 pi a / h) - 1), where N is the integral
-of |F(t + i a)| over t (Trefethen and Weideman 2014, theorem 5.1). Write r = e^(l): |r l - r + 1| is |l|^2 times at most
-max(1, |r|) / 2, and |r(t + i a)| <= r(t). From the factors 1 + c_i e^(z / sigma) of r, c_i > 0, |l'(t + i b)| <=
-l'(t) / cos(a / (2 sigma)) for b up to a, so |l(t + i a)| <= |l(t)| + A l'(t) with A = a / cos(a / (2 sigma)). l rises
+``accounting.mixtures``), so for every a below that the difference is at most 2 N / (e^(2 pi a / h) - 1), where N is
+the integral of |F(t + i a)| over t (Trefethen and Weideman 2014, theorem 5.1). Write r = e^(l): |r l - r + 1| is |l|^2 times at
+most max(1, |r|) / 2, and |r(t + i a)| <= r(t). From the factors 1 + c_i e^(z / sigma) of r, c_i > 0,
+|l'(t + i b)| <= l'(t) / cos(a / (2 sigma)) for b up to a, so |l(t + i a)| <= |l(t)| + A l'(t) with A = a / cos(a / (2 sigma)). l rises
 and is convex: l'(t) <= (l(t + 1/R) - l(t)) R. On the line itself r l - r + 1 >= max(1, r) l^2 / (2 (1 + |l|)^2). Over
 [-R, R], where |l| <= 2 R^2, all of this gives
 
@@ -62,8 +62,8 @@ _SQRT_2PI = math.sqrt(2 * math.pi)
 def divergences(block: LawBlock, sigma: float, *, pairwise: bool = False) -> Floats:
     """KL(mixture || N(0, sigma^2)) of every law of the block, or KL(MoG(+k) || MoG(-k)); nats, shape [secrets].
 
-    Never below the true value and above it by less than 1e-11 of it, or what ``mixtures`` returns, where sigma is below
-    0.05 or a law absurdly long.
+    Never below the true value and above it by less than 1e-11 of it; by ``accounting.mixtures`` where sigma is below
+    0.05 or a law is extremely long.
     """
     cut: Floats = block.tail_squares * (2 if pairwise else 0.5)
     if _VACUOUS < sigma < _APART:

@@ -52,7 +52,7 @@ def book_text(rows: Sequence[ClaimRow], unchecked: Sequence[Omission], *, verbos
 
 
 def claim_text(row: ClaimRow) -> str:
-    """One claim with everything found about it."""
+    """One claim with its verdict, reason and witness."""
     claim = f"{row.key}: {row.statement}" if row.key else row.statement
     text = paragraph(f"{outcome_word(row.outcome)}: {claim}", indent=2, hanging=6)
     if row.expected is not None and row.expected is not row.outcome:

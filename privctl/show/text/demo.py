@@ -52,7 +52,7 @@ def demo_table(rows: Sequence[DemoRow], delta: float) -> str:
 
 
 def verification_text(reports: int, proved: int, false: int, failed: Sequence[str]) -> str:
-    """What the verification of the demonstration's own reports found."""
+    """The results of verifying the demonstration's own reports."""
     if failed:
         return paragraph(f"privctl verify does not pass {len(failed)} of {reports} reports: {', '.join(failed)}")
     return paragraph(

@@ -11,7 +11,7 @@ _STARS = "*****"
 
 
 def scan_text(report: PrivacyReport, examples: Mapping[str, str]) -> str:
-    """The kinds that were found, with one of ``examples`` each, masked; or that nothing was."""
+    """A table of kinds of secrets, with a masked one of ``examples`` each, and their number."""
     kinds = report.parameters["found"]
     rows = [
         (

@@ -1,4 +1,4 @@
-"""A verification, for the terminal: what was found wrong first, then every guarantee with its verdict."""
+"""A verification, for the terminal: faults first, then every guarantee with its verdict."""
 
 from __future__ import annotations
 
