@@ -26,7 +26,7 @@ from verify.parameters import contradictions
 from verify.planned import Part, of_plan_file, parts_of
 from verify.plans import of_file
 from verify.premises import faults
-from verify.recompute.book import check_book
+from verify.recompute.book_of_secrets import check_book
 from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
 from verify.stated import check_readable, strangers
 from verify.whole import STEPS, gaps

@@ -22,8 +22,8 @@ from privctl.domain.shown import apart, upward
 from privctl.domain.verdict import Outcome
 from verify.answers import Answer, number
 from verify.events import row_of
-from verify.recompute import gaussian, gridded, ledger, published, risk, secret
-from verify.recompute.enclosure import BoundPair
+from verify.recompute import dp_weights, gaussian, gridded, ledger, risk, secret
+from verify.recompute.bound_pair import BoundPair
 from verify.recompute.sensitivity import TooManyStepsError, least_nonconvex, rounding, sensitivity
 from verify.signs import sign_bits
 from verify.stated import method_of
@@ -69,7 +69,7 @@ def _regime(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
 
 def _published(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
     told, epsilon, delta = guarantee.sensitivity, guarantee.epsilon, guarantee.delta
-    shift = published.shift(mechanism.training)
+    shift = dp_weights.shift(mechanism.training)
     if told is None or not math.isclose(told, shift, rel_tol=_ROUNDING):
         return Outcome.REFUTED, f"its sensitivity is {number(told)}, but the paper's formula gives {shift:.9g}"
     if epsilon is None or delta == 0:
@@ -347,7 +347,7 @@ def verifier_of(report: PrivacyReport, guarantee: Guarantee) -> Verifier | None:
 def _written(check: Verifier, report: PrivacyReport, guarantee: Guarantee) -> Answer:
     if wrong := gridded.objection(report, guarantee):
         return Outcome.REFUTED, wrong
-    found = gridded.ideal(report, guarantee)
+    found = gridded.ideal_guarantee(report, guarantee)
     outcome, reason = check(report, found.guarantee)
     taken = f"{found.epsilon:.3g} of {number(guarantee.epsilon)} was taken off for noise in floating point"
     return outcome, f"{reason}; {taken}"

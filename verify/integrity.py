@@ -11,7 +11,15 @@ from privctl.domain.errors import InputError, PrivctlError
 from privctl.domain.report import LogPosition, Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_log import AuditLog, read_log
-from privctl.reports.chain import MOST_REPORTS, ChainTooLongError, ReportFiles, Visit, located, placed, walk
+from privctl.reports.chain import (
+    MOST_REPORTS,
+    ChainTooLongError,
+    ReportFiles,
+    Visit,
+    absolute_path,
+    path_of,
+    walk,
+)
 from privctl.storage.digest import NamedFiles, TensorHasher, bytes_digest, changed_tensors
 from privctl.storage.folder import files_of
 from privctl.storage.reader import read_named_bytes
@@ -79,7 +87,7 @@ class _Chain:
         """What a step read must be what a parent wrote; not decided while a parent is missing or unreadable."""
         written: set[str] = set()
         beside: dict[str, str] = {}
-        for place in dict.fromkeys(located(path, parent) for parent in report.parents):
+        for place in dict.fromkeys(path_of(path, parent) for parent in report.parents):
             found = self.reports.at(place)
             if found.report is None:
                 return
@@ -111,8 +119,8 @@ def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, Ten
     recorded = [a for a in report.outputs if a.role == _MODEL_ROLE]
     for file, hasher in weights.items():
         same = next((a for a in recorded if a.digest == hasher.file_digest), None)
-        here = placed(file)
-        artifact = same or next((a for a in recorded if located(path, a) == here), None)
+        here = absolute_path(file)
+        artifact = same or next((a for a in recorded if path_of(path, a) == here), None)
         artifact = artifact or next((a for a in recorded if Path(a.path).name == file.name), None)
         if artifact is None:
             yield Verdict(subject=file.name, outcome=Outcome.REFUTED, reason=_OTHERS)
@@ -160,7 +168,7 @@ def _check_others(
     for artifact in report.outputs:
         if artifact.role == _MODEL_ROLE:
             continue
-        place = located(path, artifact)
+        place = path_of(path, artifact)
         if artifact.role == _COMPANION_ROLE and beside is not None:
             place = beside / place.name
         if not os.path.isfile(place):

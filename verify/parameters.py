@@ -13,7 +13,7 @@ from privctl.storage.header import elements_of
 from verify.compare import LARGEST, ROUNDING, compare, shown
 from verify.method import StatedTraining
 from verify.plans import of_plan
-from verify.recompute import gaussian, gridded, published
+from verify.recompute import dp_weights, gaussian, gridded
 from verify.recompute.sensitivity import TooManyStepsError, sensitivity
 from verify.stated import delta_of, method_of, training_of
 
@@ -71,7 +71,7 @@ def _stated(report: PrivacyReport, mechanism: WeightNoise, epsilon: float) -> It
     for guarantee in report.guarantees:
         if guarantee.name == "published":
             yield from compare("epsilon of 'published'", guarantee.epsilon, epsilon, "the noise was made for")
-            shift = published.shift(mechanism.training)
+            shift = dp_weights.shift(mechanism.training)
             yield from compare("sensitivity of 'published'", guarantee.sensitivity, shift, "the paper's formula gives")
             if guarantee.adjacency is not Adjacency.UNSTATED or guarantee.notion is not Notion.APPROXIMATE_DP:
                 yield "'published' states neighbours or a notion of privacy, and the paper states none"
@@ -85,12 +85,12 @@ def _stddev(mechanism: WeightNoise, epsilon: float, delta: float) -> Iterator[st
     """The standard deviation against the calibration's own formula."""
     found = mechanism.noise_stddev
     if mechanism.calibration is Calibration.DP_WEIGHTS:
-        wanted = published.stddev(mechanism.training, epsilon, delta, mechanism.formula or Formula.ALGORITHM_2)
+        wanted = dp_weights.stddev(mechanism.training, epsilon, delta, mechanism.formula or Formula.ALGORITHM_2)
         yield from compare("noise_stddev", found, wanted, "the published formula gives")
         return
     factor = gaussian.multiplier_at(epsilon, delta).upper
     # For the floats that are written it takes a little more: the cost at a level of epsilon above the one asked for.
-    more = ROUNDING if mechanism.grid is None else 1e-5 + 4 * gridded.room(mechanism, epsilon, delta) / epsilon
+    more = ROUNDING if mechanism.grid is None else 1e-5 + 4 * gridded.largest_cost(mechanism, epsilon, delta) / epsilon
     regime = mechanism.regime or Regime.NONCONVEX
     try:
         wanted_by = [

@@ -22,9 +22,9 @@ from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 from verify.recompute import secret
-from verify.recompute.enclosure import BoundPair
+from verify.recompute.bound_pair import BoundPair
+from verify.recompute.curve_posteriors import largest_success
 from verify.recompute.ledger import NoBoundError
-from verify.recompute.posteriors import largest_success
 from verify.recompute.protection import KEY, MOST, Arrays, arrays_of
 from verify.stated import training_of
 
@@ -90,7 +90,9 @@ def _secret_of(
     Of several that are equally near, as far as can be told, the one whose nats are those ``told``.
     """
     arrays = run.arrays
-    nats = {j: secret.of_records(run.chances(j).tolist(), run.noise, run.steps).upper for j in among.tolist()}
+    nats = {
+        j: secret.information_about_records(run.chances(j).tolist(), run.noise, run.steps).upper for j in among.tolist()
+    }
     allowed = {j: float(arrays["posteriors"][j]) if first else 1.0 for j in nats}
     fano = {j: secret.posterior(nats[j], float(arrays["priors"][j])) for j in nats}
     if not curve:

@@ -20,12 +20,12 @@ from privctl.reports.codec import decode
 from privctl.reports.parameters import NoiseParameters
 from privctl.storage.digest import NamedFiles, TensorHasher, hash_tensors
 from privctl.storage.reader import SafetensorsFile, read_named_text
+from verify.checkpoint_noise.measure import LEVEL, CheckpointNoise, complaints, measure
+from verify.checkpoint_noise.rounding import ExpectedChanges, change_complaints, unchanged_tensors
 from verify.checks import MODEL, JudgedGuarantee, Note, at_hand, findings, guarantees, located
 from verify.data import DataAtHand, check_data
 from verify.evidence import check_evidence
 from verify.integrity import ChainLink, check_chain, check_log
-from verify.measured.grain import Expected, coarse, few_changed
-from verify.measured.noise import LEVEL, Measured, complaints, measure
 from verify.stated import readable
 from verify.weights.check import check_weights
 
@@ -141,7 +141,7 @@ def _said_before(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
 
 def _read_files(
     path: Path, report: PrivacyReport, advance: Advance
-) -> tuple[dict[Path, TensorHasher], list[Measured], dict[Path, str], Expected | None]:
+) -> tuple[dict[Path, TensorHasher], list[CheckpointNoise], dict[Path, str], ExpectedChanges | None]:
     """Every model file at hand once: outputs hashed, beside what they were made from where that is there.
 
     Third, the digests of the inputs that were read on the way; last, what noise should have changed where the weights
@@ -150,10 +150,10 @@ def _read_files(
     outputs = [place for a, place in at_hand(path, report.outputs) if a.role == MODEL]
     before = [place for a, place in at_hand(path, report.inputs) if a.role == MODEL]
     hashed: dict[Path, TensorHasher] = {}
-    measured: list[Measured] = []
+    measured: list[CheckpointNoise] = []
     digests: dict[Path, str] = {}
     mechanism = report.mechanism
-    expected = Expected(stddev=mechanism.noise_stddev) if isinstance(mechanism, WeightNoise) else None
+    expected = ExpectedChanges(stddev=mechanism.noise_stddev) if isinstance(mechanism, WeightNoise) else None
     for i, output in enumerate(outputs):
         if output in hashed:
             continue
@@ -223,14 +223,14 @@ def _inputs(
     return found, omitted
 
 
-def _noise(report: PrivacyReport, measured: Sequence[Measured]) -> tuple[list[Verdict], list[Evidence]]:
+def _noise(report: PrivacyReport, measured: Sequence[CheckpointNoise]) -> tuple[list[Verdict], list[Evidence]]:
     """The noise between input and output against what the mechanism says."""
     mechanism = report.mechanism
     if not measured or not isinstance(mechanism, WeightNoise):
         return [], []
     said = readable(NoiseParameters, report)
     tensors = [tensor for part in measured for tensor in part.noised]
-    wrong = list(few_changed(tensors, mechanism.noise_stddev))
+    wrong = list(change_complaints(tensors, mechanism.noise_stddev))
     wrong += complaints(measured, mechanism.noise_stddev, (said and said.tensors_tied) or ())
     weights = sum(tensor.elements for tensor in tensors)
     evidence = Evidence(
@@ -250,7 +250,7 @@ def _noise(report: PrivacyReport, measured: Sequence[Measured]) -> tuple[list[Ve
         "mean, deviation, shape, and none used twice"
         + ("" if mechanism.grid is None else "; every weight is on the grid")
     )
-    if still := coarse(tensors):
+    if still := unchanged_tensors(tensors):
         more = "" if len(still) == 1 else f" and {len(still) - 1} more"
         reason += (
             f"; in {still[0]!r}{more} most weights did not change, as their format is coarser there than the noise"

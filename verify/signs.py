@@ -8,7 +8,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import apart
 from privctl.domain.verdict import Outcome
 from verify.answers import Answer, number
-from verify.recompute import mutual
+from verify.recompute import mutual_information
 from verify.stated import method_of, training_of
 
 _ROUNDING = 1e-9
@@ -21,7 +21,7 @@ def sign_bits(report: PrivacyReport, guarantee: Guarantee) -> Answer:
         return Outcome.INCONCLUSIVE, "the parameters do not say how many signs were published"
     if guarantee.notion is Notion.APPROXIMATE_DP:
         return _unavoidable(event, guarantee)
-    nats = mutual.nats(event)
+    nats = mutual_information.nats(event)
     if guarantee.delta != 0 or guarantee.adjacency is not Adjacency.REPLACE_ONE:
         return Outcome.REFUTED, "nats of information have no delta, and are for one example replaced"
     if guarantee.epsilon is None or guarantee.epsilon < nats * (1 - _ROUNDING):
@@ -30,7 +30,7 @@ def sign_bits(report: PrivacyReport, guarantee: Guarantee) -> Answer:
             f"rate {event.sample_rate:g} x fire probability {event.fire_probability:g} x ln 2, not "
             f"{number(guarantee.epsilon)}"
         )
-    measures = {RiskMeasure.ADVANTAGE: mutual.total_variation, RiskMeasure.AUC: mutual.auc}
+    measures = {RiskMeasure.ADVANTAGE: mutual_information.total_variation, RiskMeasure.AUC: mutual_information.auc}
     for each in guarantee.risks:
         if each.measure not in measures:
             return Outcome.INCONCLUSIVE, f"no verifier knows the risk {each.measure} of nats"
@@ -52,7 +52,7 @@ def _signs_of(report: PrivacyReport) -> SignBits | None:
 
 def _unavoidable(event: SignBits, guarantee: Guarantee) -> Answer:
     kind = Batches.SHUFFLED if "shuffled" in guarantee.name else Batches.POISSON
-    least = mutual.unavoidable_delta(event, kind)
+    least = mutual_information.unavoidable_delta(event, kind)
     if guarantee.epsilon is not None:
         return (
             Outcome.REFUTED,

@@ -13,7 +13,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import BudgetParameters
 from verify.events import row_of
 from verify.method import StatedTraining
-from verify.recompute.mutual import unavoidable_delta
+from verify.recompute.mutual_information import unavoidable_delta
 from verify.stated import budget_of, delta_of, training_of
 
 STEPS = frozenset({

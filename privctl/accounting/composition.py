@@ -1,4 +1,4 @@
-"""Composition: what many private steps give together, when each is known by its epsilon and delta alone.
+"""Composition of many private steps of which only epsilon and delta are known.
 
 Theorems hold for adaptively chosen steps. Here k is the number of steps, each (epsilon0, delta0)-DP, and ``slack`` the
 delta that composition itself spends; the total delta is k * delta0 + slack, or a little less.
@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable
 
 from privctl.accounting import gaussian, three_point
-from privctl.accounting.brackets import turning
+from privctl.accounting.brackets import threshold_bracket
 from privctl.domain.checks import at_least, fraction, positive, probability
 
 #: The noise multipliers among which calibration searches.
@@ -148,10 +148,10 @@ def optimal_epsilon(noise_multiplier: float, sample_rate: float, steps: int, del
     if steps == 1 or not 0 < naive < math.inf:
         return naive
     by_advanced = _best_over_split(_epsilon_by(advanced, noise_multiplier, sample_rate, steps, delta))
-    found = _best_over_split(
+    by_optimal = _best_over_split(
         _epsilon_by(_optimal_for_slack, noise_multiplier, sample_rate, steps, delta), points=9, tolerance=0.03
     )
-    return min(naive, by_advanced, found)
+    return min(naive, by_advanced, by_optimal)
 
 
 def naive_noise_multiplier(epsilon: float, sample_rate: float, steps: int, delta: float) -> float:
@@ -161,8 +161,8 @@ def naive_noise_multiplier(epsilon: float, sample_rate: float, steps: int, delta
     """
     _check(sample_rate, steps, delta)
     positive("epsilon", epsilon)
-    found = _noise_for_step(epsilon / steps, sample_rate, delta / steps)
-    return _safe(found, epsilon, lambda sigma: naive_epsilon(sigma, sample_rate, steps, delta))
+    sigma = _noise_for_step(epsilon / steps, sample_rate, delta / steps)
+    return _raise_until_met(sigma, epsilon, lambda sigma: naive_epsilon(sigma, sample_rate, steps, delta))
 
 
 def advanced_noise_multiplier(epsilon: float, sample_rate: float, steps: int, delta: float) -> float:
@@ -173,11 +173,11 @@ def advanced_noise_multiplier(epsilon: float, sample_rate: float, steps: int, de
     def fits(epsilon1: float, slack: float) -> bool:
         return advanced(epsilon1, steps, slack) <= epsilon
 
-    found = min(
+    least = min(
         _noise_for_step(epsilon / steps, sample_rate, delta / steps),
         _best_over_split(_noise_by(fits, epsilon, sample_rate, steps, delta)),
     )
-    return _safe(found, epsilon, lambda sigma: advanced_epsilon(sigma, sample_rate, steps, delta))
+    return _raise_until_met(least, epsilon, lambda sigma: advanced_epsilon(sigma, sample_rate, steps, delta))
 
 
 def optimal_noise_multiplier(epsilon: float, sample_rate: float, steps: int, delta: float) -> float:
@@ -188,10 +188,10 @@ def optimal_noise_multiplier(epsilon: float, sample_rate: float, steps: int, del
     def fits(epsilon1: float, slack: float) -> bool:
         return three_point.log_delta(epsilon, epsilon1, 1.0, steps) <= math.log(slack)
 
-    found = _best_over_split(_noise_by(fits, epsilon, sample_rate, steps, delta), points=9, tolerance=0.03)
-    if found > LEAST_NOISE:
-        found = min(found, _noise_for_step(epsilon / steps, sample_rate, delta / steps))
-    return _safe(found, epsilon, lambda sigma: optimal_epsilon(sigma, sample_rate, steps, delta))
+    least = _best_over_split(_noise_by(fits, epsilon, sample_rate, steps, delta), points=9, tolerance=0.03)
+    if least > LEAST_NOISE:
+        least = min(least, _noise_for_step(epsilon / steps, sample_rate, delta / steps))
+    return _raise_until_met(least, epsilon, lambda sigma: optimal_epsilon(sigma, sample_rate, steps, delta))
 
 
 def _check_steps(epsilon0: float, steps: int) -> None:
@@ -231,32 +231,32 @@ def _noise_for_step(epsilon1: float, sample_rate: float, delta: float) -> float:
 def _epsilon_by(
     compose: _Compose, noise_multiplier: float, sample_rate: float, steps: int, delta: float
 ) -> Callable[[float, float], float]:
-    """Epsilon as a function of the steps' share of delta and of the share left."""
+    """Epsilon as a function of the steps' share of delta and of the rest, which is the slack's."""
 
-    def found(share: float, left: float) -> float:
+    def epsilon_at(share: float, rest: float) -> float:
         step = _step_epsilon(noise_multiplier, sample_rate, delta * share / steps)
-        return compose(step, steps, delta * left) if step < math.inf else math.inf
+        return compose(step, steps, delta * rest) if step < math.inf else math.inf
 
-    return found
+    return epsilon_at
 
 
 def _noise_by(
     fits: Callable[[float, float], bool], epsilon: float, sample_rate: float, steps: int, delta: float
 ) -> Callable[[float, float], float]:
-    """The noise multiplier as a function of the steps' share of delta and of the share left.
+    """The noise multiplier as a function of the steps' share of delta and of the rest, which is the slack's.
 
     ``fits`` says whether steps of a given epsilon compose to ``epsilon`` at a given slack.
     """
 
-    def found(share: float, left: float) -> float:
+    def noise_at(share: float, rest: float) -> float:
         if delta * share / steps >= sample_rate:
             return 0.0
         # Steps of epsilon / steps / 1e9 meet any slack that floats can hold.
         low, high = math.log(epsilon / steps) - math.log(1e9), math.log(epsilon)
-        low, _ = turning(lambda x: not fits(math.exp(x), delta * left), low, high, within=1e-11)
+        low, _ = threshold_bracket(lambda x: not fits(math.exp(x), delta * rest), low, high, within=1e-11)
         return _noise_for_step(math.exp(low), sample_rate, delta * share / steps)
 
-    return found
+    return noise_at
 
 
 def _best_over_split(value: Callable[[float, float], float], points: int = 40, tolerance: float = 1e-3) -> float:
@@ -286,8 +286,8 @@ def _best_over_split(value: Callable[[float, float], float], points: int = 40, t
     return smallest
 
 
-def _safe(noise_multiplier: float, epsilon: float, epsilon_of: Callable[[float], float]) -> float:
-    """``noise_multiplier`` raised, by roundings only, until ``epsilon_of`` it is at most ``epsilon``."""
+def _raise_until_met(noise_multiplier: float, epsilon: float, epsilon_of: Callable[[float], float]) -> float:
+    """``noise_multiplier`` raised by a few roundings, until its ``epsilon_of`` is at most ``epsilon``."""
     sigma, step = max(noise_multiplier, LEAST_NOISE), 1e-13
     while sigma <= MOST_NOISE and epsilon_of(sigma) > epsilon:
         sigma *= 1 + step

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 
-from privctl.accounting.brackets import turning
+from privctl.accounting.brackets import threshold_bracket
 from privctl.domain.checks import at_least, fraction, positive
 from privctl.domain.guarantee import Adjacency, Assumption, Guarantee, Scope, Status
 
@@ -48,21 +48,21 @@ def log_delta(epsilon: float, mu: float) -> float:
 
 
 def log_delta_above(epsilon: float, mu: float, errors: int = 1) -> float:
-    """As ``log_delta``, never below the truth: its rounding is added, and that of a quotient ``mu``.
+    """As ``log_delta``, never below the true value: its rounding is added, and that of a quotient ``mu``.
 
-    With a as there, rounding a shifts the logarithm by (|a| + 1) |da|, and Mills' ratios cancel for small ``mu``.
-    What met a target by 3 ``errors`` meets it by one at every float nearby.
+    With a as in ``log_delta``, rounding a shifts the logarithm by (|a| + 1) |da|, and Mills' ratios cancel for small
+    ``mu``. What meets a target with 3 ``errors`` meets it with one at every float nearby.
     """
     mu *= 1 + _QUOTIENT
-    found = log_delta(epsilon, mu)
-    if not math.isfinite(found):
-        return found if mu == 0 else max(found, math.log(mu) - _LOG_SQRT_2PI)  # delta at epsilon 0 is below this
+    estimate = log_delta(epsilon, mu)
+    if not math.isfinite(estimate):
+        return estimate if mu == 0 else max(estimate, math.log(mu) - _LOG_SQRT_2PI)  # delta at epsilon 0 is below this
     a = mu / 2 - epsilon / mu
-    error = (max(0.0, -a) + 2) * (mu / 2 + epsilon / mu) + a * a + abs(found) + 4
+    error = (max(0.0, -a) + 2) * (mu / 2 + epsilon / mu) + a * a + abs(estimate) + 4
     if a <= _FAR:
         near, far = mills(-a), mills(mu - a)
         error += (near + far) / (near - far) * (1 + abs(a) + min(mu, 40.0))
-    return min(0.0, found + errors * _ROUNDING * error)
+    return min(0.0, estimate + errors * _ROUNDING * error)
 
 
 def delta_at(epsilon: float, mu: float) -> float:
@@ -73,7 +73,7 @@ def delta_at(epsilon: float, mu: float) -> float:
 def epsilon_at(delta: float, mu: float) -> float:
     """The smallest epsilon at ``delta`` for shift ``mu``, rounded up: to about 1e-11 relative in delta, never below.
 
-    0 where even epsilon 0 has no larger delta.
+    0 where the delta of epsilon 0 is no larger.
     """
     fraction("delta", delta)
     target = _log_below(delta)
@@ -81,23 +81,23 @@ def epsilon_at(delta: float, mu: float) -> float:
         return 0.0
     # Privacy loss is N(mu^2/2, mu^2): at this many deviations its tail alone is below delta.
     high = (mu * mu / 2 + mu * (2 + math.sqrt(-2 * target))) * (1 + 2 * _QUOTIENT)
-    return turning(lambda epsilon: log_delta_above(epsilon, mu) <= target, 0.0, high)[1]
+    return threshold_bracket(lambda epsilon: log_delta_above(epsilon, mu) <= target, 0.0, high)[1]
 
 
 def epsilon_floor_at(delta: float, mu: float) -> float:
     """As ``epsilon_at``, rounded down: no epsilon below this has so small a delta."""
     fraction("delta", delta)
-    found, slack = epsilon_at(delta, mu), 2 * _QUOTIENT
-    # One unit of rounding at a time until delta there is above the target for certain.
-    while found > 0 and _log_delta_below(found, mu) < math.log(delta):
-        found, slack = found * (1 - slack), 2 * slack
-    return found
+    floor, slack = epsilon_at(delta, mu), 2 * _QUOTIENT
+    # Down by doubling steps of the rounding, until delta is certainly above the target.
+    while floor > 0 and _log_delta_below(floor, mu) < math.log(delta):
+        floor, slack = floor * (1 - slack), 2 * slack
+    return floor
 
 
 def shift_at(epsilon: float, delta: float) -> float:
     """The largest shift mu = sensitivity / standard deviation that is (epsilon, delta)-DP, rounded down.
 
-    It leaves room for more rounding: a shift as near to it as floats are has an ``epsilon_at`` of at most ``epsilon``.
+    It leaves room for more rounding: any shift within rounding of it has an ``epsilon_at`` of at most ``epsilon``.
     """
     at_least("epsilon", epsilon, 0)
     fraction("delta", delta)
@@ -105,7 +105,7 @@ def shift_at(epsilon: float, delta: float) -> float:
     high = 1.0
     while log_delta_above(epsilon, high) <= target:
         high *= 2
-    return turning(lambda mu: log_delta_above(epsilon, mu, 3) > target, 0.0, high)[0] * (1 - 4 * _QUOTIENT)
+    return threshold_bracket(lambda mu: log_delta_above(epsilon, mu, 3) > target, 0.0, high)[0] * (1 - 4 * _QUOTIENT)
 
 
 def noise_multiplier_for(epsilon: float, delta: float) -> float:
@@ -118,14 +118,14 @@ def noise_multiplier_for(epsilon: float, delta: float) -> float:
 
 def _log_below(delta: float) -> float:
     """The logarithm of ``delta``, rounded down."""
-    found = math.log(delta)
-    return found - 2.0**-51 * abs(found)
+    log = math.log(delta)
+    return log - 2.0**-51 * abs(log)
 
 
 def _log_delta_below(epsilon: float, mu: float) -> float:
-    """As ``log_delta_above``, never above the truth: the error is as much on this side."""
-    found = log_delta(epsilon, mu * (1 - _QUOTIENT))
-    return found - 2 * abs(log_delta_above(epsilon, mu) - found)
+    """As ``log_delta_above``, never above the true value: the error is as large on this side."""
+    estimate = log_delta(epsilon, mu * (1 - _QUOTIENT))
+    return estimate - 2 * abs(log_delta_above(epsilon, mu) - estimate)
 
 
 def gaussian_guarantee(
@@ -140,7 +140,7 @@ def gaussian_guarantee(
     scope: Scope = Scope.THIS_MODEL,
     note: str = "",
 ) -> Guarantee:
-    """What one Gaussian release of standard deviation ``noise_stddev`` gives at L2 ``sensitivity`` (same units)."""
+    """The guarantee of one Gaussian release: ``noise_stddev`` and L2 ``sensitivity`` in the same units."""
     positive("noise_stddev", noise_stddev)
     mu = sensitivity / noise_stddev
     if mu > _VACUOUS:

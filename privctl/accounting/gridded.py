@@ -1,4 +1,4 @@
-"""What it costs that Gaussian noise is drawn by floating point and released on a grid.
+"""The privacy cost of drawing Gaussian noise in floating point and releasing it on a grid.
 
 Theorem. Each released number is the integer nearest to (x + Z') / g, with g > 0 public, x any number (it may depend on
 what was released before and on other coins), and Z' within A R of an ideal Z ~ N(0, sigma^2), in units of sigma; Z
@@ -48,11 +48,11 @@ STEPS = 64.0
 #: The share of delta that is set aside for the tails.
 _SHARE = 2.0**-20
 #: exp of this is the first guess at what multiplies the tails' probability.
-_FIRST = 16.0
+_FIRST_GUESS = 16.0
 #: What rounding may take from a target, relatively.
-_HAIR = 1e-13
+_RELATIVE_ROUNDING = 1e-13
 #: A log probability that is as good as 0.
-_REMOTE = -100.0
+_LOG_NEGLIGIBLE = -100.0
 
 ASSUMPTION = Assumption(
     name="float arithmetic",
@@ -89,16 +89,16 @@ class Released:
 
     def _joint(self, reach: float) -> float:
         """A of all sums together: the box's sides stretch, and each increment's density moves with two sums."""
-        found = error = before = spacing_before = 0.0
+        total = error = before = spacing_before = 0.0
         for increment, spacing in zip(self.increments, self.spacings, strict=True):
             own = reach + 2 * (spacing + spacing_before) / increment
             error += ACCURACY * increment * own
-            found += 2 * error / spacing + own * (error + before) / increment
+            total += 2 * error / spacing + own * (error + before) / increment
             before, spacing_before = error, spacing
-        return 1.001 * found
+        return 1.001 * total
 
     def deviation(self, log_tail: float) -> float:
-        """E of the theorem."""
+        """The theorem's e."""
         b = self.log_ratio(log_tail)
         if b > 1:
             return math.inf
@@ -106,8 +106,8 @@ class Released:
         return drift + math.exp(log_tail) + b * math.sqrt(-2 * self.coordinates * log_tail)
 
     def total_variation(self) -> float:
-        """Between the real and the ideal law."""
-        b, tail = self.log_ratio(_REMOTE), math.exp(_REMOTE)
+        """Total variation distance of the real and the ideal law."""
+        b, tail = self.log_ratio(_LOG_NEGLIGIBLE), math.exp(_LOG_NEGLIGIBLE)
         if b > 1:
             return 1.0
         return min(1.0, math.sqrt((self.coordinates * b * b * math.exp(b) / 2 + tail) / 2) + tail)
@@ -115,33 +115,33 @@ class Released:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """What is to be known of the ideal mechanism: ``epsilon`` less of it suffices at the smaller ``delta``."""
+    """How much privacy floating point costs: ``epsilon`` is added to the ideal mechanism's, taken at ``delta``."""
 
     epsilon: float
     delta: float
 
 
-def charge(released: Released, delta: float, most: float) -> Charge:
+def charge_for(released: Released, delta: float, most: float) -> Charge:
     """What the real mechanism costs above the ideal one, where its own epsilon is at most ``most``."""
     log_tail = math.log(delta) + math.log(_SHARE / 2) - most - math.log1p(math.exp(-most))
     deviation = released.deviation(log_tail)
     return Charge(epsilon=2 * deviation, delta=delta * (1 - _SHARE) * math.exp(-deviation))
 
 
-def charged(ideal: Callable[[float], float], released: Released, delta: float) -> tuple[float, Charge]:
-    """The real mechanism's epsilon at ``delta``, where ``ideal`` gives the ideal one's; with what was charged.
+def epsilon_with_charge(ideal: Callable[[float], float], released: Released, delta: float) -> tuple[float, Charge]:
+    """The real mechanism's epsilon at ``delta`` and the charge in it; ``ideal`` gives the ideal mechanism's epsilon.
 
-    Infinite where no finite one follows.
+    Infinite where no finite epsilon follows.
     """
-    most = _FIRST
+    most = _FIRST_GUESS
     while True:
-        found = charge(released, delta, most)
-        if not found.delta > 0:
-            return math.inf, found
-        epsilon = ideal(found.delta) + found.epsilon
+        charge = charge_for(released, delta, most)
+        if not charge.delta > 0:
+            return math.inf, charge
+        epsilon = ideal(charge.delta) + charge.epsilon
         if epsilon <= most or not math.isfinite(epsilon):
-            return epsilon, found
-        most = _level(epsilon)
+            return epsilon, charge
+        most = _guess_above(epsilon)
 
 
 def ideal_target(released: Released, epsilon: float, delta: float) -> tuple[float, float]:
@@ -149,8 +149,8 @@ def ideal_target(released: Released, epsilon: float, delta: float) -> tuple[floa
 
     The epsilon is not positive where no noise reaches the target.
     """
-    found = charge(released, delta, _level(epsilon))
-    return (epsilon - found.epsilon) * (1 - _HAIR), found.delta
+    charge = charge_for(released, delta, _guess_above(epsilon))
+    return (epsilon - charge.epsilon) * (1 - _RELATIVE_ROUNDING), charge.delta
 
 
 def exact_target(released: Released, epsilon: float, delta: float) -> tuple[float, float]:
@@ -166,54 +166,54 @@ def exact_target(released: Released, epsilon: float, delta: float) -> tuple[floa
     raise CommandError(f"{given} is below what {cost} costs at delta {delta:g}, as is any epsilon; raise --delta")
 
 
-def _level(epsilon: float) -> float:
-    return _FIRST * 2.0 ** max(0, math.ceil(math.log2(max(epsilon, 1e-300) / _FIRST)))
+def _guess_above(epsilon: float) -> float:
+    return _FIRST_GUESS * 2.0 ** max(0, math.ceil(math.log2(max(epsilon, 1e-300) / _FIRST_GUESS)))
 
 
-def written(guarantee: Guarantee, released: Released, epsilon: float, found: Charge) -> Guarantee:
-    """``guarantee`` of an ideal mechanism as one of the numbers that were written, by what ``charged`` gave.
+def guarantee_of_floats(guarantee: Guarantee, released: Released, epsilon: float, charge: Charge) -> Guarantee:
+    """The ``guarantee`` of an ideal mechanism, made one for the floats written: with what ``epsilon_with_charge`` gave.
 
     Bounds on an attacker grow by the total variation.
     """
     if not released.coordinates:
         return guarantee
-    apart = released.total_variation()
+    distance = released.total_variation()
     return replace(
         guarantee,
         epsilon=epsilon if math.isfinite(epsilon) else None,
-        risks=tuple(_risk(risk, apart) for risk in guarantee.risks),
+        risks=tuple(_risk(risk, distance) for risk in guarantee.risks),
         assumptions=(*guarantee.assumptions, ASSUMPTION),
-        arithmetic=arithmetic_of(released, found),
+        arithmetic=arithmetic_of(released, charge),
     )
 
 
-def near(guarantee: Guarantee, released: Released) -> Guarantee:
-    """A guarantee in nats, which are of the ideal mechanism, with bounds on an attacker that hold for the real one."""
-    apart = released.total_variation()
+def guarantee_of_floats_in_nats(guarantee: Guarantee, released: Released) -> Guarantee:
+    """A guarantee in nats: these are the ideal mechanism's, but the bounds on an attacker hold for the real one."""
+    distance = released.total_variation()
     note = (
         f"{guarantee.note}; the nats are for real arithmetic, and the floats that are written differ from it by a "
-        f"total variation of {apart:.2g} at most, which the bounds on an attacker include"
+        f"total variation of {distance:.2g} at most, which the bounds on an attacker include"
     )
-    risks = tuple(replace(risk, bound=min(1.0, risk.bound + 2 * apart)) for risk in guarantee.risks)
+    risks = tuple(replace(risk, bound=min(1.0, risk.bound + 2 * distance)) for risk in guarantee.risks)
     return replace(guarantee, note=note, risks=risks, assumptions=(*guarantee.assumptions, ASSUMPTION))
 
 
-def arithmetic_of(released: Released, found: Charge) -> Arithmetic:
-    """What a report says of it."""
-    cost = min(found.epsilon, sys.float_info.max)
+def arithmetic_of(released: Released, charge: Charge) -> Arithmetic:
+    """The charge as a report states it."""
+    cost = min(charge.epsilon, sys.float_info.max)
     return Arithmetic(coordinates=released.coordinates, accuracy=ACCURACY, steps=STEPS, epsilon=cost)
 
 
-def _risk(risk: Risk, apart: float) -> Risk:
-    """A bound on an attacker when both laws differ by ``apart`` from ideal ones.
+def _risk(risk: Risk, distance: float) -> Risk:
+    """A bound on an attacker when both laws differ by ``distance`` from ideal ones.
 
     At false positive rate f the ideal laws' rate is at most f + apart; the ideal power is concave and so grows by no
     more than in proportion. Of a posterior ``at`` is the prior, which is no probability of an event under either law.
     """
     if risk.measure is RiskMeasure.ADVANTAGE:
-        bound = risk.bound + 2 * apart
+        bound = risk.bound + 2 * distance
     elif risk.at:
-        bound = risk.bound * (1 + apart / risk.at) + apart
+        bound = risk.bound * (1 + distance / risk.at) + distance
     else:
-        bound = risk.bound + 2 * apart
+        bound = risk.bound + 2 * distance
     return replace(risk, bound=min(1.0, bound))

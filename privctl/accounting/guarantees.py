@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from privctl.accounting.gridded import Released, charged, written
+from privctl.accounting.gridded import Released, epsilon_with_charge, guarantee_of_floats
 from privctl.accounting.ledger import ACCOUNTANT, epsilon_bound, gaussian_shift
 from privctl.accounting.risk import risks, trade_off
 from privctl.domain.events import Batches, Ledger
@@ -87,7 +87,7 @@ def guarantee_of(
     if released is None:
         epsilon, known = epsilon_bound(ledger, delta), delta
     else:
-        whole, found = charged(lambda less: epsilon_bound(ledger, less), released, delta)
+        whole, found = epsilon_with_charge(lambda less: epsilon_bound(ledger, less), released, delta)
         epsilon, known = whole - found.epsilon if math.isfinite(whole) else whole, found.delta
     guarantee = Guarantee(
         name=name,
@@ -102,4 +102,4 @@ def guarantee_of(
         risks=risks(trade_off(ledger, *(((epsilon, known),) if math.isfinite(epsilon) else ())), priors),
         note=note,
     )
-    return guarantee if released is None else written(guarantee, released, whole, found)
+    return guarantee if released is None else guarantee_of_floats(guarantee, released, whole, found)

@@ -14,9 +14,15 @@ from privctl.accounting.events import row_of
 from privctl.accounting.pld.compose import COARSE, FINE, compose
 from privctl.accounting.pld.distribution import LossDistribution
 from privctl.accounting.pld.extremes import floor_by_one_loss, largest_loss
-from privctl.accounting.pld.once import epsilon_once
-from privctl.accounting.pld.pairs import Atoms, Gaussian, Laplace, Reversed, Symmetrized
-from privctl.accounting.pld.plan import RepeatedPair
+from privctl.accounting.pld.grid_plan import RepeatedPair
+from privctl.accounting.pld.pairs import (
+    Atoms,
+    Gaussian,
+    Laplace,
+    Reversed,
+    Symmetrized,
+)
+from privctl.accounting.pld.single_step import single_step_epsilon
 from privctl.domain.checks import fraction
 from privctl.domain.events import Event, Ledger
 from privctl.domain.guarantee import Adjacency
@@ -97,7 +103,7 @@ def _once(ledger: Ledger, delta: float) -> tuple[float, float] | None:
     """A floor and a bound of epsilon for one step alone, exact to rounding; None elsewhere."""
     steps = _steps(ledger, lower=False)
     _require_one_notion(ledger)
-    return epsilon_once(steps[0].pair, delta) if len(steps) == steps[0].count == 1 else None
+    return single_step_epsilon(steps[0].pair, delta) if len(steps) == steps[0].count == 1 else None
 
 
 def delta_bound(ledger: Ledger, epsilon: float, *, near: float) -> float:

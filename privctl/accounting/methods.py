@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from privctl.accounting import calibrate as calibration
 from privctl.accounting import composition, ledger, published, renyi
-from privctl.accounting.brackets import turning
+from privctl.accounting.brackets import threshold_bracket
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Adjacency
 
@@ -119,7 +119,9 @@ def least_noise(epsilon_of: Callable[[float], float], epsilon: float) -> float:
         raise ValueError(f"no noise multiplier up to {calibration.MOST:g} meets epsilon {epsilon}")
     if epsilon_of(math.exp(low)) <= epsilon:
         raise ValueError(f"epsilon {epsilon} is met with a noise multiplier below {calibration.LEAST}")
-    _, found = turning(lambda x: epsilon_of(math.exp(x)) <= epsilon, low, high, within=1e-6, start=0.0, stride=0.5)
+    _, found = threshold_bracket(
+        lambda x: epsilon_of(math.exp(x)) <= epsilon, low, high, within=1e-6, start=0.0, stride=0.5
+    )
     return math.exp(found)
 
 

@@ -27,7 +27,7 @@ from privctl.domain.checks import positive
 _TAIL = 1e-18
 #: Below this sigma neighbouring components overlap by less than exp(-1250): their divergences have closed forms.
 _SEPARATED = 0.01
-#: Below this sigma k^2 / sigma^2 leaves the floats; nothing useful can be said.
+#: Below this sigma k^2 / sigma^2 overflows; no useful bound exists.
 _VACUOUS = 1e-150
 #: Relative error of the quadrature, added to what it returns so that rounding cannot make a bound too small.
 _ROUNDING = 2e-13

@@ -1,4 +1,4 @@
-"""Mutual-information privacy of published signs, and what its nats do and do not imply.
+"""Mutual-information privacy of published signs, and what follows from its nats and what does not.
 
 epsilon-MI-DP bounds I(X_i; Y | X_-i) for every example i and every prior of the data (Cuff and Yu 2016, "Differential
 Privacy as a Mutual Information Constraint"). It is an average over the prior and over what is published: a rare event
@@ -41,18 +41,17 @@ def ceiling(groups: int, steps: int, sample_rate: float) -> float:
 def fire_probability_for(epsilon: float, groups: int, steps: int, sample_rate: float) -> float:
     """The largest fire probability that publishes at most ``epsilon`` nats.
 
-    Raises ValueError where ``epsilon`` exceeds ``ceiling``: there is then nothing to hold back, and no probability to
-    find.
+    Raises ValueError where ``epsilon`` exceeds ``ceiling``: then every group may publish in every step.
     Example: 0.5 nats, 2 groups, 1000 steps, rate 0.005 give 0.0721347520.
     """
     positive("epsilon", epsilon)
     most = ceiling(groups, steps, sample_rate)
     if epsilon > most:
         raise ValueError(f"epsilon is {epsilon:g} nats; {groups} groups publish at most {most:g} nats in {steps} steps")
-    found = epsilon / most
-    while most * found > epsilon:
-        found = math.nextafter(found, 0)
-    return found
+    fire_probability = epsilon / most
+    while most * fire_probability > epsilon:
+        fire_probability = math.nextafter(fire_probability, 0)
+    return fire_probability
 
 
 def pinsker_total_variation(epsilon: float) -> float:
@@ -73,7 +72,7 @@ def total_variation(epsilon: float) -> float:
     high = pinsker_total_variation(epsilon)
     if epsilon < 1e-20:
         return high
-    return _turn(lambda tau: _binary_information(tau) >= epsilon, 0.0, high)[1]
+    return _bisect(lambda tau: _binary_information(tau) >= epsilon, 0.0, high)[1]
 
 
 def auc(epsilon: float) -> float:
@@ -91,7 +90,7 @@ def catastrophic_delta(epsilon: float) -> float:
     if epsilon == 0 or epsilon >= LN2:
         return float(epsilon > 0)
     low, high = math.expm1(epsilon), min(1.0, math.e * math.expm1(epsilon))
-    return _turn(lambda d: _z_capacity(d) > epsilon, low, high)[0]
+    return _bisect(lambda d: _z_capacity(d) > epsilon, low, high)[0]
 
 
 def worst_case_delta_poisson(event: SignBits, angle: float = math.pi) -> float:
@@ -106,7 +105,7 @@ def worst_case_delta_poisson(event: SignBits, angle: float = math.pi) -> float:
 
 
 def worst_case_delta_shuffled(event: SignBits, angle: float = math.pi) -> float:
-    """As ``worst_case_delta_poisson`` for shuffled batches: 1 - (1 - p)^(G E), E visits that some example has."""
+    """As ``worst_case_delta_poisson`` for shuffled batches: 1 - (1 - p)^(G E), where some example is used E times."""
     visits = certain_participations(event.sample_rate, event.steps)
     return -math.expm1(_log_silent(event, angle, event.groups * visits))
 
@@ -121,7 +120,7 @@ def _z_capacity(d: float) -> float:
 
 
 def _log_silent(event: SignBits, angle: float, chances: int) -> float:
-    """The logarithm of the probability that none of ``chances`` publishes a direction that separates the gradients."""
+    """Log of the probability that none of ``chances`` publishes a direction that separates the gradients."""
     if not 0 <= angle <= math.pi:
         raise ValueError(f"angle is {angle}; it must lie between 0 and pi radians")
     telling = event.fire_probability * angle / math.pi
@@ -130,7 +129,7 @@ def _log_silent(event: SignBits, angle: float, chances: int) -> float:
     return chances * math.log1p(-telling)
 
 
-def _turn(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+def _bisect(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
     """Neighbouring floats between which ``holds`` turns true."""
     while (middle := low + (high - low) / 2) not in (low, high):
         low, high = (low, middle) if holds(middle) else (middle, high)

@@ -1,6 +1,6 @@
-"""Numbers that are published and used, and are not bounds, or not where they are used.
+"""Published formulas that are no bounds, or not where they are used.
 
-They are here to stand beside a bound, never to replace one. Sigma is the noise multiplier: noise standard deviation /
+They are printed next to a bound and never replace one. Sigma is the noise multiplier: noise standard deviation /
 sensitivity. Epsilon is inf where floats cannot hold it. ``participations`` is k = sample_rate * steps, the number of
 times an example is seen when batches are fixed parts of the data set; it need not be whole.
 """
@@ -34,12 +34,11 @@ def classical_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 def poster_naive_noise_multiplier(epsilon: float, sample_rate: float, steps: int, delta: float) -> float:
-    """The poster's k sqrt(2 ln(1.25 k / delta)) / epsilon: k classical Gaussians, composed basically.
+    """The poster's k sqrt(2 ln(1.25 k / delta)) / epsilon: k classical Gaussians under basic composition.
 
-    Two conditions are left out where it is published. Batches must be fixed parts of the data visited in turn, k a
-    whole number: with Poisson batches an example may be seen more often. And epsilon / k must be below 1, where the
-    classical Gaussian is a theorem: see ``poster_naive_holds``. Raises ValueError where k is too small for the
-    logarithm.
+    The poster omits two conditions. Batches must be fixed parts of the data visited in turn, with k a whole number:
+    with Poisson batches an example may be seen more often. And epsilon / k must be below 1, where the classical
+    Gaussian is a theorem: see ``poster_naive_holds``. Raises ValueError where k is too small for the logarithm.
     """
     positive("epsilon", epsilon)
     return _poster_naive_product(sample_rate, steps, delta) / epsilon
@@ -54,7 +53,7 @@ def poster_naive_epsilon(noise_multiplier: float, sample_rate: float, steps: int
 def poster_naive_holds(epsilon: float, sample_rate: float, steps: int) -> bool:
     """Whether epsilon / k is below 1 and no example takes part more than k times, as the poster's formula needs.
 
-    On shuffled passes, where k = sample_rate * steps is whole only if the batches divide the data set.
+    Assumes shuffled passes, where k = sample_rate * steps is whole only if the batches divide the data set.
     """
     positive("epsilon", epsilon)
     expected = _participations(sample_rate, steps)
@@ -64,9 +63,9 @@ def poster_naive_holds(epsilon: float, sample_rate: float, steps: int) -> bool:
 def poster_advanced_noise_multiplier_as_printed(epsilon: float, sample_rate: float, steps: int, delta: float) -> float:
     """The poster's 'advanced' noise read literally: a participation gets eps' = epsilon 2 sqrt(2 k ln(1/delta'')).
 
-    This is upside down: a participation may then spend far more than all of them together, and the noise falls as the
-    participations grow. delta is split in halves: delta'' = delta / 2, and delta / (2 k) for a participation's
-    classical Gaussian. Not a bound.
+    It multiplies where it should divide: one participation may then spend far more than all of them together, and the
+    noise falls as the number of participations grows. delta is split in halves: delta'' = delta / 2, and
+    delta / (2 k) for a participation's classical Gaussian. Not a bound.
     """
     positive("epsilon", epsilon)
     base, factor = _poster_advanced_terms(sample_rate, steps, delta)
@@ -81,7 +80,7 @@ def poster_advanced_epsilon_as_printed(noise_multiplier: float, sample_rate: flo
 
 
 def poster_advanced_noise_multiplier(epsilon: float, sample_rate: float, steps: int, delta: float) -> float:
-    """The poster's 'advanced' noise the right way round: eps' = epsilon / (2 sqrt(2 k ln(1/delta''))).
+    """The poster's 'advanced' noise with the division put right: eps' = epsilon / (2 sqrt(2 k ln(1/delta''))).
 
     A theorem for total epsilon below 1 (Dwork and Roth 2014, corollary 3.21), on fixed batches; used above 1 it drops
     the term k eps' (e^eps' - 1), and it is then no bound. delta is split as for the literal reading.
@@ -160,7 +159,7 @@ def _participations(sample_rate: float, steps: int) -> float:
 
 
 def _poster_naive_product(sample_rate: float, steps: int, delta: float) -> float:
-    """Epsilon times sigma in the poster's naive formula."""
+    """Epsilon * sigma in the poster's naive formula."""
     participations = _participations(sample_rate, steps)
     fraction("delta", delta)
     if 1.25 * participations <= delta:

@@ -5,8 +5,8 @@ example is in the batch with probability s, and may then turn every bit. Its pre
 a mixture of s Bin(m, a) and 1 - s of the former. For both orders the step's delta is convex in e^epsilon, at most s
 times the total variation distance at epsilon 0, and 0 from e1 = ln(1 + s (e^(m epsilon0) - 1)) on. So it lies below the
 chord between these two points, and the chord is the delta of a loss of +e1, 0 or -e1: the smallest pair that dominates
-both orders. Composing that pair is sound, adaptively chosen bits included; it is above the truth by what treating both
-orders alike costs.
+both orders. Composing that pair is sound, also for adaptively chosen bits; it exceeds the true value only because
+both orders are treated alike.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from privctl.accounting.composition import amplified_epsilon
-from privctl.accounting.three_point import MOST_STEPS, epsilon_at, log_delta, log_tail, smallest
+from privctl.accounting.three_point import MOST_STEPS, epsilon_at, log_delta, log_tail, smallest_epsilon
 from privctl.domain.checks import at_least, fraction, positive, probability
 
 #: Most bits published together in one step.
@@ -75,23 +75,23 @@ def one_bit_epsilon(epsilon0: float, sample_rate: float, steps: int, delta: floa
         return bound
     loss = -math.log1p(sample_rate * math.expm1(-epsilon0))
     kept = 1 / (1 + math.exp(-epsilon0))
-    turned = kept * math.exp(-epsilon0)
-    present = sample_rate * kept + (1 - sample_rate) * turned
-    absent = sample_rate * turned + (1 - sample_rate) * kept
-    orders = ((gain, loss, present, absent), (loss, gain, kept, turned))
-    found = max(_of_one_order(up, down, (p, q, 0.0), steps, delta) for up, down, p, q in orders)
-    return min(bound, found + 2.0**-48 * steps * (gain + loss))
+    flipped = kept * math.exp(-epsilon0)
+    present = sample_rate * kept + (1 - sample_rate) * flipped
+    absent = sample_rate * flipped + (1 - sample_rate) * kept
+    orders = ((gain, loss, present, absent), (loss, gain, kept, flipped))
+    worst = max(_epsilon_of_order(up, down, (p, q, 0.0), steps, delta) for up, down, p, q in orders)
+    return min(bound, worst + 2.0**-48 * steps * (gain + loss))
 
 
-def _of_one_order(up: float, down: float, shares: tuple[float, float, float], steps: int, delta: float) -> float:
-    """Epsilon when a step's loss is ``up`` with the first of ``shares`` and -``down`` else."""
+def _epsilon_of_order(up: float, down: float, shares: tuple[float, float, float], steps: int, delta: float) -> float:
+    """Epsilon when a step's loss is ``up`` with the first of ``shares`` and -``down`` otherwise."""
     spacing, most = up + down, steps * up
 
     def log_delta_of(epsilon: float) -> float:
         threshold = epsilon + steps * down
         return log_tail(threshold, spacing, shares, steps) if threshold < steps * spacing else -math.inf
 
-    return smallest(log_delta_of, delta, most) if shares[0] > 0 else 0.0
+    return smallest_epsilon(log_delta_of, delta, most) if shares[0] > 0 else 0.0
 
 
 def most_steps(epsilon: float, delta: float, epsilon0: float, bits: int, sample_rate: float) -> int:

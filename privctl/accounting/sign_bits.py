@@ -1,4 +1,4 @@
-"""What may be said of published signs (FERRET): an average case in nats, and why nothing follows in the worst case."""
+"""Guarantees of published signs (FERRET): an average case in nats, and why none follows in the worst case."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from privctl.domain.guarantee import (
 
 
 def average_case(event: SignBits, assumptions: Sequence[Assumption]) -> Guarantee:
-    """The mutual information that ``event`` publishes about one example, with what that leaves an attacker.
+    """The mutual information that ``event`` publishes about one example, and what an attacker can achieve with it.
 
-    ``assumptions`` say who stands behind it; masks and directions that do not depend on the data must be among them.
+    ``assumptions`` are those that it rests on, among them masks and directions that do not depend on the data.
     """
     nats = mutual_information.nats(event)
     return Guarantee(
@@ -70,8 +70,8 @@ def dithered_ledger(sizes: Mapping[int, int], noise_multiplier: float, sample_ra
     """Signs of derivatives within +-c plus noise of ``noise_multiplier`` c, each batch Poisson.
 
     ``sizes`` says in how many steps (values) how many groups (keys) publish. An example moves each of F derivatives by
-    2 c at most, all of them by 2 c sqrt(F): a sampled Gaussian of noise multiplier sigma / (2 sqrt(F)). That all F see
-    the same batch is what taking them one by one, as if each had its own, would leave out.
+    2 c at most, all of them by 2 c sqrt(F): a sampled Gaussian of noise multiplier sigma / (2 sqrt(F)). Counting the F
+    one by one would ignore that they see the same batch.
     """
     events = (
         SampledGaussian(noise_multiplier=noise_multiplier / (2 * math.sqrt(size)), sample_rate=sample_rate, steps=steps)

@@ -8,7 +8,7 @@ S a sum of n independent signs or zeros, and
     delta(epsilon) = sum over j > epsilon / e of P(S = j) (1 - exp(epsilon - j e)).
 
 P is tilted so that its mean lies at epsilon / e before a Fourier transform yields it: the sum then consists of terms of
-similar size, so that a delta of 1e-300 is found as accurately as one of 1e-3. Rounding errors are bounded, to first
+similar size, so that a delta of 1e-300 is as accurate as one of 1e-3. Rounding errors are bounded, to first
 order, and added.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from privctl.accounting.brackets import turning
+from privctl.accounting.brackets import threshold_bracket
 from privctl.domain.checks import at_least, fraction, probability
 
 Reals = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -53,7 +53,7 @@ def log_tail(threshold: float, spacing: float, shares: tuple[float, float, float
     first is above 0. ``threshold`` lies in [0, ``steps * spacing``).
     """
     tilt = _saddle(min(threshold / (steps * spacing), 1 - 0.5 / steps), *shares)
-    tilted, log_moment = _tilted(tilt, *shares)
+    tilted, log_moment = _tilt_shares(tilt, *shares)
     first = math.floor(threshold / spacing)
     low, masses, half_width = _masses(tilted, steps)
     index = np.arange(low, low + len(masses))
@@ -80,15 +80,15 @@ def epsilon_at(delta: float, loss: float, weight: float, steps: int) -> float:
     _check(loss, weight, steps)
     if delta == 0:
         return steps * loss
-    return smallest(lambda epsilon: log_delta(epsilon, loss, weight, steps), delta, steps * loss)
+    return smallest_epsilon(lambda epsilon: log_delta(epsilon, loss, weight, steps), delta, steps * loss)
 
 
-def smallest(log_delta_of: Callable[[float], float], delta: float, most: float) -> float:
-    """The smallest epsilon in [0, ``most``] of at most ``delta``, rounded up; ``most`` must meet it."""
+def smallest_epsilon(log_delta_of: Callable[[float], float], delta: float, most: float) -> float:
+    """The smallest epsilon in [0, ``most``] whose delta is at most ``delta``, rounded up; that of ``most`` must be."""
     target = math.log(delta)
     if log_delta_of(0.0) <= target:
         return 0.0
-    return turning(lambda epsilon: log_delta_of(epsilon) <= target, 0.0, most, relative=1e-12)[1]
+    return threshold_bracket(lambda epsilon: log_delta_of(epsilon) <= target, 0.0, most, relative=1e-12)[1]
 
 
 def _check(loss: float, weight: float, steps: int) -> None:
@@ -105,7 +105,7 @@ def _saddle(mean: float, plus: float, zero: float, minus: float) -> float:
     return max(0.0, math.log(root) - math.log(2 * plus) - math.log1p(-mean)) if root > 0 else 0.0
 
 
-def _tilted(tilt: float, plus: float, zero: float, minus: float) -> tuple[tuple[float, float, float], float]:
+def _tilt_shares(tilt: float, plus: float, zero: float, minus: float) -> tuple[tuple[float, float, float], float]:
     """The three probabilities after tilting, and the logarithm of the moment they were divided by."""
     z, m = zero * math.exp(-tilt), minus * math.exp(-2 * tilt)
     scale = plus + z + m

@@ -18,7 +18,7 @@ import click
 
 from privctl import __version__
 from privctl.domain.errors import CommandError, ExitCode, PrivctlError
-from privctl.show.plain import plain, seen
+from privctl.show.plain import escape_hidden, plain
 
 #: Command name -> (where its click command is, one line for ``privctl --help``).
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -175,5 +175,5 @@ def _interrupt(number: int, frame: object) -> NoReturn:
 def _fail(message: str, code: int) -> int:
     if os.environ.get("PRIVCTL_DEBUG"):
         traceback.print_exc()
-    click.echo(f"privctl: {seen(' '.join(message.split()))}", err=True)
+    click.echo(f"privctl: {escape_hidden(' '.join(message.split()))}", err=True)
     return code

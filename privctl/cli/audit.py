@@ -168,7 +168,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     from audits.log_entry import log_path, log_result
     from audits.run import output_paths
     from privctl.reports.codec import encode
-    from privctl.show.leaks import closing
+    from privctl.show.leaks import closing_sentence
     from privctl.show.progress import note
     from privctl.show.text.audit import audit_text
 
@@ -187,7 +187,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     if line is not None:
         note(f"entered into {options['log']}, whose head is now line {line.number}, {line.digest}", quiet=quiet)
     show(encode(report) if as_json else audit_text(report, verbose=verbose()), as_json=as_json)
-    if as_json and (last := closing(report)):
+    if as_json and (last := closing_sentence(report)):
         note(last, quiet=quiet)
     if any_claim_refuted(report.verdicts):
         raise click.exceptions.Exit(ExitCode.REFUTED)

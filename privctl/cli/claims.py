@@ -95,16 +95,16 @@ def papers_command(papers: tuple[str, ...], **options: Any) -> None:
       privctl claims papers
       privctl claims papers --paper dp-weights --export proofs/
     """
-    from verify.papers.registry import chosen, run, surprises, unchecked
+    from verify.papers.book import chosen_papers, run, surprises, unchecked_statements
     from verify.prove.prover import Prover
 
-    names = chosen(papers)
+    names = chosen_papers(papers)
     _check_output(options)
     with Prover(_timeout(options)) as prover:
         rows = list(run(names, prover))
     shown = [_shown(row) for row in rows]
     parameters = {"paper": list(names), "timeout": options["timeout"]}
-    _finish(shown, [row.verdict for row in rows], parameters, unchecked(names), prover, options)
+    _finish(shown, [row.verdict for row in rows], parameters, unchecked_statements(names), prover, options)
     if surprises(rows):
         click.get_current_context().exit(ExitCode.REFUTED)
     if any(row.undecided for row in rows):
@@ -222,7 +222,7 @@ def _check(judge: Callable[..., Judgement], names: Sequence[str], options: Mappi
     """Judge one claim, print and write the judgement, and exit with its code."""
     from privctl.domain.verdict import Verdict
     from privctl.show.text.claims import ClaimRow
-    from verify.papers.registry import CITED
+    from verify.papers.book import CITED
     from verify.prove.prover import Prover
 
     _check_output(options)

@@ -43,7 +43,7 @@ def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quie
     from privctl.reports.codec import encode
     from privctl.reports.files import read_report
     from privctl.show.progress import note, progress
-    from privctl.show.text.demo import demo_table, verified
+    from privctl.show.text.demo import demo_table, verification_text
     from privctl.storage.atomic import fresh_folder, new_folder
 
     output = output or fresh_folder(Path("privctl-demo"))
@@ -56,7 +56,7 @@ def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quie
         ctx.exit(checked.exit_code)
     delta = next(g.delta for chapter in chapters for g in chapter.guarantees)
     show(demo_table([_row(chapter) for chapter in chapters], delta))
-    show(verified(checked.reports, checked.proved, checked.false, [path.name for path in checked.failed]))
+    show(verification_text(checked.reports, checked.proved, checked.false, [path.name for path in checked.failed]))
     note(f"everything is in {output}; next: privctl inspect {chapters[1].model}", quiet=quiet)
     ctx.exit(checked.exit_code)
 

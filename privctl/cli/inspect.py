@@ -145,12 +145,12 @@ def _no_report(path: Path) -> None:
 
 def _beside(checkpoint: Checkpoint, start: Path | None) -> list[Path]:
     """Other reports than ``start`` that a reader may take for the model's: that of its name, and that of its header."""
-    from privctl.reports.chain import placed
+    from privctl.reports.chain import absolute_path
     from privctl.reports.files import pointer_of, report_beside
 
-    named = (report_beside(placed(checkpoint.root)), pointer_of(checkpoint))
-    places = dict.fromkeys(placed(path) for path in named if path is not None)
-    return [place for place in places if start is None or place != placed(start)]
+    named = (report_beside(absolute_path(checkpoint.root)), pointer_of(checkpoint))
+    places = dict.fromkeys(absolute_path(path) for path in named if path is not None)
+    return [place for place in places if start is None or place != absolute_path(start)]
 
 
 def _file_row(file: SafetensorsFile, hasher: TensorHasher) -> FileRow:

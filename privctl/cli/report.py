@@ -83,9 +83,9 @@ def _written(kind: str, data: PageData, reports: tuple[Path, ...], place: Path |
 
         return markdown(data).encode()
     if kind == "model-card":
-        from privctl.show.markdown.model_card import inserted
+        from privctl.show.markdown.model_card import insert_summary
 
-        return inserted(place.read_bytes() if place is not None and place.is_file() else None, data, str(place))
+        return insert_summary(place.read_bytes() if place is not None and place.is_file() else None, data, str(place))
     from privctl.show.formats.intoto import statement
     from privctl.show.gather.files import with_files
 

@@ -1,4 +1,4 @@
-"""Whether every step meant the same model: configuration and tokenizer change what the same weights compute."""
+"""Whether every step used the same model: configuration and tokenizer change what the same weights compute."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from privctl.gate.judged_model import MODEL, JudgedModel
 from privctl.gate.model_at_hand import ModelAtHand
 from privctl.storage.folder import holds_weights
 
-_WRITTEN = "companion"
-#: Roles under which an audit names what it read beside the weights.
+_COMPANION = "companion"
+#: Roles under which an audit names the other files that it read with the weights.
 _READ = frozenset({"config", "tokenizer", "preprocessor", "companion"})
 #: What decides what the weights compute, so that an audit must have read it.
 _DECISIVE = frozenset({"config.json", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"})
-#: Steps that copy what lies beside the weights byte for byte.
+#: Steps that copy the files next to the weights byte for byte.
 _COPIES = "noise"
 
 
 def check(case: JudgedModel, model: ModelAtHand | None) -> Iterator[Finding]:
-    """What differs between training, audits and the model at hand, and what lies in its folder without a report."""
-    written = _written(case.makers)
-    yield from _copied(case, written)
+    """Files that differ between training, audits and the model at hand, and files that no report lists."""
+    written = _written_companions(case.makers)
+    yield from _check_copies(case, written)
     for report in case.audits:
-        yield from _audited(report, written, model)
+        yield from _check_audit(report, written, model)
     if model is not None and case.makers:
-        yield from _unlisted(case, written, model)
+        yield from _check_unlisted(case, written, model)
 
 
-def _written(reports: tuple[LoadedReport, ...]) -> dict[str, str]:
-    return {_name(each): each.digest for report in reports for each in report.report.outputs if each.role == _WRITTEN}
+def _written_companions(reports: tuple[LoadedReport, ...]) -> dict[str, str]:
+    return {_name(each): each.digest for report in reports for each in report.report.outputs if each.role == _COMPANION}
 
 
-def _copied(case: JudgedModel, written: Mapping[str, str]) -> Iterator[Finding]:
-    """A step that only adds noise must leave what lies beside the weights as the training wrote it."""
-    before = _written(case.inherited)
+def _check_copies(case: JudgedModel, written: Mapping[str, str]) -> Iterator[Finding]:
+    """A step that only adds noise must leave the files next to the weights as the training wrote them."""
+    before = _written_companions(case.inherited)
     for report in case.makers:
         if report.report.step != _COPIES:
             continue
         for i, artifact in enumerate(report.report.outputs):
             name = _name(artifact)
-            if artifact.role == _WRITTEN and before.get(name, artifact.digest) != artifact.digest:
-                said = f"{name} is not the one that was written with the model before the noise"
-                yield _finding(name, said, "run privctl noise on the folder as it was trained", report, i, "outputs")
+            if artifact.role == _COMPANION and before.get(name, artifact.digest) != artifact.digest:
+                message = f"{name} is not the one that was written with the model before the noise"
+                yield _finding(name, message, "run privctl noise on the folder as it was trained", report, i, "outputs")
 
 
-def _audited(report: LoadedReport, written: Mapping[str, str], model: ModelAtHand | None) -> Iterator[Finding]:
+def _check_audit(report: LoadedReport, written: Mapping[str, str], model: ModelAtHand | None) -> Iterator[Finding]:
     for i, artifact in enumerate(report.report.inputs):
         if artifact.role not in _READ:
             continue
@@ -59,8 +59,8 @@ def _audited(report: LoadedReport, written: Mapping[str, str], model: ModelAtHan
         if expected is None and not written:
             continue  # the weights were written by themselves, so no report tells
         if expected != artifact.digest:
-            said = f"the audit read another {name} than the model is released with"
-            yield _finding(name, said, "audit the folder that is released, unchanged", report, i, "inputs")
+            message = f"the audit read another {name} than the model is released with"
+            yield _finding(name, message, "audit the folder that is released, unchanged", report, i, "inputs")
     read = {_name(artifact) for artifact in report.report.inputs if artifact.role in _READ}
     for name in sorted(written.keys() & _DECISIVE - read):
         yield Finding(
@@ -73,7 +73,7 @@ def _audited(report: LoadedReport, written: Mapping[str, str], model: ModelAtHan
         )
 
 
-def _unlisted(case: JudgedModel, written: Mapping[str, str], model: ModelAtHand) -> Iterator[Finding]:
+def _check_unlisted(case: JudgedModel, written: Mapping[str, str], model: ModelAtHand) -> Iterator[Finding]:
     for name in model.others:
         if name in written:
             continue

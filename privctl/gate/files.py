@@ -26,7 +26,7 @@ _DECODER = json.JSONDecoder()
 
 
 class JsonLines:
-    """The lines of a text that is valid JSON. Every list and object on the way is gone through once, when needed."""
+    """The line numbers of values in a valid JSON text. Each list and object is scanned once, when needed."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -42,12 +42,12 @@ class JsonLines:
         for step in steps:
             if at not in self._inside:
                 self._inside[at] = dict(self._members(at))
-            found = self._inside[at].get(step)
-            if found is None:
+            position = self._inside[at].get(step)
+            if position is None:
                 break
-            at = found
+            at = position
         if self._ends is None:
-            self._ends = [found.start() for found in re.finditer("\n", self._text)]
+            self._ends = [position.start() for position in re.finditer("\n", self._text)]
         return bisect_left(self._ends, at) + 1
 
     def _members(self, at: int) -> Iterator[tuple[Step, int]]:
@@ -68,8 +68,8 @@ class JsonLines:
                 at = self._skip(at + 1)
 
     def _skip(self, at: int) -> int:
-        found = _BLANK.match(self._text, at)
-        return at if found is None else found.end()
+        blank = _BLANK.match(self._text, at)
+        return at if blank is None else blank.end()
 
 
 #: The report of a model of 100,000 tensors has 25 MB.

@@ -1,4 +1,4 @@
-"""A gate from paths to a judgement."""
+"""The gate's judgement on the reports at some paths."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from privctl.domain.gate import FileLine, Finding, GateJudgement, GateOutcome
 from privctl.domain.shown import counted
 from privctl.gate import companions
 from privctl.gate.checks import CHECKS, RULES
-from privctl.gate.checks.steps import stopping
-from privctl.gate.judged_model import MODEL, JudgedModel, cases_of, not_at_hand, strangers
+from privctl.gate.checks.steps import stopping_verdicts
+from privctl.gate.judged_model import MODEL, JudgedModel, cases_of, check_model_at_hand, unrelated_reports
 from privctl.gate.model_at_hand import ModelAtHand
 from privctl.gate.policy import Policy
-from privctl.gate.report_set import READABLE, ReportSet, open_docket
+from privctl.gate.report_set import READABLE, ReportSet, read_report_set
 from privctl.gate.waivers import apply
 
-#: Readers of results, GitHub's among them, refuse files of many thousands.
+#: Programs that read results, such as GitHub, refuse files with many thousands of findings.
 _MOST = 100
 
 
 def judge(paths: Sequence[Path], policy: Policy, model: ModelAtHand | None, now: datetime) -> GateJudgement:
-    """Hold the reports at ``paths``, and ``model`` where it is at hand, against ``policy`` at the time ``now`` (UTC).
+    """Check the reports at ``paths``, and ``model`` if it is at hand, against ``policy`` at the time ``now`` (UTC).
 
-    Whatever is wrong with a report becomes a finding that keeps the gate from passing; nothing is raised for it.
+    Every fault of a report becomes a finding that keeps the gate from passing; none is raised.
     """
-    report_set = open_docket(paths)
+    report_set = read_report_set(paths)
     cases = cases_of(report_set, model, now)
-    found = [*report_set.faults, *_belief(report_set, cases, policy, model, FileLine(path=str(paths[0])))]
+    raw = [*report_set.faults, *_credibility(report_set, cases, policy, model, FileLine(path=str(paths[0])))]
     for case in cases:
         for _, check in CHECKS.values():
-            found += (replace(each, model=case.name) for each in check(case, policy))
-    covered, notes = apply(list(dict.fromkeys(found)), policy.waivers, now.date())
-    findings, more = _bounded(covered)
+            raw += (replace(each, model=case.name) for each in check(case, policy))
+    covered, notes = apply(list(dict.fromkeys(raw)), policy.waivers, now.date())
+    findings, more = _truncate(covered)
     return GateJudgement(
         findings=findings,
         notes=(*notes, *more, *report_set.notes, *_notes(report_set, cases, model)),
@@ -45,7 +45,7 @@ def judge(paths: Sequence[Path], policy: Policy, model: ModelAtHand | None, now:
     )
 
 
-def _belief(
+def _credibility(
     report_set: ReportSet, cases: Sequence[JudgedModel], policy: Policy, model: ModelAtHand | None, first: FileLine
 ) -> Iterator[Finding]:
     """Whether the reports can be read and are about the model."""
@@ -69,7 +69,7 @@ def _belief(
     for case in cases:
         yield from companions.check(case, model)
         if model is not None:
-            yield from not_at_hand(case, model)
+            yield from check_model_at_hand(case, model)
         elif policy.require_model:
             yield _about(
                 GateOutcome.INCONCLUSIVE,
@@ -78,16 +78,16 @@ def _belief(
                 "name it with --model",
                 policy.places.get("require_model", case.anchor),
             )
-    for report, about in strangers(report_set, cases, model):
+    for report, about in unrelated_reports(report_set, cases, model):
         if about == "another model":
             outcome, fix = GateOutcome.FAIL, "give the reports of this model alone"
         elif about == "no model" and cases:
-            outcome, fix = GateOutcome.INCONCLUSIVE, "leave it away: it says nothing of this model"
+            outcome, fix = GateOutcome.INCONCLUSIVE, "leave it out: it is not about this model"
         else:
             continue
-        said = f"the {report.report.step} report is about {about}"
-        yield _about(outcome, str(report.path), said, fix, report.place())
-        yield from stopping(report, policy)
+        message = f"the {report.report.step} report is about {about}"
+        yield _about(outcome, str(report.path), message, fix, report.place())
+        yield from stopping_verdicts(report, policy)
 
 
 def _about(outcome: GateOutcome, subject: str, message: str, fix: str, place: FileLine) -> Finding:
@@ -95,14 +95,14 @@ def _about(outcome: GateOutcome, subject: str, message: str, fix: str, place: Fi
 
 
 def _notes(report_set: ReportSet, cases: Sequence[JudgedModel], model: ModelAtHand | None) -> Iterator[str]:
-    for report, about in strangers(report_set, cases, model):
+    for report, about in unrelated_reports(report_set, cases, model):
         if about == "an earlier model of the chain":
-            yield f"{report.path} is about an earlier model of the chain, so what it found does not count here"
+            yield f"{report.path} is about an earlier model of the chain, so its results do not count for this one"
     if model is None and cases:
-        yield "the model itself was not looked at: --model checks that its bytes are those of the reports"
+        yield "the model itself was not checked: --model checks that its bytes are those of the reports"
 
 
-def _bounded(findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], list[str]]:
+def _truncate(findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], list[str]]:
     """At most ``_MOST`` findings of each rule and kind, and how many more there were; the outcome stays the same."""
     kept, counts = [], Counter[tuple[str, GateOutcome, bool]]()
     for each in findings:

@@ -1,7 +1,7 @@
-"""Which reports speak of which model: each model that was made is judged by the reports that are about it.
+"""Which reports are about which model: each model is judged by the reports about it.
 
-Models are told apart by the digests of their weights. A step that only adds noise, or replays published updates, works
-on what was released already: what is guaranteed of its input holds of its output too.
+Models are identified by the digests of their weights. A step that only adds noise, or replays published updates, is
+post-processing of a release: its input's guarantees hold for its output too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.report import Artifact
 from privctl.gate.files import LoadedReport
-from privctl.gate.model_at_hand import Held, ModelAtHand
+from privctl.gate.model_at_hand import ModelAtHand, WeightFileContents
 from privctl.gate.related import RelatedReports
 from privctl.gate.report_set import ReportSet
 
@@ -26,10 +26,10 @@ _START = "start-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedModel:
-    """One model: the reports of how it was made, those whose guarantees carry over to it, and those that looked at it.
+    """One model: the reports of its making, those whose guarantees carry over to it, and those that examined it.
 
-    ``history`` are all reports in its past, its own included. ``anchor`` is where a finding about something missing is
-    put, unless the policy says where it was asked for.
+    ``history`` are all reports in its past, its own included. ``anchor`` is the place of findings about something
+    missing, unless the policy has a line that demands it.
     """
 
     name: str
@@ -54,7 +54,7 @@ class JudgedModel:
         return tuple(each for each in self.looks if each.report.step == "audit" and each.looks_at == self.digests)
 
     def verifying(self, reports: Iterable[LoadedReport]) -> list[LoadedReport]:
-        """Those that looked at how this very model was made, and not at an audit or an earlier model alone."""
+        """Those that examined this model or its own report, and not only an audit or an earlier model."""
         made = {each.digest for each in self.makers}
         return [
             each
@@ -64,29 +64,29 @@ class JudgedModel:
 
 
 def cases_of(report_set: ReportSet, model: ModelAtHand | None, now: datetime) -> tuple[JudgedModel, ...]:
-    """The model at hand where there is one; else every model that was made last, or audited without its own report."""
-    kin = RelatedReports(report_set.all)
+    """The model at hand if there is one; else every model made last, and every model audited without its own report."""
+    related = RelatedReports(report_set.all)
     if model is not None:
         name, digests = str(model.path), model.digests
         anchor = report_set.given[0].place() if report_set.given else FileLine(path=str(model.path))
-        return (_case(name, digests, kin, now, anchor),)
-    wanted: dict[frozenset[str], LoadedReport] = {}
+        return (_case(name, digests, related, now, anchor),)
+    models: dict[frozenset[str], LoadedReport] = {}
     readers = Counter(digest for each in report_set.given if each.makes for digest in each.reads)
     for report in report_set.given:
         own = report.reads
         # What another step read, and not this one alone, is not what was made last.
         if report.makes and not any(readers[digest] > (digest in own) for digest in report.gives):
-            wanted.setdefault(report.makes, report)
+            models.setdefault(report.makes, report)
     known = {digest for report in report_set.all for digest in report.makes}
-    made = bool(wanted)
+    made = bool(models)
     for report in report_set.given:
         about = report.looks_at
         if not report.makes and about and not (made and about <= known):
-            wanted.setdefault(about, report)
-    return tuple(_case(_name(report), digests, kin, now, report.place()) for digests, report in wanted.items())
+            models.setdefault(about, report)
+    return tuple(_case(_name(report), digests, related, now, report.place()) for digests, report in models.items())
 
 
-def strangers(
+def unrelated_reports(
     report_set: ReportSet, cases: Iterable[JudgedModel], model: ModelAtHand | None
 ) -> Iterator[tuple[LoadedReport, str]]:
     """The reports given that are about none of the ``cases``, and what they are about instead."""
@@ -104,7 +104,7 @@ def strangers(
             yield report, "another model"
 
 
-def not_at_hand(case: JudgedModel, model: ModelAtHand) -> Iterator[Finding]:
+def check_model_at_hand(case: JudgedModel, model: ModelAtHand) -> Iterator[Finding]:
     """Whether ``model`` is the one that ``case``'s reports describe, its companion files included."""
     if not case.makers:
         looked = " (they only looked at it)" if case.looks else ""
@@ -133,32 +133,32 @@ def _differences(report: LoadedReport, model: ModelAtHand) -> Iterator[Finding]:
     """Where what ``report`` says was written is not what is at hand."""
     for i, artifact in enumerate(report.report.outputs):
         name = PurePosixPath(artifact.path).name
-        missing, held = False, model.held.get(artifact.digest)
-        said, place = f"{name} beside the weights is not the one recorded", report.place("outputs", i, "digest")
+        missing, contents = False, model.held.get(artifact.digest)
+        message, place = f"{name} beside the weights is not the one recorded", report.place("outputs", i, "digest")
         if artifact.role == "companion":
-            found = model.companion(name)
-            missing = found is None
-            said = f"{name} beside the weights is missing" if missing else said
-            if found == artifact.digest:
+            digest = model.companion(name)
+            missing = digest is None
+            message = f"{name} beside the weights is missing" if missing else message
+            if digest == artifact.digest:
                 continue
-        elif artifact.role != MODEL or held is None or _describes(artifact, held):
+        elif artifact.role != MODEL or contents is None or _describes(artifact, contents):
             continue
         else:
-            said, place = f"{name} holds other tensors than the report lists", report.place("outputs", i, "tensors")
+            message, place = f"{name} holds other tensors than the report lists", report.place("outputs", i, "tensors")
         yield Finding(
             rule=MODEL,
             outcome=GateOutcome.INCONCLUSIVE if missing else GateOutcome.FAIL,
             subject=name,
-            message=said,
+            message=message,
             fix="restore it as it was written with the model",
             place=place,
         )
 
 
-def _describes(artifact: Artifact, held: Held) -> bool:
-    """Whether size and tensors are those recorded; a report may list no tensors."""
+def _describes(artifact: Artifact, contents: WeightFileContents) -> bool:
+    """Whether size and tensors are as recorded; a report may list no tensors."""
     listed = {(each.name, each.dtype, each.shape) for each in artifact.tensors}
-    return artifact.bytes == held.bytes and (not listed or listed == held.tensors)
+    return artifact.bytes == contents.bytes and (not listed or listed == contents.tensors)
 
 
 def trained_further(case: JudgedModel) -> Iterator[tuple[LoadedReport, LoadedReport]]:
@@ -176,15 +176,15 @@ def trained_further(case: JudgedModel) -> Iterator[tuple[LoadedReport, LoadedRep
                 yield report, each
 
 
-def _case(name: str, digests: frozenset[str], kin: RelatedReports, now: datetime, anchor: FileLine) -> JudgedModel:
-    makers = kin.makers(digests)
-    history = (*makers, *kin.before(makers))
+def _case(name: str, digests: frozenset[str], related: RelatedReports, now: datetime, anchor: FileLine) -> JudgedModel:
+    makers = related.makers(digests)
+    history = (*makers, *related.before(makers))
     return JudgedModel(
         name=name,
         digests=digests,
         makers=makers,
-        inherited=kin.released_by(makers),
-        looks=kin.looks(digests, history),
+        inherited=related.released_by(makers),
+        looks=related.looks(digests, history),
         history=history,
         now=now,
         anchor=makers[0].place("outputs") if makers else anchor,

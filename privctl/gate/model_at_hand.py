@@ -1,4 +1,4 @@
-"""The model at hand, by the digests of its files."""
+"""The model that is judged, by the digests of its files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from privctl.storage.reader import SafetensorsFile, open_checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What a weight file holds: its size in bytes, and name, dtype and shape of its tensors."""
+class WeightFileContents:
+    """A weight file's contents: its size in bytes, and name, dtype and shape of its tensors."""
 
     bytes: int
     tensors: frozenset[tuple[str, str, tuple[int, ...]]]
@@ -23,16 +23,16 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelAtHand:
-    """``weights`` are the digests of its weight files, ``held`` what those of each digest hold; ``folder`` is where.
+    """``weights`` are the digests of its weight files, ``held`` their contents by digest, ``folder`` their folder.
 
-    ``others`` names, relative to a model's folder, what else is in it but for people; nothing for a lone file.
+    ``others`` names the other files of a model's folder that programs read, relative to it; empty for a single file.
     """
 
     path: Path
     folder: Path
     weights: Mapping[Path, str]
     others: tuple[str, ...] = ()
-    held: Mapping[str, Held] = field(default_factory=dict)
+    held: Mapping[str, WeightFileContents] = field(default_factory=dict)
 
     @property
     def digests(self) -> frozenset[str]:
@@ -49,7 +49,7 @@ class ModelAtHand:
 
 
 def model_bytes(path: Path) -> int:
-    """How much there is to read; raises InputError where there is no model."""
+    """The size of all weight files; raises InputError where there is no model."""
     with open_checkpoint(path) as checkpoint:
         return sum(file.size for file in checkpoint.files)
 
@@ -57,17 +57,19 @@ def model_bytes(path: Path) -> int:
 def model_at(path: Path, advance: Advance = silent) -> ModelAtHand:
     """The model at ``path``, a safetensors file or a folder of them; raises InputError for anything else."""
     with open_checkpoint(path) as checkpoint:
-        held = {file.path: _held(file) for file in checkpoint.files}
-    weights = {file: file_digest(file, advance) for file in held}
-    found = files_of(path) if path.is_dir() else ()
+        contents = {file.path: _contents_of(file) for file in checkpoint.files}
+    weights = {file: file_digest(file, advance) for file in contents}
+    files = files_of(path) if path.is_dir() else ()
     return ModelAtHand(
         path=path,
         folder=path if path.is_dir() else path.parent,
         weights=weights,
-        others=tuple(each.relative_to(path).as_posix() for each in found if each not in held),
-        held={digest: held[file] for file, digest in weights.items()},
+        others=tuple(each.relative_to(path).as_posix() for each in files if each not in contents),
+        held={digest: contents[file] for file, digest in weights.items()},
     )
 
 
-def _held(file: SafetensorsFile) -> Held:
-    return Held(bytes=file.size, tensors=frozenset((each.name, each.dtype, each.shape) for each in file.tensors))
+def _contents_of(file: SafetensorsFile) -> WeightFileContents:
+    return WeightFileContents(
+        bytes=file.size, tensors=frozenset((each.name, each.dtype, each.shape) for each in file.tensors)
+    )

@@ -15,7 +15,7 @@ from privctl.domain.gate import FileLine, PolicySetting, Rule
 from privctl.domain.guarantee import Adjacency, Notion, PrivacyUnit, Scope, Status
 from privctl.domain.verdict import Outcome
 from privctl.gate.files import read_bounded
-from privctl.gate.settings import KEYS, nearest, shown
+from privctl.gate.settings import KEYS, shorten, suggestion
 from privctl.gate.waivers import Waiver, read_waivers
 
 PROJECT, OWN = "pyproject.toml", "privctl-policy.toml"
@@ -28,7 +28,7 @@ _LARGEST = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Every demand; None asks nothing. The keys are those of ``KEYS``, which says what each may hold."""
+    """Every demand on a model; None demands nothing. ``KEYS`` lists the keys and their allowed values."""
 
     max_epsilon: float | None = None
     at_delta: float = 1e-5
@@ -64,37 +64,39 @@ class Policy:
 def read_policy(
     path: Path | None, flags: Mapping[str, str], environment: Mapping[str, str], rules: Mapping[str, Rule]
 ) -> Policy:
-    """The policy of ``path``, or of the one found in this folder, under ``environment`` and ``flags``, which win.
+    """The policy in ``path``, or in the policy file of this folder; ``environment`` and then ``flags`` override it.
 
     ``flags`` are texts by the key's name. Raises CommandError, in one sentence, for anything that is no policy: unknown
-    keys, values out of range, two files, none at all, or one that asks nothing.
+    keys, values out of range, two files, none at all, or one that demands nothing.
     """
-    found, table, text = _table(path)
+    source_file, table, text = _table(path)
     values: dict[str, Any] = {}
     settings: dict[str, PolicySetting] = {}
     places: dict[str, FileLine] = {}
     waivers: tuple[Waiver, ...] = ()
     for name, raw in table.items():
-        where = f"{name} in {found}"
+        where = f"{name} in {source_file}"
         if name == _WAIVER:
             waivers = _read(where, lambda entries: read_waivers(entries, rules), raw)
             continue
         if name not in KEYS:
-            raise CommandError(f"{found} has the unknown key {shown(name)}; {nearest(name, [*KEYS, _WAIVER])}")
+            raise CommandError(
+                f"{source_file} has the unknown key {shorten(name)}; {suggestion(name, [*KEYS, _WAIVER])}"
+            )
         values[name] = _read(where, KEYS[name].read, raw)
-        place = FileLine(path=str(found), line=_line_of(name, text))
-        settings[name] = PolicySetting(key=name, value=_said(values[name]), source=f"{place.path}:{place.line}")
+        place = FileLine(path=str(source_file), line=_line_of(name, text))
+        settings[name] = PolicySetting(key=name, value=_as_text(values[name]), source=f"{place.path}:{place.line}")
         places[name] = place
-    for source, given in (("environment", _variables(environment)), ("flag", flags)):
-        for name, raw_text in given.items():
+    for source, texts in (("environment", _variables(environment)), ("flag", flags)):
+        for name, raw_text in texts.items():
             label = f"{_PREFIX}{name.upper()}" if source == "environment" else f"--{name.replace('_', '-')}"
             values[name] = _read(label, KEYS[name].read, KEYS[name].text(raw_text))
-            settings[name] = PolicySetting(key=name, value=_said(values[name]), source=label)
+            settings[name] = PolicySetting(key=name, value=_as_text(values[name]), source=label)
             places.pop(name, None)
     if not any(KEYS[name].demand and value is not False for name, value in values.items()):
         raise CommandError(
-            f"{'no policy was found' if found is None else f'{found} asks nothing of a model'}; give a limit such as "
-            f"--max-epsilon 8, or write a policy: privctl gate --init > {OWN}"
+            f"{'no policy was found' if source_file is None else f'{source_file} asks nothing of a model'}; give a "
+            f"limit such as --max-epsilon 8, or write a policy: privctl gate --init > {OWN}"
         )
     if Outcome.REFUTED.value not in values.get("forbid_outcomes", (Outcome.REFUTED.value,)):
         values["forbid_outcomes"] = (Outcome.REFUTED.value, *values["forbid_outcomes"])
@@ -113,7 +115,7 @@ def _read(label: str, reader: Any, raw: Any) -> Any:
 
 
 def _table(path: Path | None) -> tuple[Path | None, Mapping[str, Any], str]:
-    """The file, its table of settings, and its text; nothing of each where there is no file."""
+    """The file, its table of settings, and its text; None and empty where there is no file."""
     if path is not None:
         text, data = _toml(path)
         if path.name != PROJECT and _TABLE[0] in data:
@@ -164,15 +166,17 @@ def _toml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
-    found = {}
+    texts = {}
     for variable, text in environment.items():
         if not variable.startswith(_PREFIX):
             continue
         name = variable.removeprefix(_PREFIX).lower()
         if name not in KEYS:
-            raise CommandError(f"the variable {shown(variable)} sets nothing that a policy has; {nearest(name, KEYS)}")
-        found[name] = text
-    return found
+            raise CommandError(
+                f"the variable {shorten(variable)} sets nothing that a policy has; {suggestion(name, KEYS)}"
+            )
+        texts[name] = text
+    return texts
 
 
 def _line_of(name: str, text: str) -> int:
@@ -181,7 +185,7 @@ def _line_of(name: str, text: str) -> int:
     return next((i for i, line in enumerate(text.splitlines(), start=1) if pattern.match(line)), 1)
 
 
-def _said(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {size:g}" for name, size in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""How reports relate: who wrote what another one read.
+"""How reports relate: which report wrote what another one read.
 
 Everything is looked up by digest, so that the work grows with the number of reports and not with its square.
 """
@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 from privctl.gate.files import LoadedReport
 
-#: Steps that read no data, and the roles of what they make a model of.
+#: Steps that read no data, and the roles of the inputs from which they make a model.
 _NO_DATA = {"noise": ("model",), "replay": ("updates",)}
 
 
 class RelatedReports:
-    """All reports of one judgement by what they read and wrote."""
+    """All reports of one judgement, indexed by what they read and wrote."""
 
     def __init__(self, everything: Iterable[LoadedReport]) -> None:
         self._by_digest: dict[str, LoadedReport] = {}
@@ -43,7 +43,7 @@ class RelatedReports:
         return tuple(self._makers.get(digests, ()))
 
     def released_by(self, start: tuple[LoadedReport, ...]) -> tuple[LoadedReport, ...]:
-        """The reports whose outputs ``start``, and so on upwards, made their models of and of nothing else."""
+        """The reports from whose outputs alone ``start``, and so on upwards, made their models."""
         return _closure(start, self._released_by)
 
     def before(self, start: tuple[LoadedReport, ...]) -> tuple[LoadedReport, ...]:
@@ -51,7 +51,7 @@ class RelatedReports:
         return _closure(start, self._before)
 
     def looks(self, digests: frozenset[str], history: tuple[LoadedReport, ...]) -> tuple[LoadedReport, ...]:
-        """The reports that read these very weights, or only reports of their past."""
+        """The reports that read exactly these weights, or that build only on reports of their past."""
         past = {each.digest: None for each in (*history, *self._lookers.get(digests, ()))}
         looked = [each for each in self._lookers.get(digests, ()) if not each.makes]
         above = {each.digest: each for digest in past for each in self._children.get(digest, ())}
@@ -59,7 +59,7 @@ class RelatedReports:
         return tuple(sorted(looked, key=lambda each: self._order[each.digest]))
 
     def _released_by(self, report: LoadedReport) -> Iterator[LoadedReport]:
-        """Who made everything that ``report`` made its model of."""
+        """The reports that wrote everything from which ``report`` made its model."""
         roles = _NO_DATA.get(report.report.step, ())
         read = {a.digest for a in report.report.inputs if a.role in roles}
         for other in self._writers.get(min(read), ()) if read else ():
@@ -77,13 +77,13 @@ class RelatedReports:
 def _closure(
     start: tuple[LoadedReport, ...], above: Callable[[LoadedReport], Iterator[LoadedReport]]
 ) -> tuple[LoadedReport, ...]:
-    """What lies above ``start``, itself left out."""
-    found = {each.digest: each for each in start}
-    begun = set(found)
+    """Everything above ``start``, without ``start`` itself."""
+    reached = {each.digest: each for each in start}
+    starts = set(reached)
     waiting = list(start)
     while waiting:
         for other in above(waiting.pop()):
-            if other.digest not in found:
-                found[other.digest] = other
+            if other.digest not in reached:
+                reached[other.digest] = other
                 waiting.append(other)
-    return tuple(each for digest, each in found.items() if digest not in begun)
+    return tuple(each for digest, each in reached.items() if digest not in starts)

@@ -1,4 +1,4 @@
-"""The reports given and those they build on, every one held against the digest by which it is named."""
+"""The reports given and those they build on, each checked against the digest by which it is named."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from privctl.domain.errors import InputError
 from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.gate.files import LARGEST_REPORT, LoadedReport, load, read_bounded
-from privctl.reports.chain import ChainTooLongError, ReportFiles, Visit, placed, walk
+from privctl.reports.chain import ChainTooLongError, ReportFiles, Visit, absolute_path, walk
 
 READABLE, CHAIN = "readable", "chain"
 #: Reports that are read in one judgement, and those that are followed upwards.
@@ -18,7 +18,7 @@ MOST_GIVEN, _MOST = 2000, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSet:
-    """What was ``given``, what it was ``followed`` to, and what was wrong with either."""
+    """The reports ``given``, their ancestors (``followed``), and the faults of either."""
 
     given: tuple[LoadedReport, ...]
     followed: tuple[LoadedReport, ...]
@@ -31,21 +31,21 @@ class ReportSet:
         return (*self.given, *self.followed)
 
 
-def open_docket(paths: Sequence[Path]) -> ReportSet:
-    """Read the reports at ``paths`` and their parents, as far as they are there; what is wrong becomes a finding."""
+def read_report_set(paths: Sequence[Path]) -> ReportSet:
+    """Read the reports at ``paths`` and their ancestors, as far as they exist; every fault becomes a finding."""
     given: dict[str, LoadedReport] = {}
     faults: list[Finding] = []
     notes: list[str] = []
     if len(paths) > MOST_GIVEN:
-        said = f"{len(paths)} reports were given, and {MOST_GIVEN} are read at most"
+        message = f"{len(paths)} reports were given, and {MOST_GIVEN} are read at most"
         faults.append(
-            _unsure(str(paths[MOST_GIVEN]), said, "judge fewer models at a time", FileLine(path=str(paths[0])))
+            _inconclusive(str(paths[MOST_GIVEN]), message, "judge fewer models at a time", FileLine(path=str(paths[0])))
         )
     for path in paths[:MOST_GIVEN]:
         try:
             report = load(path, read_bounded(path, LARGEST_REPORT))
         except InputError as fault:
-            faults.append(_unread(path, str(fault)))
+            faults.append(_unreadable(path, str(fault)))
             continue
         if report.digest in given:
             notes.append(f"{path} is the same report as {given[report.digest].path}; it counts once")
@@ -60,20 +60,22 @@ def open_docket(paths: Sequence[Path]) -> ReportSet:
 def _ancestors(paths: Sequence[Path], known: dict[str, LoadedReport]) -> Iterator[Finding]:
     """Read what the reports at ``paths`` build on into ``known``, by digest; yields what is missing or changed."""
     most, child = len(known) + _MOST, None
-    places = {placed(report.path): report for report in known.values()}
+    places = {absolute_path(report.path): report for report in known.values()}
     try:
         for visit in walk(paths, ReportFiles(), known=known.__contains__, follow=_unchanged, most=most):
             if visit.child is None:
                 continue
             child = places[visit.child.path]
-            found = _parent(visit, child.place("parents", visit.index, "path"))
-            if isinstance(found, Finding):
-                yield found
+            parent = _parent(visit, child.place("parents", visit.index, "path"))
+            if isinstance(parent, Finding):
+                yield parent
             else:
-                known[found.digest] = places[visit.file.path] = found
+                known[parent.digest] = places[visit.file.path] = parent
     except ChainTooLongError as error:
         first = next(iter(places.values()))
-        yield _broken(str(error.path), f"more than {_MOST} reports are in one chain", (child or first).place("parents"))
+        yield _failure(
+            str(error.path), f"more than {_MOST} reports are in one chain", (child or first).place("parents")
+        )
 
 
 def _unchanged(visit: Visit) -> bool:
@@ -81,42 +83,42 @@ def _unchanged(visit: Visit) -> bool:
 
 
 def _parent(visit: Visit, place: FileLine) -> LoadedReport | Finding:
-    """The report that was visited, which counts only where its bytes are those that were meant."""
+    """The visited report, or a finding where it is missing, has changed or cannot be read."""
     path = visit.file.path
     if visit.file.digest is None:
-        said = f"the report that this one builds on is missing: {visit.file.fault}"
-        return _unsure(str(path), said, "put it back where it was, or give it too", place)
+        message = f"the report that this one builds on is missing: {visit.file.fault}"
+        return _inconclusive(str(path), message, "put it back where it was, or give it too", place)
     if not visit.unchanged:
-        return _broken(str(path), "the report that this one builds on has changed: its digest is another", place)
+        return _failure(str(path), "the report that this one builds on has changed: its digest is another", place)
     try:
         return load(path, read_bounded(path, LARGEST_REPORT))
     except InputError as fault:
-        said = f"what this report builds on cannot be read: {fault}"
-        return _unsure(str(path), said, "use the privctl that wrote it, or a later one", place)
+        message = f"what this report builds on cannot be read: {fault}"
+        return _inconclusive(str(path), message, "use the privctl that wrote it, or a later one", place)
 
 
 def _lineage(report: LoadedReport, known: dict[str, LoadedReport]) -> Iterator[Finding]:
-    """A step that made a model of another one must have read what a parent wrote, where all parents are at hand."""
+    """A step that made a model from another must have read weights that a parent wrote, if all parents are at hand."""
     parents = [known.get(parent.digest) for parent in report.report.parents]
     if not report.makes or not parents or None in parents:
         return
     written = {a.digest for parent in parents if parent is not None for a in parent.report.outputs}
     for i, artifact in enumerate(report.report.inputs):
         if artifact.role == "model" and artifact.digest not in written:
-            yield _broken(
+            yield _failure(
                 artifact.path,
                 f"the {report.report.step} step read weights that no report it builds on wrote",
                 report.place("inputs", i, "digest"),
             )
 
 
-def _unsure(subject: str, message: str, fix: str, place: FileLine) -> Finding:
+def _inconclusive(subject: str, message: str, fix: str, place: FileLine) -> Finding:
     return Finding(
         rule=CHAIN, outcome=GateOutcome.INCONCLUSIVE, subject=subject, message=message, fix=fix, place=place
     )  # fmt: skip
 
 
-def _broken(subject: str, message: str, place: FileLine) -> Finding:
+def _failure(subject: str, message: str, place: FileLine) -> Finding:
     return Finding(
         rule=CHAIN,
         outcome=GateOutcome.FAIL,
@@ -127,7 +129,7 @@ def _broken(subject: str, message: str, place: FileLine) -> Finding:
     )
 
 
-def _unread(path: Path, message: str) -> Finding:
+def _unreadable(path: Path, message: str) -> Finding:
     return Finding(
         rule=READABLE,
         outcome=GateOutcome.INCONCLUSIVE,

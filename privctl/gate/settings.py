@@ -1,4 +1,4 @@
-"""Every key of a policy: what it may hold, how it is read from TOML or from text, and one line for the help."""
+"""Every key of a policy: its allowed values, how it is read from TOML or from text, and one line for the help."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privctl.domain.verdict import Outcome
 STEPS = ("retrain", "noise", "replay", "audit", "verify", "inspect")
 #: What ``min_power`` is given for, with the range of each.
 POWERS = {"auc": (0.5, 1.0), "extraction": (0.0, 1.0), "epsilon": (0.0, 1e4)}
-#: An epsilon beyond this bounds nothing that anybody could notice.
+#: A larger epsilon is no useful bound.
 _LARGEST_EPSILON = 1e4
 #: How much of a value an error shows.
 _SHOWN = 60
@@ -24,10 +24,10 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One key. ``read`` makes its value of what TOML holds and raises ValueError with half a sentence.
+    """One key. ``read`` turns a TOML value into the setting and raises ValueError with a clause.
 
-    ``text`` makes of a flag's or a variable's text what TOML would have held. ``demand`` says that it asks something of
-    a model, so that a policy holding it is not empty.
+    ``text`` turns the text of a flag or a variable into a TOML value. ``demand``: the key demands something of a model,
+    so that a policy holding it is not empty.
     """
 
     name: str
@@ -38,14 +38,14 @@ class Key:
     demand: bool = True
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """What a sentence says of the ``known`` name most like ``name``."""
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The end of an error sentence about ``name``: the most similar ``known`` name, or all of them."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
 
 
-def shown(value: object) -> str:
+def shorten(value: object) -> str:
     """``value`` on one line, cut where it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
@@ -57,11 +57,11 @@ def number(low: float, high: float, *, above: bool = False, below: bool = False)
 
     def read(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"is {shown(value)}; expected {expected}")
+            raise ValueError(f"is {shorten(value)}; expected {expected}")
         # A whole number may be too large for a float; comparing it is exact.
         inside = (low < value if above else low <= value) and (value < high if below else value <= high)
         if not inside:
-            raise ValueError(f"is {shown(value)}; expected {expected}")
+            raise ValueError(f"is {shorten(value)}; expected {expected}")
         return float(value)
 
     return read
@@ -75,7 +75,7 @@ def choices(kind: type[StrEnum] | tuple[str, ...]) -> Callable[[Any], tuple[Any,
         listed = strings(value)
         for name in listed:
             if name not in names:
-                raise ValueError(f"holds {shown(name)}, which is none; {nearest(name, names)}")
+                raise ValueError(f"holds {shorten(name)}, which is none; {suggestion(name, names)}")
         return listed if isinstance(kind, tuple) else tuple(kind(name) for name in listed)
 
     return read
@@ -86,7 +86,7 @@ def choice(kind: type[StrEnum]) -> Callable[[Any], Any]:
 
     def read(value: Any) -> Any:
         if not isinstance(value, str):
-            raise ValueError(f"is {shown(value)}; expected one of {', '.join(member.value for member in kind)}")
+            raise ValueError(f"is {shorten(value)}; expected one of {', '.join(member.value for member in kind)}")
         return choices(kind)(value)[0]
 
     return read
@@ -96,31 +96,31 @@ def strings(value: Any) -> tuple[str, ...]:
     """A string, or a list of strings, each once and none empty."""
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not listed or not all(isinstance(item, str) and item for item in listed):
-        raise ValueError(f"is {shown(value)}; expected a string or a list of strings")
+        raise ValueError(f"is {shorten(value)}; expected a string or a list of strings")
     return tuple(dict.fromkeys(listed))
 
 
 def flag(value: Any) -> bool:
     """True or false."""
     if not isinstance(value, bool):
-        raise ValueError(f"is {shown(value)}; expected true or false")
+        raise ValueError(f"is {shorten(value)}; expected true or false")
     return value
 
 
 def powers(value: Any) -> Mapping[str, float]:
-    """What an audit must be able to see, by what it measures."""
+    """The effect size that audits must be able to detect, by quantity."""
     if not isinstance(value, dict) or not value:
-        raise ValueError(f"is {shown(value)}; expected a table such as {{ auc = 0.55, epsilon = 4 }}")
-    found = {}
+        raise ValueError(f"is {shorten(value)}; expected a table such as {{ auc = 0.55, epsilon = 4 }}")
+    sizes = {}
     for name, size in value.items():
         if name not in POWERS:
-            raise ValueError(f"has the unknown entry {shown(name)}; {nearest(name, POWERS)}")
+            raise ValueError(f"has the unknown entry {shorten(name)}; {suggestion(name, POWERS)}")
         low, high = POWERS[name]
         try:
-            found[name] = number(low, high, above=True, below=True)(size)
+            sizes[name] = number(low, high, above=True, below=True)(size)
         except ValueError as error:
             raise ValueError(f"has an entry {name} that {error}") from None
-    return found
+    return sizes
 
 
 def _as_number(text: str) -> Any:

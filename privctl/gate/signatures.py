@@ -1,4 +1,4 @@
-"""Signatures that lie beside a report or a log: privctl's own, and bundles of others' tools."""
+"""Signature files next to a report or a log: privctl's own, and bundles of other tools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Accepted = TypeVar("Accepted")
 
 
 def first_accepted(path: Path, check: Callable[[bytes], Accepted]) -> Accepted:
-    """What ``check`` makes of the first signature beside ``path`` that it accepts.
+    """The result of ``check`` on the first signature next to ``path`` that it accepts.
 
     Raises InputError, in one sentence, where it accepts none.
     """

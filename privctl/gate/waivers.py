@@ -8,7 +8,7 @@ from datetime import date, datetime
 from typing import Any
 
 from privctl.domain.gate import Finding, GateOutcome, Rule
-from privctl.gate.settings import nearest, shown
+from privctl.gate.settings import shorten, suggestion
 
 #: Keys of a waiver, and whether it must have them.
 _KEYS = {"id": True, "rule": True, "reason": True, "expires": True, "subject": False}
@@ -16,7 +16,7 @@ _KEYS = {"id": True, "rule": True, "reason": True, "expires": True, "subject": F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiver:
-    """Accepts what ``rule`` found, of ``subject`` alone where one is named, to the end of the day ``expires`` (UTC)."""
+    """Accepts findings of ``rule``, or only those on ``subject``, to the end of the day ``expires`` (UTC)."""
 
     name: str
     rule: str
@@ -30,30 +30,30 @@ class Waiver:
 
 
 def read_waivers(entries: Any, rules: Mapping[str, Rule]) -> tuple[Waiver, ...]:
-    """The waivers of a policy. Raises ValueError with half a sentence for one without id, rule, reason or expiry."""
+    """The waivers of a policy. Raises ValueError with a clause for one without id, rule, reason or expiry."""
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError("is not a list of tables; write each as [[waiver]]")
-    found = tuple(_waiver(i, entry, rules) for i, entry in enumerate(entries, start=1))
-    names = [each.name for each in found]
+    waivers = tuple(_waiver(i, entry, rules) for i, entry in enumerate(entries, start=1))
+    names = [each.name for each in waivers]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"has two entries with the id {shown(name)}; give each its own")
-    return found
+            raise ValueError(f"has two entries with the id {shorten(name)}; give each its own")
+    return waivers
 
 
 def _waiver(index: int, entry: Mapping[str, Any], rules: Mapping[str, Rule]) -> Waiver:
     which = f"entry {index}"
     for key in entry:
         if key not in _KEYS:
-            raise ValueError(f"has the unknown key {shown(key)} in {which}; {nearest(key, _KEYS)}")
+            raise ValueError(f"has the unknown key {shorten(key)} in {which}; {suggestion(key, _KEYS)}")
     for key, needed in _KEYS.items():
         if needed and key not in entry:
             raise ValueError(f"lacks {key!r} in {which}; a waiver has an id, a rule, a reason and a day it expires")
         if key != "expires" and key in entry and not (isinstance(entry[key], str) and entry[key].strip()):
-            raise ValueError(f"has {key} {shown(entry[key])} in {which}; expected some text")
+            raise ValueError(f"has {key} {shorten(entry[key])} in {which}; expected some text")
     rule = entry["rule"]
     if rule not in rules:
-        raise ValueError(f"names the unknown rule {shown(rule)} in {which}; {nearest(rule, rules)}")
+        raise ValueError(f"names the unknown rule {shorten(rule)} in {which}; {suggestion(rule, rules)}")
     if not rules[rule].waivable:
         raise ValueError(
             f"would waive {rule} in {which}, which says whether reports can be believed; mend the reports instead"
@@ -75,23 +75,23 @@ def _day(value: Any, which: str) -> date:
             pass
     elif isinstance(value, date) and not isinstance(value, datetime):
         return value
-    raise ValueError(f"has expires {shown(value)} in {which}; expected a day such as 2030-01-31")
+    raise ValueError(f"has expires {shorten(value)} in {which}; expected a day such as 2030-01-31")
 
 
 def apply(
     findings: Sequence[Finding], waivers: Sequence[Waiver], today: date
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """The findings, those that a waiver covers marked; and what is to be said of waivers that did nothing."""
+    """The findings, with those that a waiver covers marked, and notes on waivers that had no effect."""
     alive = [each for each in waivers if today <= each.expires]
-    found, used = [], set()
+    marked, used = [], set()
     for finding in findings:
         waiver = next((each for each in alive if each.covers(finding)), None)
         if waiver is None or finding.outcome is GateOutcome.PASS:
-            found.append(finding)
+            marked.append(finding)
             continue
         used.add(waiver.name)
         because = f"{waiver.reason} (until {waiver.expires.isoformat()})"
-        found.append(replace(finding, waiver=waiver.name, waived_because=because))
+        marked.append(replace(finding, waiver=waiver.name, waived_because=because))
     stopped = [each for each in findings if each.outcome is not GateOutcome.PASS]
     notes = []
     for each in waivers:
@@ -100,4 +100,4 @@ def apply(
             notes.append(f"waiver {each.name} expired on {each.expires.isoformat()}{missed}: renew or remove it")
         elif each.name not in used:
             notes.append(f"waiver {each.name} covers nothing: remove it")
-    return tuple(found), tuple(notes)
+    return tuple(marked), tuple(notes)

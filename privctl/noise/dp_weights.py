@@ -12,7 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from privctl.accounting.gaussian import epsilon_at, gaussian_guarantee, noise_multiplier_for
-from privctl.accounting.gridded import NOTE, Released, charged, exact_target, written
+from privctl.accounting.gridded import (
+    NOTE,
+    Released,
+    epsilon_with_charge,
+    exact_target,
+    guarantee_of_floats,
+)
 from privctl.domain.checks import fraction, positive
 from privctl.domain.errors import CommandError
 from privctl.domain.guarantee import Adjacency, Assumption, Guarantee, Scope, Status, status_of
@@ -179,4 +185,6 @@ def _regime_guarantee(
     guarantee = replace(guarantee, note=note)
     if guarantee.epsilon is None:
         return guarantee
-    return written(guarantee, released, *charged(lambda less: epsilon_at(less, bound.value / stddev), released, delta))
+    return guarantee_of_floats(
+        guarantee, released, *epsilon_with_charge(lambda less: epsilon_at(less, bound.value / stddev), released, delta)
+    )

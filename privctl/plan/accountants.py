@@ -1,4 +1,4 @@
-"""What a plan consists of: rows of accounting, one of which is to be relied on."""
+"""The answer of ``privctl account``: a row for each accountant, one of which is to be relied on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from privctl.domain.guarantee import Guarantee
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountantRow:
-    """One way of accounting: its guarantee, how long it took, or why it has no answer."""
+    """One accountant's row: its guarantee or why it has none, and how long it took."""
 
     key: str
     title: str
@@ -21,10 +21,10 @@ class AccountantRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetPlan:
-    """What was asked about, and every answer.
+    """A mechanism with every accountant's answer.
 
-    ``main`` is the key of the row to rely on. ``solved`` names what was looked for: epsilon, or the parameter whose
-    value for ``target`` is ``solution``.
+    ``main`` is the key of the row to rely on. ``solved`` names the unknown: epsilon, or the parameter whose value for
+    ``target`` is ``solution``.
     """
 
     mechanism: Ledger | SignBits
@@ -38,8 +38,8 @@ class BudgetPlan:
     @property
     def differential(self) -> Guarantee:
         """The first (epsilon, delta) guarantee, the main row's where it is one."""
-        found = [row.guarantee for row in self.rows if row.guarantee is not None]
-        return next((g for g in [self.guarantee, *found] if g.delta > 0), self.guarantee)
+        guarantees = [row.guarantee for row in self.rows if row.guarantee is not None]
+        return next((g for g in [self.guarantee, *guarantees] if g.delta > 0), self.guarantee)
 
     @property
     def guarantee(self) -> Guarantee:

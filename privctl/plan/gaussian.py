@@ -16,8 +16,8 @@ from privctl.domain.guarantee import Adjacency, AssumptionState, Guarantee, Stat
 from privctl.plan import peers
 from privctl.plan.accountants import AccountantRow, BudgetPlan
 
-#: Relative precision of what is shown beside a method's number, and of what may refute it.
-_BESIDE, _REFUTING = 1e-3, 1e-4
+#: Relative precision of the bound shown next to a method's number, and of the floor that may refute it.
+_COMPARING, _REFUTING = 1e-3, 1e-4
 
 Note = Callable[[str], None]
 
@@ -34,8 +34,9 @@ def plan_gaussian(
 ) -> BudgetPlan:
     """Every method for one sampled Gaussian: epsilon for its noise, or with ``target`` the noise for that epsilon.
 
-    ``only`` names rows to compute (all); ``note`` hears of each before it starts. The mechanism of the result has the
-    main row's noise, which is computed first. Raises ValueError where the main row has no answer.
+    ``only`` names the rows to compute (default: all); ``note`` is called with each row's title before it starts. The
+    mechanism of the result has the main row's noise, which is computed first. Raises ValueError where the main row has
+    no answer.
     """
     if target is not None:
         positive("epsilon", target)
@@ -44,13 +45,13 @@ def plan_gaussian(
         table |= _peer_methods()
     main = "tight" if event.batches is not Batches.POISSON else "pld"
     chosen = [key for key in table if not only or key in only or key == main]
-    found = _main_row(main, table[main], event, delta, target, priors)
+    main_row = _main_row(main, table[main], event, delta, target, priors)
     rows = []
     for key in chosen:
         note(table[key].title)
-        rows.append(found if key == main else _row(key, table[key], event, delta, target, found))
-    assert found.guarantee is not None
-    noise = found.guarantee.noise_multiplier or event.noise_multiplier
+        rows.append(main_row if key == main else _row(key, table[key], event, delta, target, main_row))
+    assert main_row.guarantee is not None
+    noise = main_row.guarantee.noise_multiplier or event.noise_multiplier
     return BudgetPlan(
         mechanism=Ledger(events=(replace(event, noise_multiplier=noise),)),
         rows=tuple(rows),
@@ -70,15 +71,15 @@ def _main_row(
     target: float | None,
     priors: Sequence[float],
 ) -> AccountantRow:
-    """The tight accountant's row, with what it leaves an attacker. Raises ValueError where it has no answer."""
+    """The tight accountant's row, with the attacker's risks. Raises ValueError where it has no answer."""
     started = time.perf_counter()
     if target is not None:
         event = replace(event, noise_multiplier=method.noise_multiplier(event, target, delta))
-    here = Ledger(events=(event,))
-    guarantee = guarantee_of(here, delta, name=method.title, state=AssumptionState.ASSERTED, priors=priors)
+    single = Ledger(events=(event,))
+    guarantee = guarantee_of(single, delta, name=method.title, state=AssumptionState.ASSERTED, priors=priors)
     seconds = time.perf_counter() - started
     # Only for Poisson batches is the tight accountant's pair known to be met by real data.
-    least = ledger.epsilon_floor(here, delta, precision=_REFUTING) if event.batches is Batches.POISSON else 0.0
+    least = ledger.epsilon_floor(single, delta, precision=_REFUTING) if event.batches is Batches.POISSON else 0.0
     guarantee = replace(guarantee, accountant=method.source, follows=guarantee.epsilon, floor=least or None)
     return AccountantRow(key=key, title=method.title, seconds=seconds, guarantee=guarantee)
 
@@ -86,7 +87,7 @@ def _main_row(
 def _row(
     key: str, method: AccountingMethod, event: SampledGaussian, delta: float, target: float | None, main: AccountantRow
 ) -> AccountantRow:
-    """Another method's number beside what the tight accountant proves, and disproves, for the same noise."""
+    """Another method's number, next to what the tight accountant proves and disproves for the same noise."""
     started = time.perf_counter()
     try:
         if target is not None:
@@ -95,8 +96,8 @@ def _row(
     except (ValueError, OverflowError) as error:
         return AccountantRow(key=key, title=method.title, seconds=time.perf_counter() - started, failure=str(error))
     seconds = time.perf_counter() - started
-    here, sound = Ledger(events=(event,)), method.sound(event, epsilon)
-    follows, least = _truth(event, delta, epsilon, main)
+    single, sound = Ledger(events=(event,)), method.sound(event, epsilon)
+    follows, least = _bounds_on_truth(event, delta, epsilon, main)
     if sound:
         follows = min(follows, epsilon)
     status = Status.CONDITIONAL if sound else Status.REFUTED if least > epsilon * (1 + 1e-9) else Status.CLAIMED
@@ -108,7 +109,7 @@ def _row(
         accountant=method.source,
         status=status,
         noise_multiplier=event.noise_multiplier,
-        assumptions=assumptions_of(here, AssumptionState.ASSERTED),
+        assumptions=assumptions_of(single, AssumptionState.ASSERTED),
         note="" if sound else method.caveat.format(batches=event.batches),
         follows=finite(follows),
         floor=least or None,
@@ -116,23 +117,23 @@ def _row(
     return AccountantRow(key=key, title=method.title, seconds=seconds, guarantee=guarantee)
 
 
-def _truth(event: SampledGaussian, delta: float, epsilon: float, main: AccountantRow) -> tuple[float, float]:
-    """Epsilon that follows, and one below which none holds where that may refute ``epsilon`` (else 0)."""
+def _bounds_on_truth(event: SampledGaussian, delta: float, epsilon: float, main: AccountantRow) -> tuple[float, float]:
+    """The epsilon that follows, and a floor below which none holds, if that may refute ``epsilon`` (otherwise 0)."""
     assert main.guarantee is not None
     if event.noise_multiplier == main.guarantee.noise_multiplier:
         known = main.guarantee.epsilon
         return (math.inf if known is None else known), main.guarantee.floor or 0.0
-    here = Ledger(events=(event,))
-    follows = ledger.epsilon_bound(here, delta, precision=_BESIDE)
+    single = Ledger(events=(event,))
+    follows = ledger.epsilon_bound(single, delta, precision=_COMPARING)
     refutable = event.batches is Batches.POISSON and follows > epsilon
-    return follows, ledger.epsilon_floor(here, delta, precision=_REFUTING) if refutable else 0.0
+    return follows, ledger.epsilon_floor(single, delta, precision=_REFUTING) if refutable else 0.0
 
 
 def _peer_methods() -> dict[str, AccountingMethod]:
-    """Other people's accountants that are installed."""
-    found = {}
-    if peers.installed("opacus"):
-        found["opacus-prv"] = AccountingMethod(
+    """The installed accountants of other projects."""
+    methods = {}
+    if peers.is_installed("opacus"):
+        methods["opacus-prv"] = AccountingMethod(
             title="Opacus PRV",
             source="Opacus, after Gopi, Lee and Wutschitz 2021",
             epsilon=lambda event, delta: peers.opacus_prv_epsilon(
@@ -144,4 +145,4 @@ def _peer_methods() -> dict[str, AccountingMethod]:
             sound_for=frozenset(),
             caveat="another program's number, not checked here beyond the columns beside it",
         )
-    return found
+    return methods

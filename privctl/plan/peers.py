@@ -1,6 +1,6 @@
-"""Other people's accountants, where they are installed: for comparison, never for a guarantee.
+"""Accountants of other projects, where installed: for comparison, never for a guarantee.
 
-Each takes seconds to import, so that happens inside the functions. Names of what is imported stand in a closed table.
+Each takes seconds to import, so the imports are inside the functions. The modules' names come from a closed table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherAccountant:
-    """A package with an accountant: what installs it, what imports it, and what its numbers are."""
+    """A package with an accountant: its distribution, its module, and the method behind its numbers."""
 
     distribution: str
     module: str
@@ -42,8 +42,8 @@ PEERS = {
 _OPACUS_TOLERANCE = 0.001
 
 
-def installed(name: str) -> bool:
-    """Whether the peer can be imported, found out without importing it. Raises ValueError for names not in PEERS."""
+def is_installed(name: str) -> bool:
+    """Whether the peer can be imported, without importing it. Raises ValueError for names not in PEERS."""
     return find_spec(_peer(name).module.partition(".")[0]) is not None
 
 
@@ -61,7 +61,7 @@ def opacus_prv_epsilon(noise_multiplier: float, sample_rate: float, steps: int, 
     ``noise_multiplier`` is noise standard deviation / clip norm; Poisson batches, one record more or less. Raises
     ValueError where Opacus is not installed or fails.
     """
-    with _asking("opacus") as accountants:
+    with _errors_of("opacus") as accountants:
         accountant = accountants.create_accountant(mechanism="prv")
         accountant.history = [(noise_multiplier, sample_rate, steps)]
         return _number(accountant.get_epsilon(delta=delta))
@@ -72,8 +72,8 @@ def opacus_prv_noise_multiplier(epsilon: float, delta: float, sample_rate: float
 
     It stops within 0.001 of the target in that accountant's epsilon. Raises as ``opacus_prv_epsilon``.
     """
-    with _asking("opacus"):
-        found = import_module("opacus.accountants.utils").get_noise_multiplier(
+    with _errors_of("opacus"):
+        multiplier = import_module("opacus.accountants.utils").get_noise_multiplier(
             target_epsilon=epsilon,
             target_delta=delta,
             sample_rate=sample_rate,
@@ -81,7 +81,7 @@ def opacus_prv_noise_multiplier(epsilon: float, delta: float, sample_rate: float
             accountant="prv",
             epsilon_tolerance=_OPACUS_TOLERANCE,
         )
-        return _number(found)
+        return _number(multiplier)
 
 
 def dp_accounting_pld_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
@@ -89,7 +89,7 @@ def dp_accounting_pld_epsilon(noise_multiplier: float, sample_rate: float, steps
 
     Arguments as for ``opacus_prv_epsilon``. Raises ValueError where dp-accounting is not installed or fails.
     """
-    with _asking("dp-accounting") as accounting:
+    with _errors_of("dp-accounting") as accounting:
         accountant = accounting.pld.PLDAccountant()
         accountant.compose(_sampled_gaussian(accounting, noise_multiplier, sample_rate, steps))
         return _number(accountant.get_epsilon(delta))
@@ -102,15 +102,15 @@ def dp_accounting_pld_noise_multiplier(
 
     It is within ``tolerance`` of the least by that accountant. Raises as ``dp_accounting_pld_epsilon``.
     """
-    with _asking("dp-accounting") as accounting:
-        found = accounting.calibrate_dp_mechanism(
+    with _errors_of("dp-accounting") as accounting:
+        multiplier = accounting.calibrate_dp_mechanism(
             accounting.pld.PLDAccountant,
             lambda noise: _sampled_gaussian(accounting, noise, sample_rate, steps),
             epsilon,
             delta,
             tol=tolerance,
         )
-        return _number(found)
+        return _number(multiplier)
 
 
 def _sampled_gaussian(accounting: Any, noise_multiplier: float, sample_rate: float, steps: int) -> Any:
@@ -126,17 +126,17 @@ def _peer(name: str) -> OtherAccountant:
 
 
 def _number(value: Any) -> float:
-    found = float(value)
-    if math.isnan(found):
+    number = float(value)
+    if math.isnan(number):
         raise ArithmeticError("the answer is not a number")
-    return found
+    return number
 
 
 @contextmanager
-def _asking(name: str) -> Iterator[Any]:
+def _errors_of(name: str) -> Iterator[Any]:
     """The peer's module, with its warnings and log messages off; whatever it raises becomes one ValueError."""
     peer = _peer(name)
-    if not installed(name):
+    if not is_installed(name):
         raise ValueError(f"{peer.distribution} is not installed; pip install {peer.distribution}")
     muted = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -145,7 +145,7 @@ def _asking(name: str) -> Iterator[Any]:
             warnings.simplefilter("ignore")
             yield import_module(peer.module)
     except Exception as error:  # foreign code: there is no list of what it may raise
-        said = " ".join(str(error).split())[:200] or "no reason given"
-        raise ValueError(f"{peer.distribution} gives no answer here ({type(error).__name__}: {said})") from error
+        reason = " ".join(str(error).split())[:200] or "no reason given"
+        raise ValueError(f"{peer.distribution} gives no answer here ({type(error).__name__}: {reason})") from error
     finally:
         logging.disable(muted)

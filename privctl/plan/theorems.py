@@ -1,4 +1,4 @@
-"""Mechanisms beside the sampled Gaussian: any ledger of events, published signs, secrets in several records."""
+"""Mechanisms other than the sampled Gaussian: any ledger of events, published signs, secrets in several records."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def plan_ledger(
 
 
 def plan_sign_bits(event: SignBits, delta: float, *, target: float | None = None) -> BudgetPlan:
-    """FERRET as published: mutual information, what that implies, and the delta that every (epsilon, delta) has."""
+    """FERRET as published: mutual information, what follows from it, and the least delta of any (epsilon, delta)."""
     started = time.perf_counter()
     masks = Assumption(
         name="public masks",
@@ -134,9 +134,9 @@ def plan_sign_bits(event: SignBits, delta: float, *, target: float | None = None
 
 
 def plan_secret(event: SecretMixture, delta: float, prior: float, *, posterior: float | None = None) -> BudgetPlan:
-    """A secret in several records: the chance of naming it from the outcome, by two bounds.
+    """A secret in several records: the chance of guessing it from the outcome, by two bounds.
 
-    With ``posterior`` the least noise for which the first bound stays below it is found first.
+    With ``posterior``, the least noise that keeps the first bound within it is computed first.
     """
     started = time.perf_counter()
     if posterior is not None:

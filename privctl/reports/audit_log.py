@@ -1,11 +1,11 @@
-"""The log of audits of a model: what was begun, and what came of it, so that an audit left out shows.
+"""The log of a model's audits: each is entered when it begins and when it ends, so that a missing report shows.
 
 Each line is a JSON object that names the line before it by digest and ends in its own. An audit is entered before the
 first attack looks at the model, so that one that was abandoned leaves its trace, and again when its report is written.
 
-What the log does not stop: an audit that was entered into another log, or into none, and a log written anew from the
-start by whoever holds the file. The second shows as soon as somebody else keeps the digest of an earlier line, the
-head (``privctl sign`` over the log, ``audit_log_head`` of a gate).
+The log cannot prevent an audit that was entered into another log, or into none, nor a log that its owner rewrites from
+the start. The latter shows as soon as somebody else keeps the digest of an earlier line, the head (``privctl sign``
+over the log, ``audit_log_head`` of a gate).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedAudit:
-    """One audit: the line that began it, and the one that says what came of it, if any does."""
+    """One audit: the line that began it, and the line that ended it, if there is one."""
 
     begun: Entry
     end: Entry | None = None
@@ -127,7 +127,7 @@ class AuditLog:
 
 def read_log(path: Path) -> AuditLog:
     """The log at ``path``. Raises InputError, in one sentence, where it is missing, none, or was tampered with."""
-    log = _parsed(path, read_named_bytes(path))
+    log = _parse(path, read_named_bytes(path))
     if not log.entries:
         raise InputError(f"{path} holds no entry, which no log of audits does; restore it as privctl wrote it")
     return log
@@ -182,7 +182,7 @@ def tensors_digest(tensors: Any) -> str:
 def _enter(path: Path, event: AuditEvent, says: Mapping[str, Any], known: str | None = None) -> Entry:
     with log_file(path) as file:
         content = file.content()
-        log = _parsed(path, content) if content else None
+        log = _parse(path, content) if content else None
         if known is not None and (log is None or log.holds(known) is None):
             raise InputError(f"{path} is not the log that this audit was entered into any more; restore that one")
         if log is not None and log.torn:
@@ -190,23 +190,23 @@ def _enter(path: Path, event: AuditEvent, says: Mapping[str, Any], known: str | 
         last = None if log is None or not log.entries else log.entries[-1]
         if last is None:
             last = _add(file.add, None, AuditEvent.OPENED, {"id": secrets.token_hex(16)})
-        made = _add(file.add, last, event, says)
+        entry = _add(file.add, last, event, says)
         file.sync()
-        return made
+        return entry
 
 
 def _add(write: Any, last: Entry | None, event: AuditEvent, says: Mapping[str, Any]) -> Entry:
     number = 1 if last is None else last.number + 1
     head = _CHAIN.root if last is None else last.digest.removeprefix(PREFIX)
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    said = {"entry": number, "previous": PREFIX + head, "event": event.value, "at": at, **says}
-    text = json.dumps(said, separators=(",", ":"), allow_nan=False)
+    fields = {"entry": number, "previous": PREFIX + head, "event": event.value, "at": at, **says}
+    text = json.dumps(fields, separators=(",", ":"), allow_nan=False)
     line, digest = _CHAIN.line(head, text.removesuffix("}").encode())
     write(line)
     return Entry(number=number, digest=PREFIX + digest, event=event, at=at, says=says)
 
 
-def _parsed(path: Path, content: bytes) -> AuditLog:
+def _parse(path: Path, content: bytes) -> AuditLog:
     """The log in ``content``, its chain checked; no entries where not even the first line is whole."""
     if len(content) > _LARGEST:
         raise InputError(f"{path} has more than {_LARGEST >> 20} MiB, which no log of audits has; name another file")
@@ -215,7 +215,7 @@ def _parsed(path: Path, content: bytes) -> AuditLog:
     except BrokenChainError as broken:
         if broken.number == 1 and not content.startswith(b'{"entry":1,'):
             raise InputError(f"{path} is no log of audits; give the file that privctl audit --log wrote") from None
-        raise _edited(path, broken.number, "does not follow from the lines before it") from None
+        raise _tampered_error(path, broken.number, "does not follow from the lines before it") from None
     entries: list[Entry] = []
     open_audits: set[int] = set()
     for number, link in enumerate(links, start=1):
@@ -228,12 +228,12 @@ def _parsed(path: Path, content: bytes) -> AuditLog:
         )
         if (entry.event is AuditEvent.OPENED) != (number == 1):
             what = "comes before the one that opens the log" if number == 1 else "opens the log a second time"
-            raise _edited(path, number, what)
+            raise _tampered_error(path, number, what)
         if entry.event is AuditEvent.BEGUN:
             open_audits.add(number)
         elif entry.event is not AuditEvent.OPENED:
             if entry.says["begun"] not in open_audits:
-                raise _edited(path, number, "ends an audit that was not begun or has ended")
+                raise _tampered_error(path, number, "ends an audit that was not begun or has ended")
             open_audits.remove(entry.says["begun"])
         entries.append(entry)
     whole = content[: len(content) - len(rest)]
@@ -242,21 +242,21 @@ def _parsed(path: Path, content: bytes) -> AuditLog:
 
 def _entry(path: Path, number: int, body: bytes, digest: str, previous: str) -> Entry:
     """What a line says. Raises InputError for one that privctl does not write: anybody can make a chain of those."""
-    said = parse_json((body + b"}").decode("utf-8", "replace"), f"{path} line {number}")
-    known = isinstance(said, dict) and said.get("event") in set(AuditEvent)
-    event = AuditEvent(said["event"]) if known else AuditEvent.OPENED
+    fields = parse_json((body + b"}").decode("utf-8", "replace"), f"{path} line {number}")
+    known = isinstance(fields, dict) and fields.get("event") in set(AuditEvent)
+    event = AuditEvent(fields["event"]) if known else AuditEvent.OPENED
     wanted = {"entry": int, "previous": str, "event": str, "at": str, **_SAYS[event]}
-    fits = known and all(isinstance(said.get(name), kind) for name, kind in wanted.items())
+    fits = known and all(isinstance(fields.get(name), kind) for name, kind in wanted.items())
     if (
         not fits
-        or not all(isinstance(each, str) for each in said.get("weights", ()))
-        or not _numbers(said.get("worst"))
+        or not all(isinstance(each, str) for each in fields.get("weights", ()))
+        or not _numbers(fields.get("worst"))
     ):
         raise InputError(f"{path} line {number} is no entry of this version; use the privctl that wrote it, or a later")
-    if said["entry"] != number or said["previous"] != previous:
-        raise _edited(path, number, "does not name the line before it")
-    says = {name: value for name, value in said.items() if name not in _EVERY}
-    return Entry(number=number, digest=digest, event=event, at=said["at"], says=says)
+    if fields["entry"] != number or fields["previous"] != previous:
+        raise _tampered_error(path, number, "does not name the line before it")
+    says = {name: value for name, value in fields.items() if name not in _EVERY}
+    return Entry(number=number, digest=digest, event=event, at=fields["at"], says=says)
 
 
 def _numbers(worst: Any) -> bool:
@@ -264,7 +264,7 @@ def _numbers(worst: Any) -> bool:
     return all(isinstance(value, int | float) and abs(value) < _LARGEST_NUMBER for value in values)
 
 
-def _edited(path: Path, number: int, what: str) -> InputError:
+def _tampered_error(path: Path, number: int, what: str) -> InputError:
     return InputError(
         f"{path} line {number} {what}: a line was changed, left out or moved; restore the log as privctl wrote it"
     )

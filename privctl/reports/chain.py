@@ -1,4 +1,4 @@
-"""The chain of reports: what each builds on, followed upwards in one way by every reader of it."""
+"""The chain of reports: the one walk by which every reader follows reports to those they build on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ChainTooLongError(InputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFile:
-    """What is at a report's place: the digest of its bytes, and the report.
+    """The file at a report's path: the digest of its bytes, and the report.
 
     ``digest`` is None where there is no file that can be read, ``report`` None where it holds no report; ``fault`` says
     why.
@@ -40,14 +40,14 @@ class ReportFile:
 
 
 class ReportFiles:
-    """Reports by their places, each read once however often it is named."""
+    """Reports by path, each read once however often it is named."""
 
     def __init__(self) -> None:
         self._read: dict[Path, ReportFile] = {}
 
     def at(self, path: Path) -> ReportFile:
-        """What is at ``path``; nothing in a file that is no report is repeated in its ``fault`` but where it is."""
-        place = placed(path)
+        """The file at ``path``; for a file that is no report, ``fault`` names the place and repeats no content."""
+        place = absolute_path(path)
         if place not in self._read:
             self._read[place] = _file_at(place)
         return self._read[place]
@@ -85,14 +85,14 @@ class _Waiting:
     index: int = 0
 
 
-def placed(path: Path) -> Path:
+def absolute_path(path: Path) -> Path:
     """``path`` from the root, without following links, so that one place has one name."""
     return Path(os.path.normpath(path.absolute()))
 
 
-def located(report: Path, named: Artifact | ParentReport) -> Path:
+def path_of(report: Path, named: Artifact | ParentReport) -> Path:
     """Where the report at ``report`` says that a file or another report is."""
-    return placed(report.parent / named.path)
+    return absolute_path(report.parent / named.path)
 
 
 def walk(
@@ -108,43 +108,43 @@ def walk(
     A report that is named by two digests is visited under both. Parents whose digest is ``known`` are left out, and so
     are those of visits that are not to be followed. Raises ChainTooLongError after ``most`` visits.
     """
-    waiting = [_Waiting(placed(path), 0, frozenset()) for path in reversed(starts)]
+    waiting = [_Waiting(absolute_path(path), 0, frozenset()) for path in reversed(starts)]
     visited: set[tuple[Path, str | None]] = set()
     followed: set[Path] = set()
     while waiting:
-        here = waiting.pop()
-        if here.path in here.above:
-            yield _visit(here, files.at(here.path), loops=True)
+        step = waiting.pop()
+        if step.path in step.above:
+            yield _visit(step, files.at(step.path), loops=True)
             continue
-        if (here.path, here.recorded) in visited:
+        if (step.path, step.recorded) in visited:
             continue  # two steps share a parent
         if len(visited) == most:
-            raise ChainTooLongError(here.path, most)
-        visited.add((here.path, here.recorded))
-        visit = _visit(here, files.at(here.path), again=here.path in followed)
+            raise ChainTooLongError(step.path, most)
+        visited.add((step.path, step.recorded))
+        visit = _visit(step, files.at(step.path), again=step.path in followed)
         yield visit
         if visit.file.report is None or visit.again or not follow(visit):
             continue
-        followed.add(here.path)
-        waiting += reversed(list(_parents(here, visit.file, visit.file.report, known)))
+        followed.add(step.path)
+        waiting += reversed(list(_parents(step, visit.file, visit.file.report, known)))
 
 
-def _visit(here: _Waiting, file: ReportFile, *, loops: bool = False, again: bool = False) -> Visit:
+def _visit(step: _Waiting, file: ReportFile, *, loops: bool = False, again: bool = False) -> Visit:
     return Visit(
-        file=file, depth=here.depth, recorded=here.recorded, child=here.child, index=here.index, loops=loops,
+        file=file, depth=step.depth, recorded=step.recorded, child=step.child, index=step.index, loops=loops,
         again=again,
     )  # fmt: skip
 
 
 def _parents(
-    here: _Waiting, file: ReportFile, report: PrivacyReport, known: Callable[[str], bool]
+    step: _Waiting, file: ReportFile, report: PrivacyReport, known: Callable[[str], bool]
 ) -> Iterator[_Waiting]:
     named: set[tuple[Path, str]] = set()
     for index, parent in enumerate(report.parents):
-        place = located(here.path, parent)
+        place = path_of(step.path, parent)
         if (place, parent.digest) not in named and not known(parent.digest):
             named.add((place, parent.digest))
-            yield _Waiting(place, here.depth + 1, here.above | {here.path}, parent.digest, file, index)
+            yield _Waiting(place, step.depth + 1, step.above | {step.path}, parent.digest, file, index)
 
 
 def _file_at(place: Path) -> ReportFile:

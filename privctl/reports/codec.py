@@ -51,8 +51,8 @@ def decode_value(kind: type[Value], data: Any, source: str, where: str) -> Value
 
     Raises InputError for anything else.
     """
-    found: Value = _from_json(kind, data, source, where)
-    return found
+    value: Value = _from_json(kind, data, source, where)
+    return value
 
 
 def decode(text: str, source: str) -> PrivacyReport:
@@ -63,8 +63,8 @@ def decode(text: str, source: str) -> PrivacyReport:
     try:
         data = parse_json(text, source)
     except InputError as fault:
-        said = str(fault)
-        raise InputError(said if ";" in said else f"{said}; give a report as privctl wrote it") from None
+        message = str(fault)
+        raise InputError(message if ";" in message else f"{message}; give a report as privctl wrote it") from None
     if not isinstance(data, dict) or "schema_version" not in data:
         raise InputError(f"{source} is not a privctl report: it has no schema_version; give a *.report.json file")
     if data["schema_version"] != SCHEMA_VERSION:
@@ -78,8 +78,8 @@ def decode(text: str, source: str) -> PrivacyReport:
 
 def decode_events(text: str, source: str) -> tuple[Event, ...]:
     """The list of events held in ``text``; ``source`` names the file in errors. Raises InputError for anything else."""
-    found: tuple[Event, ...] = _from_json(tuple[Event, ...], parse_json(text, source), source, "ledger")
-    return found
+    events: tuple[Event, ...] = _from_json(tuple[Event, ...], parse_json(text, source), source, "ledger")
+    return events
 
 
 def schema() -> dict[str, Any]:

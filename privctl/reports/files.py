@@ -154,10 +154,10 @@ def now() -> str:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """privctl's, Python's and the named packages' versions; a package that is not installed is left out."""
-    found = {"privctl": __version__, "python": platform.python_version()}
+    versions = {"privctl": __version__, "python": platform.python_version()}
     for package in packages:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

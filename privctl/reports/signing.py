@@ -168,15 +168,15 @@ def signed_by(
     bears no signature of theirs.
     """
     payload_type, payload, signatures = _opened(content)
-    found = _signature(_encoded(payload_type, payload), signatures, signers)
-    if found is None:
+    signer = _signature(_encoded(payload_type, payload), signatures, signers)
+    if signer is None:
         names = ", ".join(str(each.path) for each in signers)
         raise InputError(f"bears no valid signature by {names}")
     named = set(_subjects(payload_type, payload))
     wanted = {digest, *(artifact.digest for artifact in report.outputs)}
     if not wanted <= named and f"{_OTHERS}:{sha256_digest}" not in named:
         raise InputError("is a signature of other files: their digests differ")
-    return found
+    return signer
 
 
 def signed_head(content: bytes, signers: Sequence[Signer], log: AuditLog) -> tuple[Signer, Entry]:
@@ -186,8 +186,8 @@ def signed_head(content: bytes, signers: Sequence[Signer], log: AuditLog) -> tup
     or signs a head that the log does not hold.
     """
     payload_type, payload, signatures = _opened(content)
-    found = _signature(_encoded(payload_type, payload), signatures, signers)
-    if found is None:
+    signer = _signature(_encoded(payload_type, payload), signatures, signers)
+    if signer is None:
         raise InputError(f"bears no valid signature by {', '.join(str(each.path) for each in signers)}")
     statement = _statement(payload_type, payload, HEAD_PREDICATE, BUNDLE_PREDICATE)
     try:
@@ -199,7 +199,7 @@ def signed_head(content: bytes, signers: Sequence[Signer], log: AuditLog) -> tup
         raise InputError(
             f"signs a head that {log.path} does not hold: the log was cut short, written anew, or is another"
         )
-    return found, entry
+    return signer, entry
 
 
 def _signature(message: bytes, signatures: Iterable[Any], signers: Sequence[Signer]) -> Signer | None:
@@ -254,12 +254,12 @@ def _subjects(payload_type: str, payload: bytes) -> Iterable[str]:
 
 def _line_of(log: AuditLog, named: frozenset[str]) -> Entry | None:
     """The last line of ``log`` up to which its bytes are one of the files ``named``, by SHA-256."""
-    found = None
+    last = None
     hasher = sha256()
     for entry, line in zip(log.entries, log.content.splitlines(keepends=True), strict=True):
         hasher.update(line)
-        found = entry if hasher.hexdigest() in named else found
-    return found
+        last = entry if hasher.hexdigest() in named else last
+    return last
 
 
 def _statement(payload_type: str, payload: bytes, *predicates: str) -> Any:
@@ -338,11 +338,11 @@ def files_in(statement: Mapping[str, Any]) -> frozenset[str]:
     """
     (subject,) = statement["subject"]
     together = sha256()
-    found = set()
+    digests = set()
     for each in statement["predicate"]["resources"]:
         together.update(bytes.fromhex(each["digest"]))
         if each["algorithm"] == "sha256":
-            found.add(str(each["digest"]).lower())
+            digests.add(str(each["digest"]).lower())
     if together.hexdigest() != subject["digest"]["sha256"]:
         raise InputError("contradicts itself: its digest is not that of the files it lists")
-    return frozenset(found)
+    return frozenset(digests)

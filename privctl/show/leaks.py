@@ -1,4 +1,4 @@
-"""What an audit found that is a leak, whether or not a claim was refuted: for its last line, and for pages.
+"""The leaks that an audit shows, whether or not a claim was refuted: for its last line, and for pages.
 
 A figure counts only where its interval lies beyond chance by the margin stated here, never by its estimate alone. What
 an audit could not attribute to the model (records that differ without it, no control, a broken commitment) does not
@@ -42,18 +42,18 @@ def leaks(report: PrivacyReport) -> tuple[str, ...]:
         return ()
     outcomes = {verdict.subject: verdict.outcome for verdict in report.verdicts}
     return tuple(
-        found
+        leak
         for subject, judge in _JUDGES.items()
-        if subject in outcomes and (found := judge(report, outcomes[subject])) is not None
-    ) + tuple(_certified(report))
+        if subject in outcomes and (leak := judge(report, outcomes[subject])) is not None
+    ) + tuple(_lower_bounds(report))
 
 
-def closing(report: PrivacyReport) -> str:
+def closing_sentence(report: PrivacyReport) -> str:
     """The audit's last sentence, and what its exit code does and does not mean; empty where no leak was found."""
-    found = leaks(report)
-    if not found:
+    shown = leaks(report)
+    if not shown:
         return ""
-    return f"{EXITS_WITH_1 if refutes(report) else EXITS_WITH_0}: {'; '.join(found)}."
+    return f"{EXITS_WITH_1 if refutes(report) else EXITS_WITH_0}: {'; '.join(shown)}."
 
 
 def is_claim(verdict: Verdict) -> bool:
@@ -77,7 +77,7 @@ def _membership(report: PrivacyReport, outcome: Outcome) -> str | None:
         area = item.quantity == "AUC"
         if item.method in WITHOUT_MODEL or not (area or item.quantity.startswith("TPR at ")):
             continue
-        # Beside a baseline that hears something only the AUC can be compared.
+        # Where a baseline detects a difference, only the AUC can be compared with it.
         beyond = _beyond(item, least) if area or not blind else -math.inf
         if beyond > (AUC_MARGIN if area else RATE_MARGIN):
             scored.append((area, beyond, item))
@@ -90,26 +90,26 @@ def _membership(report: PrivacyReport, outcome: Outcome) -> str | None:
 def _extraction(report: PrivacyReport, outcome: Outcome) -> str | None:
     if outcome is not Outcome.REFUTED:
         return None
-    found = {item.quantity: item for item in report.evidence if item.method == "extraction"}
-    rate, beyond = found.get("rate on training text"), found.get("rate beyond held-out text")
+    items = {item.quantity: item for item in report.evidence if item.method == "extraction"}
+    rate, beyond = items.get("rate on training text"), items.get("rate beyond held-out text")
     if rate is not None and beyond is not None and _beyond(beyond, 0.0) > 0:
-        count = f"{_said(rate, 'extracted')} of {_said(rate, 'texts')}"
+        count = f"{_count(rate, 'extracted')} of {_count(rate, 'texts')}"
         return f"extraction makes the model write {count} training texts word for word, {_figure(beyond)}"
-    sampled = [item for name, item in found.items() if name.startswith("training text found in ")]
+    sampled = [item for name, item in items.items() if name.startswith("training text found in ")]
     return f"extraction by sampling gives training text word for word, {_figure(sampled[0])}" if sampled else None
 
 
 def _canaries(report: PrivacyReport, outcome: Outcome) -> str | None:
     tests = {item.quantity: item for item in report.evidence if item.method == "canary exposure"}
     included, control = tests.get("mean bits, included"), tests.get("mean bits, left out (control)")
-    if _broken(report) or control is None or control.details.get("detected"):
+    if _commitment_broken(report) or control is None or control.details.get("detected"):
         return None
     completed = [item for item in report.evidence if item.method == "canary completion"]
     left_out = sum(item.details.get("disclosed", 0.0) for item in completed if "left out" in item.quantity)
-    told = [item for item in completed if "included" in item.quantity and _beyond(item, 0.0) > 0]
-    if told and not left_out:
-        best = max(told, key=lambda item: item.lower or 0.0)
-        count = f"{_said(best, 'disclosed')} of {best.samples.get('canaries', '?')}"
+    extracted = [item for item in completed if "included" in item.quantity and _beyond(item, 0.0) > 0]
+    if extracted and not left_out:
+        best = max(extracted, key=lambda item: item.lower or 0.0)
+        count = f"{_count(best, 'disclosed')} of {best.samples.get('canaries', '?')}"
         copies = best.quantity.removeprefix("disclosed, included, ")
         return f"canary completion extracts {count} canaries with {copies} word for word, {_figure(best)}"
     if outcome is not Outcome.REFUTED or included is None or included.estimate is None:
@@ -132,16 +132,16 @@ def _canaries(report: PrivacyReport, outcome: Outcome) -> str | None:
 def _secrets(report: PrivacyReport, outcome: Outcome) -> str | None:
     if outcome is not Outcome.REFUTED:
         return None
-    found = {item.quantity: item for item in report.evidence if item.method == "secret reconstruction"}
-    told = found.get("told first, trained")
-    if told is None:
+    items = {item.quantity: item for item in report.evidence if item.method == "secret reconstruction"}
+    trained = items.get("told first, trained")
+    if trained is None:
         return None
-    controls = [found.get(f"told first, {name}") for name in ("trained, before training", "never drawn (control)")]
+    controls = [items.get(f"told first, {name}") for name in ("trained, before training", "never drawn (control)")]
     least = max((item.upper or 0.0 for item in controls if item is not None), default=0.0)
-    if _beyond(told, least) <= RATE_MARGIN:
+    if _beyond(trained, least) <= RATE_MARGIN:
         return None
-    count = f"{_said(told, 'told')} of {told.samples.get('secrets', '?')}"
-    return f"secret reconstruction tells {count} secrets trained on first, {_figure(told)}"
+    count = f"{_count(trained, 'told')} of {trained.samples.get('secrets', '?')}"
+    return f"secret reconstruction tells {count} secrets trained on first, {_figure(trained)}"
 
 
 _JUDGES: dict[str, Callable[[PrivacyReport, Outcome], str | None]] = {
@@ -152,8 +152,8 @@ _JUDGES: dict[str, Callable[[PrivacyReport, Outcome], str | None]] = {
 }
 
 
-def _certified(report: PrivacyReport) -> Iterator[str]:
-    """Lower bounds on epsilon for one record, where nobody claimed one that they could be held against."""
+def _lower_bounds(report: PrivacyReport) -> Iterator[str]:
+    """Lower bounds on epsilon for one record, where no claim was given that they could refute."""
     if any(map(is_claim, report.verdicts)):
         return
     bounds = [
@@ -171,8 +171,8 @@ def _certified(report: PrivacyReport) -> Iterator[str]:
         )
 
 
-def _broken(report: PrivacyReport) -> bool:
-    """Whether canaries were not planted as their manifest says, or the report does not tell."""
+def _commitment_broken(report: PrivacyReport) -> bool:
+    """Whether canaries were not planted as their manifest says, or the report does not say."""
     try:
         held = parameters_as(AuditParameters, report).canary_conditions or ()
     except ParametersError:
@@ -185,12 +185,14 @@ def _beyond(item: Evidence, least: float) -> float:
     return -math.inf if item.lower is None else item.lower - max(item.details.get("chance", 0.0), least)
 
 
-def _said(item: Evidence, name: str) -> str:
+def _count(item: Evidence, name: str) -> str:
     """A count among the details, which a report from elsewhere may lack."""
     return f"{item.details[name]:.0f}" if name in item.details else "?"
 
 
 def _figure(item: Evidence) -> str:
     chance = item.details.get("chance")
-    beside = "" if chance is None else f"; chance {number(chance, 3)}"
-    return f"{item.quantity} {number(item.estimate, 3)} ({number(item.lower, 3)} to {number(item.upper, 3)}{beside})"
+    comparison = "" if chance is None else f"; chance {number(chance, 3)}"
+    return (
+        f"{item.quantity} {number(item.estimate, 3)} ({number(item.lower, 3)} to {number(item.upper, 3)}{comparison})"
+    )

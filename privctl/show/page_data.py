@@ -1,4 +1,4 @@
-"""What a page, a model card or a statement is made from: reports with how they hang together, and what can be drawn.
+"""The data of a page, a model card or a statement: reports, how they relate, and what can be drawn.
 
 Everything here is plain numbers and text, read by ``privctl.show.gather`` and not checked again.
 """
@@ -95,7 +95,7 @@ class ReportSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedSubject:
-    """What a verdict is about: the report that wrote a model (or stands alone), what led to it, what looked at it."""
+    """What a verdict is about: the report that wrote a model (or stands alone), ancestors, audits and checks."""
 
     source: ReportSource
     ancestors: tuple[ReportSource, ...] = ()

@@ -23,13 +23,13 @@ _IN_JSON = re.compile(r"[^\x20-\x7e\n]|#(?=#(?:vso|teamcity)?\[)")
 
 def plain(text: str) -> str:
     """``text`` on one line, what cannot be seen written as an escape, and cut where it is absurdly long."""
-    return seen(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+    return escape_hidden(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
 
 
-def seen(text: str) -> str:
+def escape_hidden(text: str) -> str:
     """As ``plain``, however long; text that is harmless already stays as it is."""
     if not text.isprintable():
-        text = "".join(_escaped(c) for c in text)
+        text = "".join(_escape(c) for c in text)
     return no_command(text)
 
 
@@ -54,10 +54,10 @@ def no_command(text: str) -> str:
 
 def json_text(text: str) -> str:
     """JSON as it may be shown on a terminal or a runner's log: the same values, what would be obeyed as escapes."""
-    return _IN_JSON.sub(lambda found: _in_json(found[0]), text)
+    return _IN_JSON.sub(lambda match: _in_json(match[0]), text)
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     # Control, format (bidirectional ones among them), surrogate, private, unassigned; separators but spaces.
     if character.isprintable():
         return character

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from privctl.domain.progress import Advance
-from privctl.show.plain import seen
+from privctl.show.plain import escape_hidden
 
 _LINE_EVERY = 10.0
 
@@ -17,7 +17,7 @@ _LINE_EVERY = 10.0
 def note(message: str, *, quiet: bool = False) -> None:
     """One line of log."""
     if not quiet and sys.stderr is not None:  # None where the caller closed it
-        sys.stderr.write(f"privctl: {seen(message)}\n")
+        sys.stderr.write(f"privctl: {escape_hidden(message)}\n")
         sys.stderr.flush()
 
 

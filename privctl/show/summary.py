@@ -1,4 +1,4 @@
-"""What may be said of a model in a sentence or two: the strongest guarantee, what attacked it, what nobody tried."""
+"""A model in a sentence or two: its strongest guarantee, the attacks on it, and what was not tried."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.leaks import leaks, refutes
 from privctl.show.page_data import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
-from privctl.show.text.style import raised
+from privctl.show.text.style import with_exponent
 
 #: What each status means, for readers who meet the word for the first time.
 MEANING = {
@@ -44,9 +44,9 @@ _NAMED = 6
 class Summary:
     """Of one subject: the guarantee that leads, sentences on it, on attacks and on checks, and what is missing.
 
-    ``leaked`` says what attacks found that is a leak, and is empty where nothing is.
-    ``attack`` and ``check`` are the worst outcomes of audits and of verification, files that are not what a report says
-    among the latter; None where nothing looked. ``worst`` is the worse of the two.
+    ``leaked`` names the leaks that attacks found; empty where they found none. ``attack`` and ``check`` are the worst
+    outcomes of audits and of verification (files that differ from their report count as the latter); None where there
+    were none. ``worst`` is the worse of the two.
     """
 
     subject: JudgedSubject
@@ -62,27 +62,27 @@ class Summary:
 
 
 def summarize(subject: JudgedSubject) -> Summary:
-    """What may be said of ``subject``, as its reports have it."""
-    lead = leading(subject)
+    """The summary of ``subject`` according to its reports."""
+    lead = leading_guarantee(subject)
     audited = [v for source in subject.audits for v in source.report.verdicts]
     checked = [v for source in subject.checks for v in source.report.verdicts]
-    broken = _broken(subject)
+    broken = _digest_faults(subject)
     return Summary(
         subject=subject,
         lead=lead,
-        guarantee=_guarantee(subject, lead),
-        attacked=_attacked(subject, audited),
-        leaked=_leaked(subject),
-        verified=_verified(subject, checked, broken),
+        guarantee=_guarantee_sentence(subject, lead),
+        attacked=_attack_sentence(subject, audited),
+        leaked=_leak_sentence(subject),
+        verified=_check_sentence(subject, checked, broken),
         attack=worst_of(audited),
-        check=worst_of([*relied_on(checked), *broken]),
-        worst=worst_of([*audited, *relied_on(checked), *broken]),
-        unchecked=tuple(_unchecked(subject)),
+        check=worst_of([*decisive(checked), *broken]),
+        worst=worst_of([*audited, *decisive(checked), *broken]),
+        unchecked=tuple(_missing_checks(subject)),
     )
 
 
-def relied_on(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """The verdicts but those on guarantees that their report itself calls no more than claimed."""
+def decisive(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """The verdicts except those on guarantees that their own report calls claimed or less."""
     return [verdict for verdict in verdicts if verdict.decisive]
 
 
@@ -103,27 +103,27 @@ def worst_of(verdicts: Sequence[Verdict]) -> Outcome | None:
     return worst_first(verdicts)[0].outcome if verdicts else None
 
 
-def leading(subject: JudgedSubject) -> Guarantee | None:
+def leading_guarantee(subject: JudgedSubject) -> Guarantee | None:
     """The best established guarantee for one example; of several, the smallest epsilon; then those of other kinds."""
-    found = [g for g in subject.source.report.guarantees if g.scope is Scope.THIS_MODEL]
+    candidates = [g for g in subject.source.report.guarantees if g.scope is Scope.THIS_MODEL]
 
     def rank(guarantee: Guarantee) -> tuple[bool, int, float]:
         usual = guarantee.notion is Notion.APPROXIMATE_DP and guarantee.unit is PrivacyUnit.EXAMPLE
         epsilon = math.inf if guarantee.epsilon is None else guarantee.epsilon
         return not usual, _STRENGTH.index(guarantee.status), epsilon
 
-    return min(found, key=rank, default=None)
+    return min(candidates, key=rank, default=None)
 
 
 def amount(guarantee: Guarantee) -> str:
     """The numbers of a guarantee, with what they are numbers of."""
     if guarantee.notion is Notion.MUTUAL_INFORMATION:
-        return f"{raised(guarantee.epsilon)} nats of mutual information, on average"
+        return f"{with_exponent(guarantee.epsilon)} nats of mutual information, on average"
     if guarantee.notion is Notion.SECRET_PROTECTION and not guarantee.delta:
-        return f"{raised(guarantee.epsilon)} nats about one secret"
+        return f"{with_exponent(guarantee.epsilon)} nats about one secret"
     if guarantee.epsilon is None:
-        return f"no finite ε at δ = {raised(guarantee.delta, 3)}"
-    return f"ε\u00a0≤\u00a0{raised(guarantee.epsilon)} at δ\u00a0=\u00a0{raised(guarantee.delta, 3)}"
+        return f"no finite ε at δ = {with_exponent(guarantee.delta, 3)}"
+    return f"ε\u00a0≤\u00a0{with_exponent(guarantee.epsilon)} at δ\u00a0=\u00a0{with_exponent(guarantee.delta, 3)}"
 
 
 def protects(guarantee: Guarantee) -> str:
@@ -132,7 +132,7 @@ def protects(guarantee: Guarantee) -> str:
     return f"one {guarantee.unit}, neighbours by {guarantee.adjacency}{which}"
 
 
-def most_found(guarantee: Guarantee, report: PrivacyReport) -> float | None:
+def largest_true_positive_rate(guarantee: Guarantee, report: PrivacyReport) -> float | None:
     """The most true positives at 1 % false positives; None where the notion bounds no such thing."""
     stated = [r.bound for r in guarantee.risks if r.measure is RiskMeasure.TRUE_POSITIVE_RATE and r.at == _AT]
     if stated:
@@ -148,14 +148,14 @@ def most_found(guarantee: Guarantee, report: PrivacyReport) -> float | None:
 
 
 def weak(guarantee: Guarantee, report: PrivacyReport) -> str:
-    """Said of a bound that is true and yet rules out next to nothing; empty of others."""
-    found = most_found(guarantee, report)
-    if found is None or found < _VACUOUS or guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
+    """A sentence on a bound that holds but rules out next to nothing; empty for others."""
+    rate = largest_true_positive_rate(guarantee, report)
+    if rate is None or rate < _VACUOUS or guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
         return ""
-    return f"It rules out little: an attacker may still find {_percent(found)} of the records at 1 % false positives."
+    return f"It rules out little: an attacker may still find {_percent(rate)} of the records at 1 % false positives."
 
 
-def _guarantee(subject: JudgedSubject, lead: Guarantee | None) -> str:
+def _guarantee_sentence(subject: JudgedSubject, lead: Guarantee | None) -> str:
     if lead is None and not subject.source.models:
         return "Nothing is known of how this model was made: its own report is not at hand."
     if lead is None:
@@ -173,41 +173,41 @@ def _guarantee(subject: JudgedSubject, lead: Guarantee | None) -> str:
     return " ".join(filter(None, ["A plan, not a run." if plan else "", text, weak(lead, subject.source.report)]))
 
 
-def _attacked(subject: JudgedSubject, verdicts: Sequence[Verdict]) -> str:
+def _attack_sentence(subject: JudgedSubject, verdicts: Sequence[Verdict]) -> str:
     if not subject.audits:
         return "Not attacked."
     if not verdicts:
         return "Attacked, without a verdict."
     parts = []
     for outcome, word in WORDS.items():
-        found = [f"“{v.subject}”" for v in verdicts if v.outcome is outcome]
-        if found:
-            more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-            parts.append(f"{word}: {', '.join(found[:_NAMED])}{more}")
+        subjects = [f"“{v.subject}”" for v in verdicts if v.outcome is outcome]
+        if subjects:
+            more = f" and {len(subjects) - _NAMED} more" if len(subjects) > _NAMED else ""
+            parts.append(f"{word}: {', '.join(subjects[:_NAMED])}{more}")
     return "Attacked. " + ". ".join(part[0].upper() + part[1:] for part in parts) + "."
 
 
-def _leaked(subject: JudgedSubject) -> str:
-    found = dict.fromkeys(line for source in subject.audits for line in leaks(source.report))
-    if not found:
+def _leak_sentence(subject: JudgedSubject) -> str:
+    lines = dict.fromkeys(line for source in subject.audits for line in leaks(source.report))
+    if not lines:
         return ""
-    text = "; ".join(found)
+    text = "; ".join(lines)
     if all(refutes(source.report) for source in subject.audits if leaks(source.report)):
         return f"{text[0].upper()}{text[1:]}."
     return f"{text[0].upper()}{text[1:]}. The audit's exit code is 0 all the same, because no claim was refuted."
 
 
-def _verified(subject: JudgedSubject, verdicts: Sequence[Verdict], broken: Sequence[Verdict]) -> str:
+def _check_sentence(subject: JudgedSubject, verdicts: Sequence[Verdict], broken: Sequence[Verdict]) -> str:
     if broken:
         names = ", ".join(dict.fromkeys(verdict.subject for verdict in broken[:_NAMED]))
         return f"Do not rely on this: not what the reports recorded is {names}."
     if not subject.checks:
         return "Not verified: the numbers stand as the report says them."
-    decisive = relied_on(verdicts)
-    counts = [(word, sum(v.outcome is outcome for v in decisive)) for outcome, word in _CHECKED.items()]
-    said = "Verified: " + (", ".join(f"{count} {word}" for word, count in counts if count) or "nothing decided") + "."
-    false = sum(v.outcome is Outcome.REFUTED for v in verdicts) - sum(v.outcome is Outcome.REFUTED for v in decisive)
-    return said + (
+    judged = decisive(verdicts)
+    counts = [(word, sum(v.outcome is outcome for v in judged)) for outcome, word in _CHECKED.items()]
+    text = "Verified: " + (", ".join(f"{count} {word}" for word, count in counts if count) or "nothing decided") + "."
+    false = sum(v.outcome is Outcome.REFUTED for v in verdicts) - sum(v.outcome is Outcome.REFUTED for v in judged)
+    return text + (
         f" Also refuted: {counted(false, 'bound')} that a report itself calls no more than claimed." if false else ""
     )
 
@@ -220,13 +220,13 @@ _CHECKED = {
 }
 
 
-def _broken(subject: JudgedSubject) -> list[Verdict]:
+def _digest_faults(subject: JudgedSubject) -> list[Verdict]:
     """Files that are not what a report says they are."""
     sources = (subject.source, *subject.ancestors, *subject.audits, *subject.checks)
     return [v for source in sources for v in source.digests if v.outcome is Outcome.REFUTED]
 
 
-def _unchecked(subject: JudgedSubject) -> Iterator[str]:
+def _missing_checks(subject: JudgedSubject) -> Iterator[str]:
     if not subject.source.models and not subject.audits:
         return
     if not subject.audits:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from privctl.accounting.gridded import NOTE, Released, near
+from privctl.accounting.gridded import NOTE, Released, guarantee_of_floats_in_nats
 from privctl.accounting.guarantees import guarantee_of
 from privctl.domain.events import Ledger
 from privctl.domain.evidence import Bound, Evidence
@@ -163,7 +163,9 @@ def _guarantees(
     if job.plan is not None and secrets is not None:
         shared = (starting_weights(job), *normalisation(job), *released_names(job), *secret_noise(noise))
         for guarantee in secret_guarantees(job.plan, job.recipe, finished.spent, secrets, shared):
-            yield with_contribution_test(near(guarantee, Released(coordinates=finished.released)), job)
+            yield with_contribution_test(
+                guarantee_of_floats_in_nats(guarantee, Released(coordinates=finished.released)), job
+            )
 
 
 def _for_records(job: TrainingJob, finished: FinishedRun, noise: GradientNoise | None) -> Guarantee:

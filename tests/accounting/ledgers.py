@@ -16,7 +16,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from privctl.accounting.ledger import epsilon_bound, epsilon_floor
 from privctl.domain.events import Batches, Event, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian
-from verify.recompute.ledger import NoBoundError, bounds, epsilon_once
+from verify.recompute.ledger import NoBoundError, bounds, single_step_epsilon
 
 KINDS = ("poisson", "poisson", "poisson", "once", "plain", "fixed", "shuffled", "laplace", "responses", "mix")
 #: Below this delta dp-accounting's transforms are lost in rounding, and its numbers bound nothing.
@@ -174,7 +174,7 @@ def peers_of(case: Case, found: float) -> Peers:
     if exact is not None:
         peers.below["mpmath"] = peers.above["mpmath"] = exact
     try:
-        certified = epsilon_once(case.ledger, case.delta)
+        certified = single_step_epsilon(case.ledger, case.delta)
         if certified is None:
             again = bounds(case.ledger, math.log(case.delta), 1e-3, found if 0 < found < math.inf else None)
             certified = again.epsilon(case.delta)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from privctl.accounting.brackets import costly_root, falling_root, turning
+from privctl.accounting.brackets import costly_root, falling_root, threshold_bracket
 
 Finder = Callable[[Callable[[float], float]], float]
 FALLING: dict[str, Callable[[float], float]] = {
@@ -46,7 +46,7 @@ def test_a_costly_root_takes_few_calls() -> None:
 
 
 def test_halving_ends_between_neighbouring_floats() -> None:
-    low, high = turning(lambda x: x * x >= 2, 1.0, 2.0)
+    low, high = threshold_bracket(lambda x: x * x >= 2, 1.0, 2.0)
     assert math.nextafter(low, math.inf) == high
     assert low < math.sqrt(2) <= high
 
@@ -59,7 +59,7 @@ def test_strides_reach_a_root_on_either_side(root: float) -> None:
         asked.append(x)
         return x >= root
 
-    low, high = turning(holds, -1000.0, 1000.0, within=1e-6, start=0.0, stride=0.5)
+    low, high = threshold_bracket(holds, -1000.0, 1000.0, within=1e-6, start=0.0, stride=0.5)
     assert low < root <= high
     assert high - low <= 1e-6
     assert asked[0] == 0.0
@@ -67,4 +67,4 @@ def test_strides_reach_a_root_on_either_side(root: float) -> None:
 
 
 def test_ends_that_touch_already_are_returned_as_they_are() -> None:
-    assert turning(lambda _: pytest.fail("asked"), 1.0, 1.0 + 1e-9, within=1e-6) == (1.0, 1.0 + 1e-9)
+    assert threshold_bracket(lambda _: pytest.fail("asked"), 1.0, 1.0 + 1e-9, within=1e-6) == (1.0, 1.0 + 1e-9)

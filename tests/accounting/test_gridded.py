@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from privctl.accounting.gaussian import epsilon_at
-from privctl.accounting.gridded import ACCURACY, ASSUMPTION, STEPS, Released, charge, charged, ideal_target, written
+from privctl.accounting.gridded import (
+    ACCURACY,
+    ASSUMPTION,
+    STEPS,
+    Released,
+    charge_for,
+    epsilon_with_charge,
+    guarantee_of_floats,
+    ideal_target,
+)
 from privctl.domain.guarantee import Adjacency, Guarantee, Risk, RiskMeasure, Status
 from privctl.domain.mechanism import Calibration, ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport
@@ -65,7 +74,7 @@ def test_sums_of_bounded_ratios_stay_within_the_deviation() -> None:
 @pytest.mark.parametrize("coordinates", [10, 10**6, 124_000_000, 10**12])
 def test_epsilon_and_delta_add_up_to_what_the_theorem_says(mu: float, coordinates: int) -> None:
     released = Released(coordinates=coordinates)
-    epsilon, found = charged(lambda delta: epsilon_at(delta, mu), released, DELTA)
+    epsilon, found = epsilon_with_charge(lambda delta: epsilon_at(delta, mu), released, DELTA)
     deviation, inner = found.epsilon / 2, epsilon - found.epsilon
     assert inner == epsilon_at(found.delta, mu) >= epsilon_at(DELTA, mu)
     # exp(e) d + 2 tail (1 + exp(epsilon + e)) <= delta, with the tail that was used.
@@ -77,7 +86,7 @@ def test_epsilon_and_delta_add_up_to_what_the_theorem_says(mu: float, coordinate
 
 
 def test_the_cost_grows_with_the_root_of_the_count() -> None:
-    costs = [charge(Released(coordinates=10**k), DELTA, 16.0).epsilon for k in (6, 8, 10)]
+    costs = [charge_for(Released(coordinates=10**k), DELTA, 16.0).epsilon for k in (6, 8, 10)]
     assert 2e-8 < costs[0] < 4e-7
     assert 9 < costs[1] / costs[0] < 13
     assert 9 < costs[2] / costs[1] < 13
@@ -90,7 +99,7 @@ def test_targets_are_met_from_below() -> None:
     mu = 0.2
     while epsilon_at(delta, mu) < epsilon:
         mu *= 1.001
-    reached, _ = charged(lambda less: epsilon_at(less, mu / 1.001), released, DELTA)
+    reached, _ = epsilon_with_charge(lambda less: epsilon_at(less, mu / 1.001), released, DELTA)
     assert 0.99 < reached <= 1
 
 
@@ -114,18 +123,18 @@ def report(dimension: int, stddevs: tuple[float, ...] = (1.0,)) -> PrivacyReport
 @pytest.mark.parametrize("mu", [0.05, 1.0, 20.0])
 def test_the_verifier_finds_what_was_charged_enough_and_less_too_little(dimension: int, mu: float) -> None:
     released = Released(coordinates=dimension)
-    whole, found = charged(lambda delta: epsilon_at(delta, mu), released, DELTA)
-    claimed = written(guarantee(epsilon_at(DELTA, mu)), released, whole, found)
+    whole, found = epsilon_with_charge(lambda delta: epsilon_at(delta, mu), released, DELTA)
+    claimed = guarantee_of_floats(guarantee(epsilon_at(DELTA, mu)), released, whole, found)
     assert claimed.epsilon == whole
     assert ASSUMPTION in claimed.assumptions
     assert claimed.arithmetic is not None
     assert gridded.objection(report(dimension), claimed) == ""
-    inner = gridded.ideal(report(dimension), claimed)
+    inner = gridded.ideal_guarantee(report(dimension), claimed)
     assert 0.3 * found.epsilon < inner.epsilon <= found.epsilon
     assert (inner.guarantee.epsilon or 0) >= epsilon_at(inner.guarantee.delta, mu)
     assert claimed.risks[0].bound > inner.guarantee.risks[0].bound >= 0.1 * (1 - 1e-12)
     # Who keeps the epsilon of real arithmetic claims too much, and so does who says less of what was released.
-    bare = gridded.ideal(report(dimension), replace(claimed, epsilon=epsilon_at(DELTA, mu)))
+    bare = gridded.ideal_guarantee(report(dimension), replace(claimed, epsilon=epsilon_at(DELTA, mu)))
     assert (bare.guarantee.epsilon or 0) < epsilon_at(bare.guarantee.delta, mu)
     for change in (
         {"coordinates": dimension // 2},
@@ -142,8 +151,8 @@ def test_the_verifier_finds_what_was_charged_enough_and_less_too_little(dimensio
 @pytest.mark.parametrize("dimension", [10, 8672, 10**8])
 def test_honest_reports_pass_at_any_delta(dimension: int, mu: float, delta: float) -> None:
     released = Released(coordinates=dimension)
-    whole, found = charged(lambda d: epsilon_at(d, mu), released, delta)
-    claimed = written(replace(guarantee(epsilon_at(delta, mu)), delta=delta), released, whole, found)
+    whole, found = epsilon_with_charge(lambda d: epsilon_at(d, mu), released, delta)
+    claimed = guarantee_of_floats(replace(guarantee(epsilon_at(delta, mu)), delta=delta), released, whole, found)
     assert gridded.objection(report(dimension), claimed) == ""
     inner = gridded.ideal(report(dimension), claimed)
     assert (inner.guarantee.epsilon or 0) >= epsilon_at(inner.guarantee.delta, mu)
@@ -161,7 +170,7 @@ def test_several_candidates_cost_more_together_than_each() -> None:
 
 
 def test_where_nothing_finite_follows_nothing_is_claimed() -> None:
-    epsilon, _ = charged(lambda delta: math.inf, Released(coordinates=5), DELTA)
+    epsilon, _ = epsilon_with_charge(lambda delta: math.inf, Released(coordinates=5), DELTA)
     assert epsilon == math.inf
-    epsilon, _ = charged(lambda delta: 1e7, Released(coordinates=10**15), DELTA)
+    epsilon, _ = epsilon_with_charge(lambda delta: 1e7, Released(coordinates=10**15), DELTA)
     assert epsilon == math.inf

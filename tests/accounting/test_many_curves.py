@@ -13,16 +13,16 @@ from scipy.special import ndtr, ndtri
 from privctl.accounting import ledger, risk
 from privctl.accounting.poisson_binomial import poisson_binomial
 from privctl.accounting.secrets.batched import informations
+from privctl.accounting.secrets.count_laws import round_up_to_levels
 from privctl.accounting.secrets.fano import binary_kl, curve_posterior, posterior_bound
-from privctl.accounting.secrets.loss_laws import raised
-from privctl.accounting.secrets.one_curve import COARSE, FINE, Curve, curve_of, largest, tails_of_law
 from privctl.accounting.secrets.posterior_curves import (
-    KeptByCurve,
+    CurveCalibration,
     SecretMemberships,
     curve_bounds,
     fano_bounds,
     least_noise_by_curve,
 )
+from privctl.accounting.secrets.trade_off import COARSE, FINE, Curve, curve_of, pointwise_largest, tails_of_law
 from privctl.domain.events import Ledger, SecretMixture
 
 Floats = NDArray[np.float64]
@@ -55,7 +55,7 @@ def book(secrets: Sequence[Sequence[float]], priors: float | Sequence[float], st
     )
 
 
-def least(held: SecretMemberships, targets: Floats) -> KeptByCurve:
+def least(held: SecretMemberships, targets: Floats) -> CurveCalibration:
     budgets = np.array([binary_kl(p, r) for p, r in zip(targets.tolist(), held.priors.tolist(), strict=True)])
     given = (held.starts, held.records, held.probabilities)
     return least_noise_by_curve(held, targets, budgets, lambda sigma: informations(*given, sigma, held.steps))
@@ -146,7 +146,7 @@ def test_a_cover_bounds_each_of_its_secrets(share: float, sound: bool) -> None:
     held = [random.uniform(0.005, 0.05, random.integers(3, 40)).tolist() for _ in range(12)]
     laws = [tails(rates) for rates in held]
     length = min(map(len, laws))
-    most, few = largest(laws), np.min([law[:length] for law in laws], axis=0)
+    most, few = pointwise_largest(laws), np.min([law[:length] for law in laws], axis=0)
     cover = most if share == 1 else share * most[:length] + (1 - share) * few
     bound = curve_of(cover, 1.5, 30).posteriors(priors)
     each = np.array([curve_of(law, 1.5, 30).posteriors(priors) for law in laws])
@@ -158,8 +158,8 @@ def test_the_tails_are_those_of_the_law_and_no_lower() -> None:
     np.testing.assert_allclose(law, [1, 1 - 0.375, 0.125, 0], atol=1e-11)
     assert (law >= [1, 0.625, 0.125, 0]).all()
     values = np.random.default_rng(1).uniform(0, 1, 1000)
-    assert (raised(values) >= values).all()
-    assert (raised(values) <= values * 1.0007).all()
+    assert (round_up_to_levels(values) >= values).all()
+    assert (round_up_to_levels(values) <= values * 1.0007).all()
 
 
 def test_draws_too_rare_to_matter_count_as_told() -> None:
@@ -223,8 +223,8 @@ def test_every_one_of_many_secrets_is_kept_and_one_just() -> None:
 def test_groups_that_are_too_coarse_are_halved_or_given_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     held, targets = many(40, 1)
     exact = least(held, targets).noise_multiplier
-    monkeypatch.setattr("privctl.accounting.secrets.posterior_curves._HALVED", 0)
-    monkeypatch.setattr("privctl.accounting.secrets.posterior_curves._ALIKE", 3.0)
+    monkeypatch.setattr("privctl.accounting.secrets.posterior_curves._MOST_HALVINGS", 0)
+    monkeypatch.setattr("privctl.accounting.secrets.posterior_curves._GROUP_RATIO", 3.0)
     coarse = least(held, targets)
     assert exact <= coarse.noise_multiplier * (1 + 1e-6)
     assert (own_bounds(held, coarse.noise_multiplier) <= targets * (1 + 1e-4)).all()

@@ -15,14 +15,14 @@ from privctl.accounting.secrets import (
     batched as many_secrets,
 )
 from privctl.accounting.secrets import (
-    loss_laws as many_laws,
+    count_laws as many_laws,
 )
 from privctl.accounting.secrets import (
-    mixtures as many_mixtures,
+    divergences as many_divergences,
 )
 from privctl.accounting.secrets.batched import informations, least_noise
+from privctl.accounting.secrets.count_laws import law_blocks
 from privctl.accounting.secrets.fano import binary_kl, noise_multiplier_for
-from privctl.accounting.secrets.loss_laws import law_blocks
 
 Book = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 
@@ -123,9 +123,9 @@ def test_never_below_and_hardly_above_50_digits(sigma: float, pairwise: bool) ->
 
 def test_a_grid_too_wide_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     case = book([[0.001] * 75])
-    plain = many_mixtures._width
+    plain = many_divergences._width
     for factor, holds in ((1, True), (4, False)):
-        monkeypatch.setattr(many_mixtures, "_width", lambda end, sigma, by=factor: by * plain(end, sigma))
+        monkeypatch.setattr(many_divergences, "_width", lambda end, sigma, by=factor: by * plain(end, sigma))
         errors = [
             informations(*case, sigma, 1)[0] / kl(poisson_binomial(case[2]), sigma) - 1 for sigma in (0.3, 1.0, 2.0)
         ]
@@ -171,7 +171,7 @@ def test_order_and_company_do_not_matter() -> None:
 def test_slabs_only_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     case, budgets = drawn_book(200, 2000, 2)
     whole, plan = informations(*case, 0.8, 100), least_noise(*case, budgets, 100)
-    monkeypatch.setattr(many_laws, "_SLAB", 1000)
+    monkeypatch.setattr(many_laws, "_SLAB_SIZE", 1000)
     monkeypatch.setattr(many_laws, "_TREE", 500)
     assert informations(*case, 0.8, 100) == pytest.approx(whole, rel=1e-11)
     assert least_noise(*case, budgets, 100).noise_multiplier == pytest.approx(plan.noise_multiplier, rel=1e-11)
@@ -202,7 +202,7 @@ def test_a_tail_that_is_cut_is_made_good() -> None:
             most=np.array([60]),
             tail_ratios=ratios,
         )
-        return float(many_mixtures.divergences(block, 2.0)[0])
+        return float(many_divergences.divergences(block, 2.0)[0])
 
     assert cut(forgotten=False) >= full
     assert cut(forgotten=True) < full
@@ -291,7 +291,7 @@ def test_least_noise_is_the_largest_of_one_at_a_time() -> None:
 def test_a_screen_that_misses_the_binding_secret_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
     case, budgets = drawn_book(200, 2000, 9)
     right = least_noise(*case, budgets, 100)
-    plain, rounds = many_secrets._first, []
+    plain, rounds = many_secrets._highest, []
 
     def misleading(scores: NDArray[np.float64], eligible: NDArray[np.bool_]) -> NDArray[np.int64]:
         rounds.append(int(eligible.sum()))
@@ -299,7 +299,7 @@ def test_a_screen_that_misses_the_binding_secret_is_mended(monkeypatch: pytest.M
 
     monkeypatch.setattr(many_secrets, "_SCREENED", 10)
 
-    monkeypatch.setattr(many_secrets, "_first", misleading)
+    monkeypatch.setattr(many_secrets, "_highest", misleading)
     found = least_noise(*case, budgets, 100)
     assert len(rounds) > 1
     assert found.noise_multiplier == pytest.approx(right.noise_multiplier, rel=1e-10)
@@ -321,7 +321,7 @@ def test_bounds_that_jump_still_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the check is coarser than the search, the search stays further below its budgets."""
     case, budgets = drawn_book(100, 1000, 10)
     right = least_noise(*case, budgets, 100)
-    plain = many_mixtures.divergences
+    plain = many_divergences.divergences
 
     def jumping(block: many_laws.LawBlock, sigma: float, *, pairwise: bool) -> NDArray[np.float64]:
         return plain(block, sigma, pairwise=pairwise) * (1 + 1e-6 * (len(block.places) > 20))

@@ -10,6 +10,7 @@ import pytest
 from privctl.accounting import gaussian
 from privctl.accounting.pld.compose import COARSE, compose
 from privctl.accounting.pld.grid import connect, grid_edges, merge
+from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.pld.pairs import (
     Array,
     Atoms,
@@ -22,7 +23,6 @@ from privctl.accounting.pld.pairs import (
     Symmetrized,
     randomized_response,
 )
-from privctl.accounting.pld.plan import RepeatedPair
 
 DELTAS = [1e-3, 1e-12, 1e-300]
 

@@ -11,9 +11,9 @@ import pytest
 
 from privctl.accounting.ledger import epsilon_bound, epsilon_floor
 from privctl.accounting.pld.extremes import floor_by_one_loss, largest_loss
-from privctl.accounting.pld.once import epsilon_once
+from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.pld.pairs import Gaussian, Laplace, Reversed, Sampled, randomized_response
-from privctl.accounting.pld.plan import RepeatedPair
+from privctl.accounting.pld.single_step import single_step_epsilon
 from privctl.accounting.pld.spectrum import StepSpectrum, power
 from privctl.domain.events import Batches, Event, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian
 
@@ -75,7 +75,7 @@ def test_one_step_at_a_small_epsilon_is_no_longer_the_grids() -> None:
 
 def test_bits_of_one_step_in_both_orders() -> None:
     pair = Sampled(randomized_response(1.5, 3), 0.2)
-    found = epsilon_once(pair, 1e-2)
+    found = single_step_epsilon(pair, 1e-2)
     assert found is not None
     with mpmath.workdps(30):
         a = 1 / (1 + mpmath.exp(-1.5))

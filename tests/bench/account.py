@@ -87,7 +87,7 @@ def main(options: argparse.Namespace) -> None:
     """Measure and publish."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"  # before anything imports numpy
-    absent = [name for name in peers.PEERS if not peers.installed(name)]
+    absent = [name for name in peers.PEERS if not peers.is_installed(name)]
     for name in absent:
         print(f"{name} is not installed and left out", file=sys.stderr)
     for measure, row in ((_calibration, TO_CALIBRATE[0]), (_evaluation, TO_EVALUATE[0]), (_divergence, SECRETS[0])):
@@ -170,7 +170,7 @@ def _divergence(row: Secret, rounds: int) -> dict[str, Any]:
 
 def _imports(rounds: int) -> dict[str, Any]:
     """Importing each accountant in a process of its own."""
-    wanted = {n: module for n, module in IMPORTS.items() if n == OURS or peers.installed(n)}
+    wanted = {n: module for n, module in IMPORTS.items() if n == OURS or peers.is_installed(n)}
     variants = {
         "python": Variant([sys.executable, "-c", "pass"]),
         **{n: Variant([sys.executable, "-W", "ignore", "-c", f"import {module}"]) for n, module in wanted.items()},
@@ -184,7 +184,7 @@ def _imports(rounds: int) -> dict[str, Any]:
 def _take_turns(case: str, parties: Parties, rounds: int) -> dict[str, dict[str, Any]]:
     """Every installed party once a round, each round beginning with the next one; failures are told, not timed."""
     print(case, file=sys.stderr, flush=True)
-    names = [name for name in parties if name == OURS or peers.installed(name)]
+    names = [name for name in parties if name == OURS or peers.is_installed(name)]
     seconds: dict[str, list[float]] = {name: [] for name in names}
     answers: dict[str, float] = {}
     failures: dict[str, str] = {}

@@ -113,7 +113,7 @@ def _calibration(case: Instance, rounds: int) -> list[dict[str, Any]]:
         ("privctl, one by one", _one, SAMPLED),
         ("dp-accounting", _peer, SAMPLED_PEER),
     ):
-        if name in peers.PEERS and not peers.installed(name):
+        if name in peers.PEERS and not peers.is_installed(name):
             continue
         places = np.linspace(0, count - 1, sampled).astype(int)
         laws = [case.probabilities[case.records[case.starts[j] : case.starts[j + 1]]] for j in places]

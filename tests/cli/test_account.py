@@ -208,7 +208,7 @@ def test_passes_are_those_that_were_asked_for(capsys: pytest.CaptureFixture[str]
 def test_another_programs_number_is_not_vouched_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("privctl.plan.peers.installed", lambda name: name == "opacus")
+    monkeypatch.setattr("privctl.plan.peers.is_installed", lambda name: name == "opacus")
     monkeypatch.setattr("privctl.plan.peers.opacus_prv_epsilon", lambda *_: 1.7)
     report = report_of(["--noise-multiplier", "1", *POISSON[:-1], "--method", "opacus-prv"], capsys)
     assert named(report)["Opacus PRV"].status is Status.REFUTED

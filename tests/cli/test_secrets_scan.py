@@ -10,7 +10,7 @@ import pytest
 from privctl.cli import run
 from privctl.reports.codec import decode
 from privctl.reports.files import read_report
-from privctl.show.text.secrets_scan import masked
+from privctl.show.text.secrets_scan import mask
 
 SECRETS = ("ann.lee@example.org", "4242 4242 4242 4242", "T-123456", "408-247-8880")
 
@@ -109,4 +109,4 @@ def test_mistakes_are_one_sentence(
     ],
 )
 def test_masks(value: str, expected: str) -> None:
-    assert masked(value) == expected
+    assert mask(value) == expected

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from privctl.accounting.events.row import EventAccounting, NoiseSetting
+from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.pld.pairs import Atoms, Sampled
-from privctl.accounting.pld.plan import RepeatedPair
 from privctl.accounting.poisson_binomial import Floats
 from tests.events.geometric_event import GeometricNoise
 

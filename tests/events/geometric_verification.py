@@ -21,7 +21,7 @@ from verify.events.row import (
     PlannedAs,
     poisson_unless_all,
 )
-from verify.recompute.pairs import LossCells, atoms, largest_on_batch
+from verify.recompute.step_cells import LossCells, atoms, largest_on_batch
 
 
 def _cells(event: GeometricNoise, attained_only: bool) -> CellMaker:

@@ -17,7 +17,7 @@ import pytest
 from privctl.cli import run
 from privctl.domain.report import PrivacyReport
 from privctl.reports.codec import encode
-from privctl.show.plain import json_text, plain, seen
+from privctl.show.plain import escape_hidden, json_text, plain
 from tests.hostile.bombs import facts
 from tests.show import made
 
@@ -40,7 +40,7 @@ def harmless(text: str) -> None:
 
 @pytest.mark.parametrize("text", [EVIL, "::a", "a ::b", " ::c", "a\t::d", "###[x]", "\u200b::e", "::", "a\u00a0::f"])
 def test_the_one_place(text: str) -> None:
-    for shown in (plain(text), seen(text), seen(text * 400)):
+    for shown in (plain(text), escape_hidden(text), escape_hidden(text * 400)):
         harmless(shown)
         assert "\n" not in shown
         for width in range(1, 12):  # wherever a line is folded
@@ -50,7 +50,7 @@ def test_the_one_place(text: str) -> None:
 
 def test_what_is_harmless_stays() -> None:
     for text in ("std::vector", "a:b::c", "model.layers.0", "日本語 ümlaut", "# heading", "## [x]", "ε ≤ 8"):
-        assert seen(text) == plain(text) == text
+        assert escape_hidden(text) == plain(text) == text
 
 
 def test_json_keeps_its_values() -> None:

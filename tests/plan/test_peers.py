@@ -76,14 +76,14 @@ def test_dp_accounting_calibrates_to_the_target() -> None:
 def test_what_is_not_installed_is_found_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = peers.OtherAccountant(distribution="absent-package", module="absent_package.x", method="none")
     monkeypatch.setitem(peers.PEERS, "opacus", absent)
-    assert not peers.installed("opacus")
+    assert not peers.is_installed("opacus")
     assert peers.version_of("opacus") is None
     with pytest.raises(ValueError, match="absent-package is not installed; pip install absent-package"):
         peers.opacus_prv_epsilon(*ROWS[0])
 
 
 def test_a_name_outside_the_table_is_refused() -> None:
-    for ask in (peers.installed, peers.version_of):
+    for ask in (peers.is_installed, peers.version_of):
         with pytest.raises(ValueError, match="peer is 'os'; known are opacus, dp-accounting"):
             ask("os")
 
@@ -91,7 +91,7 @@ def test_a_name_outside_the_table_is_refused() -> None:
 def test_asking_whether_they_are_there_imports_nothing() -> None:
     code = (
         "import sys; from privctl.plan import peers\n"
-        "[(peers.installed(name), peers.version_of(name)) for name in peers.PEERS]\n"
+        "[(peers.is_installed(name), peers.version_of(name)) for name in peers.PEERS]\n"
         "assert not {'numpy', 'torch', 'opacus', 'dp_accounting'} & set(sys.modules), 'imported'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -115,7 +115,7 @@ def test_it_is_quiet_inside_and_only_there(monkeypatch: pytest.MonkeyPatch, capl
     monkeypatch.setitem(peers.PEERS, "opacus", peers.OtherAccountant(distribution="math", module="math", method="none"))
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        with peers._asking("opacus"):
+        with peers._errors_of("opacus"):
             warnings.warn("inside", stacklevel=1)
             logging.getLogger("opacus").error("inside")
         warnings.warn("outside", stacklevel=1)

@@ -20,7 +20,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show import leaks as judged
 from privctl.show.html.page import page
-from privctl.show.leaks import closing, leaks
+from privctl.show.leaks import closing_sentence, leaks
 from privctl.show.markdown.report import markdown
 from privctl.show.page_data import JudgedSubject, PageData, ReportSource
 from privctl.show.text.audit import audit_text
@@ -181,14 +181,16 @@ def test_a_certified_epsilon_without_a_claim() -> None:
 
 def test_the_last_line_tells_the_exit_code() -> None:
     found = report(measured(3.3), subject=judged.MEMBERSHIP)
-    assert closing(found).startswith("The exit code is 0 because no claim was refuted, but there is a leak: the attack")
+    assert closing_sentence(found).startswith(
+        "The exit code is 0 because no claim was refuted, but there is a leak: the attack"
+    )
     last = audit_text(found).strip().rpartition("\n\n")[2]
     assert " ".join(last.split()).removeprefix("\x1b[31m").startswith("The exit code is 0 because")
     claim = Verdict(subject="(1, 1e-05)-DP, as claimed", outcome=Outcome.REFUTED, reason="epsilon is at least 3")
     refuted = replace(found, verdicts=(*found.verdicts, claim))
-    assert closing(refuted).startswith("The exit code is 1 because a claim was refuted, and there is a leak")
+    assert closing_sentence(refuted).startswith("The exit code is 1 because a claim was refuted, and there is a leak")
     silent = report(measured(0.0), subject=judged.MEMBERSHIP, outcome=Outcome.CONSISTENT)
-    assert closing(silent) == ""
+    assert closing_sentence(silent) == ""
     assert "exit code" not in audit_text(silent)
 
 
@@ -216,7 +218,7 @@ def test_a_report_that_lacks_details_is_shown_all_the_same() -> None:
                  "mean bits, left out (control)", "disclosed, included, 1 copy", "told first, trained")  # fmt: skip
         methods = ("loss", "extraction", "canary exposure", "canary completion", "secret reconstruction")
         bare = [Evidence(method=m, quantity=q, estimate=0.9, lower=0.8, upper=0.95) for m in methods for q in names]
-        assert isinstance(closing(report(*bare, subject=subject)), str)
+        assert isinstance(closing_sentence(report(*bare, subject=subject)), str)
 
 
 def test_scores_that_are_all_the_same_show_no_interval_and_no_reach() -> None:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from privctl.show.plots.losses import LossPicture, draw
-from privctl.show.plots.picture import COLOURS, marker, written
+from privctl.show.plots.picture import COLOURS, marker, picture_bytes
 from privctl.show.svg.axes import Scale, frame, tick_label
 from privctl.show.svg.shapes import el
 
@@ -28,7 +28,7 @@ SHAPES = [
 
 def painted(shapes: list, width: float = WIDTH, height: float = HEIGHT) -> np.ndarray:
     """Pixels, shape (rows, columns, 3)."""
-    with Image.open(io.BytesIO(written(shapes, width, height, "png"))) as image:
+    with Image.open(io.BytesIO(picture_bytes(shapes, width, height, "png"))) as image:
         return np.asarray(image.convert("RGB"))
 
 
@@ -66,7 +66,7 @@ def test_text_is_painted_where_it_stands_and_upwards_where_it_is_turned() -> Non
 
 def test_an_svg_says_everything_itself_and_escapes_its_texts() -> None:
     shape = el("text", "<b>&\u202e", class_="name mid", x=1.0, y=2.0)
-    root = ElementTree.fromstring(written([shape], WIDTH, HEIGHT, "svg"))
+    root = ElementTree.fromstring(picture_bytes([shape], WIDTH, HEIGHT, "svg"))
     assert (root.get("viewBox"), root.get("width")) == ("0 0 90 72", "90pt")
     (text,) = root.iter("{http://www.w3.org/2000/svg}text")
     assert text.text == "<b>&\\u202e"
@@ -76,7 +76,7 @@ def test_an_svg_says_everything_itself_and_escapes_its_texts() -> None:
 
 def test_a_class_that_stands_for_nothing_is_an_error() -> None:
     with pytest.raises(KeyError, match="unheard-of"):
-        written([el("line", class_="unheard-of")], WIDTH, HEIGHT, "svg")
+        picture_bytes([el("line", class_="unheard-of")], WIDTH, HEIGHT, "svg")
 
 
 def test_every_curve_has_a_marker_of_its_own() -> None:

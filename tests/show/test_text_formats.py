@@ -10,7 +10,7 @@ import yaml
 
 from privctl.domain.errors import InputError
 from privctl.show.formats.intoto import PREDICATE, statement
-from privctl.show.markdown.model_card import BEGIN, END, inserted
+from privctl.show.markdown.model_card import BEGIN, END, insert_summary
 from privctl.show.markdown.report import markdown, plain
 from tests.show.made import HOSTILE, page_data
 
@@ -35,7 +35,7 @@ def test_markup_and_links_are_taken_away_from_text() -> None:
     assert plain("@workers \u202eabc") == "&#64;workers \\\\u202eabc"
 
 
-@pytest.mark.parametrize("written", [markdown, lambda d: inserted(None, d, "README.md").decode()])
+@pytest.mark.parametrize("written", [markdown, lambda d: insert_summary(None, d, "README.md").decode()])
 def test_hostile_names_make_no_markup(written: object) -> None:
     text = written(page_data(HOSTILE))  # type: ignore[operator]
     body = text.replace(BEGIN, "").replace(END, "")
@@ -68,11 +68,11 @@ def test_markdown_has_the_verdict_the_chain_and_what_nobody_checked() -> None:
     ],
 )
 def test_a_second_run_replaces_the_first_and_leaves_every_other_byte(readme: bytes) -> None:
-    first = inserted(readme, page_data(), "README.md")
-    assert inserted(first, page_data(), "README.md") == first
-    other = inserted(first, page_data("2"), "README.md")
+    first = insert_summary(readme, page_data(), "README.md")
+    assert insert_summary(first, page_data(), "README.md") == first
+    other = insert_summary(first, page_data("2"), "README.md")
     assert other != first
-    assert inserted(other, page_data(), "README.md") == first
+    assert insert_summary(other, page_data(), "README.md") == first
     newline = b"\r\n" if b"\r\n" in readme else b"\n"
     for begin, end in ((b"# privctl:begin", b"# privctl:end" + newline), (BEGIN.encode(), END.encode())):
         start, stop = first.index(begin), first.index(end) + len(end)
@@ -85,7 +85,7 @@ def test_a_second_run_replaces_the_first_and_leaves_every_other_byte(readme: byt
 
 
 def test_the_metadata_is_yaml_with_numbers_that_are_numbers() -> None:
-    found = metadata(inserted(b"---\nlicense: mit\n---\nx\n", page_data(), "README.md"))
+    found = metadata(insert_summary(b"---\nlicense: mit\n---\nx\n", page_data(), "README.md"))
     assert found["license"] == "mit"
     (first, *_) = found["differential_privacy"]  # type: ignore[misc]
     assert (first["epsilon"], first["delta"], first["status"]) == (2.0, 1e-5, "conditional")
@@ -104,7 +104,7 @@ def test_the_metadata_is_yaml_with_numbers_that_are_numbers() -> None:
 )
 def test_a_readme_that_is_not_as_it_was_left_is_refused_in_one_sentence(readme: bytes, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        inserted(readme, page_data(), "README.md")
+        insert_summary(readme, page_data(), "README.md")
 
 
 def test_the_statement_is_as_in_toto_wants_it() -> None:

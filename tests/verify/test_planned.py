@@ -18,7 +18,7 @@ from privctl.reports.codec import decode, encode
 from privctl.reports.files import file_artifact
 from privctl.secrets.protection import Protection, read_protection, staged_protection
 from verify import planned as planning
-from verify.recompute.enclosure import BoundPair
+from verify.recompute.bound_pair import BoundPair
 from verify.run import verify
 
 BOOK = [

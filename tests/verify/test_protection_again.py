@@ -25,7 +25,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import file_artifact
 from privctl.secrets.protection import Form, PlanFacts, Protection, ProtectionCalibration, staged_protection
-from verify.recompute.posteriors import largest_success
+from verify.recompute.curve_posteriors import largest_success
 from verify.run import verify
 
 if TYPE_CHECKING:

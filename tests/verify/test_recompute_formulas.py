@@ -10,8 +10,8 @@ import pytest
 from privctl.domain.events import Batches, SecretMixture, SignBits
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import ClippedTraining, Formula, Optimizer, Regime
-from verify.recompute import gaussian, mutual, published, secret
-from verify.recompute.enclosure import BoundPair
+from verify.recompute import dp_weights, gaussian, mutual_information, secret
+from verify.recompute.bound_pair import BoundPair
 from verify.recompute.sensitivity import least_nonconvex, sensitivity
 
 
@@ -69,7 +69,7 @@ def test_a_gaussian_at_its_ends() -> None:
     ],
 )
 def test_the_published_noise(facts: dict[str, Any], epsilon: float, formula: Formula, stddev: float) -> None:
-    assert published.stddev(training(**facts), epsilon, 1e-6, formula) == pytest.approx(stddev, rel=1e-13)
+    assert dp_weights.stddev(training(**facts), epsilon, 1e-6, formula) == pytest.approx(stddev, rel=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -123,12 +123,12 @@ def test_the_case_that_meets_the_bound_does_so_when_it_is_run() -> None:
 def test_nats_and_what_they_allow() -> None:
     # docs/theory.md#what-nats-imply and docs/theory.md#worst-case-of-sign-bits
     signs = SignBits(groups=2, fire_probability=0.07213475204444816, sample_rate=0.005, steps=1000)
-    assert mutual.nats(signs) == pytest.approx(0.5, rel=1e-12)
+    assert mutual_information.nats(signs) == pytest.approx(0.5, rel=1e-12)
     for nats, tau, area in ((0.01, 0.1411851405, 0.6312185186), (0.5, 0.9036225083, 0.9953556895), (0.7, 1, 1)):
-        assert mutual.total_variation(nats).near(tau, 1e-9)
-        assert mutual.auc(nats).near(area, 1e-9)
-    assert mutual.unavoidable_delta(signs, Batches.POISSON) == pytest.approx(0.50121107, abs=1e-8)
-    assert mutual.unavoidable_delta(signs, Batches.SHUFFLED) == pytest.approx(0.52701312, abs=1e-8)
+        assert mutual_information.total_variation(nats).near(tau, 1e-9)
+        assert mutual_information.auc(nats).near(area, 1e-9)
+    assert mutual_information.unavoidable_delta(signs, Batches.POISSON) == pytest.approx(0.50121107, abs=1e-8)
+    assert mutual_information.unavoidable_delta(signs, Batches.SHUFFLED) == pytest.approx(0.52701312, abs=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_enclosures_decide_only_what_they_know() -> None:
     [(1e-9, 1, 5.0, 2.0405387095350e-20), (1e-6, 3, 0.5, 2.4055420879521e-10)],
 )
 def test_records_that_are_hardly_ever_drawn(chance: float, records: int, sigma: float, nats: float) -> None:
-    found = secret.of_records((chance,) * records, sigma, 1)
+    found = secret.information_about_records((chance,) * records, sigma, 1)
     assert found.lower <= nats <= found.upper
     assert found.upper - found.lower < 1e-8 * nats
 
@@ -176,6 +176,6 @@ def test_next_to_no_noise_takes_no_memory() -> None:
     weights = [math.comb(3, k) * chance**k * (1 - chance) ** (3 - k) for k in range(4)]
     squares = sum(w * k * k for k, w in enumerate(weights))
     truth = squares / (2 * sigma**2) + sum(w * math.log(w) for w in weights)
-    found = secret.of_records((chance,) * 3, sigma, 1)
+    found = secret.information_about_records((chance,) * 3, sigma, 1)
     assert found.lower <= truth <= found.upper
     assert found.upper < truth * (1 + 1e-8)

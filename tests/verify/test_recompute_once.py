@@ -8,7 +8,7 @@ import pytest
 
 from privctl.domain.events import Batches, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian, SecretMixture
 from verify.recompute import gaussian, ledger, risk
-from verify.recompute.ledger import bounds, epsilon_of, epsilon_once
+from verify.recompute.ledger import bounds, epsilon_of, single_step_epsilon
 
 
 def sampled(noise: float, rate: float, steps: int = 1, batches: Batches = Batches.POISSON) -> Ledger:
@@ -18,7 +18,7 @@ def sampled(noise: float, rate: float, steps: int = 1, batches: Batches = Batche
 
 @pytest.mark.parametrize(("noise", "rate", "delta"), [(1.0, 1e-3, 1e-5), (0.8, 0.5, 1e-8), (5.0, 0.1, 1e-30)])
 def test_a_sampled_gaussian_is_the_amplified_one(noise: float, rate: float, delta: float) -> None:
-    found = epsilon_once(sampled(noise, rate), delta)
+    found = single_step_epsilon(sampled(noise, rate), delta)
     base = gaussian.epsilon_at(delta / rate, 1 / noise)
     assert found is not None
     assert found.lower == pytest.approx(math.log1p(rate * math.expm1(base.upper)), rel=1e-11)
@@ -30,8 +30,8 @@ def test_a_sampled_gaussian_is_the_amplified_one(noise: float, rate: float, delt
 
 
 def test_fixed_size_is_bounded_from_above_only() -> None:
-    found = epsilon_once(sampled(2.0, 0.1, 1, Batches.FIXED_SIZE), 1e-6)
-    twice = epsilon_once(sampled(1.0, 0.1), 1e-6)
+    found = single_step_epsilon(sampled(2.0, 0.1, 1, Batches.FIXED_SIZE), 1e-6)
+    twice = single_step_epsilon(sampled(1.0, 0.1), 1e-6)
     assert found is not None
     assert twice is not None
     assert (found.lower, found.upper) == (0.0, twice.upper)
@@ -52,7 +52,7 @@ def test_pure_steps_lie_within_the_grids_and_below_their_largest_loss(
 ) -> None:
     book = Ledger(events=(event,))
     for delta in (1e-2, 1e-7):
-        found = epsilon_once(book, delta)
+        found = single_step_epsilon(book, delta)
         around = bounds(book, math.log(delta), 1e-3).epsilon(delta)
         assert found is not None
         assert around.lower * (1 - 1e-9) <= found.upper
@@ -63,9 +63,9 @@ def test_pure_steps_lie_within_the_grids_and_below_their_largest_loss(
 def test_anything_else_is_left_to_the_grids() -> None:
     secret = SecretMixture(probabilities=(0.1,), noise_multiplier=1.0)
     many = sampled(1.0, 0.1, 2)
-    assert epsilon_once(many, 1e-5) is None
-    assert epsilon_once(Ledger(events=(secret,)), 1e-5) is None
-    assert epsilon_once(Ledger(events=(*many.events, *sampled(1.0, 0.0).events)), 1e-5) is None
+    assert single_step_epsilon(many, 1e-5) is None
+    assert single_step_epsilon(Ledger(events=(secret,)), 1e-5) is None
+    assert single_step_epsilon(Ledger(events=(*many.events, *sampled(1.0, 0.0).events)), 1e-5) is None
 
 
 def test_a_speck_of_mass_far_out_does_not_hide_a_large_delta() -> None:

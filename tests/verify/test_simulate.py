@@ -21,9 +21,8 @@ from verify.recompute.gaussian import delta_at, multiplier_at
 from verify.run import read
 from verify.simulate.bounds import black_box, violation_rate, white_box
 from verify.simulate.law import law_of
-from verify.simulate.losses import Draw, LossSamples, gaussian, of_ledger, sample
-from verify.simulate.run import simulate
-from verify.simulate.training import trained
+from verify.simulate.losses import Draw, LossSamples, gaussian, ledger_losses, sample
+from verify.simulate.run import simulate, toy_training
 
 LEVEL = 1e-3
 #: The shift that is just (1, 1e-5)-DP.
@@ -87,7 +86,7 @@ def test_the_published_test_sees_nothing() -> None:
 )
 def test_simulated_losses_are_those_of_the_recomputed_law(events: tuple[object, ...]) -> None:
     whole = Ledger(events=events)  # type: ignore[arg-type]
-    draw = of_ledger(whole)
+    draw = ledger_losses(whole)
     assert draw is not None
     found = sample(draw, 3, 1e9, 200_000)
     bulk = ledger.bounds(whole, None, 1e-4)
@@ -106,8 +105,8 @@ def test_a_training_as_promised_passes_and_one_with_half_the_noise_does_not() ->
         found = sample(draw, 5, 1e9, 40_000)
         return max(white_box(found.present, epsilon, LEVEL).lower, black_box(found, epsilon, LEVEL).lower)
 
-    assert lower(trained(event, event.steps)) <= delta
-    assert lower(trained(event, event.steps, noise=0.5)) > 10 * delta
+    assert lower(toy_training(event, event.steps)) <= delta
+    assert lower(toy_training(event, event.steps, noise=0.5)) > 10 * delta
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from privctl.train.choices import Schedule
 from privctl.train.loop import _optimizer
 from privctl.train.settings import TrainingSettings
 from tests.verify.reports import trained
-from verify.measured.values import Floats
+from verify.checkpoint_noise.values import Floats
 from verify.run import Verification, read, verify
 from verify.weights.law import law_of
 from verify.weights.moves import adam_reach, coefficients, kept, most_drawn, reach, signal

@@ -21,7 +21,7 @@ from verify.events.row import (
     PlannedAs,
     poisson_unless_all,
 )
-from verify.recompute.pairs import MOST_CELLS, LossCells, largest_on_batch, on_batch
+from verify.recompute.step_cells import MOST_CELLS, LossCells, largest_on_batch, sampled_losses
 from verify.recompute.tails import delta_of_tails
 
 
@@ -40,7 +40,7 @@ def _cells_of(event: LaplaceNoise, width: float) -> LossCells:
     p0 = np.concatenate([[math.exp(-most) / 2], between, [0.5]])
     q0 = np.concatenate([[0.5], without, [math.exp(-most) / 2]])
     low, high = np.concatenate([base[:1], base[:-1], base[-1:]]), np.concatenate([base[:1], base[1:], base[-1:]])
-    p, (low, high) = (1 - rate) * q0 + rate * p0, (on_batch(ends, rate) for ends in (low, high))
+    p, (low, high) = (1 - rate) * q0 + rate * p0, (sampled_losses(ends, rate) for ends in (low, high))
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(high > low, (p - np.exp(low) * q0) / -np.expm1(low - high), p)
     return LossCells(low=low, high=high, p=p, q=q0, up=np.clip(share, 0.0, p))

@@ -22,7 +22,7 @@ from verify.events.row import (
     PlannedAs,
     poisson_unless_all,
 )
-from verify.recompute.pairs import LossCells, atoms, largest_on_batch
+from verify.recompute.step_cells import LossCells, atoms, largest_on_batch
 
 #: More bits of one step are left to the grids.
 _MOST_BITS = 512

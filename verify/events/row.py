@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from privctl.domain.events import Batches, Event
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
 from privctl.reports.parameters import BudgetParameters
-from verify.recompute.enclosure import BoundPair
-from verify.recompute.pairs import CellReach, LossCells
+from verify.recompute.bound_pair import BoundPair
+from verify.recompute.step_cells import CellReach, LossCells
 
 Kind = TypeVar("Kind", bound=Event)
 Floats = NDArray[np.float64]

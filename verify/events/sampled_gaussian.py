@@ -12,7 +12,14 @@ from flint import arb
 from privctl.domain.events import Batches, SampledGaussian
 from privctl.domain.guarantee import Adjacency
 from verify.events.row import OF_STEPS, CellMaker, DeltaOfRatio, Draw, EventVerification, Floats, PlannedAs
-from verify.recompute.pairs import CellReach, LossCells, between, gaussian_mixture, plain_gaussian, symmetrized
+from verify.recompute.step_cells import (
+    CellReach,
+    LossCells,
+    gaussian_mixture,
+    plain_gaussian,
+    replaced_record,
+    symmetrize,
+)
 from verify.recompute.tails import delta_of_tails, normal_above
 from verify.recompute.visits import visits
 from verify.simulate.training import gaussian_loss, trained
@@ -33,10 +40,10 @@ def _drawn(event: SampledGaussian) -> Batches | None:
 def _cells(event: SampledGaussian, attained_only: bool) -> CellMaker:
     noise, rate = event.noise_multiplier, event.sample_rate
     if event.batches is Batches.FIXED_SIZE and attained_only:
-        return lambda width, reach: between(noise, rate, width, reach)
+        return lambda width, reach: replaced_record(noise, rate, width, reach)
     if event.batches is Batches.FIXED_SIZE:
         twice = replace(event, noise_multiplier=noise / 2, batches=Batches.POISSON)
-        return lambda width, reach: symmetrized(_sampled(twice, width, reach))
+        return lambda width, reach: symmetrize(_sampled(twice, width, reach))
     if event.batches is Batches.SHUFFLED:
         raise ValueError("passes that take records in turn compose here only with Gaussians that take all")
     if rate == 1:

@@ -1,4 +1,4 @@
-"""The book of claims: what five papers say of privacy, each sentence judged when it is asked for.
+"""The book of claims: the privacy claims of five papers, each judged on demand.
 
 Adding a paper is one module and one row here.
 """

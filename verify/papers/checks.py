@@ -1,4 +1,4 @@
-"""Claims given by flags: is this noise what it is said to be?
+"""Claims given on the command line: does this noise give the stated privacy?
 
 PROVED and REFUTED rest on enclosures and a proof; INCONCLUSIVE says what was tried.
 """
@@ -11,11 +11,11 @@ from fractions import Fraction
 from privctl.domain.errors import CommandError
 from privctl.domain.verdict import Outcome
 from verify.papers.claim import Judgement
-from verify.papers.judging import bounded, judge_gaussian, rounded
+from verify.papers.judging import approx, bound_text, judge_gaussian
 from verify.papers.sampling import floor_text, judge_sampled, shows_only
 from verify.prove.enclosures import information
 from verify.prove.enclosures.composition import RepeatedRelease, worst_case
-from verify.prove.enclosures.enclosure import Interval, ball, below, enclose, shown
+from verify.prove.enclosures.enclosure import Interval, ball, below, decimal, enclose
 from verify.prove.enclosures.gaussian import LEAST_DELTA
 from verify.prove.enclosures.mixture import (
     divergence_ceiling,
@@ -53,13 +53,12 @@ def check_gaussian(
             holds="a delta above 0",
         )
     if sample_rate in (0, 1):
-        words = f"{steps} Gaussian mechanism{'s' * (steps > 1)} of noise multiplier {shown(noise_multiplier)}"
+        words = f"{steps} Gaussian mechanism{'s' * (steps > 1)} of noise multiplier {decimal(noise_multiplier)}"
         return judge_gaussian(
             prover, "check-gaussian", words, epsilon, delta, sample_rate * steps / noise_multiplier**2
         )
-    words = (
-        f"{steps} steps of noise multiplier {shown(noise_multiplier)} on Poisson batches of rate {shown(sample_rate)}"
-    )
+    noise = f"noise multiplier {decimal(noise_multiplier)}"
+    words = f"{steps} steps of {noise} on Poisson batches of rate {decimal(sample_rate)}"
     return judge_sampled(prover, "check-sampled", words, (noise_multiplier, sample_rate, steps), delta, epsilon)
 
 
@@ -75,18 +74,20 @@ def check_laplace(
     """The same for Laplace noise of ``scale`` / sensitivity on one number."""
     _ranges(epsilon, steps, delta=delta, sample_rate=sample_rate)
     _positive("scale", scale)
-    words = f"{steps} Laplace mechanism{'s' * (steps > 1)} of scale {shown(scale)}"
+    words = f"{steps} Laplace mechanism{'s' * (steps > 1)} of scale {decimal(scale)}"
     total = _laplace_total(scale, sample_rate, steps)
     if below(total, epsilon):
         return Judgement(
-            outcome=Outcome.PROVED, reason=f"{words}: the loss never exceeds it", holds=f"epsilon {rounded(total, 12)}"
+            outcome=Outcome.PROVED,
+            reason=f"{words}: the loss never exceeds it",
+            holds=f"epsilon {approx(total, 12)}",
         )
     if delta == 0:
         refuted = below(total, epsilon) is False
         return Judgement(
             outcome=Outcome.REFUTED if refuted else Outcome.INCONCLUSIVE,
             reason=f"{words}: outputs beyond both centres have that loss" if refuted else f"{words}: too close to tell",
-            holds=f"epsilon {rounded(total, 12)}",
+            holds=f"epsilon {approx(total, 12)}",
             witness="S: every output is above 1, where the centres are 1 and 0; P(S) / P'(S) is e to that epsilon",
         )
     return _laplace_with_delta(prover, words, epsilon, delta, scale, steps, sample_rate)
@@ -123,7 +124,7 @@ def _laplace_with_delta(
     if outcome is Outcome.PROVED or by == "exactly":
         return Judgement(
             outcome=outcome,
-            reason=f"{words}: delta is {bounded(needed)}, {by}",
+            reason=f"{words}: delta is {bound_text(needed)}, {by}",
             witness="S: outputs whose loss exceeds epsilon" if outcome is Outcome.REFUTED else "",
         )
     floor = laplace_floor(scale, rate, steps, delta)
@@ -131,12 +132,12 @@ def _laplace_with_delta(
         return Judgement(
             outcome=Outcome.REFUTED,
             reason=f"{words}: an event exceeds it",
-            holds=f"epsilon > {shown(floor.epsilon, 6)} at delta {shown(delta)}",
+            holds=f"epsilon > {decimal(floor.epsilon, 6)} at delta {decimal(delta)}",
             witness=floor_text(floor),
         )
     return Judgement(
         outcome=Outcome.INCONCLUSIVE,
-        reason=f"{words}: the worst case of such releases needs delta {bounded(needed)}, and {shows_only(floor)}",
+        reason=f"{words}: the worst case of such releases needs delta {bound_text(needed)}, and {shows_only(floor)}",
     )
 
 
@@ -163,20 +164,20 @@ def check_ferret(
         return Judgement(
             outcome=Outcome.PROVED,
             reason="as mutual information, on average: a fired bit carries at most ln 2 nats (Cuff and Yu 2016)",
-            holds=f"{rounded(spent, 12)} nats; delta is at least {rounded(leak, 6)} at every epsilon",
+            holds=f"{approx(spent, 12)} nats; delta is at least {approx(leak, 6)} at every epsilon",
         )
     least = information.revealing_channel(leak.low)
     if below(least, nats) is False:
         return Judgement(
             outcome=Outcome.REFUTED,
             reason="whether a record that decides its batch's signs was used is told for certain too often",
-            holds=f"between {rounded(least, 8)} and {rounded(spent, 8)} nats",
-            witness=f"it is given away with chance d = {rounded(leak, 8)}, which carries ln(1 + d (1-d)^((1-d)/d))",
+            holds=f"between {approx(least, 8)} and {approx(spent, 8)} nats",
+            witness=f"it is given away with chance d = {approx(leak, 8)}, which carries ln(1 + d (1-d)^((1-d)/d))",
         )
     return Judgement(
         outcome=Outcome.INCONCLUSIVE,
-        reason=f"G T s p ln 2 is {rounded(spent, 8)} nats, which is an upper bound; the worst record shows "
-        f"{rounded(least, 8)} only, and the claim lies between",
+        reason=f"G T s p ln 2 is {approx(spent, 8)} nats, which is an upper bound; the worst record shows "
+        f"{approx(least, 8)} only, and the claim lies between",
     )
 
 
@@ -195,12 +196,12 @@ def _ferret_delta(prover: Prover, leak: Interval, delta: Fraction) -> Judgement:
         return Judgement(
             outcome=outcome,
             reason="a record that decides its batch's signs is given away once it fires; no epsilon covers it",
-            holds=f"delta >= {rounded(leak)} at every epsilon",
+            holds=f"delta >= {approx(leak)} at every epsilon",
             witness="S: some sign is the one that only this record gives; P'(S) = 0",
         )
     return Judgement(
         outcome=Outcome.INCONCLUSIVE,
-        reason=f"the worst record known needs delta {rounded(leak)}; whether another needs more was not shown",
+        reason=f"the worst record known needs delta {approx(leak)}; whether another needs more was not shown",
     )
 
 
@@ -221,10 +222,12 @@ def check_secret(
     _ranges(Fraction(0), steps, prior=prior, posterior=posterior)
     _positive("noise-multiplier", noise_multiplier)
     if not 0 < prior < 1:
-        raise CommandError(f"--prior is {shown(prior)}; it must be above 0 and below 1")
+        raise CommandError(f"--prior is {decimal(prior)}; it must be above 0 and below 1")
     if posterior < prior:
         return Judgement(
-            outcome=Outcome.REFUTED, reason="a blind guess is right with the prior's chance", holds=f"{shown(prior)}"
+            outcome=Outcome.REFUTED,
+            reason="a blind guess is right with the prior's chance",
+            holds=f"{decimal(prior)}",
         )
     if posterior in (prior, 1):
         whole = posterior == 1
@@ -247,7 +250,7 @@ def check_secret(
         ),
     )
     total = Interval(low=steps * spent.low, high=steps * spent.high)
-    nats = f"{rounded(total, 8) if total.low else f'at most {shown(total.high, 8)}'} nats spent, {rounded(allowed, 8)}"
+    nats = f"{approx(total, 8) if total.low else f'at most {decimal(total.high, 8)}'} nats spent, {approx(allowed, 8)}"
     if outcome is Outcome.PROVED:
         return Judgement(outcome=outcome, reason="Fano's inequality", holds=f"{nats} allowed")
     return _secret_refuted(chances, noise_multiplier, steps, prior, posterior, f"{nats} would be allowed")
@@ -267,27 +270,28 @@ def _secret_refuted(
         return Judgement(
             outcome=Outcome.REFUTED,
             reason="an attacker who looks at the sign of the outputs' sum does better",
-            holds=f"success {shown(success, 9)}",
+            holds=f"success {decimal(success, 9)}",
             witness=f"{2 * half} equally likely contents, half of them pulling the sum up, half down",
         )
     return Judgement(
         outcome=Outcome.INCONCLUSIVE,
-        reason=f"Fano's inequality does not give it: {nats}; the attacker tried succeeds with {shown(success, 6)} only",
+        reason=f"Fano's inequality does not give it: {nats}; the attacker tried succeeds with {decimal(success, 6)} "
+        "only",
     )
 
 
 def _ranges(epsilon: Fraction, steps: int, **chances: Fraction) -> None:
     if not 0 <= epsilon <= MOST_EPSILON:
-        raise CommandError(f"--epsilon is {shown(epsilon)}; it must lie between 0 and {MOST_EPSILON}")
+        raise CommandError(f"--epsilon is {decimal(epsilon)}; it must lie between 0 and {MOST_EPSILON}")
     if not 1 <= steps <= MOST_STEPS:
         raise CommandError(f"--steps is {steps}; it must lie between 1 and {MOST_STEPS}")
     if 0 < chances.get("delta", 1) < LEAST_DELTA:
-        raise CommandError(f"--delta is {shown(chances['delta'])}; it must be 0 or at least 1e-90")
+        raise CommandError(f"--delta is {decimal(chances['delta'])}; it must be 0 or at least 1e-90")
     for name, value in chances.items():
         if not 0 <= value <= 1:
-            raise CommandError(f"--{name.replace('_', '-')} is {shown(value)}; it must lie between 0 and 1")
+            raise CommandError(f"--{name.replace('_', '-')} is {decimal(value)}; it must lie between 0 and 1")
 
 
 def _positive(flag: str, value: Fraction) -> None:
     if value <= 0:
-        raise CommandError(f"--{flag} is {shown(value)}; it must be above 0")
+        raise CommandError(f"--{flag} is {decimal(value)}; it must be above 0")

@@ -1,4 +1,4 @@
-"""Published claims, and what running one gives."""
+"""Published claims and their judgements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verify.prove.theorem import Proof
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The outcome, why, the number that holds instead or beside, and what a reader can check by hand."""
+    """The outcome, the reason, the number that does hold, and a witness that a reader can check by hand."""
 
     outcome: Outcome
     reason: str
@@ -23,14 +23,14 @@ class Judgement:
 
     @property
     def in_full(self) -> str:
-        """All of it but the outcome, as one line."""
+        """Everything except the outcome, as one line."""
         parts = (self.reason, self.holds and f"holds: {self.holds}", self.witness and f"check: {self.witness}")
         return "; ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedClaim:
-    """One sentence of a paper in plain words; ``expected`` is what the book says of it, ``judge`` finds it anew."""
+    """One sentence of a paper in plain words; ``expected`` is the outcome in the book, ``judge`` computes it again."""
 
     key: str
     statement: str
@@ -40,7 +40,7 @@ class PublishedClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paper:
-    """A paper with the claims that a computer can check, and what it says that none can."""
+    """A paper with the claims that a computer can check, and the statements that none can."""
 
     title: str
     claims: tuple[PublishedClaim, ...]
@@ -49,7 +49,7 @@ class Paper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedClaim:
-    """A claim as judged; ``proofs`` are those it asked for."""
+    """A claim with its judgement; ``proofs`` are those made for it."""
 
     paper: str
     claim: PublishedClaim
@@ -65,12 +65,14 @@ class JudgedClaim:
     @property
     def verdict(self) -> Verdict:
         """The row as a report holds it."""
-        found = self.judgement
-        return Verdict(subject=f"{self.claim.key}: {self.claim.statement}", outcome=found.outcome, reason=found.in_full)
+        judgement = self.judgement
+        return Verdict(
+            subject=f"{self.claim.key}: {self.claim.statement}", outcome=judgement.outcome, reason=judgement.in_full
+        )
 
 
 def judge(paper: str, claims: Iterable[PublishedClaim], prover: Prover) -> Iterator[JudgedClaim]:
-    """Judge claims one after another, as they are asked for."""
+    """Judge claims one after another, on demand."""
     for claim in claims:
         before, started = len(prover.proofs), time.monotonic()
         judgement = claim.judge(prover)

@@ -15,7 +15,7 @@ from verify.papers.claim import Judgement, Paper, PublishedClaim
 from verify.papers.dp_weights_composition import CLAIMS as COMPOSITION
 from verify.papers.dp_weights_proof import CLAIMS as PROOF
 from verify.papers.judging import judge_gaussian, theorem_claim
-from verify.prove.enclosures.enclosure import Interval, ball, enclose, shown
+from verify.prove.enclosures.enclosure import Interval, ball, decimal, enclose
 from verify.prove.library import weights
 from verify.prove.prover import Prover
 
@@ -75,15 +75,15 @@ def _sign(value: Fraction) -> int:
 def _release(
     name: str, words: str, shift: Fraction, epochs: int, batch: int, epsilon: Fraction
 ) -> Callable[[Prover], Judgement]:
-    def judged(prover: Prover) -> Judgement:
+    def judge(prover: Prover) -> Judgement:
         stddev = published_stddev(epochs, batch, epsilon)
         # Least noise refutes, most noise proves; the two ends are 1e-24 apart, so one stands for both.
-        found = judge_gaussian(prover, name, words, epsilon, DELTA, (shift / stddev.low) ** 2)
-        if found.outcome is Outcome.REFUTED:
-            found = judge_gaussian(prover, name, words, epsilon, DELTA, (shift / stddev.high) ** 2)
-        return found
+        judgement = judge_gaussian(prover, name, words, epsilon, DELTA, (shift / stddev.low) ** 2)
+        if judgement.outcome is Outcome.REFUTED:
+            judgement = judge_gaussian(prover, name, words, epsilon, DELTA, (shift / stddev.high) ** 2)
+        return judgement
 
-    return judged
+    return judge
 
 
 def _worst_training(prover: Prover) -> Judgement:
@@ -94,13 +94,14 @@ def _worst_training(prover: Prover) -> Judgement:
 
 def _adam(prover: Prover) -> Judgement:
     """The first step of Adam is eta times the gradient's sign, whatever it was clipped to."""
-    apart, claimed = 2 * RATE, published_shift(1, N)
-    found = apart <= claimed
+    distance, claimed = 2 * RATE, published_shift(1, N)
+    holds = distance <= claimed
     return Judgement(
-        outcome=Outcome.PROVED if found else Outcome.REFUTED,
+        outcome=Outcome.PROVED if holds else Outcome.REFUTED,
         reason="Adam divides a gradient by its own size: its first step is eta sign(g), so clipping bounds nothing",
-        holds=f"2 eta = {shown(apart)} per weight after one step, {shown(apart**2 * _GPT2, 6)} squared over GPT-2",
-        witness=f"one step on g = C and g = -C: {shown(apart)} apart, where DW = {shown(claimed)} (E=1, B=N)",
+        holds=f"2 eta = {decimal(distance)} per weight after one step, {decimal(distance**2 * _GPT2, 6)} squared over "
+        "GPT-2",
+        witness=f"one step on g = C and g = -C: {decimal(distance)} apart, where DW = {decimal(claimed)} (E=1, B=N)",
     )
 
 
@@ -111,7 +112,7 @@ def _own_condition(prover: Prover) -> Judgement:
     return Judgement(
         outcome=Outcome.INCONCLUSIVE if met else Outcome.REFUTED,
         reason="one of the three terms whose least bounds epsilon is already below every epsilon of the experiments",
-        holds=f"epsilon <= {shown(limit.high, 5)} by this term alone for E=10, B=5; the others can only lower it",
+        holds=f"epsilon <= {decimal(limit.high, 5)} by this term alone for E=10, B=5; the others can only lower it",
         witness=f"(DW^2 / 0.000191)^(1/1.844) with DW = 1e-7 is {limit}; the least epsilon tried is 0.01",
     )
 
@@ -159,7 +160,7 @@ _CLAIMS = (
             weights.published_shift_bounds_motion(),
             holds="E eta C / B for one left out, 2 E eta C / B for one replaced (convex); nothing gives 1 / N",
             because="E visits move the weights by eta C / B each",
-            beside=weights.motion_without_n(),
+            correct=weights.motion_without_n(),
         ),
     ),
     PublishedClaim(
@@ -170,7 +171,7 @@ _CLAIMS = (
             weights.coordinates_bound_norm(2),
             holds="sqrt(d) times the bound: 11155 times it for GPT-2's 124439808 weights",
             because="d coordinates of size D make a vector of length up to sqrt(d) D",
-            beside=weights.coordinates_bound_norm(1),
+            correct=weights.coordinates_bound_norm(1),
         ),
     ),
     PublishedClaim(

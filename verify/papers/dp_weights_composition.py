@@ -6,9 +6,9 @@ from fractions import Fraction
 
 from privctl.domain.verdict import Outcome
 from verify.papers.claim import Judgement, PublishedClaim
-from verify.papers.judging import agrees, judge_gaussian, rounded
+from verify.papers.judging import agrees, approx, judge_gaussian
 from verify.prove.enclosures import composition, gaussian
-from verify.prove.enclosures.enclosure import shown
+from verify.prove.enclosures.enclosure import decimal
 from verify.prove.library.numbers import NumericComparison, decide
 from verify.prove.prover import Prover
 
@@ -17,12 +17,12 @@ PRINTED_EPSILON, PRINTED_DELTA = "191.94103648752323", "1.001e-5"
 
 
 def _formula(prover: Prover) -> Judgement:
-    found = composition.as_printed(RELEASES)
-    same = agrees(PRINTED_EPSILON, found) and Fraction(PRINTED_DELTA) == RELEASES.total_delta
+    value = composition.as_printed(RELEASES)
+    same = agrees(PRINTED_EPSILON, value) and Fraction(PRINTED_DELTA) == RELEASES.total_delta
     return Judgement(
         outcome=Outcome.PROVED if same else Outcome.REFUTED,
         reason="the arithmetic is right; whether it bounds anything is the next row",
-        holds=f"epsilon sqrt(2 k ln(1/delta)) = {found}, k delta + delta = {shown(RELEASES.total_delta)}",
+        holds=f"epsilon sqrt(2 k ln(1/delta)) = {value}, k delta + delta = {decimal(RELEASES.total_delta)}",
         witness="sqrt(2000 ln 1e8) = sqrt(36841.36)",
     )
 
@@ -46,11 +46,11 @@ def _any_releases(prover: Prover) -> Judgement:
     return Judgement(
         outcome=outcome,
         reason="the formula leaves out k epsilon (e^epsilon - 1) = 1718.28",
-        holds=f"epsilon {rounded(best, 12)} at best (Kairouz, Oh, Viswanath), "
-        f"{rounded(composition.advanced(RELEASES), 12)} by the theorem it cites, "
-        f"{rounded(composition.advanced_mean(RELEASES), 12)} with the exact mean, {shown(RELEASES.basic)} by adding",
+        holds=f"epsilon {approx(best, 12)} at best (Kairouz, Oh, Viswanath), "
+        f"{approx(composition.advanced(RELEASES), 12)} by the theorem it cites, "
+        f"{approx(composition.advanced_mean(RELEASES), 12)} with the exact mean, {decimal(RELEASES.basic)} by adding",
         witness=f"1000 bits told true with odds e; S = at most {event.most_flips} are flipped: P(S) = "
-        f"{rounded(event.p)}, P'(S) {rounded(event.q)}, so delta is {rounded(event.delta)}",
+        f"{approx(event.p)}, P'(S) {approx(event.q)}, so delta is {approx(event.delta)}",
     )
 
 
@@ -58,7 +58,7 @@ def _gaussian_releases(prover: Prover) -> Judgement:
     one = gaussian.minimal_multiplier(RELEASES.epsilon, RELEASES.delta)
     # The least noise that may have been used: more noise only helps.
     squared = RELEASES.count / one.low**2
-    words = f"1000 Gaussians of multiplier {rounded(one, 10)}, each just (1, 1e-8)-DP, are one of shift sqrt(1000) mu"
+    words = f"1000 Gaussians of multiplier {approx(one, 10)}, each just (1, 1e-8)-DP, are one of shift sqrt(1000) mu"
     return judge_gaussian(
         prover, "composition-gaussian", words, Fraction(PRINTED_EPSILON), RELEASES.total_delta, squared
     )

@@ -7,7 +7,7 @@ from fractions import Fraction
 from privctl.domain.verdict import Outcome
 from verify.papers.claim import Judgement, PublishedClaim
 from verify.papers.judging import gaussian_claim, theorem_claim
-from verify.prove.enclosures.enclosure import shown
+from verify.prove.enclosures.enclosure import decimal
 from verify.prove.enclosures.functions import exp
 from verify.prove.library import weights
 from verify.prove.prover import Prover
@@ -36,7 +36,7 @@ def _series(prover: Prover) -> Judgement:
         outcome=Outcome.REFUTED if negative and same else Outcome.INCONCLUSIVE,
         reason="ten terms of the series turn negative three standard deviations out, where a density cannot",
         holds=f"exp(-9/2) = {exp(Fraction(-9, 2))}",
-        witness="; ".join(f"TaylorExp(-{Fraction(z * z, 2)}) = {shown(value, 6)}" for z, value in negative),
+        witness="; ".join(f"TaylorExp(-{Fraction(z * z, 2)}) = {decimal(value, 6)}" for z, value in negative),
     )
 
 
@@ -68,7 +68,7 @@ CLAIMS = (
             weights.printed_exponent(),
             holds="(2 N (W - W') + (W - W')^2) / (2 sigma^2), proved",
             because="it puts W + N into one density, W' + N into the other: one output is one place (V is W', x is N)",
-            beside=weights.corrected_exponent(),
+            correct=weights.corrected_exponent(),
         ),
     ),
     PublishedClaim(
@@ -79,7 +79,7 @@ CLAIMS = (
             weights.printed_bound(),
             holds="the loss is normal with mean mu^2/2 and variance mu^2: no number bounds it",
             because="that is the loss's mean (V is W', x is the noise)",
-            beside=weights.corrected_exponent(),
+            correct=weights.corrected_exponent(),
         ),
     ),
     PublishedClaim(
@@ -122,7 +122,7 @@ def _classical(prover: Prover, epsilon: int) -> Judgement:
     delta = Fraction(1, 10**6)
     squared = enclose(lambda: epsilon**2 / (2 * ball(Fraction(5, 4) / delta).log()))
     words = f"shift epsilon / sqrt(2 ln(1.25/delta)) at epsilon {epsilon}"
-    found = judge_gaussian(prover, f"weights-classical-{epsilon}", words, epsilon, delta, squared.high)
-    if found.outcome is Outcome.REFUTED:
-        found = judge_gaussian(prover, f"weights-classical-{epsilon}", words, epsilon, delta, squared.low)
-    return found
+    judgement = judge_gaussian(prover, f"weights-classical-{epsilon}", words, epsilon, delta, squared.high)
+    if judgement.outcome is Outcome.REFUTED:
+        judgement = judge_gaussian(prover, f"weights-classical-{epsilon}", words, epsilon, delta, squared.low)
+    return judgement

@@ -17,7 +17,7 @@ _NOISE, _BATCH_RATE, _MEASUREMENTS = Fraction(1, 2), Fraction(1024, 50_000), 30
 _NEGLIGIBLE = Fraction(1, 10)
 
 
-def _measured(prover: Prover) -> Judgement:
+def _measurements(prover: Prover) -> Judgement:
     words = "30 measurements of noise 0.5 on Poisson batches of rate 0.02048, clipped example by example"
     return judge_floor(prover, "dpquant-batch", words, (_NOISE, _BATCH_RATE, _MEASUREMENTS), _DELTA, _NEGLIGIBLE)
 
@@ -39,14 +39,14 @@ PAPER = Paper(
                 quantizer.clipped_aggregate(1),
                 because="a clipped aggregate may turn round: noise sigma is worth sigma / 2",
                 holds="2 C, proved",
-                beside=quantizer.clipped_aggregate(2),
+                correct=quantizer.clipped_aggregate(2),
             ),
         ),
         PublishedClaim(
             key="dpq-negligible",
             statement="Its measurements cost next to nothing (epsilon 0.1 at most), here on training batches.",
             expected=Outcome.REFUTED,
-            judge=_measured,
+            judge=_measurements,
         ),
         PublishedClaim(
             key="dpq-aggregate",
@@ -91,7 +91,7 @@ PAPER = Paper(
             statement="Rounding to the nearest level would be unbiased too.",
             expected=Outcome.REFUTED,
             judge=theorem_claim(
-                quantizer.nearest_unbiased(), because="it is off by up to half a bin", beside=quantizer.unbiased()
+                quantizer.nearest_unbiased(), because="it is off by up to half a bin", correct=quantizer.unbiased()
             ),
         ),
         PublishedClaim(

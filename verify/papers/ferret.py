@@ -7,10 +7,10 @@ from fractions import Fraction
 from privctl.domain.report import Omission
 from privctl.domain.verdict import Outcome
 from verify.papers.claim import Judgement, Paper, PublishedClaim
-from verify.papers.judging import agrees, judgement_of, rounded, theorem_claim
+from verify.papers.judging import agrees, approx, judgement_of, theorem_claim
 from verify.prove.enclosures import gaussian
 from verify.prove.enclosures import information as nats
-from verify.prove.enclosures.enclosure import ball, below, enclose, shown
+from verify.prove.enclosures.enclosure import ball, below, decimal, enclose
 from verify.prove.enclosures.functions import log, normal_cdf
 from verify.prove.library import information as theorems
 from verify.prove.library.numbers import NumericComparison, decide
@@ -32,7 +32,7 @@ def _budget(prover: Prover) -> Judgement:
     return judgement_of(
         kept if not both else largest,
         because="a fired bit carries at most ln 2 nats, and none about records outside its batch (Cuff and Yu 2016)",
-        holds=f"p* = {rounded(nats.fire_probability(_HALF, GROUPS, STEPS, RATE))} for 0.5 nats; on average over priors "
+        holds=f"p* = {approx(nats.fire_probability(_HALF, GROUPS, STEPS, RATE))} for 0.5 nats; on average over priors "
         "and steps, not in the worst case",
     )
 
@@ -44,7 +44,7 @@ def _table(prover: Prover) -> Judgement:
     return Judgement(
         outcome=Outcome.PROVED if same else Outcome.REFUTED,
         reason="both are what the formula gives for G=2, T=1000 and sample rate 0.005",
-        holds=f"{rounded(most, 12)} nats and {rounded(chance, 12)}",
+        holds=f"{approx(most, 12)} nats and {approx(chance, 12)}",
         witness="2 * 1000 * 0.005 * ln 2, and 0.5 divided by it",
     )
 
@@ -66,9 +66,9 @@ def _worst_case(prover: Prover) -> Judgement:
         reason="a record that decides its batch's signs is given away for certain once it fires; no epsilon covers that"
         if outcome is Outcome.REFUTED
         else shows,
-        holds=f"delta >= {rounded(leak)} at every epsilon",
+        holds=f"delta >= {approx(leak)} at every epsilon",
         witness="S: some sign is the one that only this record gives. P'(S) = 0, P(S) = 1 - [1 - s(1 - (1-p)^2)]^1000 "
-        f"with s = 0.005, p = {shown(_chance(_HALF), 8)}",
+        f"with s = 0.005, p = {decimal(_chance(_HALF), 8)}",
     )
 
 
@@ -93,10 +93,10 @@ def _as_strong(prover: Prover) -> Judgement:
         reason="one number means two things: nats of information, and a ratio of likelihoods"
         if outcome is Outcome.REFUTED
         else shows,
-        holds=f"at least {rounded(least, 4)} nats about whether the worst record was there, against at most "
-        f"{rounded(most, 4)} under (0.5, 1e-5)-DP by Gaussian noise",
-        witness=f"a channel that reveals with chance d = {shown(chance, 6)} carries ln(1 + d (1-d)^((1-d)/d)); "
-        f"Gaussian noise of multiplier {rounded(noise, 6)} carries at most ln(1 + 1/(4 sigma^2)) / 2",
+        holds=f"at least {approx(least, 4)} nats about whether the worst record was there, against at most "
+        f"{approx(most, 4)} under (0.5, 1e-5)-DP by Gaussian noise",
+        witness=f"a channel that reveals with chance d = {decimal(chance, 6)} carries ln(1 + d (1-d)^((1-d)/d)); "
+        f"Gaussian noise of multiplier {approx(noise, 6)} carries at most ln(1 + 1/(4 sigma^2)) / 2",
     )
 
 
@@ -106,8 +106,8 @@ def _one_nat(prover: Prover) -> Judgement:
     return Judgement(
         outcome=Outcome.REFUTED if published_whole else Outcome.INCONCLUSIVE,
         reason="whether a record was used is one bit, and a bit has ln 2 nats: a budget of 1 lets it be published",
-        holds=f"from {rounded(bit)} nats on nothing follows; 0.5 nats allow an advantage of "
-        f"{rounded(nats.advantage_allowed(_HALF))}",
+        holds=f"from {approx(bit)} nats on nothing follows; 0.5 nats allow an advantage of "
+        f"{approx(nats.advantage_allowed(_HALF))}",
         witness="publish the fair coin itself: ln 2 < 1 nats, advantage 1",
     )
 
@@ -127,8 +127,8 @@ def _half_nat(prover: Prover) -> Judgement:
     return Judgement(
         outcome=outcome,
         reason="a bit told true nearly always stays within the budget" if outcome is Outcome.REFUTED else shows,
-        holds=f"advantage {rounded(allowed)}",
-        witness=f"tell the coin truly with chance {shown((1 + allowed.low) / 2, 8)}: ln 2 - h = 0.5 nats",
+        holds=f"advantage {approx(allowed)}",
+        witness=f"tell the coin truly with chance {decimal((1 + allowed.low) / 2, 8)}: ln 2 - h = 0.5 nats",
     )
 
 
@@ -154,8 +154,8 @@ def _dither(prover: Prover) -> Judgement:
     return Judgement(
         outcome=outcome,
         reason="the sign shows through: finite, but of no use" if outcome is Outcome.REFUTED else shows,
-        holds=f"epsilon >= {rounded(least, 6)} at delta 1e-5",
-        witness=f"S: some value is above 0. P'(S) <= {published} Phi(-100), P(S) >= {shown(chance.low, 6)} - P'(S)",
+        holds=f"epsilon >= {approx(least, 6)} at delta 1e-5",
+        witness=f"S: some value is above 0. P'(S) <= {published} Phi(-100), P(S) >= {decimal(chance.low, 6)} - P'(S)",
     )
 
 
@@ -182,7 +182,7 @@ PAPER = Paper(
                 theorems.fire_always_probability(),
                 because="it exceeds 1 where the budget cannot be spent",
                 holds="p* <= 1 exactly where epsilon <= G T s ln 2, proved",
-                beside=theorems.fire_is_probability(),
+                correct=theorems.fire_is_probability(),
             ),
         ),
         PublishedClaim(

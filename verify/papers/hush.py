@@ -8,8 +8,8 @@ from fractions import Fraction
 from privctl.domain.report import Omission
 from privctl.domain.verdict import Outcome
 from verify.papers.claim import Judgement, Paper, PublishedClaim
-from verify.papers.judging import judgement_of, rounded
-from verify.prove.enclosures.enclosure import Interval, Rational, ball, enclose, shown
+from verify.papers.judging import approx, judgement_of
+from verify.prove.enclosures.enclosure import Interval, Rational, ball, decimal, enclose
 from verify.prove.enclosures.information import divergence, posterior
 from verify.prove.enclosures.mixture import mixture_divergence, two_contents_advantage
 from verify.prove.library import information as theorems
@@ -52,7 +52,7 @@ def _fano(prover: Prover) -> Judgement:
         prover.prove(theorems.divergence_grows()),
         because="kl(p, r) grows with p, so a divergence below kl(p, r) leaves no posterior above p; cited, not proved: "
         "that being right or wrong tells no more than the output does (data processing)",
-        holds=f"kl(0.1, 0.001) = {rounded(divergence(Fraction(1, 10), Fraction(1, 1000)), 12)} nats",
+        holds=f"kl(0.1, 0.001) = {approx(divergence(Fraction(1, 10), Fraction(1, 1000)), 12)} nats",
     )
 
 
@@ -61,8 +61,8 @@ def _bounds_success(prover: Prover) -> Judgement:
     return Judgement(
         outcome=Outcome.CONSISTENT if all(s.high <= b.low for s, b in pairs) else Outcome.REFUTED,
         reason="in every case tried the best guess stays below; that it always does is a theorem with a proof on paper",
-        holds=f"success {', '.join(rounded(s, 6) for s, _ in pairs)} under bounds "
-        f"{', '.join(rounded(b, 6) for _, b in pairs)}",
+        holds=f"success {', '.join(approx(s, 6) for s, _ in pairs)} under bounds "
+        f"{', '.join(approx(b, 6) for _, b in pairs)}",
         witness="two contents, one look: records drawn with chances 1; 0.3; 0.3 x3; 0.01 at noise 1; 0.7; 1; 0.5",
     )
 
@@ -85,8 +85,8 @@ def _tight(prover: Prover) -> Judgement:
     return Judgement(
         outcome=outcome,
         reason="a guess gains less than its information allows" if outcome is Outcome.REFUTED else shows,
-        holds=f"success {rounded(success)}, Fano {rounded(bound)}; from prior 0.001 at 0.3666 nats of one Gaussian, "
-        f"{rounded(sharper, 4)} where Fano says 0.1",
+        holds=f"success {approx(success)}, Fano {approx(bound)}; from prior 0.001 at 0.3666 nats of one Gaussian, "
+        f"{approx(sharper, 4)} where Fano says 0.1",
         witness="one record, noise 1, two contents: Phi(1) against the p with ln 2 - h(p) = 1/2",
     )
 
@@ -119,7 +119,7 @@ def _pairwise(prover: Prover) -> Judgement:
     return Judgement(
         outcome=outcome,
         reason="two contents may pull the sum opposite ways" if outcome is Outcome.REFUTED else shows,
-        holds=f"{swapped} nats for a replaced record, {rounded(absent, 6)} for one left out; the lemma holds with the "
+        holds=f"{swapped} nats for a replaced record, {approx(absent, 6)} for one left out; the lemma holds with the "
         "latter if every content is compared with the same reference, which needs no pairs",
         witness="one record, noise 1: KL(N(1,1) || N(-1,1)) = 2, KL(N(1,1) || N(0,1)) = 1/2",
     )
@@ -141,8 +141,8 @@ def _protected(prover: Prover) -> Judgement:
     return Judgement(
         outcome=outcome,
         reason="the divergences of steps add up (chain rule)" if outcome is Outcome.PROVED else shows,
-        holds=f"{rounded(Interval(low=steps * spent.low, high=steps * spent.high), 8)} nats spent, "
-        f"{rounded(allowed, 8)} allowed",
+        holds=f"{approx(Interval(low=steps * spent.low, high=steps * spent.high), 8)} nats spent, "
+        f"{approx(allowed, 8)} allowed",
     )
 
 
@@ -154,16 +154,17 @@ def weights_example() -> WeightProgram:
 
 def _weights(prover: Prover) -> Judgement:
     program = weights_example()
-    found = solve(program)
-    if found.bound - found.value > _ROUNDED:
+    solution = solve(program)
+    if solution.bound - solution.value > _ROUNDED:
         return Judgement(
             outcome=Outcome.INCONCLUSIVE,
-            reason=f"a feasible sum of {shown(found.value)} was found, and {shown(found.bound)} is not excluded",
+            reason=f"a feasible sum of {decimal(solution.value)} was found, and {decimal(solution.bound)} is not "
+            "excluded",
         )
     return judgement_of(
-        prover.prove(no_better(program, found.bound)),
+        prover.prove(no_better(program, solution.bound)),
         because="prices for the budgets bound every choice of weights from above",
-        holds=f"a feasible sum of {shown(found.value)}, none above {shown(found.bound)}",
+        holds=f"a feasible sum of {decimal(solution.value)}, none above {decimal(solution.bound)}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Ways of judging that several papers' claims share."""
+"""Functions that judge claims of several papers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fractions import Fraction
 from privctl.domain.verdict import Outcome
 from verify.papers.claim import Judgement
 from verify.prove.enclosures import gaussian
-from verify.prove.enclosures.enclosure import Interval, Rational, shown
+from verify.prove.enclosures.enclosure import Interval, Rational, decimal
 from verify.prove.library.gaussian import delta_bound
 from verify.prove.library.numbers import decide
 from verify.prove.prover import Prover
@@ -21,14 +21,14 @@ _LARGEST_SHIFT = 10**8
 def gaussian_claim(
     name: str, words: str, epsilon: Rational, delta: Fraction, squared_shift: Fraction
 ) -> Callable[[Prover], Judgement]:
-    """That Gaussian noise with this shift is (``epsilon``, ``delta``)-DP."""
+    """The claim that Gaussian noise with this shift is (``epsilon``, ``delta``)-DP."""
     return lambda prover: judge_gaussian(prover, name, words, epsilon, delta, squared_shift)
 
 
 def judge_gaussian(
     prover: Prover, name: str, words: str, epsilon: Rational, delta: Fraction, squared_shift: Fraction
 ) -> Judgement:
-    """The verdict on (``epsilon``, ``delta``)-DP of the Gaussian mechanism, with the event that tells most."""
+    """The verdict on (``epsilon``, ``delta``)-DP of the Gaussian mechanism, with the most distinguishing event."""
     if squared_shift == 0:
         return Judgement(
             outcome=Outcome.PROVED, reason=f"{words}: nothing moves, so nothing is told", holds="epsilon 0"
@@ -37,44 +37,44 @@ def judge_gaussian(
     outcome, shows = decide(prover, delta_bound(name, event, delta, words))
     if squared_shift <= _LARGEST_SHIFT:
         true = gaussian.epsilon(delta, squared_shift, digits=12)
-        holds = f"epsilon {shown(true.high)} at delta {shown(delta)}"
+        holds = f"epsilon {decimal(true.high)} at delta {decimal(delta)}"
     else:
-        holds = f"a privacy loss of {shown(gaussian.mean_loss(squared_shift), 6)} on average"
+        holds = f"a privacy loss of {decimal(gaussian.mean_loss(squared_shift), 6)} on average"
     if outcome is Outcome.REFUTED:
         return Judgement(
             outcome=outcome,
-            reason=f"{words}: delta is {event.delta}, above {shown(delta)}",
+            reason=f"{words}: delta is {event.delta}, above {decimal(delta)}",
             holds=holds,
             witness=event_text(event),
         )
     if outcome is Outcome.INCONCLUSIVE:
         return Judgement(outcome=outcome, reason=f"{words}: {shows}", holds=holds)
     return Judgement(
-        outcome=outcome, reason=f"{words}: delta is {bounded(event.delta)}, at most {shown(delta)}", holds=holds
+        outcome=outcome, reason=f"{words}: delta is {bound_text(event.delta)}, at most {decimal(delta)}", holds=holds
     )
 
 
 def event_text(event: gaussian.GaussianEvent) -> str:
     """The event as a reader can check it with a table of the normal distribution."""
     return (
-        f"S = {{(y - w)/sigma > {rounded(event.threshold, 7)}}}: P(S) = {rounded(event.p)}, P'(S) = {rounded(event.q)}"
-        f", and P(S) - e^epsilon P'(S) = {rounded(event.delta)}"
+        f"S = {{(y - w)/sigma > {approx(event.threshold, 7)}}}: P(S) = {approx(event.p)}, P'(S) = {approx(event.q)}"
+        f", and P(S) - e^epsilon P'(S) = {approx(event.delta)}"
     )
 
 
 def theorem_claim(
-    theorem: Theorem, *, holds: str = "", because: str = "", beside: Theorem | None = None
+    theorem: Theorem, *, holds: str = "", because: str = "", correct: Theorem | None = None
 ) -> Callable[[Prover], Judgement]:
-    """A claim that is one theorem; ``beside`` is the right one, which must be proved for ``holds`` to be said."""
+    """A claim that is one theorem; ``holds`` is stated only if ``correct``, the corrected theorem, is proved."""
 
-    def judged(prover: Prover) -> Judgement:
+    def judge(prover: Prover) -> Judgement:
         proof = prover.prove(theorem)
-        right = prover.prove(beside) if beside is not None else None
+        right = prover.prove(correct) if correct is not None else None
         if right is not None and right.finding is not SolverFinding.PROVED:
             return Judgement(outcome=Outcome.INCONCLUSIVE, reason=f"{right.theorem.name}: {right.reason}")
         return judgement_of(proof, because=because, holds=holds)
 
-    return judged
+    return judge
 
 
 def judgement_of(proof: Proof, *, because: str = "", holds: str = "") -> Judgement:
@@ -89,25 +89,25 @@ def judgement_of(proof: Proof, *, because: str = "", holds: str = "") -> Judgeme
     )
 
 
-def agrees(printed: str, found: Interval) -> bool:
+def agrees(printed: str, computed: Interval) -> bool:
     """Whether a printed decimal is the number, to its last digit or the fourteenth: doubles carry no more."""
     value = Fraction(printed)
     mantissa, _, exponent = printed.lower().partition("e")
     unit = Fraction(10) ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
     slack = max(unit, abs(value) / 10**14)
-    return value - slack <= found.low and found.high <= value + slack
+    return value - slack <= computed.low and computed.high <= value + slack
 
 
-def bounded(number: Interval) -> str:
-    """A number, or how small it is where no more is known."""
-    return f"below {shown(number.high, 2)}" if number.low <= 0 < number.high else str(number)
+def bound_text(number: Interval) -> str:
+    """A number, or an upper bound on it where its sign is not known."""
+    return f"below {decimal(number.high, 2)}" if number.low <= 0 < number.high else str(number)
 
 
-def rounded(number: Interval, digits: int = 9) -> str:
+def approx(number: Interval, digits: int = 9) -> str:
     """The middle of an enclosure, where it is near 0 or 1 the distance from there."""
     middle = (number.low + number.high) / 2
     if number.low <= 0 <= number.high:
-        return "0" if number.low < 0 or number.high == 0 else f"below {shown(number.high, 2)}"
+        return "0" if number.low < 0 or number.high == 0 else f"below {decimal(number.high, 2)}"
     if 0 < 1 - middle < Fraction(1, 10**digits):
-        return f"1 - {shown(1 - middle, 3)}"
-    return shown(middle, digits)
+        return f"1 - {decimal(1 - middle, 3)}"
+    return decimal(middle, digits)

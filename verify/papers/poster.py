@@ -7,9 +7,9 @@ from fractions import Fraction
 from privctl.domain.report import Omission
 from privctl.domain.verdict import Outcome
 from verify.papers.claim import Judgement, Paper, PublishedClaim
-from verify.papers.judging import judge_gaussian, rounded
+from verify.papers.judging import approx, judge_gaussian
 from verify.papers.sampling import judge_floor, judge_sampled
-from verify.prove.enclosures.enclosure import Interval, ball, enclose, shown
+from verify.prove.enclosures.enclosure import Interval, ball, decimal, enclose
 from verify.prove.prover import Prover
 from verify.prove.theorem import Theorem
 
@@ -38,41 +38,41 @@ def advanced_multiplier(*, as_printed: bool) -> Interval:
     return enclose(multiplier)  # type: ignore[arg-type]
 
 
-def _visited(prover: Prover, name: str, words: str, noise: Interval) -> Judgement:
+def _on_visits(prover: Prover, name: str, words: str, noise: Interval) -> Judgement:
     """Fixed batches: an example takes part in k of them, and k Gaussians are one."""
-    found = judge_gaussian(prover, name, words, _EPSILON, _DELTA, _VISITS / noise.low**2)
-    if found.outcome is Outcome.REFUTED:
-        found = judge_gaussian(prover, name, words, _EPSILON, _DELTA, _VISITS / noise.high**2)
-    return found
+    judgement = judge_gaussian(prover, name, words, _EPSILON, _DELTA, _VISITS / noise.low**2)
+    if judgement.outcome is Outcome.REFUTED:
+        judgement = judge_gaussian(prover, name, words, _EPSILON, _DELTA, _VISITS / noise.high**2)
+    return judgement
 
 
 def _naive(prover: Prover) -> Judgement:
     noise = naive_multiplier()
-    return _visited(prover, "poster-naive", f"noise {rounded(noise)}, ten participations", noise)
+    return _on_visits(prover, "poster-naive", f"noise {approx(noise)}, ten participations", noise)
 
 
 def _printed(prover: Prover) -> Judgement:
     noise = advanced_multiplier(as_printed=True)
-    words = f"noise {rounded(noise)} (2 sqrt(2 k ln(1/delta')) times epsilon a participation, not epsilon over it)"
-    return _visited(prover, "poster-advanced-printed", words, noise)
+    words = f"noise {approx(noise)} (2 sqrt(2 k ln(1/delta')) times epsilon a participation, not epsilon over it)"
+    return _on_visits(prover, "poster-advanced-printed", words, noise)
 
 
 def _upright(prover: Prover) -> Judgement:
     noise = advanced_multiplier(as_printed=False)
-    return _visited(prover, "poster-advanced", f"noise {rounded(noise)}, ten participations", noise)
+    return _on_visits(prover, "poster-advanced", f"noise {approx(noise)}, ten participations", noise)
 
 
 def _ranking(prover: Prover) -> Judgement:
-    words = f"noise {shown(_MOMENTS)} on Poisson batches"
-    found = judge_sampled(prover, "poster-moments", words, (_MOMENTS, _RATE, _STEPS), _DELTA, _EPSILON)
+    words = f"noise {decimal(_MOMENTS)} on Poisson batches"
+    judgement = judge_sampled(prover, "poster-moments", words, (_MOMENTS, _RATE, _STEPS), _DELTA, _EPSILON)
     naive, advanced = naive_multiplier(), advanced_multiplier(as_printed=False)
-    if found.outcome is not Outcome.PROVED or naive.low <= _MOMENTS:
-        return found
+    if judgement.outcome is not Outcome.PROVED or naive.low <= _MOMENTS:
+        return judgement
     return Judgement(
         outcome=Outcome.PROVED,
-        reason=found.reason,
-        holds=f"noise {shown(_MOMENTS)} by moments (Poisson batches), {rounded(naive, 8)} by the naive formula, "
-        f"{rounded(advanced, 8)} by the advanced one read upright",
+        reason=judgement.reason,
+        holds=f"noise {decimal(_MOMENTS)} by moments (Poisson batches), {approx(naive, 8)} by the naive formula, "
+        f"{approx(advanced, 8)} by the advanced one read upright",
     )
 
 
@@ -104,7 +104,7 @@ def limit_multiplier() -> Interval:
 
 def _limit(prover: Prover) -> Judgement:
     noise = limit_multiplier()
-    words = f"noise {rounded(noise, 7)}, which the central limit gives for epsilon 1"
+    words = f"noise {approx(noise, 7)}, which the central limit gives for epsilon 1"
     return judge_floor(prover, "poster-central-limit", words, (noise.high, _RATE, _STEPS), _DELTA, _EPSILON)
 
 

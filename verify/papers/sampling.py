@@ -1,4 +1,4 @@
-"""Judging claims on Poisson batches: an event refutes, Renyi divergences of whole orders prove, between lies a gap."""
+"""Judging claims on Poisson batches: an event refutes, Renyi divergences of whole orders prove; between is a gap."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from privctl.domain.verdict import Outcome
 from verify.papers.claim import Judgement
-from verify.prove.enclosures.enclosure import shown
+from verify.prove.enclosures.enclosure import decimal
 from verify.prove.enclosures.functions import exp
 from verify.prove.enclosures.sampled import LowerEvent, gaussian_ceiling, gaussian_floor
 from verify.prove.library.numbers import NumericComparison, decide
@@ -20,7 +20,7 @@ Sampling = tuple[Fraction, Fraction, int]
 def judge_floor(
     prover: Prover, name: str, words: str, noise: Sampling, delta: Fraction, epsilon: Fraction
 ) -> Judgement:
-    """REFUTED by an event, or INCONCLUSIVE: that no event was found shows nothing."""
+    """REFUTED by an event, or INCONCLUSIVE: a search without success shows nothing."""
     floor = gaussian_floor(*noise, delta)
     if floor is None or floor.epsilon <= epsilon:
         return Judgement(outcome=Outcome.INCONCLUSIVE, reason=f"{words}: {shows_only(floor)}")
@@ -39,7 +39,7 @@ def judge_floor(
     return Judgement(
         outcome=outcome,
         reason=f"{words}: an event exceeds it",
-        holds=f"epsilon > {shown(floor.epsilon, 6)} at delta {shown(delta)}",
+        holds=f"epsilon > {decimal(floor.epsilon, 6)} at delta {decimal(delta)}",
         witness=floor_text(floor),
     )
 
@@ -59,19 +59,19 @@ def judge_sampled(
             bound=epsilon,
         ),
     )
-    holds = f"epsilon <= {shown(ceiling.high, 6)} at delta {shown(delta)}"
+    holds = f"epsilon <= {decimal(ceiling.high, 6)} at delta {decimal(delta)}"
     if outcome is Outcome.PROVED:
         return Judgement(
             outcome=outcome,
             reason=f"{words}: by Renyi divergences of whole orders, one record more or less",
             holds=holds,
         )
-    found = judge_floor(prover, name, words, noise, delta, epsilon)
-    if found.outcome is Outcome.REFUTED:
-        return found
+    floor = judge_floor(prover, name, words, noise, delta, epsilon)
+    if floor.outcome is Outcome.REFUTED:
+        return floor
     return Judgement(
         outcome=Outcome.INCONCLUSIVE,
-        reason=f"{found.reason}, Renyi divergences show {shown(ceiling.high, 6)}; the claim lies between",
+        reason=f"{floor.reason}, Renyi divergences show {decimal(ceiling.high, 6)}; the claim lies between",
         holds=holds,
     )
 
@@ -80,12 +80,12 @@ def shows_only(floor: LowerEvent | None) -> str:
     """What the search for an event amounts to where it refutes nothing."""
     if floor is None:
         return "no telling event was found"
-    return f"the most telling event that was found shows epsilon > {shown(floor.epsilon, 6)} only"
+    return f"the most telling event that was found shows epsilon > {decimal(floor.epsilon, 6)} only"
 
 
 def floor_text(floor: LowerEvent) -> str:
     """The event as something to simulate or recompute."""
     return (
         f"S: the sum over steps of floor((loss - {floor.least:.6g}) / {floor.width:.6g}) is {floor.score} or more; "
-        f"P(S) >= {shown(floor.p, 8)}, P'(S) <= {shown(floor.q, 8)}"
+        f"P(S) >= {decimal(floor.p, 8)}, P'(S) <= {decimal(floor.q, 8)}"
     )

@@ -1,4 +1,4 @@
-"""Proofs by a solver that mean something: assumptions that can hold, and a negated claim that cannot.
+"""Proofs by a solver that are not vacuous: the assumptions can hold, and the negated claim cannot.
 
-A theorem is SMT-LIB text, so that what is proved here is what any other solver can check.
+A theorem is SMT-LIB text, so that any other solver can check it.
 """

@@ -1,4 +1,4 @@
-"""The prover: asks a solver in a process of its own, and never waits longer than it was told to."""
+"""The prover: runs a solver in its own process, and never waits longer than its timeout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verify.prove.smtlib import assumptions_text, negation_text
 from verify.prove.terms import evaluate, symbols
 from verify.prove.theorem import Proof, SolverFinding, Theorem
 
-#: Beyond the solver's own limit, which it may not heed, before its process is killed; and for loading it.
+#: Seconds beyond the solver's own limit, which it may ignore, until its process is killed; and for starting it.
 _GRACE, _START = 1.0, 30.0
 _WORKER = (sys.executable, "-P", str(Path(__file__).with_name("worker.py")))
 
@@ -60,7 +60,7 @@ class Prover:
         return proof
 
     def satisfiable(self, formula: str) -> bool | None:
-        """Whether a formula holds somewhere, which proves no claim; None where the solver does not say."""
+        """Whether a formula is satisfiable, which proves no claim; None where the solver does not decide."""
         names = sorted(symbols(formula))
         text = "".join(f"(declare-const {name} Real)\n" for name in names) + f"(assert {formula})\n"
         return {"sat": True, "unsat": False}.get(self._ask(text, ())["result"])
@@ -77,18 +77,18 @@ class Prover:
                 )
             if possible["result"] != "sat":
                 return SolverFinding.UNDECIDED, f"whether the assumptions can hold: {possible['reason']}", {}, False
-        found = self._ask(negation_text(theorem), theorem.symbols)
-        if found["result"] == "unsat":
+        answer = self._ask(negation_text(theorem), theorem.symbols)
+        if answer["result"] == "unsat":
             return (
                 SolverFinding.PROVED,
                 "the assumptions can hold, and the claim's negation cannot hold with them",
                 {},
                 False,
             )
-        if found["result"] != "sat":
-            return SolverFinding.UNDECIDED, f"whether the claim can fail: {found['reason']}", {}, False
-        values = {name: Fraction(int(top), int(bottom)) for name, (top, bottom, _) in found["model"].items()}
-        exact = all(each[2] for each in found["model"].values())
+        if answer["result"] != "sat":
+            return SolverFinding.UNDECIDED, f"whether the claim can fail: {answer['reason']}", {}, False
+        values = {name: Fraction(int(top), int(bottom)) for name, (top, bottom, _) in answer["model"].items()}
+        exact = all(each[2] for each in answer["model"].values())
         if exact and not _refutes(theorem, values):
             return SolverFinding.UNDECIDED, "the solver's counterexample does not hold when it is put in", values, False
         return SolverFinding.REFUTED, "numbers satisfy the assumptions and not the claim", values, exact
@@ -141,10 +141,10 @@ class Prover:
 def _answer(line: str | None) -> dict[str, Any] | None:
     """A worker's line; None for one that is cut off or no answer."""
     try:
-        found = json.loads(line or "")
+        answer = json.loads(line or "")
     except ValueError:
         return None
-    return found if isinstance(found, dict) and {"result", "reason", "model"} <= found.keys() else None
+    return answer if isinstance(answer, dict) and {"result", "reason", "model"} <= answer.keys() else None
 
 
 def _refutes(theorem: Theorem, values: dict[str, Fraction]) -> bool:

@@ -23,15 +23,15 @@ _STATUS = {
 def assumptions_text(theorem: Theorem) -> str:
     """Declarations and assumptions, which must be satisfiable for a proof to mean anything."""
     names = sorted(set().union(*(symbols(text) for text in theorem.assumptions), set()))
-    return _asserted(names, theorem.assumptions)
+    return _script(names, theorem.assumptions)
 
 
 def negation_text(theorem: Theorem) -> str:
     """Declarations, assumptions and the claim's negation, which must be unsatisfiable."""
-    return _asserted(theorem.symbols, (*theorem.assumptions, f"(not {theorem.claim})"))
+    return _script(theorem.symbols, (*theorem.assumptions, f"(not {theorem.claim})"))
 
 
-def exported(proofs: Iterable[Proof], folder: Path) -> dict[Path, bytes]:
+def smt_files(proofs: Iterable[Proof], folder: Path) -> dict[Path, bytes]:
     """What NAME.assumptions.smt2 and NAME.negation.smt2 in ``folder`` are to hold, for each proof."""
     files = {}
     for proof in {proof.theorem.name: proof for proof in proofs}.values():
@@ -46,8 +46,8 @@ def exported(proofs: Iterable[Proof], folder: Path) -> dict[Path, bytes]:
     return files
 
 
-def export(proofs: Iterable[Proof], folder: Path, beside: Mapping[Path, bytes] = MappingProxyType({})) -> list[Path]:
-    """Write the files of ``proofs`` into ``folder``, made where it is absent, and those ``beside`` them, all together.
+def export(proofs: Iterable[Proof], folder: Path, others: Mapping[Path, bytes] = MappingProxyType({})) -> list[Path]:
+    """Write the files of ``proofs`` into ``folder``, made where it is absent, and those ``others`` them, all together.
 
     Raises CommandError where ``folder`` is something else.
     """
@@ -55,8 +55,8 @@ def export(proofs: Iterable[Proof], folder: Path, beside: Mapping[Path, bytes] =
         raise CommandError(f"{folder} is not a folder; name one to export the proofs to")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    files = exported(proofs, folder)
-    write_together({**files, **beside}, public=True)
+    files = smt_files(proofs, folder)
+    write_together({**files, **others}, public=True)
     return list(files)
 
 
@@ -68,7 +68,7 @@ def _file(theorem: Theorem, text: str, status: str, meaning: str) -> str:
     )
 
 
-def _asserted(names: Iterable[str], formulas: Iterable[str]) -> str:
+def _script(names: Iterable[str], formulas: Iterable[str]) -> str:
     lines = [f"(declare-const {name} Real)" for name in names]
     return "".join(f"{line}\n" for line in [*lines, *(f"(assert {formula})" for formula in formulas)])
 

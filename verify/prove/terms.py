@@ -1,6 +1,6 @@
-"""Terms of real arithmetic as SMT-LIB text: how rationals are written, and what a formula is worth at given numbers.
+"""Terms of real arithmetic as SMT-LIB text: how rationals are written, and the value of a formula at given numbers.
 
-The evaluator shares nothing with a solver: it is how a counterexample is checked by hand, for those with many hands.
+The evaluator shares nothing with a solver, so that it checks a counterexample independently.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def real(value: Fraction | int) -> str:
     return f"(- {text})" if exact < 0 else text
 
 
-def between(name: str, enclosure: Interval) -> str:
-    """That the symbol lies in an enclosure."""
+def lies_in(name: str, enclosure: Interval) -> str:
+    """The formula that the symbol lies in an enclosure."""
     return f"(and (<= {real(enclosure.low)} {name}) (<= {name} {real(enclosure.high)}))"
 
 
@@ -62,10 +62,10 @@ def symbols(text: str) -> set[str]:
 
 def evaluate(text: str, values: Mapping[str, Fraction]) -> bool:
     """Whether a formula holds at rational ``values``, exactly. Raises ValueError where it is not a formula."""
-    found = _value(parse(text), values)
-    if not isinstance(found, bool):
+    value = _value(parse(text), values)
+    if not isinstance(value, bool):
         raise ValueError(f"{text[:60]!r} is a number, not a formula")
-    return found
+    return value
 
 
 def _is_number(token: str) -> bool:
@@ -91,7 +91,7 @@ def _value(term: Term, values: Mapping[str, Fraction]) -> Value:
     raise ValueError(f"{head} is no operator that is known here")
 
 
-def _implied(parts: list[bool]) -> bool:
+def _implies(parts: list[bool]) -> bool:
     return parts[-1] or not all(parts[:-1])
 
 
@@ -114,7 +114,7 @@ _LOGIC: dict[str, Callable[[list[bool]], bool]] = {
     "and": all,
     "or": any,
     "not": lambda parts: not parts[0],
-    "=>": _implied,
+    "=>": _implies,
 }
 _COMPARISONS: dict[str, Callable[[Fraction, Fraction], bool]] = {
     "<": lambda a, b: a < b,

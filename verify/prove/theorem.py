@@ -1,4 +1,4 @@
-"""Theorems and what became of them."""
+"""Theorems and their proofs."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Theorem:
 class Proof:
     """A theorem with its finding.
 
-    ``model`` are the numbers of a counterexample; ``checked`` says that they were put into the formulas again, outside
-    the solver, and do what they should. An irrational number is cut to digits and cannot be checked so.
+    ``model`` are the numbers of a counterexample. ``checked``: they were substituted into the formulas outside the
+    solver, and refute the claim. An irrational number is cut to finitely many digits and cannot be checked this way.
     """
 
     theorem: Theorem

@@ -19,10 +19,10 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     solver = z3.Solver()
     solver.set("timeout", int(request["timeout"]))
     solver.from_string(request["text"])
-    found = solver.check()
-    if found == z3.unknown:
+    result = solver.check()
+    if result == z3.unknown:
         return {"result": "unknown", "reason": solver.reason_unknown(), "model": {}}
-    model = solver.model() if found == z3.sat else None
+    model = solver.model() if result == z3.sat else None
     values = {}
     for name in request["symbols"] if model is not None else ():
         assert model is not None
@@ -30,17 +30,17 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         exact = bool(z3.is_rational_value(value))
         rational = value if exact else value.approx(40)
         values[name] = [str(rational.numerator()), str(rational.denominator()), exact]
-    return {"result": str(found), "reason": "", "model": values}
+    return {"result": str(result), "reason": "", "model": values}
 
 
 def main() -> None:
     """Answer requests until there are no more."""
     for line in sys.stdin:
         try:
-            found = answer(json.loads(line))
+            reply = answer(json.loads(line))
         except Exception as error:
-            found = {"result": "unknown", "reason": f"{type(error).__name__}: {error}", "model": {}}
-        sys.stdout.write(json.dumps(found) + "\n")
+            reply = {"result": "unknown", "reason": f"{type(error).__name__}: {error}", "model": {}}
+        sys.stdout.write(json.dumps(reply) + "\n")
         sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""Every bound again from its definition, with certified ends, by other routes than the accounting that claimed it.
+"""Recomputes every bound from its definition, with certified ends, by other methods than the accounting's.
 
-Written a second time on purpose: code shared with ``privctl.accounting`` would confirm its own faults.
+Written a second time on purpose: code shared with ``privctl.accounting`` would confirm its own errors.
 """

@@ -1,13 +1,13 @@
-"""Many steps together: delta at every epsilon, from above and from below, with every error counted.
+"""Composition of many steps: delta at every epsilon, bounded from above and from below, with every error counted.
 
 From above, each cell's masses are put on its ends, and from there on the points of one grid, so that the masses of P
 and of Q are both kept: that only adds to delta ("connect the dots", Doroshenko, Ghazi, Kamath, Kumar and Manurangsi
-2022). From below, an observer is followed who rounds each step's loss to the grid and adds up: whatever event he
-chooses, delta >= P(event) - e^epsilon Q(event), with the probabilities of the event exact. Both differ from the truth
+2022). From below, consider an observer who rounds each step's loss to the grid and adds these up: for every event,
+delta >= P(event) - e^epsilon Q(event), with exact probabilities of the event. Both bounds differ from the true value
 by the square of the grid's interval.
 
 Laws are composed by FFT under exponential tilting, which makes the losses that matter the likely ones, so that errors
-are small beside delta and not beside 1. Normwise errors of the FFT follow Higham (2002, theorem 24.2).
+are small relative to delta and not only to 1. Normwise errors of the FFT follow Higham (2002, theorem 24.2).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import lfilter
 
-from verify.recompute.pairs import MASS_ERROR, Floats, LossCells
+from verify.recompute.step_cells import MASS_ERROR, Floats, LossCells
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 _LONG = np.longdouble
 #: Their unit roundoff times a constant of the FFT's butterflies, with room to spare.
 _FFT_ERROR = 5 * float(np.finfo(_LONG).eps)
-#: Logarithm of what a coefficient may be and count as 0.
+#: Coefficients count as 0 below exp of this.
 _NEGLIGIBLE = -100.0
-#: What may wrap round the grid or lie beyond it, as a log of mass under the tilted law.
+#: Log of the mass, under the tilted law, that may wrap around the grid or lie beyond it.
 _WRAPPED = -28.0
-#: One step's loss so far above all that matters may as well be infinite.
+#: A step's loss this far above all that matters counts as infinite.
 _DECISIVE = 18.0
-#: Exponents of mass beside delta, or beside that of whole curves, that does not matter.
-_BESIDE, _BULK = 20.0, -14.0
-#: An order of the neighbours whose delta is smaller by this exponent needs no sharper look.
+#: Logs of a mass that does not matter: relative to delta, and for whole curves.
+_IRRELEVANT, _BULK = 20.0, -14.0
+#: An order of the neighbours whose delta is smaller by this exponent needs no finer tilt.
 _FAR_BELOW = 15.0
-#: Of a sum of so many terms, relative, a term.
+#: Relative rounding error of a sum, per term.
 _SUM_ERROR = 2.0**-53
-#: More than all masses together that underflow, and with e^700 still far above 1.
+#: More than all masses together that underflow.
 _UNDERFLOW = 1e-300
 LARGEST_GRID = 1 << 22
 
@@ -51,8 +51,8 @@ LARGEST_GRID = 1 << 22
 class ComposeGrid:
     """Points (first + i) * ``width``, i < ``count``, taken modulo ``count``; ``tilt`` is the exponent of the tilting.
 
-    One step's loss above ``cap`` counts as infinite from above, and as ``cap`` from below; cells need to reach
-    ``reach`` to either side. ``pushes`` are exponents for Chernoff's bounds on what lies above and below the grid.
+    A step's loss above ``cap`` counts as infinite in upper bounds, and as ``cap`` in lower ones; cells need to extend
+    to ``reach`` on either side. ``pushes`` are exponents for Chernoff's bounds on what lies above and below the grid.
     """
 
     width: float
@@ -69,7 +69,7 @@ class ComposeGrid:
         return (self.first + np.arange(self.count, dtype=np.float64)) * self.width
 
     def wider(self, factor: float) -> ComposeGrid:
-        """The same stretch with an interval ``factor`` times as wide."""
+        """The same range with an interval ``factor`` times as wide."""
         low, high, width = self.first * self.width, (self.first + self.count) * self.width, self.width * factor
         count = next_fast_len(math.ceil((high - low) / width) + 16, real=True)
         return replace(self, width=width, first=math.floor(low / width) - 4, count=count)
@@ -77,7 +77,7 @@ class ComposeGrid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComposedLaw:
-    """A composed law: ``masses`` (count,) times e^(``log_scale`` - tilt * loss), each within ``error`` of the truth.
+    """A composed law: ``masses`` (count,) times e^(``log_scale`` - tilt * loss), each off by at most ``error``.
 
     ``wrapped`` bounds the tilted mass that lies beyond the grid.
     """
@@ -96,7 +96,7 @@ class ComposedLaw:
         return 4 * _SUM_ERROR * (abs(self.log_scale) + (self.tilt + 1) * ends)
 
 
-def composed(weights: Sequence[tuple[Floats, Floats, int]], grid: ComposeGrid, tilt: float) -> ComposedLaw:
+def compose_laws(weights: Sequence[tuple[Floats, Floats, int]], grid: ComposeGrid, tilt: float) -> ComposedLaw:
     """The law of a sum of independent losses: (grid positions, log masses, number of times) of each kind of step."""
     spectrum, log_scale = None, 0.0
     error, norms = len(weights) * math.exp(_NEGLIGIBLE), []
@@ -107,12 +107,12 @@ def composed(weights: Sequence[tuple[Floats, Floats, int]], grid: ComposeGrid, t
         total = float(np.exp(tilted - top).sum())
         law = np.bincount((positions.astype(np.int64)) % grid.count, np.exp(tilted - top) / total, minlength=grid.count)
         log_scale += times * (top + math.log(total))
-        found = np.asarray(rfft(law.astype(_LONG)), np.clongdouble)
-        size = np.abs(found.astype(np.complex128))
+        coefficients = np.asarray(rfft(law.astype(_LONG)), np.clongdouble)
+        size = np.abs(coefficients.astype(np.complex128))
         # A relative error e of each coefficient in the 2-norm, raised to a power: times |.|^(times - 1).
         norms.append((times, float(np.linalg.norm(law)), size))
-        raised = _raised(found, size, times)
-        spectrum = raised if spectrum is None else spectrum * raised
+        powered = _power(coefficients, size, times)
+        spectrum = powered if spectrum is None else spectrum * powered
     assert spectrum is not None
     whole = np.abs(spectrum.astype(np.complex128))
     for times, norm, size in norms:
@@ -123,25 +123,25 @@ def composed(weights: Sequence[tuple[Floats, Floats, int]], grid: ComposeGrid, t
     masses = irfft(spectrum, grid.count)
     masses = np.maximum(np.roll(masses, -(grid.first % grid.count)), 0.0).astype(np.float64)
     error += _FFT_ERROR * bits * float(np.linalg.norm(masses))
-    beyond = min(1.0, _beyond(weights, grid, tilt))
+    beyond = min(1.0, _mass_beyond(weights, grid, tilt))
     return ComposedLaw(
         grid=grid, masses=np.asarray(masses, np.float64), log_scale=log_scale, tilt=tilt, error=error, wrapped=beyond
     )
 
 
-def _raised(found: NDArray[np.clongdouble], size: Floats, times: int) -> NDArray[np.clongdouble]:
-    """Coefficients to the power ``times``, those that all but vanish set to 0; angles are reduced as turns."""
+def _power(coefficients: NDArray[np.clongdouble], size: Floats, times: int) -> NDArray[np.clongdouble]:
+    """Coefficients to the power ``times``, negligible ones set to 0; angles are reduced modulo a turn."""
     with np.errstate(divide="ignore"):
-        held = np.flatnonzero(times * np.log(size) > _NEGLIGIBLE)
-    kept = found[held]
-    length, turn = np.exp(times * np.log(np.abs(kept))), 2 * np.arctan2(_LONG(0), _LONG(-1))
-    angle = turn * np.remainder(np.angle(kept) / turn * times, _LONG(1))
-    raised = np.zeros_like(found)
-    raised[held] = length * np.cos(angle) + 1j * (length * np.sin(angle))
-    return raised
+        kept = np.flatnonzero(times * np.log(size) > _NEGLIGIBLE)
+    base = coefficients[kept]
+    length, turn = np.exp(times * np.log(np.abs(base))), 2 * np.arctan2(_LONG(0), _LONG(-1))
+    angle = turn * np.remainder(np.angle(base) / turn * times, _LONG(1))
+    powers = np.zeros_like(coefficients)
+    powers[kept] = length * np.cos(angle) + 1j * (length * np.sin(angle))
+    return powers
 
 
-def _beyond(weights: Sequence[tuple[Floats, Floats, int]], grid: ComposeGrid, tilt: float) -> float:
+def _mass_beyond(weights: Sequence[tuple[Floats, Floats, int]], grid: ComposeGrid, tilt: float) -> float:
     """Chernoff's bound on the tilted mass outside the grid."""
     parts = [(at * grid.width, logs + tilt * at * grid.width, times) for at, logs, times in weights]
     totals = [_logsum(logs) for _, logs, _ in parts]
@@ -170,9 +170,9 @@ def _logsum(values: Floats) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UpperDelta:
-    """Delta from above.
+    """An upper bound on delta at every epsilon.
 
-    ``sums`` are those of the untilted masses from each point on, and of them times e^-(loss beyond that point).
+    ``sums`` are those of the untilted masses from each point on, and of the masses times e^-(loss beyond that point).
     """
 
     law: ComposedLaw
@@ -181,25 +181,25 @@ class UpperDelta:
     sums: tuple[Floats, Floats]
 
     def delta(self, epsilon: float) -> float:
-        """At most this, at any real ``epsilon``."""
+        """The upper bound at any real ``epsilon``."""
         law, grid = self.law, self.law.grid
         start = min(max(math.floor(epsilon / grid.width) - grid.first + 1, 0), grid.count)
         if start == 0:
             return 1.0  # the grid does not reach so low
         behind = epsilon - (grid.first + start) * grid.width
-        found = max(0.0, float(self.sums[0][start]) - math.exp(min(behind, 0.0)) * float(self.sums[1][start]))
+        gap = max(0.0, float(self.sums[0][start]) - math.exp(min(behind, 0.0)) * float(self.sums[1][start]))
         # Rounding of the transform, at every point above; then what lies above the grid.
         scale = math.exp(min(law.log_scale - law.tilt * epsilon, 700.0))
         points = min(float(grid.count), 1 / -math.expm1(-law.tilt * grid.width)) if law.tilt else float(grid.count)
         cancelled = (2 * _SUM_ERROR * grid.count + law.rounding) * float(self.sums[0][start])
-        return min(1.0, (found + cancelled + scale * (law.error * points + law.wrapped)) * self.growth + self.infinite)
+        return min(1.0, (gap + cancelled + scale * (law.error * points + law.wrapped)) * self.growth + self.infinite)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LowerDelta:
-    """Delta from below, by the events {sum of rounded losses >= point}.
+    """A lower bound on delta at every epsilon, by the events {sum of rounded losses >= point}.
 
-    ``present`` holds their probabilities with the record, from below, ``absent`` without it, from above.
+    ``present`` holds lower bounds on their probabilities with the record, ``absent`` upper bounds without it.
     """
 
     grid: ComposeGrid
@@ -207,7 +207,7 @@ class LowerDelta:
     absent: Floats
 
     def delta(self, epsilon: float) -> float:
-        """At least this, at any real ``epsilon``."""
+        """The lower bound at any real ``epsilon``."""
         return self.event(epsilon)[0]
 
     def event(self, epsilon: float) -> tuple[float, float, float, float]:
@@ -222,9 +222,9 @@ class LowerDelta:
 
 
 def _event_probabilities(law: ComposedLaw, sign: float, growth: float) -> Floats:
-    """Of {sum >= point} for every point, from below (``sign`` -1) or above (1); shape (count,)."""
+    """Bounds on P(sum >= point) for every point, from below (``sign`` -1) or above (1); shape (count,)."""
     with np.errstate(over="ignore", under="ignore"):
-        weight = _untilted(law, law.grid.losses)
+        weight = _untilting_weights(law, law.grid.losses)
         mass = np.cumsum((law.masses + sign * law.error)[::-1] * weight[::-1])[::-1]
         # Tilted mass from beyond the grid may sit anywhere on it, at the largest weight of the event.
         mass = mass + sign * law.wrapped * weight
@@ -234,7 +234,7 @@ def _event_probabilities(law: ComposedLaw, sign: float, growth: float) -> Floats
     return np.clip(mass * (growth + slack), _UNDERFLOW, 1.0)
 
 
-def _untilted(law: ComposedLaw, losses: Floats) -> Floats:
+def _untilting_weights(law: ComposedLaw, losses: Floats) -> Floats:
     with np.errstate(over="ignore", under="ignore"):
         return np.asarray(np.exp(np.minimum(law.log_scale - law.tilt * losses, 690.0)))
 
@@ -243,13 +243,13 @@ Kinds = Sequence[tuple[LossCells, int]]
 
 
 def bound_above(kinds: Kinds, grid: ComposeGrid) -> UpperDelta:
-    """Compose cells, each kind so many times, from above."""
+    """An upper bound on delta: the cells of each kind of step composed with their numbers of times."""
     steps = sum(times for _, times in kinds)
-    placed = [(*_placed_above(cells, grid), times) for cells, times in kinds]
+    placed = [(*_masses_from_above(cells, grid), times) for cells, times in kinds]
     alive = sum(times * (math.log1p(-infinite) if infinite < 1 else -math.inf) for _, _, infinite, times in placed)
-    law = composed([(at, logs, times) for at, logs, _, times in placed], grid, grid.tilt)
+    law = compose_laws([(at, logs, times) for at, logs, _, times in placed], grid, grid.tilt)
     with np.errstate(under="ignore"):
-        masses = law.masses * _untilted(law, grid.losses)
+        masses = law.masses * _untilting_weights(law, grid.losses)
         tails = np.cumsum(masses[::-1]), lfilter([1.0], [1.0, -math.exp(-grid.width)], masses[::-1])
     sums = tuple(np.append(part[::-1], 0.0) for part in tails)
     growth = math.exp(2 * steps * MASS_ERROR)
@@ -257,11 +257,11 @@ def bound_above(kinds: Kinds, grid: ComposeGrid) -> UpperDelta:
 
 
 def bound_below(kinds: Kinds, grid: ComposeGrid) -> LowerDelta:
-    """Compose cells, each kind so many times, from below."""
+    """A lower bound on delta: the cells of each kind of step composed with their numbers of times."""
     growth = math.exp(2 * sum(times for _, times in kinds) * MASS_ERROR)
-    weights = [(*_placed_below(cells, grid), times) for cells, times in kinds]
-    present = composed([(at, p, times) for at, p, _, times in weights], grid, grid.tilt)
-    absent = composed([(at, q, times) for at, _, q, times in weights], grid, grid.tilt + 1)
+    weights = [(*_masses_from_below(cells, grid), times) for cells, times in kinds]
+    present = compose_laws([(at, p, times) for at, p, _, times in weights], grid, grid.tilt)
+    absent = compose_laws([(at, q, times) for at, _, q, times in weights], grid, grid.tilt + 1)
     return LowerDelta(
         grid=grid,
         present=_event_probabilities(present, -1.0, growth),
@@ -269,10 +269,10 @@ def bound_below(kinds: Kinds, grid: ComposeGrid) -> LowerDelta:
     )
 
 
-def _placed_above(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Floats, float]:
-    """Grid positions and log P-masses, both ends of each cell shared out between the points beside them.
+def _masses_from_above(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Floats, float]:
+    """Grid positions, log P-masses, and the P-mass that counts as infinite loss.
 
-    And the P-mass that counts as infinite loss.
+    The mass at each end of a cell is split between the two grid points next to it.
     """
     kept = cells.high <= grid.cap
     low, high, p, up = (part[kept] for part in (cells.low, cells.high, cells.p, cells.up))
@@ -281,21 +281,21 @@ def _placed_above(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Floats, 
     under = np.floor(losses / grid.width)
     # The share of an atom at the upper of two points, so that e^-loss keeps its mean.
     share = np.clip(np.expm1(under * grid.width - losses) / math.expm1(-grid.width), 0.0, 1.0)
-    at, logs, _ = _gathered(np.concatenate([under, under + 1]), np.concatenate([masses * (1 - share), masses * share]))
+    at, logs, _ = _merge(np.concatenate([under, under + 1]), np.concatenate([masses * (1 - share), masses * share]))
     return at, logs, infinite
 
 
-def _placed_below(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Floats, Floats]:
+def _masses_from_below(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Floats, Floats]:
     """Grid positions with log masses under P and Q: each cell, whole, at the point nearest to its middle."""
     middle = (np.maximum(cells.low, cells.high - 4 * grid.width) + cells.high) / 2
     at = np.rint(np.minimum(middle, grid.cap) / grid.width)
     at = np.concatenate([at, at[-1:], at[:1]])
     ends = np.array([cells.p_infinite, 0.0]), np.array([0.0, cells.q_infinite])
-    return _gathered(at, np.concatenate([cells.p, ends[0]]), np.concatenate([cells.q, ends[1]]))
+    return _merge(at, np.concatenate([cells.p, ends[0]]), np.concatenate([cells.q, ends[1]]))
 
 
-def _gathered(at: Floats, first: Floats, second: Floats | None = None) -> tuple[Floats, Floats, Floats]:
-    """Masses at equal positions added up, as logs; where there are none, as good as none."""
+def _merge(at: Floats, first: Floats, second: Floats | None = None) -> tuple[Floats, Floats, Floats]:
+    """Log sums of the masses at equal positions; an empty sum counts as 1e-320."""
     start = at.min()
     index = (at - start).astype(np.int64)
     sums = [np.bincount(index, part) for part in (first, first if second is None else second)]
@@ -305,16 +305,16 @@ def _gathered(at: Floats, first: Floats, second: Floats | None = None) -> tuple[
     return start + held.astype(np.float64), logs[0], logs[1]
 
 
-def make_grid(sketch: Kinds, log_delta: float | None, precision: float, near: float | None = None) -> ComposeGrid:
-    """Where to look, from coarse cells: a poor choice makes bounds looser, never wrong.
+def make_grid(sketch: Kinds, log_delta: float | None, precision: float, estimate: float | None = None) -> ComposeGrid:
+    """The grid for a composition, chosen from coarse cells: a poor choice makes bounds looser, never wrong.
 
-    ``log_delta`` None is for the bulk; ``near`` is about the epsilon there, where that is known. ``precision`` is about
-    what the grid may add to epsilon, relatively.
+    ``log_delta`` None is for the bulk; ``estimate`` is about the epsilon there, if that is known. ``precision`` is
+    about what the grid may add to epsilon, relatively.
     """
     parts = [(0.5 * (c.low + c.high)[c.p > 0], np.log(c.p[c.p > 0]), times) for c, times in sketch]
     steps = sum(times for _, _, times in parts)
     tilt, epsilon, reach = 0.0, 0.0, math.inf
-    cap = _far(sketch, (_BULK if log_delta is None else log_delta) - _BESIDE - math.log(steps))
+    cap = _farthest_loss(sketch, (_BULK if log_delta is None else log_delta) - _IRRELEVANT - math.log(steps))
     if log_delta is not None:
         tilt, epsilon = _saddle(parts, log_delta)
         kept = [(losses <= cap, losses, logs, times) for losses, logs, times in parts]
@@ -324,12 +324,14 @@ def make_grid(sketch: Kinds, log_delta: float | None, precision: float, near: fl
         cap = min(cap, reach)
         kept = [(losses <= cap, losses, logs, times) for losses, logs, times in parts]
         parts = [(losses[k], logs[k], times) for k, losses, logs, times in kept if k.any()] or parts
-        tilt, epsilon = _saddle(parts, log_delta) if near is None else (_tilt_at(parts, near, log_delta), near)
+        tilt, epsilon = (
+            _saddle(parts, log_delta) if estimate is None else (_tilt_at(parts, estimate, log_delta), estimate)
+        )
     deviation = _moments(parts, tilt)[1]
     scale = max(epsilon, deviation / 30) if log_delta is not None else deviation
     width = min(math.sqrt(6 * precision * scale / (steps * (1 + tilt))), deviation / 20)
     if log_delta is None:
-        # What rounding to the grid adds to the variance is to be as little beside it, however small that is.
+        # Rounding to the grid must add as little, relatively, to the variance, however small that is.
         width = min(width, deviation * math.sqrt(6 * precision / steps))
     width = max(width, precision * scale / steps)  # no step's loss moves by more than the interval
     (low, pull), (high, push) = (_edge(parts, tilt, sign, 100 / deviation) for sign in (-1.0, 1.0))
@@ -341,16 +343,16 @@ def make_grid(sketch: Kinds, log_delta: float | None, precision: float, near: fl
                 pushes=(push, pull))  # fmt: skip
 
 
-def _far(sketch: Kinds, log_mass: float) -> float:
+def _farthest_loss(sketch: Kinds, log_mass: float) -> float:
     """A loss above which one step of each kind has less P-mass than exp(``log_mass``): it may count as infinite.
 
-    Tilting would make a little mass far out the whole of the law.
+    Otherwise tilting would move the whole law to a little mass far out.
     """
-    found = -math.inf
+    farthest = -math.inf
     for cells, _ in sketch:
         above = np.cumsum(cells.p[::-1])[::-1]
-        found = max(found, float(cells.high[above > math.exp(log_mass)].max(initial=-math.inf)))
-    return found if math.isfinite(found) else math.inf
+        farthest = max(farthest, float(cells.high[above > math.exp(log_mass)].max(initial=-math.inf)))
+    return farthest if math.isfinite(farthest) else math.inf
 
 
 _Parts = Sequence[tuple[Floats, Floats, int]]
@@ -381,7 +383,7 @@ def _saddle(parts: _Parts, log_delta: float) -> tuple[float, float]:
 
 
 def _tilt_at(parts: _Parts, epsilon: float, log_delta: float) -> float:
-    """The tilt at which Chernoff's bound on the tail above ``epsilon`` is least, or far below what is asked."""
+    """The tilt at which Chernoff's bound on the tail above ``epsilon`` is least, or far below the delta in question."""
     best = (math.inf, 0.0)
     for tilt in np.geomspace(1e-2, 1e5, 85):
         best = min(best, (_cumulant(parts, tilt) - tilt * epsilon, float(tilt)))
@@ -392,7 +394,7 @@ def _tilt_at(parts: _Parts, epsilon: float, log_delta: float) -> float:
 
 def _edge(parts: _Parts, tilt: float, sign: float, most: float = 1e6) -> tuple[float, float]:
     """How far the tilted sum reaches, by Chernoff's bound, and the bound's exponent, ``most`` at most."""
-    here, best = _cumulant(parts, tilt), (math.inf, 1.0)
+    norm, best = _cumulant(parts, tilt), (math.inf, 1.0)
     for push in most * np.geomspace(1e-10, 1, 101):
-        best = min(best, ((_cumulant(parts, tilt + sign * push) - here - _WRAPPED) / push, float(push)))
+        best = min(best, ((_cumulant(parts, tilt + sign * push) - norm - _WRAPPED) / push, float(push)))
     return sign * best[0], best[1]

@@ -1,4 +1,4 @@
-"""The Gaussian mechanism in ball arithmetic: both ends of delta certified, whatever cancels.
+"""The Gaussian mechanism in ball arithmetic: both ends of delta are certified, however much cancels.
 
 With mu = sensitivity / standard deviation the smallest delta at epsilon is
 Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) (Balle and Wang 2018, theorem 8). Arb evaluates it with a
@@ -11,7 +11,7 @@ import math
 
 from flint import arb, ctx
 
-from verify.recompute.enclosure import BoundPair
+from verify.recompute.bound_pair import BoundPair
 
 _BITS = (128, 512, 2048)
 #: Beyond this shift floats cannot hold an epsilon.
@@ -44,19 +44,19 @@ def epsilon_at(delta: float, mu: float) -> BoundPair:
         return BoundPair(0.0, math.inf)
     # The loss is N(mu^2/2, mu^2): this many deviations up, its tail alone is below delta.
     low, high = 0.0, mu * mu / 2 + mu * (2 + math.sqrt(-2 * math.log(delta)))
-    sure = high
+    safe = high
     while high - low > 1e-13 * high:
         middle = low + (high - low) / 2
         if middle in (low, high):
             break
-        found = delta_at(middle, mu)
-        if found.upper <= delta:
-            high = sure = middle
-        elif found.lower > delta:
+        middle_delta = delta_at(middle, mu)
+        if middle_delta.upper <= delta:
+            high = safe = middle
+        elif middle_delta.lower > delta:
             low = middle
         else:
             break
-    return BoundPair(low, sure)
+    return BoundPair(low, safe)
 
 
 def multiplier_at(epsilon: float, delta: float) -> BoundPair:
@@ -66,10 +66,10 @@ def multiplier_at(epsilon: float, delta: float) -> BoundPair:
         high *= 2
     while high - low > 1e-13 * high:
         middle = low + (high - low) / 2
-        found = delta_at(epsilon, 1 / middle)
-        if found.upper <= delta:
+        middle_delta = delta_at(epsilon, 1 / middle)
+        if middle_delta.upper <= delta:
             high = middle
-        elif found.lower > delta:
+        elif middle_delta.lower > delta:
             low = middle
         else:
             break
@@ -89,8 +89,8 @@ def power(rate: float, mu: float) -> BoundPair:
     while high - low > 1e-13:
         middle = (low + high) / 2
         low, high = (middle, high) if float(_phi(arb(middle)).mid()) < rate else (low, middle)
-    found = [_floats(_phi(arb(quantile) + arb(mu))) for quantile in (low - 1e-12, high + 1e-12)]
-    return BoundPair(found[0].lower, min(1.0, found[1].upper))
+    ends = [_floats(_phi(arb(quantile) + arb(mu))) for quantile in (low - 1e-12, high + 1e-12)]
+    return BoundPair(ends[0].lower, min(1.0, ends[1].upper))
 
 
 def _delta(epsilon: arb, mu: arb) -> arb:
@@ -105,5 +105,5 @@ def _floats(ball: arb) -> BoundPair:
     """Floats around a ball of something between 0 and 1."""
     if not ball.is_finite():
         return BoundPair(0.0, 1.0)
-    low, high = (math.nextafter(float(end), way) for end, way in ((ball.lower(), -1.0), (ball.upper(), 2.0)))
+    low, high = (math.nextafter(float(end), limit) for end, limit in ((ball.lower(), -1.0), (ball.upper(), 2.0)))
     return BoundPair(min(max(low, 0.0), 1.0), min(max(high, 0.0), 1.0))

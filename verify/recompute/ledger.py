@@ -1,4 +1,4 @@
-"""A ledger of events: between which epsilons the truth lies at a delta, and what an attacker can make of it."""
+"""A ledger of events: certified bounds on its epsilon at a delta from both sides."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from flint import arb, ctx
 from privctl.domain.events import Event, Ledger
 from verify.events import row_of
 from verify.recompute import gaussian
+from verify.recompute.bound_pair import ROUNDING, BoundPair
 from verify.recompute.compose import (
     LARGEST_GRID,
     ComposeGrid,
@@ -21,39 +22,40 @@ from verify.recompute.compose import (
     bound_below,
     make_grid,
 )
-from verify.recompute.enclosure import ROUNDING, BoundPair
-from verify.recompute.pairs import CellReach, LossCells, TooFineError
+from verify.recompute.step_cells import CellReach, LossCells, TooFineError
 
-#: What the grid may add to epsilon, relatively: as finely as claims ask for.
+#: What the grid may add to epsilon, relatively: refined until the claims are decided.
 PRECISIONS = (1e-3, 6e-6, 1e-6, 1e-8)
-#: As fine as it gets where no claim is to be decided.
+#: The finest precision where no claim is to be decided.
 _SHARP = 1e-6
 _SKETCH = 2000
+#: Precision of ball arithmetic.
+_BITS = 256
 #: In each order of the neighbours, the cells of each kind of step with their number, and the grid they go on.
-Made = list[tuple[list[tuple[LossCells, int]], ComposeGrid]]
+OrderedCells = list[tuple[list[tuple[LossCells, int]], ComposeGrid]]
 
 
 class NoBoundError(ValueError):
-    """Nothing here bounds this ledger; the message says why."""
+    """The ledger has no bound known to this module; the message says why."""
 
 
 @dataclass(frozen=True, eq=False)  # without slots, for what is computed when asked for
 class Bounds:
-    """Both orders of the neighbours from above and from below, sharpest near one delta.
+    """Bounds on both orders of the neighbours from above and from below, sharpest near one delta.
 
-    ``attained`` are the steps and grids whose losses some data set meets: what bounds from below are made of.
+    ``attained`` are the steps and grids whose losses some data set attains: the bounds from below come from these.
     """
 
     above: tuple[UpperDelta, ...]
-    attained: Made
+    attained: OrderedCells
 
     @cached_property
     def below(self) -> tuple[LowerDelta, ...]:
-        """Twice the work of ``above``, so only on demand."""
+        """The bounds from below; twice the work of ``above``, so only on demand."""
         return tuple(bound_below(kinds, grid) for kinds, grid in self.attained)
 
     def delta(self, epsilon: float) -> BoundPair:
-        """At ``epsilon``, the worse order."""
+        """Delta at ``epsilon`` in the worse order."""
         upper = self.upper_delta(epsilon)
         return BoundPair(min(upper, max((bound.delta(epsilon) for bound in self.below), default=0.0)), upper)
 
@@ -62,25 +64,27 @@ class Bounds:
         return max(bound.delta(epsilon) for bound in self.above)
 
     def epsilon(self, delta: float) -> BoundPair:
-        """At ``delta``, the worse order."""
+        """Epsilon at ``delta`` in the worse order."""
         upper = self.upper_epsilon(delta)
         # Beyond the top nothing is known from below.
-        lower = _first(lambda epsilon: max((b.delta(epsilon) for b in self.below), default=0.0) <= delta, self._top)
+        lower = _least_epsilon(
+            lambda epsilon: max((b.delta(epsilon) for b in self.below), default=0.0) <= delta, self._top
+        )
         return BoundPair(min(lower, self._top, upper), upper)
 
     def upper_epsilon(self, delta: float) -> float:
         """The upper end of ``epsilon``."""
-        return _first(lambda epsilon: self.upper_delta(epsilon) <= delta, self._top)
+        return _least_epsilon(lambda epsilon: self.upper_delta(epsilon) <= delta, self._top)
 
     @property
     def _top(self) -> float:
         return max(float(bound.law.grid.losses[-1]) for bound in self.above)
 
     def witness(self, epsilon: float) -> str:
-        """The event that shows that delta at ``epsilon`` is at least what it is said to be."""
-        found = [bound.event(epsilon) for bound in self.below]
-        gain, threshold, present, absent = max(found)
-        order = "present" if found.index((gain, threshold, present, absent)) == 0 else "absent"
+        """A sentence that names the event behind the lower bound on delta at ``epsilon``."""
+        events = [bound.event(epsilon) for bound in self.below]
+        gain, threshold, present, absent = max(events)
+        order = "present" if events.index((gain, threshold, present, absent)) == 0 else "absent"
         return (
             f"rounding each step's privacy loss to multiples of {self.below[0].grid.width:.3g}, the event "
             f"'their sum exceeds {threshold:.6g}' has probability {present:.6g} or more with the record {order} and "
@@ -89,35 +93,35 @@ class Bounds:
 
 
 def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floors: Sequence[float] = ()) -> BoundPair:
-    """The smallest epsilon at ``delta``, as sharply as it takes to decide what is said of it.
+    """The smallest epsilon at ``delta``, sharp enough to decide the claims about it.
 
-    That it is at most each of ``claimed``, and at least each of ``floors``; without either, as sharply as usual. The
-    lower end is 0 where no claim hangs on it. Raises NoBoundError where nothing bounds the ledger.
+    The claims are that it is at most each of ``claimed`` and at least each of ``floors``; without claims it is as sharp
+    as usual. The lower end is 0 where no claim depends on it. Raises NoBoundError where no bound is known.
     """
     mu = exact_shift(ledger)
     if mu is not None:
-        found = gaussian.epsilon_at(delta, mu)
-        return found if attained(ledger) else BoundPair(0.0, found.upper)
-    once = epsilon_once(ledger, delta)
-    if once is not None and (once.lower > 0 or _met(ledger)):
-        return once
-    lower, upper, size = (0.0, math.inf, 0) if once is None else (once.lower, once.upper, 0)
+        enclosure = gaussian.epsilon_at(delta, mu)
+        return enclosure if is_attained(ledger) else BoundPair(0.0, enclosure.upper)
+    single = single_step_epsilon(ledger, delta)
+    if single is not None and (single.lower > 0 or _met(ledger)):
+        return single
+    lower, upper, size = (0.0, math.inf, 0) if single is None else (single.lower, single.upper, 0)
     for precision in PRECISIONS:
         if precision < _SHARP and size > LARGEST_GRID // 16:
-            break  # rounding would cost what the grid gains
-        here = bounds(ledger, math.log(delta), precision, upper if 0 < upper < math.inf else None)
-        size = max(bound.law.grid.count for bound in here.above)
-        upper = min(upper, here.upper_epsilon(delta))
-        asked = bool(claimed or floors)
-        if not asked or floors or any(upper > value * (1 + ROUNDING) for value in claimed):
-            lower = max(lower, here.epsilon(delta).lower)
-        found = BoundPair(min(lower, upper), upper)
-        if precision <= _SHARP and not asked:
+            break  # rounding would cost more than the grid gains
+        finer = bounds(ledger, math.log(delta), precision, upper if 0 < upper < math.inf else None)
+        size = max(bound.law.grid.count for bound in finer.above)
+        upper = min(upper, finer.upper_epsilon(delta))
+        is_asked = bool(claimed or floors)
+        if not is_asked or floors or any(upper > value * (1 + ROUNDING) for value in claimed):
+            lower = max(lower, finer.epsilon(delta).lower)
+        enclosure = BoundPair(min(lower, upper), upper)
+        if precision <= _SHARP and not is_asked:
             break
-        decided = all(found.at_most(value) is not None for value in claimed)
-        if asked and decided and all(not found.lower < value <= found.upper for value in floors):
+        decided = all(enclosure.at_most(value) is not None for value in claimed)
+        if is_asked and decided and all(not enclosure.lower < value <= enclosure.upper for value in floors):
             break
-    return found
+    return enclosure
 
 
 def pure_epsilon(ledger: Ledger) -> BoundPair:
@@ -134,18 +138,18 @@ def pure_epsilon(ledger: Ledger) -> BoundPair:
 
 
 @lru_cache(maxsize=6)
-def bounds(ledger: Ledger, log_delta: float | None, precision: float, near: float | None = None) -> Bounds:
-    """Both orders, sharpest near the delta whose log is given (None: in the bulk), where epsilon is about ``near``.
+def bounds(ledger: Ledger, log_delta: float | None, precision: float, estimate: float | None = None) -> Bounds:
+    """Both orders, sharpest near the delta whose log is given (None: in the bulk), where epsilon is about ``estimate``.
 
     Raises NoBoundError.
     """
     steps = sum(event.steps for event in ledger.events)
-    tail = (-40.0 if log_delta is None else log_delta - 25.0 - _tilted(ledger, log_delta)) - math.log(steps)
+    tail = (-40.0 if log_delta is None else log_delta - 25.0 - _tilt_allowance(ledger, log_delta)) - math.log(steps)
     try:
-        upper = _orders(ledger, tail, (log_delta, precision, near), attained_only=False)
+        upper = _orders(ledger, tail, (log_delta, precision, estimate), attained_only=False)
         lower = upper
         if not _met(ledger):
-            lower = _orders(ledger, tail, (log_delta, precision, near), attained_only=True)[:1]
+            lower = _orders(ledger, tail, (log_delta, precision, estimate), attained_only=True)[:1]
     except (ValueError, OverflowError, MemoryError) as error:
         raise NoBoundError(str(error)) from None
     return Bounds(above=tuple(bound_above(kinds, grid) for kinds, grid in upper), attained=lower)
@@ -156,8 +160,8 @@ def _met(ledger: Ledger) -> bool:
     return all(row_of(event).met(event) for event in ledger.events)
 
 
-def _tilted(ledger: Ledger, log_delta: float) -> float:
-    """By how much tilting raises the log of the mass of a step's least loss, log(1 - rate), about.
+def _tilt_allowance(ledger: Ledger, log_delta: float) -> float:
+    """About how much tilting raises the log of the mass at a step's least loss, log(1 - rate).
 
     With mu = rate sqrt(steps) / noise the tilt is about sqrt(-2 log delta) / mu. A poor guess only makes bounds looser.
     """
@@ -165,28 +169,28 @@ def _tilted(ledger: Ledger, log_delta: float) -> float:
 
 
 def _orders(
-    ledger: Ledger, tail: float, where: tuple[float | None, float, float | None], *, attained_only: bool
-) -> Made:
-    """The steps' cells in each order, with the grid for it; ``where`` is what ``make_grid`` is told."""
+    ledger: Ledger, tail: float, target: tuple[float | None, float, float | None], *, attained_only: bool
+) -> OrderedCells:
+    """The steps' cells in each order, with the grid for it; ``target`` are the arguments of ``make_grid``."""
     makers = [(row_of(event).cells(event, attained_only), times) for event, times in _kinds(ledger)]
     rough = [(make(1e9, CellReach(tail)), times) for make, times in makers]
     span = max(float(cells.high[-1] - cells.low[0]) for cells, _ in rough)
     rough = [(make(span / _SKETCH, CellReach(tail)), times) for make, times in makers]
     both = [rough, [(cells.reversed(), times) for cells, times in rough]]
-    found: Made = []
+    orders: OrderedCells = []
     for position, sketch in enumerate(both):
-        grid = make_grid(sketch, *where)
+        grid = make_grid(sketch, *target)
         try:
             fine = [(make(grid.width, CellReach(tail, grid.reach)), times) for make, times in makers]
         except TooFineError as error:
             grid = grid.wider(1.2 * error.factor)
             fine = [(make(grid.width, CellReach(tail, grid.reach)), times) for make, times in makers]
-        found.append(([(c.reversed() if position else c, times) for c, times in fine], grid))
-    return found
+        orders.append(([(c.reversed() if position else c, times) for c, times in fine], grid))
+    return orders
 
 
 def _kinds(ledger: Ledger) -> list[tuple[Event, int]]:
-    """Each kind of step once, with the number of times; what is never drawn left out."""
+    """Each kind of step once, with its number of times; events whose records are never drawn are left out."""
     counts: dict[Event, int] = {}
     for event in ledger.events:
         if _rate(event) > 0:
@@ -200,7 +204,7 @@ def _rate(event: Event) -> float:
 
 
 def exact_shift(ledger: Ledger) -> float | None:
-    """The shift of the one Gaussian that a ledger is worth; None where it is not one."""
+    """The shift of the single Gaussian that is equivalent to the ledger; None where there is none."""
     total = 0.0
     for event in ledger.events:
         if _rate(event) == 0:
@@ -212,13 +216,13 @@ def exact_shift(ledger: Ledger) -> float | None:
     return math.sqrt(total)
 
 
-def attained(ledger: Ledger) -> bool:
-    """Whether some data set and an observer who knows the order of the records meet the exact Gaussian."""
+def is_attained(ledger: Ledger) -> bool:
+    """Whether some data set attains the exact Gaussian, for an observer who knows the order of the records."""
     return exact_shift(ledger) is not None
 
 
-def _first(holds: Callable[[float], bool], top: float) -> float:
-    """The least epsilon >= 0 at which ``holds``, from above, to about 1e-12; inf where it does not even at ``top``."""
+def _least_epsilon(holds: Callable[[float], bool], top: float) -> float:
+    """The least epsilon >= 0 at which ``holds``, rounded up, to about 1e-12; inf where it does not hold at ``top``."""
     if holds(0.0):
         return 0.0
     low, high = 0.0, float(top)
@@ -230,10 +234,7 @@ def _first(holds: Callable[[float], bool], top: float) -> float:
     return high
 
 
-_BITS = 256
-
-
-def epsilon_once(ledger: Ledger, delta: float) -> BoundPair | None:
+def single_step_epsilon(ledger: Ledger, delta: float) -> BoundPair | None:
     """The smallest epsilon at ``delta`` for a ledger of one step; None for any other, and where it has no formula.
 
     Where no data set is known to meet its delta only the upper end is.

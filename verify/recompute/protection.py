@@ -1,4 +1,4 @@
-"""A plan of protection as it lies on disk: does its noise keep every secret's posterior below what is allowed?
+"""Checks a plan of protection on disk: does its noise keep every secret's posterior within its target?
 
 The file ties the records' sampling probabilities to the secrets they hold; see ``privctl secrets plan``.
 """
@@ -18,7 +18,7 @@ from privctl.storage.arrays import read_arrays
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 from verify.recompute import secret
-from verify.recompute.posteriors import check_posteriors
+from verify.recompute.curve_posteriors import check_posteriors
 
 KEY = "privctl.secrets"
 LAYOUT = {
@@ -26,7 +26,7 @@ LAYOUT = {
     "budgets": "F64", "information": "F64", "posterior_bounds": "F64", "curve_bounds": "F64",
 }  # fmt: skip
 _ROUNDING = 1e-7
-#: Secrets computed again, those with the largest share of their budget first.
+#: How many secrets are computed again, those with the largest share of their budget first.
 MOST = 3000
 
 Arrays = dict[str, NDArray[Any]]
@@ -37,9 +37,9 @@ def check_plan(file: SafetensorsFile) -> Iterator[Verdict]:
     facts = parse_json(file.metadata[KEY], str(file.path))
     arrays = arrays_of(file)
     name = file.path.name
-    wrong = list(_faults(facts, arrays))
-    if wrong:
-        yield from (Verdict(subject=name, outcome=Outcome.REFUTED, reason=reason) for reason in wrong)
+    faults = list(_faults(facts, arrays))
+    if faults:
+        yield from (Verdict(subject=name, outcome=Outcome.REFUTED, reason=reason) for reason in faults)
     elif facts.get("form") != "reference":
         reason = "plans in the pairwise form are not computed again"
         yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason=reason)
@@ -49,7 +49,7 @@ def check_plan(file: SafetensorsFile) -> Iterator[Verdict]:
 
 
 def arrays_of(file: SafetensorsFile) -> Arrays:
-    """The plan's arrays; raises InputError where they do not fit together, so that no later look-up can miss."""
+    """The plan's arrays; raises InputError where they do not fit together, so that every later index is valid."""
     arrays = read_arrays(file, LAYOUT, "a plan of protection")
     starts, records = arrays["starts"], arrays["records"]
     secrets, examples = len(arrays["budgets"]), len(arrays["probabilities"])
@@ -73,18 +73,18 @@ def arrays_of(file: SafetensorsFile) -> Arrays:
 
 
 def names_of(file: SafetensorsFile) -> list[list[str]]:
-    """The ids of the plan's secrets, and their kinds; raises InputError where they are no such lists."""
+    """The ids of the plan's secrets, and their kinds; raises InputError where these are not two equally long lists."""
     raw = read_arrays(file, {"names": "U8"}, "a plan of protection")["names"].tobytes()
-    found = parse_json(raw.decode(errors="replace"), str(file.path))
+    names = parse_json(raw.decode(errors="replace"), str(file.path))
     if not (
-        isinstance(found, list) and [type(part) for part in found] == [list, list] and len({*map(len, found)}) == 1
+        isinstance(names, list) and [type(part) for part in names] == [list, list] and len({*map(len, names)}) == 1
     ):
         raise InputError(f"{file.path} does not name its secrets; make the plan again")
-    return found
+    return names
 
 
 def _faults(facts: Any, arrays: Arrays) -> Iterator[str]:
-    """What contradicts itself in the plan: probabilities, budgets, and bounds beyond them."""
+    """Contradictions within the plan: in its probabilities, budgets and bounds."""
     if not isinstance(facts, dict) or not all(
         isinstance(facts.get(name), (int, float)) and facts[name] > 0
         for name in ("steps", "batch_size", "noise_multiplier")
@@ -114,7 +114,7 @@ def _faults(facts: Any, arrays: Arrays) -> Iterator[str]:
 
 
 def _check_shapes(arrays: Arrays) -> None:
-    """Raises InputError unless every secret has its numbers, its records are there, and probabilities are such."""
+    """Raises InputError unless every secret has its numbers and its records, and probabilities lie in [0, 1]."""
     starts, records, chances = arrays["starts"], arrays["records"], arrays["probabilities"]
     by_secret = ("priors", "posteriors", "budgets", "information", "posterior_bounds", "curve_bounds")
     if not (
@@ -136,12 +136,14 @@ def _information(facts: dict[str, Any], arrays: Arrays, name: str) -> Verdict:
     order = np.argsort(-arrays["information"] / np.maximum(arrays["budgets"], 1e-300))[:MOST]
     for j in order:
         chances = arrays["probabilities"][records[starts[j] : starts[j + 1]]]
-        found = secret.of_records(chances.tolist(), float(facts["noise_multiplier"]), int(facts["steps"]))
-        told = float(arrays["information"][j])
-        if told < found.lower * (1 - _ROUNDING):
-            reason = f"secret {j}: {found.lower:.9g} nats are given away, and the plan says {told:.9g}"
+        enclosure = secret.information_about_records(
+            chances.tolist(), float(facts["noise_multiplier"]), int(facts["steps"])
+        )
+        stated = float(arrays["information"][j])
+        if stated < enclosure.lower * (1 - _ROUNDING):
+            reason = f"secret {j}: {enclosure.lower:.9g} nats are given away, and the plan says {stated:.9g}"
             return Verdict(subject=name, outcome=Outcome.REFUTED, reason=reason)
-    said = "as the plan says" if facts.get("calibration") == "curve" else "within their budgets"
+    limit = "as the plan says" if facts.get("calibration") == "curve" else "within their budgets"
     checked = f"{len(order)} of {len(arrays['information'])} secrets"
     outcome = Outcome.PROVED if len(order) == len(arrays["information"]) else Outcome.CONSISTENT
-    return Verdict(subject=name, outcome=outcome, reason=f"the nats of {checked} are {said}, computed again")
+    return Verdict(subject=name, outcome=outcome, reason=f"the nats of {checked} are {limit}, computed again")

@@ -1,7 +1,7 @@
-"""What an attacker can make of a ledger, from both sides, as sharply as it takes to decide a claim.
+"""An attacker's risk under a ledger, bounded from both sides, sharply enough to decide a claim.
 
 True positive rate <= e^epsilon * false positive rate + delta(epsilon) for every epsilon (Wasserman and Zhou 2010), so
-the least over all epsilons bounds every test; the test of the sum of rounded losses reaches what is said from below.
+the least over all epsilons bounds every test; the test by the sum of rounded losses gives the bound from below.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from privctl.domain.events import Batches, Ledger
 from verify.events import row_of
 from verify.recompute import gaussian
+from verify.recompute.bound_pair import BoundPair
 from verify.recompute.compose import LARGEST_GRID, LowerDelta, UpperDelta
-from verify.recompute.enclosure import BoundPair
 from verify.recompute.ledger import Bounds, bounds, exact_shift
 
-#: What the grid may add, relatively, one after the other until the claim is decided.
+#: What the grid may add, relatively: tried in turn until the claim is decided.
 PRECISIONS = (6e-6, 1e-7, 1e-8)
 _POINTS = 100
 
@@ -32,14 +32,14 @@ def advantage(ledger: Ledger, claimed: float | None = None) -> BoundPair:
     mu = exact_shift(ledger)
     if mu is not None:
         return gaussian.advantage(mu)
-    found = BoundPair(0.0, taking_part(ledger))
-    for here in _finer(ledger):
-        upper = min(found.upper, here.upper_delta(0.0))
-        lower = found.lower if _holds(upper, claimed) else max(found.lower, here.delta(0.0).lower)
-        found = BoundPair(min(lower, upper), upper)
-        if claimed is None or found.at_most(claimed) is not None:
+    enclosure = BoundPair(0.0, taking_part(ledger))
+    for finer in _finer_bounds(ledger):
+        upper = min(enclosure.upper, finer.upper_delta(0.0))
+        lower = enclosure.lower if _decides(upper, claimed) else max(enclosure.lower, finer.delta(0.0).lower)
+        enclosure = BoundPair(min(lower, upper), upper)
+        if claimed is None or enclosure.at_most(claimed) is not None:
             break
-    return found
+    return enclosure
 
 
 def power(
@@ -58,18 +58,18 @@ def power(
     if mu is not None:
         return gaussian.power(rate, mu)
     orders = slice(0, 1) if present_only else slice(None)
-    found, turn = BoundPair(0.0, 1.0), _LeastPower()
-    for here in _finer(ledger, turn, precisions):
-        bests = [_power_above(bound, rate) for bound in here.above[orders]]
-        upper, turn.epsilon, turn.delta = max(bests)
-        upper = min(found.upper, upper)
-        lower = found.lower
-        if not _holds(upper, claimed):
-            lower = max(lower, *(_power_below(bound, rate) for bound in here.below[orders]))
-        found = BoundPair(min(lower, upper), upper)
-        if claimed is None or found.at_most(claimed) is not None:
+    enclosure, minimum = BoundPair(0.0, 1.0), _LeastPower()
+    for finer in _finer_bounds(ledger, minimum, precisions):
+        bests = [_power_above(bound, rate) for bound in finer.above[orders]]
+        upper, minimum.epsilon, minimum.delta = max(bests)
+        upper = min(enclosure.upper, upper)
+        lower = enclosure.lower
+        if not _decides(upper, claimed):
+            lower = max(lower, *(_power_below(bound, rate) for bound in finer.below[orders]))
+        enclosure = BoundPair(min(lower, upper), upper)
+        if claimed is None or enclosure.at_most(claimed) is not None:
             break
-    return found
+    return enclosure
 
 
 def taking_part(ledger: Ledger) -> float:
@@ -85,28 +85,28 @@ def taking_part(ledger: Ledger) -> float:
 
 @dataclass(slots=True)
 class _LeastPower:
-    """Where the bound on a power is least, so far."""
+    """Where the bound on a power is least so far."""
 
     epsilon: float = 0.0
     delta: float = 0.0
 
 
-def _finer(
-    ledger: Ledger, turn: _LeastPower | None = None, precisions: Sequence[float] = PRECISIONS
+def _finer_bounds(
+    ledger: Ledger, minimum: _LeastPower | None = None, precisions: Sequence[float] = PRECISIONS
 ) -> Iterator[Bounds]:
-    """Bounds in the bulk ever finer, then near the ``turn`` that decides, where the FFT's rounding weighs less."""
+    """Bounds in the bulk ever finer, then near the ``minimum`` that decides, where the FFT's rounding weighs less."""
     for precision in precisions:
-        found = bounds(ledger, None, precision)
-        yield found
-        if max(bound.law.grid.count for bound in found.above) > LARGEST_GRID // 8:
-            break  # a finer one costs seconds, and its rounding as much as it gains
-    if turn is not None and 0 < turn.delta < 1:
-        log_delta, near = math.log(turn.delta), turn.epsilon if turn.epsilon > 0 else None
+        finer = bounds(ledger, None, precision)
+        yield finer
+        if max(bound.law.grid.count for bound in finer.above) > LARGEST_GRID // 8:
+            break  # a finer grid costs seconds, and its rounding as much as it gains
+    if minimum is not None and 0 < minimum.delta < 1:
+        log_delta, estimate = math.log(minimum.delta), minimum.epsilon if minimum.epsilon > 0 else None
         for precision in precisions[:2]:
-            yield bounds(ledger, log_delta, precision, near)
+            yield bounds(ledger, log_delta, precision, estimate)
 
 
-def _holds(upper: float, claimed: float | None) -> bool:
+def _decides(upper: float, claimed: float | None) -> bool:
     """Whether the upper end decides, so that the lower one, which costs more, is not needed."""
     return claimed is not None and upper <= claimed
 
@@ -114,7 +114,7 @@ def _holds(upper: float, claimed: float | None) -> bool:
 def _power_above(bound: UpperDelta, rate: float) -> tuple[float, float, float]:
     """Min over epsilon of e^epsilon rate + delta(epsilon), with the epsilon and the delta.
 
-    Convex in e^epsilon, so its turn is searched.
+    It is convex in e^epsilon, so its minimum can be searched for.
     """
     losses = bound.law.grid.losses
 
@@ -127,7 +127,7 @@ def _power_above(bound: UpperDelta, rate: float) -> tuple[float, float, float]:
         # A hundred points at a time, then between the neighbours of the least, down to neighbours on the grid.
         at = np.unique(np.linspace(low, high, _POINTS + 1).astype(np.int64))
         heights = [height(float(e)) for e in losses[at]]
-        best = int(np.argmin([each[0] for each in heights]))
+        best = int(np.argmin([point[0] for point in heights]))
         least = min(least, heights[best])
         low, high = int(at[max(best - 1, 0)]), int(at[min(best + 1, len(at) - 1)])
         if len(at) == high - low + 1 or high - low <= 2:

@@ -1,6 +1,6 @@
-"""What all steps give away of a secret, and the best guess that leaves.
+"""What all steps give away about a secret, and the best guess that follows.
 
-KL(mixture || N(0, sigma^2)) by the trapezoidal rule, which converges geometrically for such integrands, where the
+KL(mixture || N(0, sigma^2)) by the trapezoidal rule, which converges geometrically for such integrands, while the
 claims come from Gauss-Legendre panels; the posterior from kl(p, r) = nats by a root-finder.
 """
 
@@ -14,27 +14,28 @@ from scipy.optimize import brentq
 from scipy.special import entr, rel_entr
 
 from privctl.domain.events import SecretMixture
-from verify.recompute.enclosure import BoundPair
-from verify.recompute.pairs import binomial_law
+from verify.recompute.bound_pair import BoundPair
+from verify.recompute.step_cells import binomial_law
 
-#: Relative error of the integral, many times what is found when the spacing is halved.
+#: Relative error of the integral, many times the change when the spacing is halved.
 _ERROR = 1e-9
 _SPACING = 1 / 16
-#: Points of the sum, beyond which a report could ask for all there is; the noise is then so little that ends are near.
+#: The most points of the sum, so that no report can exhaust the memory; noise that needs more is so little that the
+#: closed bounds are close together.
 _MOST_POINTS = 2_000_000
-#: Above e to this, ratios are told by their logarithms.
+#: Ratios above e to this are computed by their logarithms.
 _LARGE = 300.0
 
 
 def information(event: SecretMixture) -> BoundPair:
-    """Nats of all steps about the secret, against the run without its records.
+    """Nats that all steps give away about the secret, compared with the run without its records.
 
     Example: one record of probability 0.01, sigma 1, one step: 8.38122076508e-05.
     """
-    return of_records(event.probabilities, event.noise_multiplier, event.steps)
+    return information_about_records(event.probabilities, event.noise_multiplier, event.steps)
 
 
-def of_records(probabilities: Sequence[float], sigma: float, steps: int) -> BoundPair:
+def information_about_records(probabilities: Sequence[float], sigma: float, steps: int) -> BoundPair:
     """As ``information``, for records drawn with ``probabilities``."""
     law, lost = binomial_law(probabilities)
     counts = np.arange(len(law))
@@ -51,25 +52,25 @@ def of_records(probabilities: Sequence[float], sigma: float, steps: int) -> Boun
     x = np.arange(-side, counts[-1] / sigma + side, width)
     total = 0.0
     for part in np.array_split(x, max(1, len(x) * len(law) // 4_000_000)):
-        grown = part[:, None] * (counts / sigma) - (counts / sigma) ** 2 / 2
-        top = np.maximum(grown.max(1), 0.0)
+        exponents = part[:, None] * (counts / sigma) - (counts / sigma) ** 2 / 2
+        top = np.maximum(exponents.max(1), 0.0)
         with np.errstate(under="ignore", over="ignore", invalid="ignore"):
             # r - 1 is accurate relative to itself, however rarely a record is drawn; r itself is not.
-            change = np.maximum(np.expm1(np.minimum(grown, _LARGE)) @ law, 2.0**-53 - 1)
-            log_ratio = np.log(np.exp(grown - top[:, None]) @ law) + top
+            change = np.maximum(np.expm1(np.minimum(exponents, _LARGE)) @ law, 2.0**-53 - 1)
+            log_ratio = np.log(np.exp(exponents - top[:, None]) @ law) + top
             # q (r ln r - r + 1), never negative, so that nothing cancels in the sum.
             density = np.exp(-part * part / 2)
             raised = np.exp(-part * part / 2 + log_ratio)
             near = density * _convex(change, np.log1p(change))
             value = np.where(top < _LARGE, near, raised * (log_ratio - 1) + density)
         total += float(np.maximum(value, 0.0).sum())
-    found = steps * total * float(x[1] - x[0]) / math.sqrt(2 * math.pi)
-    return BoundPair(found * (1 - _ERROR), found * (1 + _ERROR) + cut)
+    nats = steps * total * float(x[1] - x[0]) / math.sqrt(2 * math.pi)
+    return BoundPair(nats * (1 - _ERROR), nats * (1 + _ERROR) + cut)
 
 
 def _convex(change: np.ndarray[tuple[int], np.dtype[np.float64]], logs: np.ndarray[tuple[int], np.dtype[np.float64]]
             ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:  # fmt: skip
-    """R ln r - r + 1 for r = 1 + change, by its series where it cancels."""
+    """The value of r ln r - r + 1 for r = 1 + change, by its series where it cancels."""
     d = change
     series = d * d * (1 / 2 - d * (1 / 6 - d * (1 / 12 - d * (1 / 20 - d * (1 / 30 - d * (1 / 42 - d / 56))))))
     return np.asarray(np.where(np.abs(d) < 0.02, series, (1 + d) * logs - d))

@@ -15,16 +15,15 @@ import numpy as np
 
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
-from verify.recompute.lines import clipped, unclipped
+from verify.recompute.epoch_maps import clipped_epoch, unclipped_epoch
 
-#: What float arithmetic may add to or take off these sums for each of their terms, relatively; longer sums are closed
-#: forms, or err by less.
+#: Relative rounding error of these sums for each of their terms; longer sums are closed forms, or err by less.
 _TERM_ROUNDING, _MOST_TERMS = 8 * 2.0**-53, 1 << 20
 _ADAMS = (Optimizer.ADAM, Optimizer.ADAMW)
-#: Steps that are added up one by one, and those that are followed beside each other, at most: some seconds of work.
+#: The most steps that are summed one by one, and the most that are followed together: some seconds of work.
 _MOST_ADDED, _MOST_FOLLOWED = 10_000_000, 1_000_000
-#: Beside 1, what is less shows in no float: from there on terms are all alike.
-_GONE = 2.0**-60
+#: Less than this added to 1 is lost to rounding: from there on all terms are equal.
+_NEGLIGIBLE = 2.0**-60
 #: Steps added up at a time.
 _BLOCK = 1 << 18
 #: Visits followed at a time.
@@ -34,25 +33,25 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 class TooManyStepsError(ValueError):
-    """A training so long that its bound is not computed again here; the message is half a sentence."""
+    """A training too long for its bound to be computed again; the message is a clause."""
 
 
 @lru_cache(maxsize=64)
 def sensitivity(training: ClippedTraining, regime: Regime, adjacency: Adjacency, dimension: int) -> float | None:
-    """The L2 distance of the final weights, in their own units; None where the regime says nothing here.
+    """The L2 distance of the final weights, in their own units; None where the regime gives no bound.
 
-    Raises TooManyStepsError where it would take more than some seconds.
+    Raises TooManyStepsError where it would take more than a few seconds.
 
     Example: E=10, N=1000, B=5, lr=5e-5, C=1, convex, replace-one: 2e-4.
     """
     change = training.clip_norm * (2 if adjacency is Adjacency.REPLACE_ONE else 1)
     visit = training.learning_rate * change / training.batch_size
     if regime is Regime.NONCONVEX:
-        return _anything(training, visit, dimension)
+        return _any_loss(training, visit, dimension)
     if training.optimizer is not Optimizer.SGD:
         return None
     if regime is Regime.SMOOTH:
-        return None if training.smoothness is None else _smooth(training, change)
+        return None if training.smoothness is None else _smooth_loss(training, change)
     bend = (training.smoothness or 0.0) + training.weight_decay
     if regime is Regime.CONVEX:
         return training.epochs * visit if training.learning_rate * bend <= 2 else None
@@ -72,13 +71,13 @@ def rounding(training: ClippedTraining, regime: Regime) -> float:
 
 
 def least_nonconvex(training: ClippedTraining) -> float | None:
-    """What losses such as -C |w| reach: a first visit decides, and every later step parts the runs by 2 lr C.
+    """The distance that losses such as -C |w| attain: the first visit sets a sign, and each later step adds 2 lr C.
 
-    Zeroing one example; None for optimizers for which no such case is known here.
+    For zeroing out one example; None for optimizers without such a known case.
     """
     if training.optimizer is not Optimizer.SGD:
         return None
-    return _anything(training, training.learning_rate * training.clip_norm / training.batch_size, 1)
+    return _any_loss(training, training.learning_rate * training.clip_norm / training.batch_size, 1)
 
 
 def _geometric(log_ratio: float, terms: int) -> float:
@@ -86,8 +85,8 @@ def _geometric(log_ratio: float, terms: int) -> float:
     return float(terms) if log_ratio == 0 else math.expm1(terms * log_ratio) / math.expm1(log_ratio)
 
 
-def _anything(t: ClippedTraining, visit: float, dimension: int) -> float:
-    """Any loss: every step after the first visit may part the runs by its whole length."""
+def _any_loss(t: ClippedTraining, visit: float, dimension: int) -> float:
+    """Any loss: every step after the first visit may move the runs apart by its whole length."""
     steps = t.total_steps
     log_keep = math.log1p(-t.learning_rate * t.weight_decay)
     if t.optimizer in _ADAMS:
@@ -100,12 +99,12 @@ def _anything(t: ClippedTraining, visit: float, dimension: int) -> float:
 
 def _momentum(log_momentum: float, steps: int, log_keep: float) -> float:
     """The sum of (1 - m^n) k^(T - n) over the steps n = 1 .. T."""
-    added = _added_up(steps, log_momentum)
+    summed = _steps_to_sum(steps, log_momentum)
     head = math.fsum(
         float(np.dot(-np.expm1(number * log_momentum), np.exp((steps - number) * log_keep)))
-        for number in _blocks(added)
+        for number in _blocks(summed)
     )
-    return head + _geometric(log_keep, steps - added)
+    return head + _geometric(log_keep, steps - summed)
 
 
 def _adam(t: ClippedTraining, steps: int, log_keep: float) -> float:
@@ -114,9 +113,9 @@ def _adam(t: ClippedTraining, steps: int, log_keep: float) -> float:
         return _geometric(log_keep, steps) if t.beta1 == 0 else math.inf
     ratio, before, last, parts = t.beta1**2 / t.beta2, 0.0, 0.0, []
     slowest = max(t.beta1, t.beta2, ratio)
-    added = _added_up(steps, math.log(slowest))
+    summed = _steps_to_sum(steps, math.log(slowest))
     with np.errstate(over="ignore"):
-        for number in _blocks(added):
+        for number in _blocks(summed):
             squares = before + np.cumsum(ratio ** (number - 1))
             before = float(squares[-1])
             first = (1 - t.beta1) / (1 - t.beta1**number)
@@ -126,13 +125,13 @@ def _adam(t: ClippedTraining, steps: int, log_keep: float) -> float:
             parts.append(float(np.dot(moves, np.exp((steps - number) * log_keep))))
             if math.isinf(before):
                 return math.inf
-    return math.fsum(parts) + last * _geometric(log_keep, steps - added)
+    return math.fsum(parts) + last * _geometric(log_keep, steps - summed)
 
 
-def _added_up(steps: int, log_slowest: float) -> int:
-    """After how many of the steps, added up one by one, powers of what decays most slowly are gone."""
+def _steps_to_sum(steps: int, log_slowest: float) -> int:
+    """How many of the steps must be summed one by one, until the slowest decaying power is negligible."""
     if log_slowest < 0:
-        steps = min(steps, math.ceil(min(math.log(_GONE) / log_slowest, float(1 << 60))))
+        steps = min(steps, math.ceil(min(math.log(_NEGLIGIBLE) / log_slowest, float(1 << 60))))
     _require(steps, _MOST_ADDED, "added up")
     return steps
 
@@ -148,12 +147,12 @@ def _require(steps: int, most: int, how: str) -> None:
         raise TooManyStepsError(f"more than {most} steps are not {how} here")
 
 
-def _smooth(t: ClippedTraining, change: float) -> float:
+def _smooth_loss(t: ClippedTraining, change: float) -> float:
     """Gradients that are Lipschitz with the smoothness: the worst step of each epoch for its visit.
 
-    All visits of an epoch are followed beside each other; a step maps larger distances to larger ones, so the worst of
-    an epoch is the worst to begin the next with. Of equal epochs, runs in which no gradient is clipped, or all are, are
-    skipped: each is a straight line in the distance it begins with, doubled as often as it goes.
+    All possible visits of an epoch are followed together. A step maps larger distances to larger ones, so the worst
+    distance after an epoch is the worst start of the next. Runs of equal epochs in which no gradient is clipped, or all
+    are, need no steps: such an epoch is an affine map of the distance, composed by doubling.
     """
     assert t.smoothness is not None
     keep, steps = 1 - t.learning_rate * t.weight_decay, t.total_steps
@@ -162,7 +161,7 @@ def _smooth(t: ClippedTraining, change: float) -> float:
     while epoch < t.epochs:
         count = steps * (epoch + 1) // t.epochs - steps * epoch // t.epochs
         if equal:
-            for line in (unclipped(t, count, change), clipped(t, count, change)):
+            for line in (unclipped_epoch(t, count, change), clipped_epoch(t, count, change)):
                 many, distance = line.run(distance, t.epochs - epoch)
                 epoch += many
             if epoch == t.epochs:

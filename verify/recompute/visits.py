@@ -1,7 +1,7 @@
-"""Visits of one record in passes over the data: by counting the steps at which passes begin.
+"""How often one record is used in passes over the data: by counting the steps at which passes begin.
 
-A rate is a float, so it may stand for any batch size / data set size that rounds to it. Between the two ends of that
-interval lies how many whole batches a data set yields: without the last, smaller one (the shortest pass) or with it.
+A rate is a float, so it may stand for any batch size / data set size that rounds to it. The two ends of that interval
+give the number of batches in a pass: without the last, smaller one (the shortest pass) or with it.
 """
 
 from __future__ import annotations

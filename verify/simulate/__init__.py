@@ -1,1 +1,1 @@
-"""Trying a mechanism out: what a sample of its outputs shows of delta, and what it does not."""
+"""Simulating a mechanism: what a sample of its outputs shows about delta, and what it cannot show."""

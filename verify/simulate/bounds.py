@@ -1,8 +1,8 @@
-"""What a sample of privacy losses shows of delta at an epsilon, with its confidence.
+"""Bounds on delta at an epsilon from a sample of privacy losses, with confidence.
 
 The published test counts how often the loss exceeds epsilon. That number is no bound on delta: a mechanism may exceed
-epsilon often and be private, and where the test draws from an assumed shift it never looks at the mechanism at all.
-The two below are sound. Neither can prove privacy: they speak of one pair of data sets.
+epsilon often and be private, and a test that draws from an assumed shift does not test the mechanism at all. The two
+tests below are sound. Neither can prove privacy: they are about one pair of data sets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EVENTS = 200
 
 @dataclass(frozen=True, slots=True)
 class SimulatedDelta:
-    """delta lies between ``lower`` and ``upper`` with the confidence asked for; ``threshold`` makes the event."""
+    """delta lies between ``lower`` and ``upper`` with the requested confidence; ``threshold`` defines the event."""
 
     estimate: float
     lower: float
@@ -34,7 +34,7 @@ def violation_rate(losses: Floats, epsilon: float) -> float:
 
 
 def black_box(sample: LossSamples, epsilon: float, level: float) -> SimulatedDelta:
-    """P(loss > c) - e^epsilon Q(loss > c), for the c that looks best on one half, bounded on the other half.
+    """P(loss > c) - e^epsilon Q(loss > c), for the c that is best on one half, bounded on the other half.
 
     Clopper and Pearson's bounds, ``level`` / 2 each. ``upper`` is 1: other events may show more.
     """
@@ -43,7 +43,7 @@ def black_box(sample: LossSamples, epsilon: float, level: float) -> SimulatedDel
     marks = np.append(marks, epsilon)
     factor = math.exp(min(epsilon, 700.0))
     present, absent = (_above(side[:half], marks) / half for side in (sample.present, sample.absent))
-    # The bound that the other half would give, were it like this one.
+    # About the bound that the other half will give.
     room = 3 * (np.sqrt(present / half) + factor * np.sqrt((absent + 1 / half) / half))
     threshold = float(marks[int(np.argmax(present - factor * absent - room))])
     count = len(sample.present) - half

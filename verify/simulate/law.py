@@ -31,7 +31,7 @@ class LossLaw:
 
 
 def law_of(report: PrivacyReport) -> LossLaw | None:
-    """That of the least epsilon that stands, or else is claimed; None where none has a loss to draw."""
+    """The loss of the guarantee with the least established epsilon, or else claimed; None where none can be drawn."""
     known = [g for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP and g.epsilon is not None and g.delta]
     known.sort(key=lambda g: (g.status not in (Status.PROVED, Status.CONDITIONAL), g.epsilon))
     for guarantee in known:

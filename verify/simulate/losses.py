@@ -11,7 +11,7 @@ from privctl.domain.events import Ledger
 from verify.events import row_of
 from verify.events.row import Draw, Floats
 
-__all__ = ["Draw", "Floats", "LossSamples", "gaussian", "of_ledger", "sample"]
+__all__ = ["Draw", "Floats", "LossSamples", "gaussian", "ledger_losses", "sample"]
 
 _CHUNK = 20_000
 _MOST = 1_000_000
@@ -38,7 +38,7 @@ def gaussian(mu: float) -> Draw:
     return draw
 
 
-def of_ledger(ledger: Ledger) -> Draw | None:
+def ledger_losses(ledger: Ledger) -> Draw | None:
     """The sum over all steps; None where an event is not simulated here (records in turn, batches of fixed size)."""
     parts = [(row_of(event).draw(event), event.steps) for event in ledger.events]
     if any(step is None for step, _ in parts):

@@ -16,9 +16,9 @@ from verify.checks import JudgedGuarantee
 from verify.events import row_of
 from verify.recompute.sensitivity import least_nonconvex
 from verify.simulate.bounds import SimulatedDelta, black_box, violation_rate, white_box
-from verify.simulate.losses import Draw, LossSamples, gaussian, of_ledger, sample
+from verify.simulate.losses import Draw, LossSamples, gaussian, ledger_losses, sample
 
-#: Chance that a sound guarantee is called violated, all tests of one guarantee together.
+#: Chance that a sound guarantee is called violated, over all its tests.
 LEVEL = 1e-3
 _TRAINING_STEPS = 100
 _STANDING = (Status.PROVED, Status.CONDITIONAL)
@@ -26,38 +26,38 @@ _STANDING = (Status.PROVED, Status.CONDITIONAL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What was tried and found."""
+    """The evidence of a simulation and its verdicts."""
 
     evidence: tuple[Evidence, ...]
     judged: tuple[JudgedGuarantee, ...]
 
 
 def simulate(report: PrivacyReport, *, seed: int, seconds: float) -> Simulation | None:
-    """Simulate the report's guarantees for ``seconds`` in all, about; None where nothing of it can be simulated."""
-    chosen = [(g, draw) for g in _chosen(report) if (draw := _draw(report, g)) is not None]
+    """Simulate the report's guarantees for about ``seconds`` in all; None where none can be simulated."""
+    chosen = [(g, draw) for g in _guarantees_to_test(report) if (draw := _draw(report, g)) is not None]
     if not chosen:
         return None
     share = seconds / len(chosen) / (2 if _toy(report) is not None else 1)
     evidence: list[Evidence] = []
     judged: list[JudgedGuarantee] = []
     for guarantee, draw in chosen:
-        found = sample(draw, seed, share)
-        assumed = sample(_assumed(report, guarantee) or draw, seed, 0.0)
-        evidence.append(_published(guarantee, violation_rate(assumed.present, guarantee.epsilon or 0.0), assumed))
-        rows, verdict = _sound(guarantee, found, f"{guarantee.name}, simulated")
+        losses = sample(draw, seed, share)
+        assumed = sample(_assumed_draw(report, guarantee) or draw, seed, 0.0)
+        evidence.append(_published_test(guarantee, violation_rate(assumed.present, guarantee.epsilon or 0.0), assumed))
+        rows, verdict = _sound_tests(guarantee, losses, f"{guarantee.name}, simulated")
         evidence += rows
         judged.append(JudgedGuarantee(guarantee=guarantee, verdict=verdict))
     toy = _toy(report)
     if toy is not None:
         training, steps = toy
-        rows, verdict = _sound(chosen[0][0], sample(training, seed, share), f"a toy training of {steps} steps")
+        rows, verdict = _sound_tests(chosen[0][0], sample(training, seed, share), f"a toy training of {steps} steps")
         evidence += rows
         judged.append(JudgedGuarantee(guarantee=chosen[0][0], verdict=verdict))
     return Simulation(evidence=tuple(evidence), judged=tuple(judged))
 
 
-def _chosen(report: PrivacyReport) -> Iterator[Guarantee]:
-    """Weight noise: every row, each has a shift of its own. Ledgers: the row to rely on, the claim most in doubt."""
+def _guarantees_to_test(report: PrivacyReport) -> Iterator[Guarantee]:
+    """For weight noise all guarantees, since each has its own shift; for ledgers the strongest established one."""
     known = [g for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP and g.epsilon is not None]
     if isinstance(report.mechanism, WeightNoise):
         yield from known
@@ -72,11 +72,11 @@ def _draw(report: PrivacyReport, guarantee: Guarantee) -> Draw | None:
             least = least_nonconvex(mechanism.training)
             return None if least is None else gaussian(least / mechanism.noise_stddev)
         return gaussian(1 / guarantee.noise_multiplier) if guarantee.noise_multiplier else None
-    return of_ledger(mechanism) if isinstance(mechanism, Ledger) else None
+    return ledger_losses(mechanism) if isinstance(mechanism, Ledger) else None
 
 
-def _assumed(report: PrivacyReport, guarantee: Guarantee) -> Draw | None:
-    """What the published test draws from: the shift that the paper assumes, whatever the training did."""
+def _assumed_draw(report: PrivacyReport, guarantee: Guarantee) -> Draw | None:
+    """What the published test samples: the shift that the paper assumes, whatever the training did."""
     mechanism = report.mechanism
     if isinstance(mechanism, WeightNoise) and guarantee.name == "published" and guarantee.sensitivity:
         return gaussian(guarantee.sensitivity / mechanism.noise_stddev)
@@ -94,25 +94,25 @@ def _toy(report: PrivacyReport) -> tuple[Draw, int] | None:
     return training(steps), steps
 
 
-def _published(guarantee: Guarantee, rate: float, found: LossSamples) -> Evidence:
+def _published_test(guarantee: Guarantee, rate: float, losses: LossSamples) -> Evidence:
     return Evidence(
         method="algorithm 1 of the DP-Weights paper: how often the loss exceeds epsilon",
         quantity=f"violation rate of {guarantee.name}",
         estimate=rate,
         bound=Bound.NONE,
-        samples={"losses": len(found.present)},
+        samples={"losses": len(losses.present)},
         details={"epsilon": guarantee.epsilon or 0.0},
         reason="it says nothing of delta: losses may exceed epsilon often in a private mechanism, and where the shift "
         "is assumed they are not the training's",
     )
 
 
-def _sound(guarantee: Guarantee, found: LossSamples, subject: str) -> tuple[list[Evidence], Verdict]:
+def _sound_tests(guarantee: Guarantee, losses: LossSamples, subject: str) -> tuple[list[Evidence], Verdict]:
     """Both sound tests in both orders, sharing the level."""
     epsilon, delta = guarantee.epsilon or 0.0, guarantee.delta
     rows: list[Evidence] = []
     worst: tuple[float, str] = (0.0, "")
-    for order, side in (("present", found), ("absent", found.reversed())):
+    for order, side in (("present", losses), ("absent", losses.reversed())):
         tests: tuple[tuple[str, SimulatedDelta], ...] = (
             ("black box: an event chosen on one half, tried on the other", black_box(side, epsilon, LEVEL / 4)),
             ("white box: the mean of 1 - e^(epsilon - loss)", white_box(side.present, epsilon, LEVEL / 4)),
@@ -128,7 +128,7 @@ def _sound(guarantee: Guarantee, found: LossSamples, subject: str) -> tuple[list
         return rows, Verdict(subject=subject, outcome=Outcome.REFUTED, reason=reason, status=guarantee.status)
     most = max(row.upper for row in rows if row.upper is not None and math.isfinite(row.upper))
     reason = (
-        f"no violation seen in {len(found.present)} outputs of each kind; they could not have seen a delta below "
+        f"no violation seen in {len(losses.present)} outputs of each kind; they could not have seen a delta below "
         + (f"{max(0.0, most):.2g}")
     )
     return rows, Verdict(subject=subject, outcome=Outcome.CONSISTENT, reason=reason, status=guarantee.status)

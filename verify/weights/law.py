@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaincinv
 
-from verify.measured.values import Floats
+from verify.checkpoint_noise.values import Floats
 from verify.weights.moves import coefficients, kept
 from verify.weights.settings import TrainingFacts, UncheckableError
 

@@ -15,7 +15,7 @@ import math
 import numpy as np
 from scipy.optimize import brentq
 
-from verify.measured.values import Floats
+from verify.checkpoint_noise.values import Floats
 from verify.weights.settings import TrainingFacts, UncheckableError
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import ParametersError
-from verify.measured.values import Floats
+from verify.checkpoint_noise.values import Floats
 from verify.method import StatedTraining
 from verify.stated import method_of, training_of
 

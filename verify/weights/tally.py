@@ -11,7 +11,7 @@ import numpy as np
 
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile
-from verify.measured.values import VIEWS, Floats, numbers
+from verify.checkpoint_noise.values import VIEWS, Floats, numbers
 from verify.weights.settings import UncheckableError
 from verify.weights.start import Start
 

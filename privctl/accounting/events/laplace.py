@@ -8,8 +8,8 @@ import numpy as np
 
 from privctl.accounting.events.row import EventAccounting, NoiseSetting
 from privctl.accounting.mixtures import gauss_legendre, log_moment
+from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.pld.pairs import Laplace, Sampled
-from privctl.accounting.pld.plan import RepeatedPair
 from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.events import LaplaceNoise
 

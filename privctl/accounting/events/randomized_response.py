@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from privctl.accounting.events.row import EventAccounting, NoiseSetting
+from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.pld.pairs import Sampled, randomized_response
-from privctl.accounting.pld.plan import RepeatedPair
 from privctl.accounting.poisson_binomial import Floats
 from privctl.accounting.randomized_response import three_point
 from privctl.domain.events import RandomizedResponse

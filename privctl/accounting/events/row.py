@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from privctl.accounting.pld.plan import RepeatedPair
+from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.events import Event
 

@@ -10,8 +10,8 @@ import numpy as np
 from privctl.accounting.events.row import EventAccounting
 from privctl.accounting.mixtures import log_moments
 from privctl.accounting.passes import participations
+from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.pld.pairs import Gaussian, Sampled, Symmetrized
-from privctl.accounting.pld.plan import RepeatedPair
 from privctl.accounting.poisson_binomial import Floats
 from privctl.accounting.published import clt_noise_multiplier
 from privctl.domain.events import Batches, SampledGaussian

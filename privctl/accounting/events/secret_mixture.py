@@ -6,8 +6,8 @@ import numpy as np
 
 from privctl.accounting.events.row import EventAccounting
 from privctl.accounting.mixtures import log_moments
+from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.pld.pairs import GaussianMixture
-from privctl.accounting.pld.plan import RepeatedPair
 from privctl.accounting.poisson_binomial import Floats, poisson_binomial
 from privctl.domain.events import SecretMixture
 

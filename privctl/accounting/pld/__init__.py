@@ -12,6 +12,6 @@ deltas are out of its reach.
 The same machinery gives lower bounds: losses are merged into groups whose joint loss is a grid value. Merging outputs
 is post-processing, so no delta rises, and the true value is enclosed from both sides.
 
-``pairs`` describes one step, ``plan`` chooses tilt, grid and window, ``grid`` puts a step on it, ``compose`` raises to
-the power, ``distribution`` answers for epsilon and delta.
+``pairs`` describes one step, ``grid_plan`` chooses tilt, grid and window, ``grid`` puts a step on it, ``compose``
+raises to the power, ``distribution`` gives epsilon and delta.
 """

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from privctl.accounting.pld.distribution import LossDistribution, Simple, Wrapped
+from privctl.accounting.pld.distribution import LossDistribution, SimpleBounds, WrappedMass
 from privctl.accounting.pld.grid import UNIT_ROUNDOFF, LossGrid, connect, grid_edges, merge
-from privctl.accounting.pld.plan import NEGLIGIBLE, FirstEstimate, GridPlan, RepeatedPair, make_plan, sketch_of
+from privctl.accounting.pld.grid_plan import NEGLIGIBLE, FirstEstimate, GridPlan, RepeatedPair, make_plan, sketch_of
 from privctl.accounting.pld.spectrum import StepSpectrum, power
 
 #: How often a grid is made finer for one epsilon.
-_LOOKS = 3
+_REFINEMENTS = 3
 #: Relative growth of epsilon that the grid may cause, about.
 FINE, COARSE = 2e-5, 1e-3
 
@@ -29,43 +29,43 @@ def compose(
     sketches = [sketch_of(step, (log_delta or 0.0) - NEGLIGIBLE - 9) for step in steps]
     log_tail = (-NEGLIGIBLE if log_delta is None else log_delta) - math.log(sum(step.count for step in steps)) - 18
     plan = make_plan(steps, sketches, log_delta, log_tail, precision, lower=lower)
-    found = _on(plan, steps, lower=lower)
+    composed = _compose_on(plan, steps, lower=lower)
     if log_delta is None:
-        return found
-    # The first plan rests on moments, which far, rare losses rule; what it found says how fine a grid epsilon needs,
-    # and how much tilt it bears before those losses drown it.
+        return composed
+    # The first plan rests on moments, which far, rare losses dominate; its result says how fine a grid epsilon needs,
+    # and how much tilt it bears before rounding drowns it.
     delta, count = math.exp(log_delta), sum(step.count for step in steps)
-    best, epsilon = found, found.epsilon(delta)
-    for _ in range(_LOOKS):
-        near = _near(found, epsilon, delta)
-        if near is None:
+    best, epsilon = composed, composed.epsilon(delta)
+    for _ in range(_REFINEMENTS):
+        estimate = _estimate_near(composed, epsilon, delta)
+        if estimate is None:
             break
-        blurred = count * (1 + near.slope) * plan.interval**2 > 36 * precision * near.epsilon
-        drowned = found.doubt(near.epsilon) > math.log(precision * delta)
+        blurred = count * (1 + estimate.slope) * plan.interval**2 > 36 * precision * estimate.epsilon
+        drowned = composed.log_rounding_error(estimate.epsilon) > math.log(precision * delta)
         if not blurred and not drowned:
             break
-        finer = make_plan(steps, sketches, log_delta, log_tail, precision, lower=lower, near=near)
+        finer = make_plan(steps, sketches, log_delta, log_tail, precision, lower=lower, estimate=estimate)
         if finer.interval > 0.8 * plan.interval and not (drowned and finer.tilt < 0.95 * plan.tilt):
             break
-        plan, found = finer, _on(finer, steps, lower=lower)
-        here = found.epsilon(delta)
-        if (here > epsilon) == lower:
-            best, epsilon = found, here
+        plan, composed = finer, _compose_on(finer, steps, lower=lower)
+        finer_epsilon = composed.epsilon(delta)
+        if (finer_epsilon > epsilon) == lower:
+            best, epsilon = composed, finer_epsilon
     return best
 
 
-def _on(plan: GridPlan, steps: Sequence[RepeatedPair], *, lower: bool) -> LossDistribution:
+def _compose_on(plan: GridPlan, steps: Sequence[RepeatedPair], *, lower: bool) -> LossDistribution:
     place = merge if lower else connect
     grids = [place(step.pair, grid_edges(ends, plan.interval)) for step, ends in zip(steps, plan.ends, strict=True)]
     return _convolve(steps, grids, plan, lower=lower)
 
 
-def _near(found: LossDistribution, epsilon: float, delta: float) -> FirstEstimate | None:
-    """Epsilon and the slope of log delta there; None where there is nothing to be sharper about."""
+def _estimate_near(distribution: LossDistribution, epsilon: float, delta: float) -> FirstEstimate | None:
+    """Epsilon and the slope of log delta there; None where epsilon is 0 or infinite."""
     if not 0 < epsilon < math.inf:
         return None
-    before = found.log_delta(max(0.0, epsilon - 2 * found.interval))
-    width = min(epsilon, 2 * found.interval)
+    before = distribution.log_delta(max(0.0, epsilon - 2 * distribution.interval))
+    width = min(epsilon, 2 * distribution.interval)
     return FirstEstimate(epsilon, max(0.0, (before - math.log(delta)) / width))
 
 
@@ -88,34 +88,36 @@ def _convolve(
     masses = np.roll(composed.masses, (composed.offset - first) % size)
     first_loss, last_loss = h * first, h * (first + size)
     if lower:
-        wrapped = _wrapped(steps, grids, plan, size)
+        wrapped = _wrapped_mass(steps, grids, plan, size)
         return LossDistribution(first_loss, h, masses, plan.tilt, log_scale, -math.inf, margin, True, wrapped)
     beyond = min(
         _cumulant(steps, grids, h, plan.tilt + push) - (plan.tilt + push) * last_loss for push in _pushes(plan)
     )
     log_beyond = float(np.logaddexp(log_outside, min(0.0, beyond)))
-    simple = _simple(steps, grids, plan, log_outside)
+    simple = _simple_bounds(steps, grids, plan, log_outside)
     return LossDistribution(first_loss, h, masses, plan.tilt, log_scale, log_beyond, margin, simple=simple)
 
 
-def _simple(steps: Sequence[RepeatedPair], grids: Sequence[LossGrid], plan: GridPlan, log_infinite: float) -> Simple:
+def _simple_bounds(
+    steps: Sequence[RepeatedPair], grids: Sequence[LossGrid], plan: GridPlan, log_infinite: float
+) -> SimpleBounds:
     variation = 0.0
     for step in steps:
         log_p, log_q = step.pair.cells(np.zeros(1))
         variation += step.count * (math.exp(log_p[1]) - math.exp(log_q[1]) + 4 * UNIT_ROUNDOFF)
     tilts = [plan.tilt * 4.0**k for k in range(-1, 4)] if plan.tilt else []
     moments = tuple((tilt, _cumulant(steps, grids, plan.interval, tilt)) for tilt in tilts)
-    return Simple(math.log(max(variation, 5e-324)), log_infinite, moments)
+    return SimpleBounds(math.log(max(variation, 5e-324)), log_infinite, moments)
 
 
-def _wrapped(steps: Sequence[RepeatedPair], grids: Sequence[LossGrid], plan: GridPlan, size: int) -> Wrapped:
+def _wrapped_mass(steps: Sequence[RepeatedPair], grids: Sequence[LossGrid], plan: GridPlan, size: int) -> WrappedMass:
     h = plan.interval
     width = h * size
     value = _cumulant(steps, grids, h, plan.tilt)
     below = min(0.0, *(_cumulant(steps, grids, h, -push) + push * plan.low for push in _pushes(plan)))
     tilted = min(_cumulant(steps, grids, h, plan.tilt - push) - value + push * plan.low for push in _pushes(plan))
     above = tuple((push, _cumulant(steps, grids, h, plan.tilt + push) - value) for push in _pushes(plan))
-    return Wrapped(below - plan.tilt * width, min(0.0, tilted), width, above)
+    return WrappedMass(below - plan.tilt * width, min(0.0, tilted), width, above)
 
 
 def _pushes(plan: GridPlan) -> list[float]:

@@ -1,4 +1,4 @@
-"""A composed privacy loss on a grid, and what it says of epsilon and delta."""
+"""A composed privacy loss on a grid, and the epsilons and deltas that follow from it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from privctl.accounting.pld.pairs import Array
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapped:
-    """How much mass beyond the window can have come round its ends, which a lower bound must not count.
+class WrappedMass:
+    """How much mass from beyond the window may have wrapped around; a lower bound must not count it.
 
     From below at most exp(``log_from_below``) in delta, and exp(``log_tilted``) relative to the tilted masses. From
     above, relative to them, by Chernoff bounds exp(value - theta * (``width`` + epsilon)) for each (theta, value).
@@ -25,13 +25,13 @@ class Wrapped:
     bounds: tuple[tuple[float, float], ...]
 
     def from_above(self, epsilon: float) -> float:
-        """What may have come from above and lie above ``epsilon`` now."""
+        """The mass that may have wrapped around from above and now lies above ``epsilon``."""
         return math.exp(min(0.0, *(value - theta * (self.width + epsilon) for theta, value in self.bounds)))
 
 
 @dataclass(frozen=True, slots=True)
-class Simple:
-    """Bounds that need no composed distribution, for where that says nothing.
+class SimpleBounds:
+    """Bounds that need no composed distribution, for where that gives none.
 
     ``log_variation`` is the log of the sum of the steps' total variations, a delta at epsilon 0; ``log_infinite`` the
     log mass at infinity; each of ``moments`` a tilt and the log of E exp(tilt * loss) without that mass.
@@ -66,8 +66,8 @@ class LossDistribution:
 
     P(loss_i) = masses[i] * exp(log_scale - tilt * loss_i). ``log_outside`` is the log mass that may lie above the grid
     or at infinity, ``margin`` what rounding may have taken from each entry of ``masses``. Where ``lower``, everything
-    is a lower bound instead: ``margin`` is what rounding may have added, ``wrapped`` what may have come round the
-    grid's ends. An upper bound may be helped out by ``simple`` ones.
+    is a lower bound instead: ``margin`` is what rounding may have added, ``wrapped`` what may have wrapped around the
+    grid's ends. An upper bound is the smaller of the grid's and of ``simple``.
     """
 
     start: float
@@ -78,9 +78,9 @@ class LossDistribution:
     log_outside: float
     margin: float
     lower: bool = False
-    wrapped: Wrapped | None = None
-    simple: Simple = Simple(0.0, 0.0, ())
-    _found: dict[float, float] = field(default_factory=dict, repr=False, compare=False)
+    wrapped: WrappedMass | None = None
+    simple: SimpleBounds = SimpleBounds(0.0, 0.0, ())
+    _epsilons: dict[float, float] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def losses(self) -> Array:
@@ -114,12 +114,12 @@ class LossDistribution:
         return min(self.simple.log_delta(epsilon), float(np.logaddexp(body, self.log_outside)))
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon >= 0 at ``delta`` as far as this distribution knows; inf where it knows none."""
-        if delta not in self._found:
-            self._found[delta] = self._epsilon(delta)
-        return self._found[delta]
+        """The smallest epsilon >= 0 at ``delta`` that this distribution shows; inf where it shows none."""
+        if delta not in self._epsilons:
+            self._epsilons[delta] = self._epsilon(delta)
+        return self._epsilons[delta]
 
-    def doubt(self, epsilon: float) -> float:
+    def log_rounding_error(self, epsilon: float) -> float:
         """About the log of what rounding adds to, or takes from, delta at ``epsilon``."""
         points = min(float(len(self.masses)), 1 / -math.expm1(-self.tilt * self.interval)) if self.tilt else 1.0
         return math.log(max(self.margin * points, 5e-324)) + self.log_scale - self.tilt * epsilon
@@ -143,11 +143,11 @@ class LossDistribution:
         if low < 0:
             return max(0.0, self.start)
         left, right = max(0.0, self.start + self.interval * low), self.start + self.interval * high
-        found = self._between(left, right, target)
-        return max(left, found * (1 - 1e-9)) if self.lower else found
+        crossing = self._between(left, right, target)
+        return max(left, crossing * (1 - 1e-9)) if self.lower else crossing
 
     def _known_above(self, target: float) -> int:
-        """A grid point with epsilon >= 0 where the lower bound exceeds the target; -1 where none is found.
+        """A grid point with epsilon >= 0 where the lower bound exceeds the target; -1 if there is none.
 
         The bound is sharp near the tilted mean and fades far below it, so the search walks down from there.
         """

@@ -1,4 +1,4 @@
-"""What is known of a composition without composing it: its largest loss, and what one large loss alone gives away."""
+"""Bounds on a composition without composing it: its largest loss, and what one large loss alone gives away."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from privctl.accounting.pld.grid_plan import RepeatedPair, sketch_edges
 from privctl.accounting.pld.pairs import Array, Atoms, GaussianMixture, Laplace, Pair, Reversed, Sampled
-from privctl.accounting.pld.plan import RepeatedPair, sketch_edges
 
 #: Relative error of a probability here, with room.
 _ROUNDING = 1e-9
@@ -16,23 +16,23 @@ _ROUNDING = 1e-9
 
 def largest_loss(steps: Sequence[RepeatedPair]) -> float:
     """An epsilon of all ``steps`` together at delta 0, rounded up; inf where losses have no bound."""
-    return sum(step.count * _largest(step.pair) for step in steps) * (1 + _ROUNDING)
+    return sum(step.count * _largest_loss(step.pair) for step in steps) * (1 + _ROUNDING)
 
 
-def _largest(pair: Pair) -> float:
+def _largest_loss(pair: Pair) -> float:
     if isinstance(pair, Laplace):
         return 1 / pair.scale
     if isinstance(pair, Atoms):
         return pair.losses[-1]
     if isinstance(pair, Sampled):
-        most = _largest(pair.base)
+        most = _largest_loss(pair.base)
         return float(np.logaddexp(math.log1p(-pair.rate), math.log(pair.rate) + most)) if pair.rate < 1 else most
     if isinstance(pair, Reversed):
-        return -_smallest(pair.pair)
+        return -_smallest_loss(pair.pair)
     return math.inf
 
 
-def _smallest(pair: Pair) -> float:
+def _smallest_loss(pair: Pair) -> float:
     """The least loss; -inf where there is none."""
     if isinstance(pair, Laplace):
         return -1 / pair.scale
@@ -41,12 +41,16 @@ def _smallest(pair: Pair) -> float:
     if isinstance(pair, GaussianMixture):
         return math.log(pair.weights[0]) if pair.shifts[0] == 0 and pair.weights[0] > 0 else -math.inf
     if isinstance(pair, Sampled):
-        return math.log1p(pair.rate * math.expm1(_smallest(pair.base))) if pair.rate < 1 else _smallest(pair.base)
+        return (
+            math.log1p(pair.rate * math.expm1(_smallest_loss(pair.base)))
+            if pair.rate < 1
+            else _smallest_loss(pair.base)
+        )
     return -math.inf
 
 
 def floor_by_one_loss(steps: Sequence[RepeatedPair], log_delta: float) -> float:
-    """An epsilon below which the delta is not met, by the events "some step's loss exceeds l"; 0 where none shows any.
+    """An epsilon below which the delta is exceeded, from the events "some step's loss exceeds l"; 0 if none shows it.
 
     With probabilities P and Q of such an event, delta >= P - e^epsilon Q. Sharp where the record takes part so rarely
     that a single step gives it away.
@@ -55,7 +59,7 @@ def floor_by_one_loss(steps: Sequence[RepeatedPair], log_delta: float) -> float:
     levels = np.unique(np.concatenate([sketch_edges(step, tail) for step in steps]))
     absent_p, absent_q = np.zeros((2, len(levels)))
     for step in steps:
-        above_p, above_q = (_above(part) for part in step.pair.cells(levels))
+        above_p, above_q = (_log_mass_above(part) for part in step.pair.cells(levels))
         absent_p += step.count * _log_complement(above_p)
         absent_q += step.count * _log_complement(above_q)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -64,7 +68,7 @@ def floor_by_one_loss(steps: Sequence[RepeatedPair], log_delta: float) -> float:
     return max(0.0, float(np.max(gains[np.isfinite(gains)], initial=0.0)))
 
 
-def _above(cells: Array) -> Array:
+def _log_mass_above(cells: Array) -> Array:
     """Log mass above each edge."""
     return np.asarray(np.logaddexp.accumulate(cells[::-1])[::-1][1:])
 

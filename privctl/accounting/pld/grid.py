@@ -38,19 +38,19 @@ def connect(pair: Pair, edges: Array) -> LossGrid:
         share = np.clip(np.expm1(inner_q - inner_p + edges[:-1]) / math.expm1(-h) + slack, 0.0, 1.0)
         share = np.where(np.isfinite(inner_p), share, 0.0)
         up, stay = inner_p + np.log(share), inner_p + np.log1p(-share)
-    placed = np.full(len(edges), -np.inf)
-    placed[1:] = up
-    placed[:-1] = np.logaddexp(placed[:-1], stay)
-    placed[0] = np.logaddexp(placed[0], log_p[0])
-    return LossGrid(round(edges[0] / h), placed, float(log_p[-1]))
+    masses = np.full(len(edges), -np.inf)
+    masses[1:] = up
+    masses[:-1] = np.logaddexp(masses[:-1], stay)
+    masses[0] = np.logaddexp(masses[0], log_p[0])
+    return LossGrid(round(edges[0] / h), masses, float(log_p[-1]))
 
 
 def merge(pair: Pair, edges: Array) -> LossGrid:
     """Join what lies half an interval above and below a grid value so that their joint loss is that value.
 
-    One side has some mass too many for that. Joined with a little of what now lies at the next value on its far side it
-    comes to lie on the grid too; where there is not enough, it moves down. The lowest tail is dropped. Joining outcomes
-    and moving mass down only ever hide the record.
+    One side has more mass than that takes. The excess is joined with a little of the mass at the next value on its far
+    side, so that it lies on the grid too; where there is not enough, it moves down. The lowest tail is dropped. Joining
+    outcomes and moving mass down can only hide the record.
     """
     h = float(edges[1] - edges[0])
     log_p, log_q = pair.cells(np.sort(np.concatenate([edges, edges[:-1] + h / 2])))
@@ -63,13 +63,13 @@ def merge(pair: Pair, edges: Array) -> LossGrid:
         lacks = under_p + np.log(np.maximum(np.expm1(under_q + at - under_p), 0.0) + _rounding(under_p, at))
         exceeds = over_p + np.log(np.maximum(-np.expm1(over_q + at - over_p) - _rounding(over_p, at), 0.0))
         log_ratio = np.where(np.isfinite(lacks) & np.isfinite(exceeds), exceeds - lacks, np.nan)
-    # Shares that are joined; where one side is empty none of the other is.
+    # The shares that are joined; where one side is empty, nothing of the other is joined.
     keep_under = np.exp(np.minimum(np.nan_to_num(log_ratio, nan=-np.inf), 0.0))
     keep_over = np.exp(np.minimum(np.nan_to_num(-log_ratio, nan=-np.inf), 0.0))
     with np.errstate(divide="ignore"):
         joined = np.logaddexp(under_p + np.log(keep_under), over_p + np.log(keep_over))
         rest_under, rest_over = np.log1p(-keep_under), np.log1p(-keep_over)
-    # Mass at the next value up that lifts the rest of ``under`` to its own, and at the next down that ``over`` lifts.
+    # The mass of the next value up that lifts the rest of ``under`` to the grid, and of the next down to join ``over``.
     pulled = np.nan_to_num(lacks, nan=-np.inf) + rest_under - math.log(-math.expm1(-h))
     lifted = np.nan_to_num(exceeds, nan=-np.inf) + rest_over - _log_expm1(h)
     half = joined - math.log(2)
@@ -78,14 +78,14 @@ def merge(pair: Pair, edges: Array) -> LossGrid:
     lifted = np.minimum(lifted, np.append(-np.inf, half[:-1]))
     with np.errstate(invalid="ignore", divide="ignore"):
         used = np.logaddexp(np.append(-np.inf, pulled[:-1]), np.append(lifted[1:], -np.inf)) - joined
-        left = joined + np.log1p(-np.exp(np.minimum(np.nan_to_num(used, nan=-np.inf), 0.0)))
-    here = np.logaddexp(np.logaddexp(left, over_p + rest_over), np.logaddexp(pulled, lifted))
-    placed = np.full(len(edges), -np.inf)
-    placed[1:] = np.logaddexp(here, np.where(stays, under_p + rest_under, -np.inf))
-    placed[:-1] = np.logaddexp(placed[:-1], np.where(stays, -np.inf, under_p + rest_under))
-    placed[0] = np.logaddexp(placed[0], log_p[1])
-    placed[-1] = np.logaddexp(placed[-1], log_p[-1])
-    return LossGrid(round(edges[0] / h), placed, -math.inf)
+        remaining = joined + np.log1p(-np.exp(np.minimum(np.nan_to_num(used, nan=-np.inf), 0.0)))
+    at_value = np.logaddexp(np.logaddexp(remaining, over_p + rest_over), np.logaddexp(pulled, lifted))
+    masses = np.full(len(edges), -np.inf)
+    masses[1:] = np.logaddexp(at_value, np.where(stays, under_p + rest_under, -np.inf))
+    masses[:-1] = np.logaddexp(masses[:-1], np.where(stays, -np.inf, under_p + rest_under))
+    masses[0] = np.logaddexp(masses[0], log_p[1])
+    masses[-1] = np.logaddexp(masses[-1], log_p[-1])
+    return LossGrid(round(edges[0] / h), masses, -math.inf)
 
 
 def _rounding(log_p: Array, edges: Array) -> Array:

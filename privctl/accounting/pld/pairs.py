@@ -17,13 +17,13 @@ from scipy.special import gammaln, log_ndtr, ndtri_exp
 
 Array = NDArray[np.float64]
 
-#: Numbers in a scratch array of shifts times edges, and edges so few that they need no better start.
+#: Entries of a scratch array of shifts times edges, and the number of edges below which no better start is needed.
 _SCRATCH, _FEW = 1 << 21, 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Losses outside which P, and Q, have little mass: log probability of at most what was asked for, on each side."""
+    """Losses outside which P, and Q, have little mass: at most the requested log probability on each side."""
 
     p_low: float
     p_high: float
@@ -32,14 +32,14 @@ class Span:
 
 
 class Pair(Protocol):
-    """Two distributions; ``P`` is the one whose privacy loss is meant."""
+    """Two distributions, P and Q; the privacy loss log dP/dQ is distributed as under P."""
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """Log masses under P and Q of the loss in (-inf, e0], (e0, e1], ..., (en, inf): arrays one longer."""
         ...
 
     def span(self, log_tail: float) -> Span:
-        """Where P and Q lie, but for ``log_tail`` at each end."""
+        """Where P and Q lie, except for a mass of exp(``log_tail``) at each end."""
         ...
 
     def sketch(self, count: int, log_tail: float) -> Array:
@@ -224,7 +224,7 @@ class Sampled:
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """See ``Pair``."""
-        log_p, log_q = self.base.cells(self._unsampled(edges))
+        log_p, log_q = self.base.cells(self._base_loss(edges))
         if self.rate == 1:
             return log_p, log_q
         return np.logaddexp(math.log1p(-self.rate) + log_q, math.log(self.rate) + log_p), log_q
@@ -232,14 +232,14 @@ class Sampled:
     def span(self, log_tail: float) -> Span:
         """See ``Pair``."""
         base = self.base.span(log_tail)
-        low, high, q_high = (float(x) for x in self._sampled(np.array([base.q_low, base.p_high, base.q_high])))
+        low, high, q_high = (float(x) for x in self._sampled_loss(np.array([base.q_low, base.p_high, base.q_high])))
         return Span(low, high, low, q_high)
 
     def sketch(self, count: int, log_tail: float) -> Array:
         """See ``Pair``."""
-        return np.unique(self._sampled(self.base.sketch(count, log_tail)))
+        return np.unique(self._sampled_loss(self.base.sketch(count, log_tail)))
 
-    def _sampled(self, losses: Array) -> Array:
+    def _sampled_loss(self, losses: Array) -> Array:
         """log(1 - rate + rate exp(loss))."""
         if self.rate == 1:
             return losses
@@ -247,7 +247,7 @@ class Sampled:
         large = np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + losses)
         return np.where(losses <= 1, small, large)
 
-    def _unsampled(self, losses: Array) -> Array:
+    def _base_loss(self, losses: Array) -> Array:
         """The base's loss that becomes each of ``losses``; -inf where none is as low."""
         if self.rate == 1:
             return losses
@@ -259,12 +259,12 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Reversed:
-    """(Q, P) of ``pair``: a record more instead of a record less."""
+    """(Q, P) of ``pair``: a record is added instead of removed."""
 
     pair: Pair
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
-        """See ``Pair``; a loss exactly on an edge is counted above it here, below it there."""
+        """See ``Pair``; a loss exactly on an edge counts as above it, in ``pair`` as below it."""
         log_p, log_q = self.pair.cells(-edges[::-1])
         return log_q[::-1], log_p[::-1]
 
@@ -302,7 +302,7 @@ class Symmetrized:
         fine_q = np.concatenate([gain_p[::-1], [middle], gain_q])
         # fine[i] is the mass between losses[i - 1] and losses[i]; positions of the requested edges among them.
         at = np.searchsorted(losses, edges, side="right")
-        return _merged(fine_p, at), _merged(fine_q, at)
+        return _merge_runs(fine_p, at), _merge_runs(fine_q, at)
 
     def span(self, log_tail: float) -> Span:
         """See ``Pair``."""
@@ -337,7 +337,7 @@ def _log1mexp(gap: Array) -> Array:
     return np.log(-np.expm1(-gap))
 
 
-def _merged(fine: Array, at: NDArray[np.intp]) -> Array:
+def _merge_runs(fine: Array, at: NDArray[np.intp]) -> Array:
     """Log sums of the runs of ``fine`` that begin at 0 and at each of ``at``; none is empty."""
-    found: Array = np.logaddexp.reduceat(fine, np.concatenate([[0], at]))
-    return found
+    sums: Array = np.logaddexp.reduceat(fine, np.concatenate([[0], at]))
+    return sums

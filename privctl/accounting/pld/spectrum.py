@@ -51,17 +51,17 @@ def power(parts: list[StepSpectrum], size: int) -> ComposedMasses:
     """The law of the sum of independent draws, each part ``count`` times, on ``size`` points taken cyclically."""
     rests = [part.rest for part in parts]
     rare = max(rests) < _REST and sum(p.count * rest for p, rest in zip(parts, rests, strict=True)) < _RESTS
-    return _of_rests(parts, size) if rare else _of_wholes(parts, size)
+    return _power_of_rests(parts, size) if rare else _power_of_wholes(parts, size)
 
 
-def _of_wholes(parts: list[StepSpectrum], size: int) -> ComposedMasses:
+def _power_of_wholes(parts: list[StepSpectrum], size: int) -> ComposedMasses:
     noise = 2 * UNIT_ROUNDOFF * math.log2(size)
     offset = 0
     log_size, angle, safe_size, wobble = np.zeros((4, size // 2 + 1))
     for part in parts:
         # Turning the array so that its mean comes first keeps phases small, and the power's rounding with them.
         centre = round(float(np.sum(part.masses * np.arange(len(part.masses)))))
-        spectrum = np.fft.rfft(_turned(part.masses, centre, size))
+        spectrum = np.fft.rfft(_rotate(part.masses, centre, size))
         modulus = np.abs(spectrum)
         with np.errstate(divide="ignore"):
             log_size += part.count * np.log(modulus)
@@ -74,16 +74,16 @@ def _of_wholes(parts: list[StepSpectrum], size: int) -> ComposedMasses:
     return ComposedMasses(np.maximum(masses, 0.0), offset, 0.0, margin)
 
 
-def _of_rests(parts: list[StepSpectrum], size: int) -> ComposedMasses:
+def _power_of_rests(parts: list[StepSpectrum], size: int) -> ComposedMasses:
     noise = 2 * UNIT_ROUNDOFF * math.log2(size)
     offset, log_factor, wobble = 0, 0.0, 0.0
     log_size, angle = np.zeros((2, size // 2 + 1))
     for part in parts:
         at = int(np.argmax(part.masses))
-        beside = part.masses.copy()
-        beside[at] = 0.0
+        others = part.masses.copy()
+        others[at] = 0.0
         largest, rest = float(part.masses[at]), part.rest
-        ratio = np.fft.rfft(_turned(beside, at, size)) / largest
+        ratio = np.fft.rfft(_rotate(others, at, size)) / largest
         # log(1 + z), without losing z beside the 1.
         log_size += part.count * 0.5 * np.log1p(ratio.real * (2 + ratio.real) + ratio.imag**2)
         angle += part.count * np.arctan2(ratio.imag, 1 + ratio.real)
@@ -100,7 +100,7 @@ def _of_rests(parts: list[StepSpectrum], size: int) -> ComposedMasses:
     return ComposedMasses(np.maximum(masses, 0.0), offset, log_factor, margin)
 
 
-def _turned(masses: Array, centre: int, size: int) -> Array:
+def _rotate(masses: Array, centre: int, size: int) -> Array:
     padded = np.zeros(size)
     padded[: len(masses)] = masses
     return np.roll(padded, -centre)

@@ -1,1 +1,1 @@
-"""What a secret's presence is bounded by: all secrets of a plan at once."""
+"""What a run gives away about secrets: bounds for all secrets of a data set at once."""

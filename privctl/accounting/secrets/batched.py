@@ -1,9 +1,9 @@
-"""Protection of many secrets at once: what one run gives away of each, and the least noise with which all are kept.
+"""Protection of many secrets at once: what one run gives away about each, and the least noise that protects all.
 
-The forms are those of ``secrets``. KL falls with the noise multiplier (more noise is a channel applied to both laws:
-data processing), so the least noise for all is the largest of the least ones, and few secrets can have it: a secret
-with sum of probabilities s, T steps and D nats needs at least s sqrt(T / (2 D)) in the reference form. Those that come
-first by s^2 / D are solved for; then every secret is checked, and any that breaks its budget joins them.
+The forms are those of ``fano``. KL falls with the noise multiplier (more noise is a channel applied to both laws: data
+processing), so the least noise for all is the largest that any secret needs, and few secrets can need it: one with sum
+of probabilities s, T steps and D nats needs at least s sqrt(T / (2 D)) in the reference form. The secrets with the
+largest s^2 / D are solved for; then every secret is checked, and any that breaks its budget joins them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privctl.accounting.poisson_binomial import Floats
-from privctl.accounting.secrets.fano import least_multiplier
-from privctl.accounting.secrets.loss_laws import (
+from privctl.accounting.secrets.count_laws import (
     Integers,
     LawBlock,
+    average_levels,
     check_memberships,
     law_blocks,
-    leveled,
     means_of,
 )
-from privctl.accounting.secrets.mixtures import divergences
+from privctl.accounting.secrets.divergences import divergences
+from privctl.accounting.secrets.fano import least_multiplier
 from privctl.domain.checks import at_least, positive
 from privctl.domain.progress import Advance, silent
 
@@ -39,10 +39,10 @@ _SLACK = 3e-11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Calibrated:
+class CalibratedNoise:
     """The least noise for all secrets: ``binding`` is the secret that needs it, at ``worst_ratio`` of its budget.
 
-    ``informations`` [secrets] float64: at most what all steps give away of each, in nats, under that noise.
+    ``informations`` [secrets] float64: bounds on what all steps give away about each, in nats, under that noise.
     """
 
     noise_multiplier: float
@@ -61,12 +61,12 @@ def informations(
     pairwise: bool = False,
     advance: Advance = silent,
 ) -> Floats:
-    """Nats that all steps give away of each secret: steps * KL, never below the true value; shape [secrets].
+    """Nats that all steps give away about each secret: steps * KL, never below the true value; shape [secrets].
 
     Secret j lies in the distinct ``records[starts[j]:starts[j + 1]]`` (int64), record i is in a batch with
-    ``probabilities[i]`` (float64). Above the true value by less than 1e-11 of it, except where one secret by itself
-    gets less (``mixtures``: a law of thousands of records a batch under little noise). 0 for a secret whose records are
-    never drawn. ``advance`` is told of secrets done.
+    ``probabilities[i]`` (float64). Above the true value by less than 1e-11 of it, except where ``accounting.mixtures``
+    is less exact (a law of thousands of records a batch under little noise). 0 for a secret whose records are never
+    drawn. ``advance`` is called with the number of secrets done.
 
     Raises ValueError for probabilities outside [0, 1], and for anything else that is out of range.
     """
@@ -74,7 +74,7 @@ def informations(
     positive("noise_multiplier", noise_multiplier)
     at_least("steps", steps, 1)
     return _informations(
-        law_blocks(starts, records, probabilities, long=None if pairwise else leveled),
+        law_blocks(starts, records, probabilities, long=None if pairwise else average_levels),
         np.zeros(len(starts) - 1),
         noise_multiplier,
         steps,
@@ -92,11 +92,11 @@ def least_noise(
     *,
     pairwise: bool = False,
     advance: Advance = silent,
-) -> Calibrated:
+) -> CalibratedNoise:
     """The smallest noise multiplier with informations(...)[j] <= ``budgets[j]`` for every secret j.
 
     To about 1e-10 relative, and never below. ``budgets`` [secrets] are nats; the rest is as in ``informations``. All
-    secrets are checked in each round, mostly in one or two; ``advance`` is told of those.
+    secrets are checked in each round, of which there are mostly one or two; ``advance`` counts the secrets checked.
 
     Raises ValueError as ``informations`` does, for budgets that are not positive numbers, where no record of any secret
     is ever drawn, and for a multiplier outside 1e-150..1e150.
@@ -109,23 +109,23 @@ def least_noise(
         needs = means_of(starts, records, probabilities) / np.sqrt(budgets)
     if not needs.any():
         raise ValueError("probabilities of the secrets' records are all 0; records never drawn need no noise")
-    chosen = _first(needs, needs > 0)
+    solved_for = _highest(needs, needs > 0)
     sigma, slack = math.sqrt(steps / 2) * float(needs.max()), _SLACK
     while True:
-        blocks = list(law_blocks(starts, records, probabilities, chosen, long=None if pairwise else leveled))
+        blocks = list(law_blocks(starts, records, probabilities, solved_for, long=None if pairwise else average_levels))
         sigma = _solve(blocks, budgets, steps, sigma, slack, pairwise=pairwise)
-        every = law_blocks(starts, records, probabilities, long=None if pairwise else leveled)
-        found = _informations(every, np.zeros(len(budgets)), sigma, steps, pairwise=pairwise, advance=advance)
-        ratios = found / budgets
+        all_blocks = law_blocks(starts, records, probabilities, long=None if pairwise else average_levels)
+        nats = _informations(all_blocks, np.zeros(len(budgets)), sigma, steps, pairwise=pairwise, advance=advance)
+        ratios = nats / budgets
         binding = int(ratios.argmax())
         worst = float(ratios[binding])
-        if worst <= 1 and (found <= budgets).all():
-            return Calibrated(noise_multiplier=sigma, binding=binding, worst_ratio=worst, informations=found)
-        joining = np.setdiff1d(_first(ratios, ratios > 1), chosen)
+        if worst <= 1 and (nats <= budgets).all():
+            return CalibratedNoise(noise_multiplier=sigma, binding=binding, worst_ratio=worst, informations=nats)
+        joining = np.setdiff1d(_highest(ratios, ratios > 1), solved_for)
         if not len(joining):
-            # Only where a coarse bound took the place of the integral; elsewhere two bounds differ by less.
+            # Only where a coarse bound replaced the integral; elsewhere two bounds differ by less than the slack.
             slack += math.log(worst) + _SLACK
-        chosen = np.union1d(chosen, joining)
+        solved_for = np.union1d(solved_for, joining)
 
 
 def _solve(
@@ -145,24 +145,24 @@ def _solve(
 
 def _informations(
     blocks: Iterable[LawBlock],
-    found: Floats,
+    nats: Floats,
     sigma: float,
     steps: int,
     *,
     pairwise: bool,
     advance: Advance,
 ) -> Floats:
-    """``found`` with the information about each secret of ``blocks`` filled in."""
-    left = len(found)
+    """``nats`` with the information about each secret of ``blocks`` filled in."""
+    undrawn = len(nats)
     for block in blocks:
-        found[block.places] = steps * divergences(block, sigma, pairwise=pairwise)
+        nats[block.places] = steps * divergences(block, sigma, pairwise=pairwise)
         advance(len(block.places))
-        left -= len(block.places)
-    advance(left)
-    return found
+        undrawn -= len(block.places)
+    advance(undrawn)
+    return nats
 
 
-def _first(scores: Floats, eligible: NDArray[np.bool_]) -> Integers:
+def _highest(scores: Floats, eligible: NDArray[np.bool_]) -> Integers:
     """The places of the highest scores among those eligible, ascending."""
     places = np.flatnonzero(eligible)
     return np.sort(places[np.argsort(-scores[places], kind="stable")[:_SCREENED]])

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from privctl.accounting.brackets import falling_root
 from privctl.accounting.mixtures import kl, replace_kl
 from privctl.accounting.poisson_binomial import PoissonBinomial, poisson_binomial
-from privctl.accounting.secrets import one_curve as secret_curves
+from privctl.accounting.secrets import trade_off
 from privctl.domain.checks import at_least, fraction, probability
 from privctl.domain.events import SecretMixture
 
@@ -91,8 +91,8 @@ def curve_posterior(event: SecretMixture, prior: float) -> float:
     fraction("prior", prior)
     if not any(event.probabilities):
         return prior
-    tails = secret_curves.tails_of_law(poisson_binomial(event.probabilities))
-    return secret_curves.curve_of(tails, event.noise_multiplier, event.steps).posterior(prior)
+    tails = trade_off.tails_of_law(poisson_binomial(event.probabilities))
+    return trade_off.curve_of(tails, event.noise_multiplier, event.steps).posterior(prior)
 
 
 def noise_multiplier_for(
@@ -127,8 +127,8 @@ def _one_step(pairwise: bool) -> Callable[[PoissonBinomial, float], float]:
 def least_multiplier(excess: Callable[[float], float], start: float) -> float:
     """The least sigma with ``excess`` <= 0; it falls with sigma, about as -2 log sigma where sigma is large.
 
-    The search begins at ``start``; what it returns has met the condition. Raises ValueError where that is outside
-    1e-150..1e150.
+    The search begins at ``start``; at the returned sigma the condition was checked. Raises ValueError where sigma would
+    be outside 1e-150..1e150.
     """
     low, high = _bracket(excess, start)
     return falling_root(excess, low, excess(low), high, excess(high), close=_CLOSE)

@@ -1,10 +1,10 @@
-"""Trade-off curves for a whole book of secrets: a certified posterior for each, and the least noise that keeps them.
+"""Trade-off curves for a whole book of secrets: a certified posterior for each, and the least noise for all targets.
 
-Three screens keep exact curves for the few secrets that need one; each only ever raises a bound.
+Three screens reserve exact curves for the few secrets that need one; a screen only ever raises a bound.
 
-1. Fano: a posterior that follows from the nats alone and is within its target needs no curve (``secrets.posterior``).
+1. Fano: a posterior that follows from the nats alone and is within its target needs no curve (``fano.posterior``).
 2. Groups: secrets whose sums of probabilities are alike share the curve of one law whose upper tails are the largest of
-   theirs. It gives away at least as much as each of them (proof in ``one_curve``), so its bound is theirs, each at
+   theirs. It gives away at least as much as each of them (proof in ``trade_off``), so its bound holds for each, at
    its own prior. A group is halved while that is too coarse for some of its secrets, down to single secrets.
 3. Candidates: the noise is first solved for the secrets that would need most of it if all curves were Gaussian. That
    is a guess, and no bound rests on it: the groups then certify every secret, and what they do not certify is solved
@@ -23,27 +23,27 @@ from scipy.special import ndtri
 from privctl.accounting.brackets import falling_root
 from privctl.accounting.poisson_binomial import Floats
 from privctl.accounting.secrets.batched import least_noise
+from privctl.accounting.secrets.count_laws import Integers, check_memberships, law_blocks, means_of, round_up_to_levels
 from privctl.accounting.secrets.fano import posterior
-from privctl.accounting.secrets.loss_laws import Integers, check_memberships, law_blocks, means_of, raised
-from privctl.accounting.secrets.one_curve import COARSE, FINE, Curve, curve_of, largest, tails_of_block
+from privctl.accounting.secrets.trade_off import COARSE, FINE, Curve, curve_of, pointwise_largest, tails_of_block
 from privctl.domain.checks import at_least, positive
 from privctl.domain.progress import Advance, silent
 
-#: The sums of probabilities in a group differ by this factor at most, at first; and how finely it is then looked at.
-_ALIKE, _ROUGH = 1.2, 1e-2
-#: Halved groups of one certificate of a noise that may still grow.
-_HALVED = 60
+#: The sums of probabilities in a group differ by this factor at most, at first; and the precision of its curve.
+_GROUP_RATIO, _ROUGH = 1.2, 1e-2
+#: How many groups are halved to certify a noise that may still grow.
+_MOST_HALVINGS = 60
 #: Secrets that the noise is solved for at first, and up to which every secret has an exact curve.
 _CANDIDATES, _FEW = 32, 24
 #: Secrets that are solved for when a certificate failed.
-_JOINING = 8
-#: Secrets whose own curves are looked at in a round, and rounds, of looking for the nearest.
-_SHARP, _ROUNDS = 3, 12
-#: Relative width at which a search for noise stops, and the grid it looks at.
-_CLOSE, _PRECISION = 1e-6, 1e-4
-#: Factor by which a search steps until it has the noise between two values.
+_JOINING_PER_ROUND = 8
+#: Secrets whose own curves are computed in a round, and rounds, of searching for the secret nearest to its target.
+_SHARPENED, _ROUNDS = 3, 12
+#: Relative width at which a search for noise stops, and the precision of its curves.
+_RELATIVE_WIDTH, _PRECISION = 1e-6, 1e-4
+#: Factor by which a search steps until it has a bracket.
 _STRIDE = 1.4
-#: Noise added at first, relatively, where groups are too coarse to certify what exact curves would.
+#: Noise added at first, relatively, where groups are too coarse to certify a noise that exact curves would.
 _SLACK = 1e-3
 #: No plan goes below this noise multiplier on account of a curve.
 LEAST = 0.05
@@ -75,17 +75,17 @@ class SecretMemberships:
 
     def tails(self, places: Integers) -> Iterator[tuple[Integers, Floats]]:
         """Upper tails [length, secrets] of the laws of ``places`` (ascending), with the places, by blocks."""
-        for block in law_blocks(self.starts, self.records, self.probabilities, places, long=raised):
+        for block in law_blocks(self.starts, self.records, self.probabilities, places, long=round_up_to_levels):
             yield block.places, tails_of_block(block)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class KeptByCurve:
+class CurveCalibration:
     """The noise that keeps every posterior within its target, by the trade-off curve or by Fano's inequality.
 
     ``curve_bounds`` [secrets] are posteriors by the curve under that noise; ``binding`` is the secret nearest to its
-    target. ``informations`` [secrets] are the nats given away, from which Fano's inequality follows, and ``fano_noise``
-    is what that alone would ask for.
+    target. ``informations`` [secrets] are the nats given away, which give Fano's bounds, and ``fano_noise`` is the
+    noise that Fano's inequality alone would need.
     """
 
     noise_multiplier: float
@@ -106,32 +106,32 @@ def curve_bounds(
     Raises ValueError for a ``sigma`` that is not positive.
     """
     positive("sigma", sigma)
-    found = book.priors.copy()
+    bounds = book.priors.copy()
     means = means_of(book.starts, book.records, book.probabilities)
     drawn = np.flatnonzero(means > 0)
-    found[drawn] = 1.0
+    bounds[drawn] = 1.0
     if len(drawn) <= _FEW:
-        _exact(book, sigma, drawn, found)
-        return found
-    _grouped(book, sigma, drawn, means, found)
+        _lower_by_own_curves(book, sigma, drawn, bounds)
+        return bounds
+    _fill_by_groups(book, sigma, drawn, means, bounds)
     if needed is not None:
-        _halve(book, sigma, drawn[found[drawn] > needed[drawn]], means, needed, found, halved)
-    return found
+        _halve_groups(book, sigma, drawn[bounds[drawn] > needed[drawn]], means, needed, bounds, halved)
+    return bounds
 
 
-def sharpen(book: SecretMemberships, sigma: float, found: Floats, fano: Floats, targets: Floats) -> int:
-    """Lowers bounds ``found`` [secrets] at ``sigma`` to what a secret's own curve says, where it may be the nearest.
+def sharpen(book: SecretMemberships, sigma: float, bounds: Floats, fano: Floats, targets: Floats) -> int:
+    """Lower ``bounds`` [secrets] at ``sigma`` by the own curves of the secrets that may be nearest to ``targets``.
 
-    Nearest to ``targets``, that is, by the curve or by ``fano``, whichever is lower. Returns the secret that then is.
+    A secret's bound is the lower of the curve's and ``fano``'s. Returns the secret that is nearest in the end.
     """
-    sharp = found <= book.priors
+    sharp = bounds <= book.priors
     for _ in range(_ROUNDS):
-        order = np.argsort(-np.minimum(found, fano) / targets, kind="stable")[:_SHARP]
+        order = np.argsort(-np.minimum(bounds, fano) / targets, kind="stable")[:_SHARPENED]
         if sharp[order[0]]:
             break
-        _exact(book, sigma, np.sort(order[~sharp[order]]), found)
+        _lower_by_own_curves(book, sigma, np.sort(order[~sharp[order]]), bounds)
         sharp[order] = True
-    return int((np.minimum(found, fano) / targets).argmax())
+    return int((np.minimum(bounds, fano) / targets).argmax())
 
 
 def least_noise_by_curve(
@@ -141,13 +141,13 @@ def least_noise_by_curve(
     nats: Callable[[float], Floats],
     *,
     advance: Advance = silent,
-) -> KeptByCurve:
+) -> CurveCalibration:
     """The least noise with which every posterior is certified to be within ``targets`` [secrets].
 
-    ``budgets`` [secrets] are the nats that lead from prior to target, ``nats(sigma)`` what a run gives away of each
-    secret at that noise. The noise is never more than what Fano's inequality asks for, nor below ``LEAST`` unless that
-    is. For up to 24 secrets it is the least to about 1e-4, for more it may be above that by a few 0.1 %, where groups
-    certify the others.
+    ``budgets`` [secrets] are the nats that lead from prior to target, ``nats(sigma)`` what a run gives away about each
+    secret at that noise. The noise is never more than Fano's inequality needs, nor below ``LEAST`` unless that is. For
+    up to 24 secrets it is the least to about 1e-4; for more it may be a few 0.1 % above, because groups certify the
+    rest.
 
     Raises ValueError as ``batched.least_noise`` does.
     """
@@ -155,27 +155,27 @@ def least_noise_by_curve(
         book.starts, book.records, book.probabilities, budgets, book.steps, advance=advance
     ).noise_multiplier
     sigma, tried = _candidates(book, targets, min(LEAST, most), most)
-    found, slack = np.ones(len(targets)), _SLACK
+    bounds, slack = np.ones(len(targets)), _SLACK
     while True:
         amounts = nats(sigma)
         by_fano = amounts <= budgets
-        needed = np.where(by_fano | (found <= targets), 1.0, targets)
-        found = np.minimum(found, curve_bounds(book, sigma, needed, halved=_HALVED))
-        failing = np.flatnonzero(~by_fano & (found > targets))
+        needed = np.where(by_fano | (bounds <= targets), 1.0, targets)
+        bounds = np.minimum(bounds, curve_bounds(book, sigma, needed, halved=_MOST_HALVINGS))
+        failing = np.flatnonzero(~by_fano & (bounds > targets))
         if sigma >= most or not len(failing):
             break
-        worst = failing[np.argsort(-(found / targets)[failing], kind="stable")[:_JOINING]]
-        higher = _solved(book, targets, np.setdiff1d(worst, tried), sigma, most)
+        worst = failing[np.argsort(-(bounds / targets)[failing], kind="stable")[:_JOINING_PER_ROUND]]
+        higher = _least_for_all(book, targets, np.setdiff1d(worst, tried), sigma, most)
         tried, slack = np.union1d(tried, worst), 2 * slack
         sigma = min(higher if higher > sigma else sigma * (1 + slack), most)
     # Only where the curve is loose can Fano's inequality be the sharper one.
-    fano, loose = np.ones(len(found)), np.flatnonzero(found > targets)
+    fano, loose = np.ones(len(bounds)), np.flatnonzero(bounds > targets)
     fano[loose] = fano_bounds(amounts[loose], book.priors[loose])
-    return KeptByCurve(
+    return CurveCalibration(
         noise_multiplier=sigma,
         fano_noise=most,
-        binding=sharpen(book, sigma, found, fano, targets),
-        curve_bounds=found,
+        binding=sharpen(book, sigma, bounds, fano, targets),
+        curve_bounds=bounds,
         informations=amounts,
     )
 
@@ -187,34 +187,36 @@ def fano_bounds(nats: Floats, priors: Floats) -> Floats:
 
 
 def _candidates(book: SecretMemberships, targets: Floats, low: float, high: float) -> tuple[float, Integers]:
-    """The noise that the first candidates need, between ``low`` and ``high``, and which they are."""
+    """The noise that the first candidates need, between ``low`` and ``high``, and these candidates."""
     means = means_of(book.starts, book.records, book.probabilities)
     # Steps of mean shift m and noise s are nearly one Gaussian of shift sqrt(T) m / s, where s is large.
     needs = math.sqrt(book.steps) * means / (ndtri(targets) - ndtri(book.priors))
     chosen = np.argsort(-needs, kind="stable")[:_CANDIDATES]
     chosen = chosen[means[chosen] > 0]
-    return _solved(book, targets, chosen, low, high, start=float(needs.max())), chosen
+    return _least_for_all(book, targets, chosen, low, high, start=float(needs.max())), chosen
 
 
-def _solved(
+def _least_for_all(
     book: SecretMemberships, targets: Floats, chosen: Integers, low: float, high: float, *, start: float | None = None
 ) -> float:
-    """The least noise from ``low`` to ``high``, which suffices for all, that ``chosen`` need; in their order.
+    """The least noise from ``low`` to ``high`` that ``chosen`` need, solved in their order; ``high`` suffices for all.
 
-    ``start`` is where to look first.
+    The search begins at ``start``, if there is one.
     """
     sigma = low
     laws = dict(_laws(book, np.sort(chosen)))
     for j in chosen.tolist():
         if sigma >= high:
             return high
-        sigma = _least(_short(book, laws[j], float(book.priors[j]), float(targets[j])), sigma, high, start or sigma)
+        sigma = _least_noise_from(
+            _posterior_excess(book, laws[j], float(book.priors[j]), float(targets[j])), sigma, high, start or sigma
+        )
         start = None
     return sigma
 
 
-def _short(book: SecretMemberships, tails: Floats, prior: float, target: float) -> Callable[[float], float]:
-    """The logarithm of a secret's posterior over its target, by noise; finely where that is near 0."""
+def _posterior_excess(book: SecretMemberships, tails: Floats, prior: float, target: float) -> Callable[[float], float]:
+    """The logarithm of a secret's posterior / target as a function of the noise; on a finer grid near 0."""
 
     def excess(sigma: float) -> float:
         value = 0.0
@@ -228,10 +230,10 @@ def _short(book: SecretMemberships, tails: Floats, prior: float, target: float) 
     return excess
 
 
-def _least(excess: Callable[[float], float], low: float, high: float, start: float) -> float:
+def _least_noise_from(excess: Callable[[float], float], low: float, high: float, start: float) -> float:
     """The least noise from ``low`` on with ``excess`` <= 0, which falls; ``high`` is known to meet it.
 
-    The search begins at ``start``. What it returns has met the condition, or is ``high``.
+    The search begins at ``start``. The condition was checked at the returned noise, unless that is ``high``.
     """
     at = min(max(start, low), high)
     left = right = excess(at)
@@ -244,12 +246,12 @@ def _least(excess: Callable[[float], float], low: float, high: float, start: flo
         low, left, right = at, right, kept
     else:
         while left > 0:
-            if high - at <= _CLOSE * high:
+            if high - at <= _RELATIVE_WIDTH * high:
                 return high
             low, kept, at = at, left, min(at * _STRIDE, math.sqrt(at * high))
             left = excess(at)
         high, left, right = at, kept, left
-    return falling_root(excess, low, left, high, right, close=_CLOSE, beyond=_CLOSE)
+    return falling_root(excess, low, left, high, right, close=_RELATIVE_WIDTH, beyond=_RELATIVE_WIDTH)
 
 
 def _laws(book: SecretMemberships, places: Integers) -> Iterator[tuple[int, Floats]]:
@@ -258,36 +260,36 @@ def _laws(book: SecretMemberships, places: Integers) -> Iterator[tuple[int, Floa
             yield j, tails[:, column]
 
 
-def _exact(book: SecretMemberships, sigma: float, places: Integers, found: Floats) -> None:
-    """Lowers ``found`` for each of ``places`` to the bound by its own law; equal laws are looked at once."""
-    known: dict[tuple[bytes, float], Curve] = {}
+def _lower_by_own_curves(book: SecretMemberships, sigma: float, places: Integers, bounds: Floats) -> None:
+    """Lower ``bounds`` for each of ``places`` to the bound by its own law; equal laws are computed once."""
+    curves: dict[tuple[bytes, float], Curve] = {}
     for j, tails in _laws(book, places):
         prior = float(book.priors[j])
         key = tails.tobytes(), prior
-        if key not in known:
-            known[key] = curve_of(tails, sigma, book.steps, FINE, prior=prior)
-        found[j] = min(found[j], known[key].posterior(prior))
+        if key not in curves:
+            curves[key] = curve_of(tails, sigma, book.steps, FINE, prior=prior)
+        bounds[j] = min(bounds[j], curves[key].posterior(prior))
 
 
-def _grouped(book: SecretMemberships, sigma: float, places: Integers, means: Floats, found: Floats) -> None:
-    """Fills ``found`` by one curve for each group of similar sums of probabilities."""
-    group = np.floor(np.log(means[places]) / math.log(_ALIKE)).astype(np.int64)
+def _fill_by_groups(book: SecretMemberships, sigma: float, places: Integers, means: Floats, bounds: Floats) -> None:
+    """Fill ``bounds`` by one curve for each group of similar sums of probabilities."""
+    group = np.floor(np.log(means[places]) / math.log(_GROUP_RATIO)).astype(np.int64)
     covers: dict[int, Floats] = {}
     for block, tails in book.tails(places):
         own = group[np.searchsorted(places, block)]
         for value in np.unique(own).tolist():
             most = tails[:, own == value].max(axis=1)
-            covers[value] = largest([covers[value], most]) if value in covers else most
+            covers[value] = pointwise_largest([covers[value], most]) if value in covers else most
     for value, tails in covers.items():
         members = places[group == value]
         priors = book.priors[members]
-        found[members] = curve_of(tails, sigma, book.steps, _ROUGH, prior=float(priors.min())).posteriors(priors)
+        bounds[members] = curve_of(tails, sigma, book.steps, _ROUGH, prior=float(priors.min())).posteriors(priors)
 
 
-def _halve(
-    book: SecretMemberships, sigma: float, places: Integers, means: Floats, wanted: Floats, found: Floats, most: float
+def _halve_groups(
+    book: SecretMemberships, sigma: float, places: Integers, means: Floats, targets: Floats, bounds: Floats, most: float
 ) -> None:
-    """Lowers ``found`` for those of ``places`` that are above ``wanted``, by at most ``most`` groups of them."""
+    """Lower ``bounds`` for those of ``places`` that are above ``targets``, by the curves of at most ``most`` groups."""
     if not len(places):
         return
     laws = dict(_laws(book, places))
@@ -297,20 +299,20 @@ def _halve(
     features = np.stack([np.log(least), squares / least])
     waiting = [places]
     while waiting and most > 0:
-        waiting.sort(key=lambda part: float((found[part] / wanted[part]).max()))
+        waiting.sort(key=lambda part: float((bounds[part] / targets[part]).max()))
         part = waiting.pop()
         most -= 1
-        cover, priors = largest([laws[j] for j in part.tolist()]), book.priors[part]
+        cover, priors = pointwise_largest([laws[j] for j in part.tolist()]), book.priors[part]
         curve = curve_of(cover, sigma, book.steps, COARSE, prior=float(priors.min()))
-        found[part] = np.minimum(found[part], curve.posteriors(priors))
-        part = part[found[part] > wanted[part]]
+        bounds[part] = np.minimum(bounds[part], curve.posteriors(priors))
+        part = part[bounds[part] > targets[part]]
         if len(part) == 1:
-            _exact(book, sigma, part, found)
+            _lower_by_own_curves(book, sigma, part, bounds)
         elif len(part):
             own = features[:, part]
             order = np.argsort(own[int(np.ptp(own, axis=1).argmax())], kind="stable")
             if np.ptp(own, axis=1).max() == 0:
-                _exact(book, sigma, part, found)
+                _lower_by_own_curves(book, sigma, part, bounds)
                 continue
             middle = len(part) // 2
             waiting += [part[np.sort(order[:middle])], part[np.sort(order[middle:])]]

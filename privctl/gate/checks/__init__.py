@@ -25,8 +25,8 @@ Check = Callable[[JudgedModel, Policy], Iterator[Finding]]
 #: Rules that are looked at for every model, in the order in which they are shown.
 CHECKS: dict[str, tuple[str, Check]] = {
     signatures.RULE: ("every report is signed by whom the policy trusts", signatures.check),
-    audit_log.LOG: ("the log of audits is whole, and holds those given", audit_log.intact),
-    audit_log.SHOWN: ("no audit in the log was left out", audit_log.shown),
+    audit_log.LOG: ("the log of audits is whole, and holds those given", audit_log.check_logs),
+    audit_log.SHOWN: ("no audit in the log was left out", audit_log.check_reports_given),
     contradictions.RULE: ("reports agree with themselves", contradictions.check),
     guarantees.EPSILON: ("a guarantee that counts has a small enough epsilon", guarantees.epsilon),
     guarantees.POSTERIOR: ("secrets are protected well enough", guarantees.posterior),
@@ -34,8 +34,8 @@ CHECKS: dict[str, tuple[str, Check]] = {
     leakage.AUC: ("no attack tells members from non-members too well", leakage.auc),
     leakage.TPR: ("no attack names members surely too often", leakage.tpr),
     leakage.EXPOSURE: ("no planted canary stands out too far", exposure.check),
-    leakage.DISCLOSED: ("the model completes few planted canaries", leakage.disclosed),
-    leakage.EXTRACTED: ("the model writes little of its training text", leakage.extracted),
+    leakage.DISCLOSED: ("the model completes few planted canaries", leakage.disclosure),
+    leakage.EXTRACTED: ("the model writes little of its training text", leakage.extraction),
     leakage.LOWER_BOUND: ("no audit certifies too large an epsilon", leakage.lower_bound),
     power.RULE: ("audits could have seen what they had to", power.check),
     steps.STEPS: ("every step asked for was done", steps.required),

@@ -1,7 +1,7 @@
-"""The log of audits: whether it is whole, holds the reports given, and holds no audit that was left out.
+"""The log of audits: whether it is whole, holds the reports given, and holds no audit whose report is missing.
 
-What a log shows is that nothing was left out of this log. That it was not written anew from the start shows only by a
-head that was kept (``audit_log_head``) or signed (``require_signer``).
+A log shows that no line was removed from it. That it was not rewritten from the start shows only a head that was kept
+(``audit_log_head``) or signed (``require_signer``).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ LOG, SHOWN, HEAD = "require_audit_log", "audits_shown", "audit_log_head"
 _HEAD = re.compile(r"blake3:[0-9a-f]{64}")
 _LARGEST_HEAD = 1 << 12
 _SAME_LOG = "give the log as privctl wrote it, the one that every audit of this model was entered into"
-_FAIL, _UNSURE = GateOutcome.FAIL, GateOutcome.INCONCLUSIVE
+_FAIL, _INCONCLUSIVE = GateOutcome.FAIL, GateOutcome.INCONCLUSIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Standing:
-    """One audit of this model with the log that it stands in."""
+class _AuditInLog:
+    """One audit of this model with the log that holds it."""
 
     log: AuditLog
     audit: LoggedAudit
@@ -49,21 +49,21 @@ class _Standing:
         return FileLine(path=str(self.log.path), line=self.audit.begun.number)
 
 
-def intact(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Whether the logs can be read, go on from the heads kept, are signed, and say of each audit given what it says."""
+def check_logs(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
+    """Whether the logs can be read, hold the heads kept, are signed, and agree with each audit given."""
     if not policy.require_audit_log:
         return
-    logs, wrong = _read(policy)
-    wrong += [*_kept(logs, policy), *_signatures(logs, policy)]
+    logs, faults = _read(policy)
+    faults += [*_check_heads(logs, policy), *_signatures(logs, policy)]
     known = {each.begun.digest: each for log in logs for each in log.audits}
-    wrong += [_fault(*found) for report in case.audits for found in _misplaced(report, known) if logs]
-    yield from wrong
+    faults += [_fault(*mismatch) for report in case.audits for mismatch in _log_mismatches(report, known) if logs]
+    yield from faults
     torn = [log for log in logs if log.torn]
     for log in torn:
-        said = f"its last line is cut off, after line {len(log.entries)}: an audit may be missing"
-        yield _fault(str(log.path), said, FileLine(path=str(log.path), line=len(log.entries)), _UNSURE)
-    for log in logs if not (wrong or torn) else ():
-        mine = sum(each.log is log for each in _of_model(case, logs))
+        message = f"its last line is cut off, after line {len(log.entries)}: an audit may be missing"
+        yield _fault(str(log.path), message, FileLine(path=str(log.path), line=len(log.entries)), _INCONCLUSIVE)
+    for log in logs if not (faults or torn) else ():
+        mine = sum(each.log is log for each in _audits_of_model(case, logs))
         yield Finding(
             rule=LOG,
             outcome=GateOutcome.PASS,
@@ -76,25 +76,25 @@ def intact(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         )
 
 
-def shown(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
+def check_reports_given(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Whether every audit of this model that was begun has its report among those given."""
     logs, _ = _read(policy)
     if not logs:
         return
     given = {report.digest for report in case.audits}
-    mine = _of_model(case, logs)
+    mine = _audits_of_model(case, logs)
     missing = [each for each in mine if each.audit.report not in given]
-    most = _most(mine, given)
+    largest = _largest_values(mine, given)
     for each in missing:
-        outcome, said, fix = _left_out(each.audit, most)
+        outcome, message, fix = _missing_audit(each.audit, largest)
         newest = " (the newest)" if each is mine[-1] and len(mine) > 1 else ""
         yield Finding(
-            rule=SHOWN, outcome=outcome, subject=each.subject, message=said + newest, fix=fix, place=each.place
+            rule=SHOWN, outcome=outcome, subject=each.subject, message=message + newest, fix=fix, place=each.place
         )
     if not mine:
         yield Finding(
             rule=SHOWN,
-            outcome=_UNSURE,
+            outcome=_INCONCLUSIVE,
             subject=case.name,
             message="no audit of this model is in the log",
             fix="audit it (privctl audit --log)",
@@ -113,37 +113,39 @@ def shown(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
 
 def _read(policy: Policy) -> tuple[list[AuditLog], list[Finding]]:
     logs: list[AuditLog] = []
-    wrong: list[Finding] = []
+    faults: list[Finding] = []
     for path in map(Path, policy.require_audit_log):
         try:
             logs.append(read_log(path))
         except PrivctlError as fault:
-            outcome = _FAIL if isinstance(fault, InputError) and os.path.isfile(path) else _UNSURE
-            wrong.append(_fault(str(path), str(fault), FileLine(path=str(path)), outcome))
-    return logs, wrong
+            outcome = _FAIL if isinstance(fault, InputError) and os.path.isfile(path) else _INCONCLUSIVE
+            faults.append(_fault(str(path), str(fault), FileLine(path=str(path)), outcome))
+    return logs, faults
 
 
-def _kept(logs: list[AuditLog], policy: Policy) -> Iterator[Finding]:
-    """A head seen before must be a line of a log now: what is cut off, forked or written anew holds other lines."""
+def _check_heads(logs: list[AuditLog], policy: Policy) -> Iterator[Finding]:
+    """A head seen before must still be a line of a log: a log that was cut, forked or rewritten lacks it."""
     for text in policy.audit_log_head:
         head = text if _HEAD.fullmatch(text) else _head_in(Path(text))
         if logs and not any(log.holds(head) for log in logs):
             names = ", ".join(str(log.path) for log in logs)
-            said = f"it does not hold the head seen before, {head}: it was cut short, written anew, or is another log"
-            yield _fault(names, said, FileLine(path=str(logs[0].path)))
+            message = (
+                f"it does not hold the head seen before, {head}: it was cut short, written anew, or is another log"
+            )
+            yield _fault(names, message, FileLine(path=str(logs[0].path)))
 
 
 def _head_in(path: Path) -> str:
-    """The head that the file at ``path`` keeps; a policy that names anything else is none."""
+    """The head that the file at ``path`` holds; raises CommandError where it holds none."""
     if not os.path.lexists(path):
         raise CommandError(
             f"{HEAD} {path} is neither a head of a log nor a file that holds one; expected blake3: and 64 hexadecimal "
             "digits, as a gate prints it"
         )
-    found = _HEAD.search(read_bounded(path, _LARGEST_HEAD, CommandError).decode("utf-8", "replace"))
-    if found is None:
+    head = _HEAD.search(read_bounded(path, _LARGEST_HEAD, CommandError).decode("utf-8", "replace"))
+    if head is None:
         raise CommandError(f"{HEAD} {path} holds no head of a log; expected blake3: and 64 digits, as a gate prints it")
-    return found[0]
+    return head[0]
 
 
 def _signatures(logs: list[AuditLog], policy: Policy) -> Iterator[Finding]:
@@ -158,39 +160,39 @@ def _signatures(logs: list[AuditLog], policy: Policy) -> Iterator[Finding]:
     for log in logs:
         place = FileLine(path=str(log.path), line=len(log.entries))
         try:
-            _, entry = first_accepted(log.path, partial(_signed, signers, log))
+            _, entry = first_accepted(log.path, partial(_signer_of_head, signers, log))
         except InputError as fault:
             yield _fault(str(log.path), f"nobody the policy trusts vouches for its head: {fault}", place)
             continue
         if entry.digest != log.head:
-            said = f"it is signed up to line {entry.number}, and {len(log.entries)} lines are in it; sign it again"
-            yield _fault(str(log.path), said, place)
+            message = f"it is signed up to line {entry.number}, and {len(log.entries)} lines are in it; sign it again"
+            yield _fault(str(log.path), message, place)
 
 
-def _signed(signers: Sequence[Signer], log: AuditLog, signature: bytes) -> tuple[Signer, Entry]:
+def _signer_of_head(signers: Sequence[Signer], log: AuditLog, signature: bytes) -> tuple[Signer, Entry]:
     return signed_head(signature, signers, log)
 
 
-def _misplaced(report: LoadedReport, known: Mapping[str, LoggedAudit]) -> Iterator[tuple[str, str, FileLine]]:
-    """What the logs, whose audits are ``known`` by their first lines, say against a report that was given."""
+def _log_mismatches(report: LoadedReport, known: Mapping[str, LoggedAudit]) -> Iterator[tuple[str, str, FileLine]]:
+    """How the logs contradict a report that was given; ``known`` are their audits by the digest of their first line."""
     position = report.report.log
     audit = None if position is None else known.get(position.digest)
-    said = ""
+    message = ""
     if position is None:
-        said = "this audit was entered into no log"
+        message = "this audit was entered into no log"
     elif audit is None:
-        said = "the line that this audit names is not in the log: it was entered into another"
+        message = "the line that this audit names is not in the log: it was entered into another"
     elif audit.report is None:
-        said = "the log does not say that this audit led to a report"
+        message = "the log does not say that this audit led to a report"
     elif audit.report != report.digest:
-        said = "the log says that this audit led to another report: its digest is another"
+        message = "the log says that this audit led to another report: its digest is another"
     elif audit.weights != report.looks_at:
-        said = "the log says that this audit was of other weights"
-    if said:
-        yield str(report.path), said, report.place("log")
+        message = "the log says that this audit was of other weights"
+    if message:
+        yield str(report.path), message, report.place("log")
 
 
-def _of_model(case: JudgedModel, logs: list[AuditLog]) -> list[_Standing]:
+def _audits_of_model(case: JudgedModel, logs: list[AuditLog]) -> list[_AuditInLog]:
     """The audits of these weights, also where the same tensors lay in other files."""
     same = set()
     for each in (*case.makers, *case.looks):
@@ -199,31 +201,31 @@ def _of_model(case: JudgedModel, logs: list[AuditLog]) -> list[_Standing]:
             if {item.digest for item in files} == case.digests:
                 same.add(tensors_digest(tensor for item in files for tensor in item.tensors))
     return [
-        _Standing(log=log, audit=audit)
+        _AuditInLog(log=log, audit=audit)
         for log in logs
         for audit in log.audits
         if audit.weights == case.digests or audit.begun.says["tensors"] in same
     ]
 
 
-def _most(mine: Sequence[_Standing], given: set[str]) -> dict[str, float]:
-    """The largest value of each quantity that the audits given have measured, by the log."""
-    found: dict[str, float] = {}
+def _largest_values(mine: Sequence[_AuditInLog], given: set[str]) -> dict[str, float]:
+    """The largest value of each quantity that the given audits measured, according to the log."""
+    largest: dict[str, float] = {}
     for each in mine:
         if each.audit.end is not None and each.audit.report in given:
             for name, value in each.audit.end.says["worst"].items():
-                found[name] = max(value, found.get(name, value))
-    return found
+                largest[name] = max(value, largest.get(name, value))
+    return largest
 
 
-def _left_out(audit: LoggedAudit, most: Mapping[str, float]) -> tuple[GateOutcome, str, str]:
+def _missing_audit(audit: LoggedAudit, most: Mapping[str, float]) -> tuple[GateOutcome, str, str]:
     """What is said of an audit whose report was not given; ``most`` are the values of those that were."""
     begun, end = audit.begun, audit.end
     again = "audit again, give every report, and account for this line with a [[waiver]]"
     if end is None:
         return _FAIL, f"an audit begun at {begun.at} has no report, and nothing says what became of it", again
     if audit.report is None:
-        return _UNSURE, f"an audit begun at {begun.at} ended without a report: {end.says['reason']}", again
+        return _INCONCLUSIVE, f"an audit begun at {begun.at} ended without a report: {end.says['reason']}", again
     said = f"the audit begun at {begun.at} led to a report that was not given, {audit.report}"
     worse = [
         f"{name} {value:.4g} where {most[name]:.4g} is the most shown"

@@ -1,6 +1,6 @@
 """Reports that contradict themselves: a status above its assumptions, an interval without its estimate, and the like.
 
-Nothing here makes a forged report true that agrees with itself; that is for ``privctl verify``, which computes again.
+A forged report that agrees with itself passes here; detecting it takes ``privctl verify``, which recomputes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _DIFFERENCE = "AUC over "
 
 def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Every contradiction in the reports that the other rules read."""
-    found = [*_of_steps(case), *_of_guarantees(case), *_of_audits(case), *_of_training(case)]
-    if not found and (case.makers or case.looks):
+    findings = [*_in_steps(case), *_in_guarantees(case), *_in_audits(case), *_in_training(case)]
+    if not findings and (case.makers or case.looks):
         yield Finding(
             rule=RULE,
             outcome=GateOutcome.PASS,
@@ -37,52 +37,52 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             message="no report contradicts itself; whether they are true is for privctl verify",
             place=case.anchor,
         )
-    yield from found
+    yield from findings
 
 
-def _of_steps(case: JudgedModel) -> Iterator[Finding]:
+def _in_steps(case: JudgedModel) -> Iterator[Finding]:
     for report in {each.digest: each for each in (*case.history, *case.looks)}.values():
         if report.report.step not in WRITTEN:
             yield _finding(str(report.path), f"its step {report.report.step!r} is none of privctl's", report, "step")
 
 
-def _of_guarantees(case: JudgedModel) -> Iterator[Finding]:
+def _in_guarantees(case: JudgedModel) -> Iterator[Finding]:
     for report, i, guarantee in case.guarantees:
-        said = upgraded(guarantee)
-        if said:
-            yield _finding(guarantee.name, said, report, "guarantees", i, "status")
+        reason = why_inconsistent(guarantee)
+        if reason:
+            yield _finding(guarantee.name, reason, report, "guarantees", i, "status")
 
 
-def _of_audits(case: JudgedModel) -> Iterator[Finding]:
+def _in_audits(case: JudgedModel) -> Iterator[Finding]:
     for report in case.audits:
         for i, item in enumerate(report.report.evidence):
-            said = impossible(item)
-            if said:
-                yield _finding(f"{item.method} {item.quantity}", said, report, "evidence", i)
+            reason = why_impossible(item)
+            if reason:
+                yield _finding(f"{item.method} {item.quantity}", reason, report, "evidence", i)
         for i, verdict in enumerate(report.report.verdicts):
             if verdict.outcome is Outcome.PROVED:
-                said = "an audit says PROVED, and no attack can prove anything"
-                yield _finding(verdict.subject, said, report, "verdicts", i, "outcome")
+                reason = "an audit says PROVED, and no attack can prove anything"
+                yield _finding(verdict.subject, reason, report, "verdicts", i, "outcome")
 
 
-def _of_training(case: JudgedModel) -> Iterator[Finding]:
-    """Weights have one origin, and a training that goes on from them does not cover what they hold already."""
+def _in_training(case: JudgedModel) -> Iterator[Finding]:
+    """Weights have one origin, and a training that starts from them does not cover what they already give away."""
     first: dict[str, LoadedReport] = {}
     for report in case.makers:
         other = first.setdefault(report.report.step, report)
         if other is not report:
-            said = f"{other.path} says too that it made these weights, and the two differ"
-            yield _finding(case.name, said, report, "outputs")
+            reason = f"{other.path} says too that it made these weights, and the two differ"
+            yield _finding(case.name, reason, report, "outputs")
     for report, earlier in trained_further(case):
-        said = (
+        reason = (
             f"{earlier.path} trained the weights that this training began with, on the same data, so its "
             "guarantee does not cover what they hold already"
         )
-        yield _finding(case.name, said, report, "guarantees")
+        yield _finding(case.name, reason, report, "guarantees")
 
 
-def upgraded(guarantee: Guarantee) -> str:
-    """Why ``guarantee`` cannot be what it says it is; empty where it can."""
+def why_inconsistent(guarantee: Guarantee) -> str:
+    """Why ``guarantee`` cannot have the status that it states; empty where it can."""
     follows = status_of(guarantee.assumptions)
     if _RANK[guarantee.status] < _RANK[follows]:
         broken = {Status.VOID: "violated", Status.CONDITIONAL: "asserted"}[follows]
@@ -97,8 +97,8 @@ def upgraded(guarantee: Guarantee) -> str:
     return ""
 
 
-def impossible(item: Evidence) -> str:
-    """Why nobody can have measured ``item``; empty where somebody can."""
+def why_impossible(item: Evidence) -> str:
+    """Why ``item`` cannot be the result of a measurement; empty where it can."""
     if not 0 < item.confidence < 1:
         return f"its confidence is {item.confidence:g}"
     if item.lower is not None and item.upper is not None and item.lower > item.upper:

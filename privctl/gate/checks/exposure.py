@@ -1,4 +1,4 @@
-"""How far planted canaries stood out: ranks among fresh secrets, and what these bound.
+"""The exposure of planted canaries: their ranks among fresh secrets, and the bounds that follow.
 
 A canary that outranks all but k of n fresh secrets, drawn at random, is one of a fraction q of all secrets, of which k
 were seen: its exposure is -log2 q bits. Chernoff's inequality, P[Bin(n, q) >= k] <= exp(-n KL(k/n, q)) for q < k/n
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.gate import Finding, GateOutcome
-from privctl.gate.checks.leakage import EXPOSURE, measured, unplanted
+from privctl.gate.checks.leakage import EXPOSURE, evidence_of, why_not_planted
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
@@ -26,8 +26,8 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     limit = policy.max_exposure
     if limit is None:
         return
-    found = measured(case, lambda item: item.method == _METHOD and item.quantity.startswith(_MEDIAN))
-    if not found:
+    items = evidence_of(case, lambda item: item.method == _METHOD and item.quantity.startswith(_MEDIAN))
+    if not items:
         yield Finding(
             rule=EXPOSURE,
             outcome=GateOutcome.INCONCLUSIVE,
@@ -36,8 +36,8 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             fix="give the report of an audit of canaries (privctl audit --canaries)",
             place=policy.places.get(EXPOSURE, case.anchor),
         )
-    for report, i, item in found:
-        outcome, message, fix = _judged(report, item, limit, (1 - policy.min_confidence) / len(found))
+    for report, i, item in items:
+        outcome, message, fix = _judge(report, item, limit, (1 - policy.min_confidence) / len(items))
         yield Finding(
             rule=EXPOSURE,
             outcome=outcome,
@@ -48,35 +48,35 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         )
 
 
-def _judged(report: LoadedReport, item: Evidence, limit: float, alpha: float) -> tuple[GateOutcome, str, str]:
+def _judge(report: LoadedReport, item: Evidence, limit: float, alpha: float) -> tuple[GateOutcome, str, str]:
     more = "audit again with more --references, or --exact"
     highest, ceiling = item.details.get("max"), item.details.get("ceiling")
     canaries = item.samples.get("canaries", 0)
     # An exposure is a rank among whole numbers: of at least one canary, between 0 bits and the most there can be.
     if highest is None or ceiling is None or canaries < 1 or not 0 <= highest <= ceiling + 1e-6 or ceiling > 1000:
         return GateOutcome.INCONCLUSIVE, item.reason or "the report does not say how high it was", more
-    if highest <= limit and (doubt := unplanted(report)):
+    if highest <= limit and (doubt := why_not_planted(report)):
         return GateOutcome.INCONCLUSIVE, doubt, "audit with the manifest of the data that were trained on"
     if highest > limit:
-        told = f"a canary has an exposure of {highest:.4g} bits, above {limit:g}"
+        message = f"a canary has an exposure of {highest:.4g} bits, above {limit:g}"
         fix = "retrain with a smaller epsilon (privctl retrain dp-sgd) and audit again; remove repetitions"
-        return GateOutcome.FAIL, told, fix
+        return GateOutcome.FAIL, message, fix
     if _exact(report):
         return GateOutcome.PASS, f"the highest exposure is {highest:.4g} bits, within {limit:g}", ""
     upper = upper_bits(highest, ceiling, alpha / canaries)
     if upper is None:
-        told = f"a canary outranks every secret it was compared with: it has {ceiling:.4g} bits or any number above"
-        return GateOutcome.INCONCLUSIVE, told, more
+        message = f"a canary outranks every secret it was compared with: it has {ceiling:.4g} bits or any number above"
+        return GateOutcome.INCONCLUSIVE, message, more
     if upper > limit:
-        told = f"the highest exposure is {highest:.4g} bits, but may be {upper:.4g}, above {limit:g}"
-        return GateOutcome.INCONCLUSIVE, told, more
+        message = f"the highest exposure is {highest:.4g} bits, but may be {upper:.4g}, above {limit:g}"
+        return GateOutcome.INCONCLUSIVE, message, more
     return GateOutcome.PASS, f"the highest exposure is {upper:.4g} bits at most, within {limit:g}", ""
 
 
 def upper_bits(bits: float, ceiling: float, alpha: float) -> float | None:
-    """What an exposure of ``bits`` among 2^``ceiling`` - 1 random secrets is below, but with probability ``alpha``.
+    """An upper bound, except with probability ``alpha``, on an exposure of ``bits`` among 2^``ceiling`` - 1 secrets.
 
-    None where nothing bounds it.
+    The secrets are random. None where there is no bound.
     """
     among = round(2.0 ** min(ceiling, 60.0))
     references = among - 1

@@ -1,6 +1,6 @@
-"""What is guaranteed of a model: the best guarantee that counts, by the policy's delta, status, notion, unit and so on.
+"""A model's guarantees: the best one that counts, by the policy's delta, status, notion, unit and so on.
 
-Every guarantee is an upper bound of its own, so one that counts and is small enough is enough.
+Every guarantee is a bound by itself, so one that counts and is small enough suffices.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope, Status
 from privctl.domain.mechanism import WeightNoise
-from privctl.gate.checks.contradictions import upgraded
+from privctl.gate.checks.contradictions import why_inconsistent
 from privctl.gate.checks.leakage import lower_bounds
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
@@ -29,7 +29,7 @@ _Counted = tuple[LoadedReport, int, Guarantee, float]
 
 
 def epsilon(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """The smallest epsilon at a delta of at most ``at_delta``; and what an audit certified against it."""
+    """The smallest epsilon at a delta of at most ``at_delta``, and certified lower bounds that contradict it."""
     limit = policy.max_epsilon
     if limit is None:
         return
@@ -55,21 +55,21 @@ def epsilon(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             return f"is at delta {guarantee.delta:g}"
         return "bounds no epsilon" if guarantee.epsilon is None else guarantee.epsilon
 
-    said = "nats" if Notion.APPROXIMATE_DP not in policy.notions else "epsilon"
-    yield from _judged(
+    unit = "nats" if Notion.APPROXIMATE_DP not in policy.notions else "epsilon"
+    yield from _judge(
         case,
         policy,
         EPSILON,
         value,
         limit,
-        lambda g, size: f"{said} {size:.4g} at delta {g.delta:g} ({g.name}, {g.adjacency})",
+        lambda g, size: f"{unit} {size:.4g} at delta {g.delta:g} ({g.name}, {g.adjacency})",
         f"train with a smaller budget (privctl retrain dp-sgd --epsilon {limit:g} --delta {policy.at_delta:g}) or add "
         "noise (privctl noise)",
     )
 
 
 def posterior(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """The most that anyone may know of a secret in the data."""
+    """The largest posterior of a secret in the data."""
     if policy.max_posterior is None:
         return
 
@@ -79,7 +79,7 @@ def posterior(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         bounds = [risk.bound for risk in guarantee.risks if risk.measure is RiskMeasure.POSTERIOR]
         return max(bounds) if bounds else "bounds no posterior"
 
-    yield from _judged(
+    yield from _judge(
         case,
         policy,
         POSTERIOR,
@@ -90,13 +90,13 @@ def posterior(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     )
 
 
-def _judged(
+def _judge(
     case: JudgedModel,
     policy: Policy,
     rule: str,
     value: Callable[[Guarantee], float | str],
     limit: float,
-    said: Callable[[Guarantee, float], str],
+    describe: Callable[[Guarantee, float], str],
     fix: str,
 ) -> Iterator[Finding]:
     place = policy.places.get(rule, case.anchor)
@@ -114,9 +114,9 @@ def _judged(
     others: list[str] = []
     for report, i, guarantee in case.guarantees:
         size = value(guarantee)
-        unfit = size if isinstance(size, str) else _unfit(report, guarantee, policy)
-        if isinstance(size, str) or unfit:
-            others.append(f"{guarantee.name} {unfit}")
+        reason = size if isinstance(size, str) else _why_not_counted(report, guarantee, policy)
+        if isinstance(size, str) or reason:
+            others.append(f"{guarantee.name} {reason}")
         else:
             counted.append((report, i, guarantee, size))
     replayed = next((each for each in case.makers if each.report.step == "replay"), None)
@@ -144,20 +144,20 @@ def _judged(
     within = [each for each in counted if each[3] <= limit]
     best = min(within or counted, key=lambda each: (_ORDER[each[2].status] if within else 0, each[3]))
     report, i, guarantee, size = best
-    held = report.place("guarantees", i, "epsilon" if rule == EPSILON else "risks")
+    where = report.place("guarantees", i, "epsilon" if rule == EPSILON else "risks")
     yield Finding(
         rule=rule,
         outcome=GateOutcome.PASS if within else GateOutcome.FAIL,
         subject=guarantee.name,
-        message=f"{said(guarantee, size)} is {'within' if within else 'above'} {limit:g}; {_rests(guarantee)}",
+        message=f"{describe(guarantee, size)} is {'within' if within else 'above'} {limit:g}; {_basis(guarantee)}",
         fix="" if within else fix,
-        place=held,
+        place=where,
     )
 
 
-def _unfit(report: LoadedReport, guarantee: Guarantee, policy: Policy) -> str:
+def _why_not_counted(report: LoadedReport, guarantee: Guarantee, policy: Policy) -> str:
     """Why the policy does not count ``guarantee``; empty where it does."""
-    if upgraded(guarantee):
+    if why_inconsistent(guarantee):
         return "contradicts itself"
     if guarantee.status not in policy.require:
         return f"is {guarantee.status}"
@@ -166,11 +166,13 @@ def _unfit(report: LoadedReport, guarantee: Guarantee, policy: Policy) -> str:
     if policy.scope is Scope.ALL_CANDIDATES and guarantee.scope is Scope.THIS_MODEL and _candidates(report) > 1:
         return "speaks of one of several candidates alone"
     accepted = policy.accepted_assumptions
-    taken = [
-        name for name in _asserted(guarantee) if (name in OF_THE_LOSS if accepted is None else name not in accepted)
+    unaccepted = [
+        name
+        for name in _unchecked_assumptions(guarantee)
+        if (name in OF_THE_LOSS if accepted is None else name not in accepted)
     ]
-    if taken:
-        return f"rests on {', '.join(taken)}, which the policy does not accept unchecked"
+    if unaccepted:
+        return f"rests on {', '.join(unaccepted)}, which the policy does not accept unchecked"
     try:
         records = _records(report)
     except ParametersError as fault:
@@ -193,14 +195,14 @@ def _candidates(report: LoadedReport) -> int:
     return len(mechanism.candidate_stddevs) if isinstance(mechanism, WeightNoise) else 1
 
 
-def _asserted(guarantee: Guarantee) -> list[str]:
+def _unchecked_assumptions(guarantee: Guarantee) -> list[str]:
     return [a.name for a in guarantee.assumptions if a.state is AssumptionState.ASSERTED]
 
 
-def _rests(guarantee: Guarantee) -> str:
-    taken = _asserted(guarantee)
-    reach = "in real arithmetic" if guarantee.arithmetic is None else "for the floats that were written"
-    return f"{guarantee.status}, " + (f"if this holds: {', '.join(taken)}" if taken else reach)
+def _basis(guarantee: Guarantee) -> str:
+    unchecked = _unchecked_assumptions(guarantee)
+    arithmetic = "in real arithmetic" if guarantee.arithmetic is None else "for the floats that were written"
+    return f"{guarantee.status}, " + (f"if this holds: {', '.join(unchecked)}" if unchecked else arithmetic)
 
 
 def _first(case: JudgedModel, place: FileLine) -> FileLine:

@@ -1,7 +1,7 @@
-"""What audits found, judged by the bound of the interval that matters, never by the estimate.
+"""What audits measured, judged by the relevant end of the interval, never by the estimate.
 
-Under a maximum, what was measured is within it where the upper bound is, and above it where the lower bound is. In
-between the audit was too small to tell, and where there is no upper bound nothing bounds it.
+A quantity is within a maximum if its upper bound is, and above it if its lower bound is. Otherwise the audit was too
+small to decide, or gave no upper bound.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.guarantee import AssumptionState
-from privctl.gate.checks.contradictions import impossible
+from privctl.gate.checks.contradictions import why_impossible
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
@@ -20,13 +20,13 @@ from privctl.reports.parameters import AuditParameters, ParametersError, paramet
 
 AUC, TPR, EXPOSURE, DISCLOSED = "max_auc", "max_tpr", "max_exposure", "max_disclosed"
 EXTRACTED, LOWER_BOUND = "max_extracted", "max_epsilon_lower_bound"
-#: Attacks without the model, which say how the records differ by themselves.
+#: Attacks without the model, which show how the records differ by themselves.
 BLIND, LENGTH, CONTROL = "blind baseline", "length baseline", "reference control"
 BASELINES = (BLIND, LENGTH, CONTROL)
 #: Beginnings and parts of quantities' names, as audits write them.
 _TPR, _FPR = "TPR at ", " % FPR"
 _MEDIAN, _DISCLOSED = "median bits, included", "disclosed, included"
-_EXTRACTED, _FOUND = "rate on training text", "training text found in "
+_EXTRACTED, _IN_TEXTS = "rate on training text", "training text found in "
 _BIGGER = "audit again with more records, so that the interval is narrower"
 _PRIVATE = "retrain with a smaller epsilon (privctl retrain dp-sgd), or add noise (privctl noise), and audit again"
 
@@ -35,11 +35,11 @@ _TRAINED = {AUC: "members", TPR: "members", EXTRACTED: "train"}
 _PLANTED = "trained on the planted data"
 
 #: One measured thing: the report, its position there, itself.
-_Measured = tuple[LoadedReport, int, Evidence]
+_EvidenceItem = tuple[LoadedReport, int, Evidence]
 
 
-def measured(case: JudgedModel, chosen: Callable[[Evidence], bool]) -> list[_Measured]:
-    """What the audits of this model say of a quantity."""
+def evidence_of(case: JudgedModel, chosen: Callable[[Evidence], bool]) -> list[_EvidenceItem]:
+    """The evidence in this model's audits for which ``chosen`` holds."""
     return [(r, i, item) for r in case.audits for i, item in enumerate(r.report.evidence) if chosen(item)]
 
 
@@ -55,25 +55,25 @@ def is_lower_bound(item: Evidence) -> bool:
     )
 
 
-def lower_bounds(case: JudgedModel) -> list[_Measured]:
+def lower_bounds(case: JudgedModel) -> list[_EvidenceItem]:
     """The certified lower bounds on epsilon for one record."""
-    return measured(case, is_lower_bound)
+    return evidence_of(case, is_lower_bound)
 
 
 def auc(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Every attack's AUC; one that works backwards would work forwards on files that were swapped."""
+    """Every attack's AUC; one far below 0.5 suggests that the two files were swapped."""
     limit = policy.max_auc
     if limit is None:
         return
-    found = measured(case, is_attack)
-    yield from _below(case, policy, AUC, limit, found, "membership (privctl audit --members --nonmembers)")
-    for report, i, item in found:
-        if item.upper is not None and item.upper < 1 - limit and not _doubt(item, policy):
+    items = evidence_of(case, is_attack)
+    yield from _check_maximum(case, policy, AUC, limit, items, "membership (privctl audit --members --nonmembers)")
+    for report, i, item in items:
+        if item.upper is not None and item.upper < 1 - limit and not _why_doubtful(item, policy):
             yield Finding(
                 rule=AUC,
                 outcome=GateOutcome.INCONCLUSIVE,
-                subject=_named(item),
-                message=f"the sides differ backwards: {_span(item)} lies below {1 - limit:.3g}",
+                subject=_name_of(item),
+                message=f"the sides differ backwards: {_interval_text(item)} lies below {1 - limit:.3g}",
                 fix="check that members and non-members were not swapped and come from one source; audit again",
                 place=report.place("evidence", i, "upper"),
             )
@@ -88,88 +88,96 @@ def tpr(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         rate = _fpr_of(item.quantity)
         return rate is not None and math.isclose(rate, policy.at_fpr, rel_tol=1e-6) and item.method not in BASELINES
 
-    found = measured(case, chosen)
+    items = evidence_of(case, chosen)
     what = f"a true positive rate at {100 * policy.at_fpr:g} % false positives (privctl audit --members --nonmembers)"
-    yield from _below(case, policy, TPR, policy.max_tpr, found, what)
+    yield from _check_maximum(case, policy, TPR, policy.max_tpr, items, what)
 
 
-def extracted(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Training text that the model writes by itself, asked once or often."""
+def extraction(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
+    """Training text that the model writes by itself, queried once or often."""
     if policy.max_extracted is None:
         return
-    found = measured(case, lambda item: item.quantity == _EXTRACTED or item.quantity.startswith(_FOUND))
-    yield from _below(case, policy, EXTRACTED, policy.max_extracted, found, "extraction (privctl audit --train)")
+    items = evidence_of(case, lambda item: item.quantity == _EXTRACTED or item.quantity.startswith(_IN_TEXTS))
+    yield from _check_maximum(
+        case, policy, EXTRACTED, policy.max_extracted, items, "extraction (privctl audit --train)"
+    )
 
 
-def disclosed(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
+def disclosure(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Planted canaries that the model completes."""
     if policy.max_disclosed is None:
         return
-    found = measured(case, lambda item: item.quantity.startswith(_DISCLOSED))
-    yield from _below(case, policy, DISCLOSED, policy.max_disclosed, found, "canaries (privctl audit --canaries)")
+    items = evidence_of(case, lambda item: item.quantity.startswith(_DISCLOSED))
+    yield from _check_maximum(
+        case, policy, DISCLOSED, policy.max_disclosed, items, "canaries (privctl audit --canaries)"
+    )
 
 
 def lower_bound(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """The certified loss: here the lower bound is what matters."""
+    """The certified lower bound on epsilon: its lower end is what counts."""
     limit = policy.max_epsilon_lower_bound
     if limit is None:
         return
-    found = lower_bounds(case)
-    if not found:
+    items = lower_bounds(case)
+    if not items:
         yield _missing(case, policy, LOWER_BOUND, "a lower bound on epsilon (privctl audit --canaries)")
-    passed: list[_Measured] = []
-    for report, i, item in found:
-        doubt = _doubt(item, policy) or ("" if item.lower is not None else "it has no lower bound")
-        doubt = doubt or unplanted(report)
+    passed: list[_EvidenceItem] = []
+    for report, i, item in items:
+        doubt = _why_doubtful(item, policy) or ("" if item.lower is not None else "it has no lower bound")
+        doubt = doubt or why_not_planted(report)
         if doubt:
-            yield _unsure(LOWER_BOUND, report, i, item, doubt, "mend what the audit names, and audit again")
+            yield _inconclusive(LOWER_BOUND, report, i, item, doubt, "mend what the audit names, and audit again")
         elif item.lower is not None and item.lower > limit:
             yield Finding(
                 rule=LOWER_BOUND,
                 outcome=GateOutcome.FAIL,
-                subject=_named(item),
+                subject=_name_of(item),
                 message=f"epsilon is certainly at least {item.lower:.4g}, above {limit:g}",
                 fix=_PRIVATE,
                 place=report.place("evidence", i, "lower"),
             )
         else:
             passed.append((report, i, item))
-    yield from _passed(LOWER_BOUND, found, passed, lambda item: item.lower or 0.0, limit, "lower")
+    yield from _pass_finding(LOWER_BOUND, items, passed, lambda item: item.lower or 0.0, limit, "lower")
 
 
-def _below(
-    case: JudgedModel, policy: Policy, rule: str, limit: float, found: list[_Measured], what: str
+def _check_maximum(
+    case: JudgedModel, policy: Policy, rule: str, limit: float, items: list[_EvidenceItem], what: str
 ) -> Iterator[Finding]:
-    """Whether every quantity ``found`` has its upper bound within ``limit``."""
-    if not found:
+    """Whether every quantity ``items`` has its upper bound within ``limit``."""
+    if not items:
         yield _missing(case, policy, rule, what)
-    passed: list[_Measured] = []
-    for report, i, item in found:
-        doubt = _doubt(item, policy) or ("" if item.upper is not None else "it has no upper bound")
-        doubt = doubt or (_confounded(report) if rule in (AUC, TPR) else "") or _of_others(case, report, rule)
-        doubt = doubt or (unplanted(report) if rule == DISCLOSED else "")
+    passed: list[_EvidenceItem] = []
+    for report, i, item in items:
+        doubt = _why_doubtful(item, policy) or ("" if item.upper is not None else "it has no upper bound")
+        doubt = (
+            doubt or (_why_confounded(report) if rule in (AUC, TPR) else "") or _why_other_records(case, report, rule)
+        )
+        doubt = doubt or (why_not_planted(report) if rule == DISCLOSED else "")
         if item.lower is not None and item.lower > limit:
             yield Finding(
                 rule=rule,
                 outcome=GateOutcome.FAIL,
-                subject=_named(item),
-                message=f"{_span(item)}: even the lower bound is above {limit:g}",
+                subject=_name_of(item),
+                message=f"{_interval_text(item)}: even the lower bound is above {limit:g}",
                 fix=_PRIVATE,
                 place=report.place("evidence", i, "lower"),
             )
         elif doubt:
-            yield _unsure(rule, report, i, item, doubt, _BIGGER)
+            yield _inconclusive(rule, report, i, item, doubt, _BIGGER)
         elif item.upper is not None and item.upper > limit:
-            yield _unsure(rule, report, i, item, f"{_span(item)}: the upper bound is above {limit:g}", _BIGGER)
+            yield _inconclusive(
+                rule, report, i, item, f"{_interval_text(item)}: the upper bound is above {limit:g}", _BIGGER
+            )
         else:
             passed.append((report, i, item))
-    yield from _passed(rule, found, passed, lambda item: item.upper or 0.0, limit, "upper")
+    yield from _pass_finding(rule, items, passed, lambda item: item.upper or 0.0, limit, "upper")
 
 
-def _passed(
+def _pass_finding(
     rule: str,
-    found: list[_Measured],
-    passed: list[_Measured],
+    items: list[_EvidenceItem],
+    passed: list[_EvidenceItem],
     size: Callable[[Evidence], float],
     limit: float,
     end: str,
@@ -178,20 +186,20 @@ def _passed(
         return
     report, i, item = max(passed, key=lambda each: size(each[2]))
     some = (
-        "" if len(found) == 1 else f"the largest of {len(passed)} " if len(passed) == len(found) else "among the rest "
+        "" if len(items) == 1 else f"the largest of {len(passed)} " if len(passed) == len(items) else "among the rest "
     )
     yield Finding(
         rule=rule,
         outcome=GateOutcome.PASS,
-        subject=_named(item),
+        subject=_name_of(item),
         message=f"{some}{end} bound{'s' if some.startswith('the') else ''} {size(item):.4g} is within {limit:g}",
         place=report.place("evidence", i, end),
     )
 
 
-def _doubt(item: Evidence, policy: Policy) -> str:
+def _why_doubtful(item: Evidence, policy: Policy) -> str:
     """Why ``item`` cannot make a gate pass; empty where it can."""
-    if impossible(item):
+    if why_impossible(item):
         return "it contradicts itself"
     if item.estimate is None:
         return item.reason or "it was not measured"
@@ -200,8 +208,8 @@ def _doubt(item: Evidence, policy: Policy) -> str:
     return ""
 
 
-def _confounded(report: LoadedReport) -> str:
-    """Why an audit cannot tell what the model gives away; empty where the records are alike without it."""
+def _why_confounded(report: LoadedReport) -> str:
+    """Why an audit is confounded; empty where the records cannot be told apart without the model."""
     apart = [
         item.method
         for item in report.report.evidence
@@ -214,8 +222,8 @@ def _confounded(report: LoadedReport) -> str:
     return f"confounded: the records differ without the model ({' and '.join(apart)})" if apart else ""
 
 
-def _of_others(case: JudgedModel, report: LoadedReport, rule: str) -> str:
-    """Why an audit says nothing of the records that were trained on; empty where it took those."""
+def _why_other_records(case: JudgedModel, report: LoadedReport, rule: str) -> str:
+    """Why an audit is not about the records that were trained on; empty where it is."""
     role = _TRAINED.get(rule)
     trained = {a.digest for each in case.history for a in each.report.inputs if a.role == "data"}
     taken = [a for a in report.report.inputs if a.role == role]
@@ -224,8 +232,8 @@ def _of_others(case: JudgedModel, report: LoadedReport, rule: str) -> str:
     return f"the file it took as training data, {taken[0].path}, is none that the model's reports say was trained on"
 
 
-def unplanted(report: LoadedReport) -> str:
-    """Why canaries say nothing of this model; empty where the audit saw that they were planted in its training."""
+def why_not_planted(report: LoadedReport) -> str:
+    """Why canaries show nothing about this model; empty where the audit checked that they were planted in its data."""
     try:
         conditions = parameters_as(AuditParameters, report.report).canary_conditions or ()
     except ParametersError as fault:
@@ -248,13 +256,13 @@ def _fpr_of(quantity: str) -> float | None:
         return None
 
 
-def _named(item: Evidence) -> str:
+def _name_of(item: Evidence) -> str:
     return f"{item.method} {item.quantity}"
 
 
-def _span(item: Evidence) -> str:
-    shown = ["-" if value is None else f"{value:.4g}" for value in (item.estimate, item.lower, item.upper)]
-    return f"{shown[0]} ({shown[1]} to {shown[2]})"
+def _interval_text(item: Evidence) -> str:
+    numbers = ["-" if value is None else f"{value:.4g}" for value in (item.estimate, item.lower, item.upper)]
+    return f"{numbers[0]} ({numbers[1]} to {numbers[2]})"
 
 
 def _missing(case: JudgedModel, policy: Policy, rule: str, what: str) -> Finding:
@@ -268,11 +276,11 @@ def _missing(case: JudgedModel, policy: Policy, rule: str, what: str) -> Finding
     )
 
 
-def _unsure(rule: str, report: LoadedReport, index: int, item: Evidence, message: str, fix: str) -> Finding:
+def _inconclusive(rule: str, report: LoadedReport, index: int, item: Evidence, message: str, fix: str) -> Finding:
     return Finding(
         rule=rule,
         outcome=GateOutcome.INCONCLUSIVE,
-        subject=_named(item),
+        subject=_name_of(item),
         message=message,
         fix=fix,
         place=report.place("evidence", index, "upper"),

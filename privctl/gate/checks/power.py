@@ -1,4 +1,4 @@
-"""What audits could have seen: silence of an audit that was blind says nothing."""
+"""The power of audits: an audit that could not have seen a leak is no evidence that there is none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.gate import Finding, GateOutcome
-from privctl.gate.checks.leakage import is_attack, is_lower_bound, measured
+from privctl.gate.checks.leakage import evidence_of, is_attack, is_lower_bound
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 from privctl.gate.settings import POWERS
@@ -21,23 +21,23 @@ _NAMES = {"auc": "an AUC", "extraction": "an extraction rate", "epsilon": "an ep
 
 
 def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """The smallest size that one of the audits of this model would have noticed four times in five."""
-    for name, asked in policy.min_power.items():
+    """The smallest effect that one of this model's audits would have detected with power 0.8."""
+    for name, required in policy.min_power.items():
         low, high = POWERS[name]
-        found = [
+        sizes = [
             (item.details["detectable"], report.place("evidence", i, "details", "detectable"))
-            for report, i, item in measured(case, _CHOSEN[name])
+            for report, i, item in evidence_of(case, _CHOSEN[name])
             if low <= item.details.get("detectable", high + 1) <= high
         ]
         what = _NAMES[name]
-        if not found:
+        if not sizes:
             outcome, place = GateOutcome.INCONCLUSIVE, policy.places.get(RULE, case.anchor)
             message = f"no audit of this model given says what {what} it could have seen"
         else:
-            size, place = min(found, key=lambda each: each[0])
-            seen = size <= asked
+            size, place = min(sizes, key=lambda each: each[0])
+            seen = size <= required
             outcome = GateOutcome.PASS if seen else GateOutcome.INCONCLUSIVE
-            message = f"{what} of {size:.4g} would have been seen, {asked:g} {'is' if seen else 'was'} asked" + (
+            message = f"{what} of {size:.4g} would have been seen, {required:g} {'is' if seen else 'was'} asked" + (
                 "" if seen else ": smaller leaks were missed"
             )
         yield Finding(

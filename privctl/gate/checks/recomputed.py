@@ -1,7 +1,7 @@
-"""What is guaranteed, computed again: a report that says more than follows from its own mechanism does not pass.
+"""Guarantees recomputed: a report that claims more than follows from its own mechanism does not pass.
 
-This is all of ``privctl verify`` that needs no weights: both run the list in ``verify.checks``. It shows that a report
-agrees with itself and with the mathematics, not that the training it speaks of took place.
+This is the part of ``privctl verify`` that needs no weights: both run the list in ``verify.checks``. It shows that a
+report agrees with itself and with the mathematics, not that the training it describes took place.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ RULE = "recomputed"
 
 
 def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Every guarantee that the policy could count, recomputed from its report; and audits against themselves."""
+    """Recomputes every guarantee that the policy could count from its report, and checks audits for contradictions."""
     if not policy.recompute:
         return
     for report in case.audits:
-        for said in agreement.faults(report.report):
-            message = f"the audit contradicts itself: {said}"
+        for fault in agreement.faults(report.report):
+            message = f"the audit contradicts itself: {fault}"
             yield _finding(report, message, GateOutcome.FAIL, _FIX, "evidence")
     if policy.max_epsilon is None and policy.max_posterior is None:
         return
@@ -42,16 +42,16 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
                 "install privctl with everything it needs, or set recompute = false in the policy",
             )
         return
-    wrong: list[Finding] = []
+    findings: list[Finding] = []
     for report in reports:
         parents = [each.report for each in case.history if each is not report]
         try:
             verdicts = recompute(report.path, report.report, parents)
         except PrivctlError as fault:
-            wrong.append(_finding(report, f"it cannot be computed again: {fault}", GateOutcome.INCONCLUSIVE, _FIX))
+            findings.append(_finding(report, f"it cannot be computed again: {fault}", GateOutcome.INCONCLUSIVE, _FIX))
             continue
-        wrong += [_stopping(report, verdict) for verdict in verdicts if _stops(verdict)]
-    if reports and not wrong:
+        findings += [_as_finding(report, verdict) for verdict in verdicts if _stops(verdict)]
+    if reports and not findings:
         count = sum(len(each.report.guarantees) for each in reports)
         yield Finding(
             rule=RULE,
@@ -61,18 +61,18 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             f"{'report says' if len(reports) == 1 else 'reports say'} was done",
             place=reports[0].place("guarantees"),
         )
-    yield from wrong
+    yield from findings
 
 
 _FIX = "use the report as privctl wrote it, or run the step again; privctl verify says more"
 
 
 def _stops(verdict: Verdict) -> bool:
-    """A policy that requires no more than claims has been told that they do not follow."""
+    """Whether a verdict stops the build; one on a mere claim does not: its report says that it does not follow."""
     return verdict.decisive and verdict.outcome in (Outcome.REFUTED, Outcome.INCONCLUSIVE)
 
 
-def _stopping(report: LoadedReport, verdict: Verdict) -> Finding:
+def _as_finding(report: LoadedReport, verdict: Verdict) -> Finding:
     refuted = verdict.outcome is Outcome.REFUTED
     return _finding(
         report,

@@ -1,6 +1,6 @@
-"""Who vouches for the reports: each must bear a signature by one of the policy's keys.
+"""Signatures of reports: each must be signed with one of the policy's keys.
 
-A signature keeps others from editing or replacing a report. Its signer can still say what is not true.
+A signature keeps others from editing or replacing a report. The signer can still write a false one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RULE = "require_signer"
 
 
 def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """The signature of every report in the model's history and of those that looked at it."""
+    """The signature of every report in the model's history and of those that examined it."""
     if not policy.require_signer:
         return
     reports = list({each.digest: each for each in (*case.history, *case.looks)}.values())
@@ -43,7 +43,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     unsigned = False
     for report in reports:
         try:
-            first_accepted(report.path, partial(_signed, signers, report))
+            first_accepted(report.path, partial(_signer_of, signers, report))
         except InputError as fault:
             unsigned = True
             yield Finding(
@@ -64,5 +64,5 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         )
 
 
-def _signed(signers: Sequence[Signer], report: LoadedReport, signature: bytes) -> Signer:
+def _signer_of(signers: Sequence[Signer], report: LoadedReport, signature: bytes) -> Signer:
     return signed_by(signature, signers, report.report, report.digest, report.sha256)

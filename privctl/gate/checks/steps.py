@@ -33,23 +33,25 @@ _GIVE = {"verify": "what it writes with -o", "inspect": "what it prints with --j
 
 
 def required(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Whether every step asked for is in the model's history or looked at it, and has something to show."""
+    """Whether every required step is in the model's history or examined the model, and has a result."""
     for step in policy.required_steps:
         done = [each for each in (*case.history, *case.looks) if each.report.step == step]
         if step == "verify":
             done = case.verifying(done)
-        shown = [each for each in done if not _hollow(each.report, case)]
-        if shown:
+        completed = [each for each in done if not _why_empty(each.report, case)]
+        if completed:
             yield Finding(
                 rule=STEPS,
                 outcome=GateOutcome.PASS,
                 subject=step,
-                message=f"{step}, at {shown[0].report.created}",
-                place=shown[0].place("step"),
+                message=f"{step}, at {completed[0].report.created}",
+                place=completed[0].place("step"),
             )
             continue
         missing = (
-            f"its report {_hollow(done[0].report, case)}" if done else "no report given of this model is of this step"
+            f"its report {_why_empty(done[0].report, case)}"
+            if done
+            else "no report given of this model is of this step"
         )
         yield Finding(
             rule=STEPS,
@@ -62,20 +64,20 @@ def required(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         )
 
 
-def _hollow(report: PrivacyReport, case: JudgedModel) -> str:
-    """Why a report of a step does not show that the step was done; empty where it does."""
+def _why_empty(report: PrivacyReport, case: JudgedModel) -> str:
+    """Why a report does not show that its step was done; empty where it does."""
     if report.step == "audit" and all(item.estimate is None for item in report.evidence):
         return "measured nothing"
     settled = (Outcome.PROVED, Outcome.CONSISTENT, Outcome.REFUTED)
     if report.step == "verify" and not any(verdict.outcome in settled for verdict in report.verdicts):
         return "settles nothing"
-    if report.step == "verify" and (skipped := _unjudged(report, case)):
+    if report.step == "verify" and (skipped := _missing_verdict(report, case)):
         return f"has no verdict on {skipped}"
     return ""
 
 
-def _unjudged(report: PrivacyReport, case: JudgedModel) -> str:
-    """What a verification must have judged of the model's own report, and did not; empty where it is all there."""
+def _missing_verdict(report: PrivacyReport, case: JudgedModel) -> str:
+    """The first part of the model's own report without a verdict in this verification; empty if none lacks one."""
     looked = {parent.digest for parent in report.parents}
     subjects = [verdict.subject for verdict in report.verdicts]
     for maker in case.makers:
@@ -93,24 +95,24 @@ def _unjudged(report: PrivacyReport, case: JudgedModel) -> str:
 def verdicts(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Verdicts of every report on this model; a refuted one fails, an inconclusive one may stop the build."""
     reports = (*case.makers, *case.looks)
-    found = [each for report in reports for each in stopping(report, policy)]
-    yield from found
-    every = [verdict for report in reports for verdict in report.report.verdicts]
-    count = sum(_counts(verdict, policy) for verdict in every)
-    left = len(every) - count
-    if count and not found:
+    stopping = [each for report in reports for each in stopping_verdicts(report, policy)]
+    yield from stopping
+    all_verdicts = [verdict for report in reports for verdict in report.report.verdicts]
+    count = sum(_counts(verdict, policy) for verdict in all_verdicts)
+    indecisive = len(all_verdicts) - count
+    if count and not stopping:
         yield Finding(
             rule=VERDICTS,
             outcome=GateOutcome.PASS,
             subject=case.name,
             message=f"{'the one verdict' if count == 1 else f'each of {count} verdicts'} is other than "
             + " or ".join(policy.forbid_outcomes)
-            + (f"; {left} more on what a report itself calls no more than claimed" if left else ""),
+            + (f"; {indecisive} more on what a report itself calls no more than claimed" if indecisive else ""),
             place=next(report for report in reports if report.report.verdicts).place("verdicts"),
         )
 
 
-def stopping(report: LoadedReport, policy: Policy) -> Iterator[Finding]:
+def stopping_verdicts(report: LoadedReport, policy: Policy) -> Iterator[Finding]:
     """The verdicts of ``report`` that stop a build."""
     for i, verdict in enumerate(report.report.verdicts):
         if verdict.outcome.value not in policy.forbid_outcomes or not _counts(verdict, policy):
@@ -129,28 +131,28 @@ def stopping(report: LoadedReport, policy: Policy) -> Iterator[Finding]:
 
 
 def _counts(verdict: Verdict, policy: Policy) -> bool:
-    """Whether a verdict matters: one on a guarantee that promises nothing, and that the policy does not count, not."""
+    """Whether a verdict matters: it does not where its guarantee is only claimed and the policy counts no claims."""
     return verdict.decisive or (verdict.status is not None and verdict.status.value in policy.require)
 
 
 def age(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Whether every report of this model has a date that can be true, and is young enough.
+    """Whether every report of this model has a possible date, and is young enough.
 
-    Where a log asks for every audit there ever was, the newest alone must be young.
+    Where the policy requires a log of audits, every audit is given, and only the newest must be young.
     """
     days = math.inf if policy.max_age_days is None else policy.max_age_days
     logged = sorted(case.audits, key=lambda each: each.report.created)[:-1] if policy.require_audit_log else ()
     earlier = {each.digest for each in logged}
     late = False
     for report in (*case.makers, *case.looks):
-        said = _too_old(report, case.now, math.inf if report.digest in earlier else days)
-        if said:
+        reason = _too_old(report, case.now, math.inf if report.digest in earlier else days)
+        if reason:
             late = True
             yield Finding(
                 rule=AGE,
                 outcome=GateOutcome.FAIL,
                 subject=str(report.path),
-                message=said,
+                message=reason,
                 fix=f"run the {report.report.step} step again",
                 place=report.place("created"),
             )
@@ -168,13 +170,13 @@ def age(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
 def _too_old(report: LoadedReport, now: datetime, days: float) -> str:
     created = report.report.created
     try:
-        made = datetime.fromisoformat(created)
+        written = datetime.fromisoformat(created)
     except ValueError:
         return f"its date {created!r} is no date"
-    made = made.replace(tzinfo=UTC) if made.tzinfo is None else made
-    if made - now > _SKEW:
+    written = written.replace(tzinfo=UTC) if written.tzinfo is None else written
+    if written - now > _SKEW:
         return f"it says it was written at {created}, which lies ahead"
-    old = (now - made) / timedelta(days=1)
+    old = (now - written) / timedelta(days=1)
     return (
         f"it is {counted(round(old), 'day')} old, and {days:g} {'is' if days == 1 else 'are'} allowed"
         if old > days

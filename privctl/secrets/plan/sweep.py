@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privctl.accounting.guarantees import default_delta
-from privctl.accounting.secrets.batched import Calibrated, informations, least_noise
+from privctl.accounting.secrets.batched import CalibratedNoise, informations, least_noise
 from privctl.accounting.secrets.posterior_curves import (
-    KeptByCurve,
+    CurveCalibration,
     SecretMemberships,
     curve_bounds,
     fano_bounds,
@@ -96,7 +96,7 @@ class CapTrial:
     cap: float | None
     weighted: Weighted
     probabilities: NDArray[np.float64]
-    calibrated: Calibrated | KeptByCurve
+    calibrated: CalibratedNoise | CurveCalibration
     seconds: float
 
     @property
@@ -108,7 +108,7 @@ class CapTrial:
     def fano_noise_multiplier(self) -> float:
         """The noise multiplier that Fano's inequality alone requires."""
         calibrated = self.calibrated
-        return calibrated.fano_noise if isinstance(calibrated, KeptByCurve) else calibrated.noise_multiplier
+        return calibrated.fano_noise if isinstance(calibrated, CurveCalibration) else calibrated.noise_multiplier
 
     @property
     def mean_weight(self) -> float:
@@ -227,7 +227,7 @@ def _try_cap(problem: PlanProblem, cap: float | None, advance: Advance) -> CapTr
     )
 
 
-def _calibrate(problem: PlanProblem, probabilities: NDArray[np.float64]) -> Calibrated | KeptByCurve:
+def _calibrate(problem: PlanProblem, probabilities: NDArray[np.float64]) -> CalibratedNoise | CurveCalibration:
     """The least noise, by the requested calibration."""
     request, table, budgets = problem.request, problem.table, problem.budgets
     memberships = (table.starts, table.records, probabilities)
@@ -303,7 +303,7 @@ def protection_of(problem: PlanProblem, trial: CapTrial) -> Protection:
 def _curve_bounds(problem: PlanProblem, trial: CapTrial, by_fano: NDArray[np.float64]) -> NDArray[np.float64]:
     """Posteriors by the curve; NaN in the pairwise form, to which it does not apply."""
     calibrated = trial.calibrated
-    if isinstance(calibrated, KeptByCurve):
+    if isinstance(calibrated, CurveCalibration):
         return calibrated.curve_bounds
     if problem.request.form is Form.PAIRWISE:
         return np.full(len(by_fano), np.nan)

@@ -41,13 +41,13 @@ def _rule(rule: Rule) -> dict[str, Any]:
     return {
         "id": rule.name,
         "shortDescription": {"text": rule.about},
-        "fullDescription": {"text": _described(rule)},
+        "fullDescription": {"text": _rules(rule)},
         "help": {"text": f"The rule {rule.name} of privctl gate: {rule.about}."},
         "defaultConfiguration": {"level": "error"},
     }
 
 
-def _described(rule: Rule) -> str:
+def _rules(rule: Rule) -> str:
     waived = (
         "A waiver of the policy may accept a finding for a time."
         if rule.waivable
@@ -61,7 +61,7 @@ def _described(rule: Rule) -> str:
 
 def _result(judgement: GateJudgement, each: Finding, index: int) -> dict[str, Any]:
     fix = f" To fix: {plain(each.fix)}." if each.fix else ""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "ruleId": each.rule,
         "ruleIndex": index,
         "level": _LEVELS[each.outcome],
@@ -78,9 +78,9 @@ def _result(judgement: GateJudgement, each: Finding, index: int) -> dict[str, An
         "properties": {"outcome": each.outcome.value},
     }
     if each.waiver:
-        said = f"{plain(each.waiver)}: {plain(each.waived_because)}"
-        found["suppressions"] = [{"kind": "external", "status": "accepted", "justification": said}]
-    return found
+        justification = f"{plain(each.waiver)}: {plain(each.waived_because)}"
+        result["suppressions"] = [{"kind": "external", "status": "accepted", "justification": justification}]
+    return result
 
 
 def uri_of(path: str) -> str:

@@ -1,1 +1,1 @@
-"""From reports on disk to what a page shows: the chain behind them, and the arrays that lie beside them."""
+"""From reports on disk to the data of a page: the chain of reports, and the array files next to them."""

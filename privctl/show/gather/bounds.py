@@ -1,4 +1,4 @@
-"""The room that a report's guarantees leave an attacker, as curves on logarithmic axes."""
+"""The most that an attacker can achieve under a report's guarantees, as curves on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bounds_of(report: PrivacyReport) -> Iterator[BoundCurve]:
         return
     best: dict[str, Guarantee] = {}
     for guarantee in report.guarantees:
-        if _drawn(guarantee):
+        if _is_drawn(guarantee):
             known = best.get(guarantee.name)
             if known is None or (
                 guarantee.adjacency is Adjacency.REPLACE_ONE and known.adjacency is not guarantee.adjacency
@@ -40,7 +40,7 @@ def bounds_of(report: PrivacyReport) -> Iterator[BoundCurve]:
         yield BoundCurve(label=label, status=guarantee.status, points=points, source=source)
 
 
-def _drawn(guarantee: Guarantee) -> bool:
+def _is_drawn(guarantee: Guarantee) -> bool:
     return (
         guarantee.epsilon is not None
         and guarantee.notion is Notion.APPROXIMATE_DP

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from privctl.domain.errors import InputError
 from privctl.domain.report import Artifact
-from privctl.reports.chain import located
+from privctl.reports.chain import path_of
 from privctl.show.gather.sources import entries_of
 from privctl.show.page_data import MODEL_ROLE, OutputFile, PageData
 from privctl.storage.digest import file_digest
@@ -42,7 +42,7 @@ def with_files(data: PageData, paths: Sequence[Path]) -> PageData:
 
 
 def _file(report: Path, artifact: Artifact) -> OutputFile:
-    place = located(report, artifact)
+    place = path_of(report, artifact)
     return OutputFile(name=artifact.path, digests=dict(_digests(place, artifact)))
 
 

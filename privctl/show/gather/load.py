@@ -32,7 +32,7 @@ _LOOKING = (AUDIT_STEP, VERIFY_STEP)
 
 
 def load(paths: Sequence[Path], title: str | None = None, *, drawn: bool = True) -> PageData:
-    """Everything that can be read at and beside ``paths``; ``drawn`` False leaves out what only pictures need.
+    """Everything that can be read at and next to ``paths``; ``drawn`` False leaves out what only pictures need.
 
     Raises InputError or FileSystemError where a named report cannot be read, CommandError where there are too many.
     """
@@ -51,14 +51,14 @@ def _source(entry: ChainEntry, names: Mapping[Path, str], keys: Mapping[Path, st
     roc: tuple[RocCurve, ...] = ()
     exposures: tuple[ExposureGroup, ...] = ()
     tensors: tuple[TensorNoiseSummary, ...] = ()
-    left: list[str] = []
+    left_out: list[str] = []
     if drawn:
         roc, exposures, why = _scores(entry)
-        left += why
+        left_out += why
         try:
             tensors = tuple(tensors_of(entry.report, entry.path, _LARGEST)) if _intact(entry) else ()
         except (PrivctlError, OSError):
-            left.append("The released weights could not be read, so noise is not drawn against them.")
+            left_out.append("The released weights could not be read, so noise is not drawn against them.")
     return ReportSource(
         key=keys[entry.path],
         name=names[entry.path],
@@ -72,7 +72,7 @@ def _source(entry: ChainEntry, names: Mapping[Path, str], keys: Mapping[Path, st
         exposures=exposures,
         bounds=tuple(bounds_of(entry.report)) if drawn else (),
         tensors=tensors,
-        left_out=tuple(left),
+        left_out=tuple(left_out),
     )
 
 
@@ -100,7 +100,7 @@ def _subjects(sources: Sequence[ReportSource]) -> tuple[JudgedSubject, ...]:
     """What verdicts are about: models that no later step here builds on, and whatever stands alone."""
     by_key = {source.key: source for source in sources}
     built_on = {parent for source in sources if source.report.step not in _LOOKING for parent in source.parents}
-    found = []
+    subjects = []
     for source in sources:
         looking = source.report.step in _LOOKING and any(by_key[key].models for key in source.parents)
         named = source.given or any(source.key in o.parents and o.given for o in sources if o.report.step in _LOOKING)
@@ -108,7 +108,7 @@ def _subjects(sources: Sequence[ReportSource]) -> tuple[JudgedSubject, ...]:
             continue
         later = [other for other in sources if source.key in other.parents]
         itself = [source] if source.report.step == AUDIT_STEP else []
-        found.append(
+        subjects.append(
             JudgedSubject(
                 source=source,
                 ancestors=_ancestors(source, by_key),
@@ -116,15 +116,15 @@ def _subjects(sources: Sequence[ReportSource]) -> tuple[JudgedSubject, ...]:
                 checks=tuple(other for other in later if other.report.step == VERIFY_STEP),
             )
         )
-    return tuple(found)
+    return tuple(subjects)
 
 
 def _ancestors(source: ReportSource, by_key: Mapping[str, ReportSource]) -> tuple[ReportSource, ...]:
-    found: dict[str, ReportSource] = {}
+    ancestors: dict[str, ReportSource] = {}
     waiting = list(source.parents)
     while waiting:
         key = waiting.pop()
-        if key not in found and key != source.key:
-            found[key] = by_key[key]
+        if key not in ancestors and key != source.key:
+            ancestors[key] = by_key[key]
             waiting += by_key[key].parents
-    return tuple(found.values())
+    return tuple(ancestors.values())

@@ -38,7 +38,7 @@ def tensors_of(report: PrivacyReport, place: Path, largest: int) -> Iterator[Ten
     """
     if not isinstance(report.mechanism, WeightNoise):
         return
-    left = set(parameters_as(NoiseParameters, report).tensors_untouched or ())
+    without_noise = set(parameters_as(NoiseParameters, report).tensors_untouched or ())
     for artifact in report.outputs:
         path = place.parent / artifact.path
         if artifact.role != MODEL_ROLE or not os.path.isfile(path) or path.stat().st_size > largest:
@@ -49,20 +49,22 @@ def tensors_of(report: PrivacyReport, place: Path, largest: int) -> Iterator[Ten
                     rms = _rms(file, tensor)
                     size = tensor.size // _DECODED[tensor.dtype].itemsize
                     if math.isfinite(rms):
-                        yield TensorNoiseSummary(name=tensor.name, size=size, rms=rms, noised=tensor.name not in left)
+                        yield TensorNoiseSummary(
+                            name=tensor.name, size=size, rms=rms, noised=tensor.name not in without_noise
+                        )
 
 
 def _rms(file: SafetensorsFile, tensor: TensorInfo) -> float:
     """In double precision, a block at a time."""
     total, kind = 0.0, _DECODED[tensor.dtype]
     for start in range(0, tensor.size, _BLOCK):
-        values = _decoded(np.frombuffer(file.read(tensor, start, min(_BLOCK, tensor.size - start)), kind), tensor.dtype)
+        values = _decode(np.frombuffer(file.read(tensor, start, min(_BLOCK, tensor.size - start)), kind), tensor.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             total += float(np.dot(values, values))
     return math.sqrt(total / (tensor.size // kind.itemsize)) if total >= 0 else math.nan
 
 
-def _decoded(values: NDArray[Any], dtype: str) -> NDArray[np.float64]:
+def _decode(values: NDArray[Any], dtype: str) -> NDArray[np.float64]:
     if dtype == "BF16":  # the upper half of a float32
         values = (values.astype("<u4") << 16).view("<f4")
     return values.astype(np.float64)

@@ -85,7 +85,7 @@ def _curve(name: str, scores: NDArray[Any], member: NDArray[Any], confidence: fl
     last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
     inside = np.concatenate([[0], np.cumsum(member[order])[last]])
     outside = np.concatenate([[0], last + 1]) - inside
-    kept = _seen(outside / others, inside / members)
+    kept = _is_scored(outside / others, inside / members)
     points = tuple(zip((outside[kept] / others).tolist(), (inside[kept] / members).tolist(), strict=True))
     band: tuple[tuple[float, float, float], ...] = ()
     if confidence is not None:
@@ -93,7 +93,7 @@ def _curve(name: str, scores: NDArray[Any], member: NDArray[Any], confidence: fl
     return RocCurve(name=name, points=points, corners=len(inside), band=band, confidence=confidence or 0.95)
 
 
-def _seen(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.int64]:
+def _is_scored(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.int64]:
     """Which corners to keep: of those in one cell of the eye's grid, the first and the last."""
     span = -np.log10(_LEAST) * _APART
     cells = [np.floor(np.log10(np.maximum(v, _LEAST)) / span).astype(np.int64) for v in (x, y)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from privctl.domain.errors import CommandError, PrivctlError
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.chain import ChainTooLongError, ReportFiles, located, placed, walk
+from privctl.reports.chain import ChainTooLongError, ReportFiles, absolute_path, path_of, walk
 from privctl.reports.files import REPORT_SUFFIX, read_report
 from privctl.storage.digest import NamedFiles
 
@@ -39,17 +39,17 @@ def entries_of(paths: Sequence[Path]) -> tuple[ChainEntry, ...]:
     Raises InputError where a named file is not a report, CommandError where they are too many for a page. A parent that
     is missing, unreadable or changed is said to be so, and does not fail the page.
     """
-    given = {placed(path): read_report(path) for path in paths}
+    named = {absolute_path(path): read_report(path) for path in paths}
     files, reports = NamedFiles(), ReportFiles()
-    found: dict[Path, ChainEntry] = {}
+    entries: dict[Path, ChainEntry] = {}
     try:
-        for visit in walk(list(given), reports, most=MOST_REPORTS):
+        for visit in walk(list(named), reports, most=MOST_REPORTS):
             path, report = visit.file.path, visit.file.report
-            if report is not None and path not in found:
-                found[path] = _entry(path, report, reports, files, given=path in given)
+            if report is not None and path not in entries:
+                entries[path] = _entry(path, report, reports, files, given=path in named)
     except ChainTooLongError:
         raise CommandError(f"more than {MOST_REPORTS} reports lead to a page; give fewer of them") from None
-    return tuple(found[path] for path in _ordered(found))
+    return tuple(entries[path] for path in _parents_first(entries))
 
 
 def names_of(entries: Sequence[ChainEntry]) -> Mapping[Path, str]:
@@ -68,7 +68,7 @@ def names_of(entries: Sequence[ChainEntry]) -> Mapping[Path, str]:
 def _entry(path: Path, report: PrivacyReport, reports: ReportFiles, files: NamedFiles, *, given: bool) -> ChainEntry:
     parents, absent, verdicts = [], [], []
     for parent in dict.fromkeys(report.parents):
-        place, name = located(path, parent), Path(parent.path).name
+        place, name = path_of(path, parent), Path(parent.path).name
         file = reports.at(place)
         if not os.path.isfile(place):
             absent.append(name)
@@ -76,7 +76,7 @@ def _entry(path: Path, report: PrivacyReport, reports: ReportFiles, files: Named
             absent.append(name)
             verdicts.append(Verdict(subject=name, outcome=Outcome.REFUTED, reason="the parent is not a report"))
         else:
-            verdicts.append(_compared(name, file.digest, parent.digest))
+            verdicts.append(_digest_verdict(name, file.digest, parent.digest))
             parents.append(place)
     return ChainEntry(
         path=path,
@@ -92,7 +92,7 @@ def _entry(path: Path, report: PrivacyReport, reports: ReportFiles, files: Named
 def _outputs(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[Verdict]:
     """Files that the step wrote, where they are at hand and not huge."""
     for artifact in report.outputs:
-        place = located(path, artifact)
+        place = path_of(path, artifact)
         name = Path(artifact.path).name
         try:
             size = place.stat().st_size if os.path.isfile(place) else -1
@@ -105,18 +105,18 @@ def _outputs(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[V
             yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason=reason)
         else:
             try:
-                yield _compared(name, files.digest(place), artifact.digest)
+                yield _digest_verdict(name, files.digest(place), artifact.digest)
             except PrivctlError as fault:
                 yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason=str(fault))
 
 
-def _compared(name: str, found: str, recorded: str) -> Verdict:
-    if found == recorded:
+def _digest_verdict(name: str, actual: str, recorded: str) -> Verdict:
+    if actual == recorded:
         return Verdict(subject=name, outcome=Outcome.PROVED, reason="its digest is the one recorded")
     return Verdict(subject=name, outcome=Outcome.REFUTED, reason="its digest is not the one recorded")
 
 
-def _ordered(entries: Mapping[Path, ChainEntry]) -> Iterator[Path]:
+def _parents_first(entries: Mapping[Path, ChainEntry]) -> Iterator[Path]:
     """Parents before children, otherwise by age and name; a loop is cut where it closes."""
     done: set[Path] = set()
     for start in sorted(entries, key=lambda path: (entries[path].report.created, str(path))):

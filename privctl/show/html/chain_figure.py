@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.html.values import State
 from privctl.show.page_data import ReportSource
-from privctl.show.summary import relied_on, worst_of
+from privctl.show.summary import decisive, worst_of
 from privctl.show.svg.shapes import Node, el
 
 #: Width of one lane of the chain's rail, and the lanes that are drawn.
@@ -42,7 +42,7 @@ def chain(sources: Sequence[ReportSource]) -> list[ChainStep]:
             rail=rail,
             states=(
                 *dict.fromkeys(guarantee.status for guarantee in source.report.guarantees),
-                *sorted({verdict.outcome for verdict in relied_on(source.report.verdicts)}),
+                *sorted({verdict.outcome for verdict in decisive(source.report.verdicts)}),
             ),
             broken=tuple(verdict for verdict in source.digests if verdict.outcome is Outcome.REFUTED),
         )
@@ -65,7 +65,7 @@ def _rails(sources: Sequence[ReportSource]) -> Iterator[Rail]:
             lanes.append(None)
         lanes[free] = source.key if source.key in waiting else None
         joined = [i for i, key in enumerate(before) if key in source.parents]
-        yield _rail(before, lanes, free, joined, bad=worst_of(relied_on(source.report.verdicts)) is Outcome.REFUTED)
+        yield _rail(before, lanes, free, joined, bad=worst_of(decisive(source.report.verdicts)) is Outcome.REFUTED)
 
 
 def _waiting(sources: Sequence[ReportSource]) -> dict[str, str]:
@@ -78,17 +78,17 @@ def _rail(
 ) -> Rail:
     count = min(_LANES, max(len(before), len(after), 1))
     width = _LANE * count
-    here = _place(lane)
+    position = _place(lane)
     upper, lower = [], []
     for i in range(count):
         was, will = (lanes[i] if i < len(lanes) else None for lanes in (before, after))
         if i in joined:
-            upper.append(el("path", d=f"M{_place(i)} 0L{here} 22"))
+            upper.append(el("path", d=f"M{_place(i)} 0L{position} 22"))
         if was is not None and was == will and i != lane:
             upper.append(el("path", d=f"M{_place(i)} 0V22"))
         if will is not None:
             lower.append(el("path", d=f"M{_place(i)} 0V100"))
-    upper.append(el("circle", cx=here, cy=22, r=5.5, class_="bad" if bad else None))
+    upper.append(el("circle", cx=position, cy=22, r=5.5, class_="bad" if bad else None))
     lines = el("svg", lower, class_="lines", viewBox=f"0 0 {width} 100", preserveAspectRatio="none", aria_hidden="true")
     knot = el("svg", upper, class_="knot", viewBox=f"0 0 {width} 44", aria_hidden="true")
     return Rail(lanes=count, lines=lines, knot=knot)

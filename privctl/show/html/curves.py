@@ -30,12 +30,12 @@ def membership_of(source: ReportSource) -> list[Evidence]:
 
 def best_of(source: ReportSource) -> Evidence | None:
     """The AUC that certainly exceeds chance by most, of attacks on the model."""
-    found = [
+    candidates = [
         item
         for item in source.report.evidence
         if item.quantity == _AUC and item.lower is not None and not item.method.startswith(("blind", "baseline"))
     ]
-    return max(found, key=lambda item: item.lower or 0.0, default=None)
+    return max(candidates, key=lambda item: item.lower or 0.0, default=None)
 
 
 def roc_figure(source: ReportSource) -> Figure | None:
@@ -153,7 +153,7 @@ def _bar(rate: float, item: Evidence, x: Scale, y: Scale) -> Iterator[Node]:
 
 def _operating(evidence: Sequence[Evidence]) -> list[tuple[float, Evidence]]:
     """True positive rates with the false positive rate that each is at."""
-    found = []
+    points = []
     for item in evidence:
         head, _, rest = item.quantity.partition(_TPR)
         try:
@@ -161,8 +161,8 @@ def _operating(evidence: Sequence[Evidence]) -> list[tuple[float, Evidence]]:
         except ValueError:
             continue
         if 0 < rate < 1 and (item.estimate is not None or item.lower is not None):
-            found.append((rate, item))
-    return found
+            points.append((rate, item))
+    return points
 
 
 def _operating_table(source: ReportSource, curve: RocCurve) -> Table:
@@ -216,12 +216,12 @@ def _bound_shapes(
     for bound in bounds:
         tip = f"{bound.label}, {bound.status}"
         yield el("path", class_=f"curve {colour(bound.status)}", d=polyline(x, y, bound.points), data_tip=tip)
-    for audit, found in attacked:
+    for audit, curves in attacked:
         for curve in audit.roc:
-            if found is not None and curve.name == found.method:
+            if curves is not None and curve.name == curves.method:
                 yield el("path", class_="curve attack", d=stairs(x, y, _visible(curve.points)), data_tip=curve.name)
         for rate, item in _operating(membership_of(audit)):
-            if found is not None and item.method == found.method:
+            if curves is not None and item.method == curves.method:
                 yield from _bar(rate, item, x, y)
     yield from _bound_names(bounds, y)
 

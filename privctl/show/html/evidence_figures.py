@@ -10,7 +10,7 @@ from privctl.show.html.values import Figure, Table, colour, evidence_table, figu
 from privctl.show.page_data import JudgedSubject, ReportSource
 from privctl.show.summary import amount
 from privctl.show.svg.dots import MOST, DotRow, ReferenceLine, dots, height
-from privctl.show.text.style import bound, number, raised
+from privctl.show.text.style import bound, number, with_exponent
 
 #: Tensors of one picture.
 _TENSORS = 16
@@ -31,8 +31,8 @@ _RATES = (
 def rate_figures(source: ReportSource) -> Iterator[Figure]:
     """One picture a family of rates of one audit, with intervals."""
     for beginning, title, words in _RATES:
-        found = [item for item in source.report.evidence if item.method.startswith(beginning)]
-        rates = [item for item in found if item.lower is not None and item.upper is not None]
+        items = [item for item in source.report.evidence if item.method.startswith(beginning)]
+        rates = [item for item in items if item.lower is not None and item.upper is not None]
         if not rates:
             continue
         rows = [_rate(item) for item in rates]
@@ -43,7 +43,7 @@ def rate_figures(source: ReportSource) -> Iterator[Figure]:
             height(rows),
             dots(rows, "share"),
             notes=[f"The first {MOST} of {len(rows)} are drawn."] if len(rows) > MOST else [],
-            behind=[evidence_table(f"{title}, {source.name}", found)],
+            behind=[evidence_table(f"{title}, {source.name}", items)],
         )
 
 
@@ -75,7 +75,7 @@ def epsilon_figure(subject: JudgedSubject) -> Figure | None:
             rows.append(DotRow(
                 name=f"{guarantee.name}, {guarantee.adjacency} ({guarantee.status})",
                 value=guarantee.epsilon,
-                text=f"≤ {raised(guarantee.epsilon)}",
+                text=f"≤ {with_exponent(guarantee.epsilon)}",
                 colour=colour(guarantee.status),
                 tip=f"{guarantee.name}: {amount(guarantee)}, {guarantee.status}",
             ))  # fmt: skip
@@ -85,7 +85,7 @@ def epsilon_figure(subject: JudgedSubject) -> Figure | None:
     rows += lower
     words = "Epsilon on a log axis: stated bounds coloured by status, and what audits certify from below."
     deltas = sorted({guarantee.delta for guarantee in source.report.guarantees})
-    notes = [f"Stated at δ = {', '.join(raised(delta, 3) for delta in deltas)}."]
+    notes = [f"Stated at δ = {', '.join(with_exponent(delta, 3) for delta in deltas)}."]
     if len(rows) > MOST:
         notes.append(f"The first {MOST} of {len(rows)} are drawn.")
     return figure(
@@ -124,7 +124,7 @@ def account_figure(source: ReportSource) -> Figure | Table | None:
             name=f"{g.name} ({g.status})",
             value=g.follows,
             hollow=g.epsilon,
-            text=f"{raised(g.epsilon)}, true ≤ {raised(g.follows)}",
+            text=f"{with_exponent(g.epsilon)}, true ≤ {with_exponent(g.follows)}",
             colour=colour(g.status),
         )
         for g in drawn
@@ -140,16 +140,16 @@ def account_figure(source: ReportSource) -> Figure | Table | None:
     words = "Epsilon by method on a log axis: rings are what a method says, dots what follows from the same noise."
     return figure(
         f"{source.key}-account", f"Every accountant: {source.name}", words, height(rows),
-        dots(rows, f"epsilon at δ = {raised(guarantees[0].delta, 3)}", log=True), behind=behind,
+        dots(rows, f"epsilon at δ = {with_exponent(guarantees[0].delta, 3)}", log=True), behind=behind,
     )  # fmt: skip
 
 
 def tests_table(source: ReportSource) -> Table | None:
     """Tests of an audit by their p-values; None where there are none."""
-    found = [item for item in source.report.evidence if all(name in item.details for name in _TESTS)]
+    items = [item for item in source.report.evidence if all(name in item.details for name in _TESTS)]
     rows = [
         (item.method, item.quantity, number(item.estimate, 4), *(f"{item.details[name]:.3g}" for name in _TESTS))
-        for item in found
+        for item in items
     ]
     return (
         table(f"Tests, {source.name}", ("method", "quantity", "estimate", *("p-value", "level")), rows)

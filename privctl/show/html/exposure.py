@@ -73,10 +73,10 @@ def _bars(groups: Sequence[ExposureGroup], most: int) -> Iterator[Node]:
         yield el("text", tick_label(value), class_="tick mid", x=x.at(value), y=foot + 15)
     yield el("text", "exposure, bits", class_="name mid", x=(_LEFT + WIDTH - RIGHT) / 2, y=foot + 34)
     for index, group in enumerate(groups):
-        yield from _side(group, x, _TOP + _ROW * index, _TOP + _ROW * (index + 1))
+        yield from _side_shapes(group, x, _TOP + _ROW * index, _TOP + _ROW * (index + 1))
 
 
-def _side(group: ExposureGroup, x: Scale, top: float, foot: float) -> Iterator[Node]:
+def _side_shapes(group: ExposureGroup, x: Scale, top: float, foot: float) -> Iterator[Node]:
     total = sum(group.counts)
     expected = [total * 2.0**-bits / 2 for bits in range(len(group.counts))]
     y = Scale(0.0, max([*group.counts, *expected, 1.0]), foot, top + 26)

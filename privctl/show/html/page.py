@@ -16,7 +16,7 @@ from privctl.show.html.chain_figure import chain
 from privctl.show.html.curves import roc_figure, trade_off_figure
 from privctl.show.html.evidence_figures import account_figure, epsilon_figure, noise_figure, rate_figures, tests_table
 from privctl.show.html.exposure import exposure_figure
-from privctl.show.html.render import rendered
+from privctl.show.html.render import render_template
 from privctl.show.html.training import plan_figures, training_figures
 from privctl.show.html.values import Figure, Table, colour
 from privctl.show.html.words import digest_table, file_table, limits, setting_table, verdict_table
@@ -35,7 +35,7 @@ def page(data: PageData) -> str:
     """The page as text; sections without data are left out."""
     parts = {name: part for name, part in _parts(data).items() if any(part.values())}
     newest = max(source.report.created for source in data.sources)
-    return rendered("page.html", {"data": data, "newest": newest, "parts": parts, "width": WIDTH})
+    return render_template("page.html", {"data": data, "newest": newest, "parts": parts, "width": WIDTH})
 
 
 def _parts(data: PageData) -> dict[str, Part]:
@@ -67,11 +67,11 @@ def _present(values: Iterable[_T | None]) -> list[_T]:
 
 def _verdict(data: PageData) -> Part:
     summaries = [summarize(subject) for subject in data.subjects]
-    found = {g.status for summary in summaries for g in summary.subject.source.report.guarantees}
+    statuses = {g.status for summary in summaries for g in summary.subject.source.report.guarantees}
     return {
         "cards": [(summary, _card_colour(summary), summary.subject.source.report.step in PLANS)
                   for summary in summaries],
-        "legend": [(status, meaning) for status, meaning in MEANING.items() if status in found],
+        "legend": [(status, meaning) for status, meaning in MEANING.items() if status in statuses],
     }  # fmt: skip
 
 
@@ -93,8 +93,8 @@ def _guarantees(data: PageData) -> Part:
 
 
 def _scoped(source: ReportSource, scope: Scope) -> list[tuple[Guarantee, ReportSource]]:
-    found = [guarantee for guarantee in source.report.guarantees if guarantee.scope is scope]
-    return [(guarantee, source) for guarantee in found[:_MOST]]
+    guarantees = [guarantee for guarantee in source.report.guarantees if guarantee.scope is scope]
+    return [(guarantee, source) for guarantee in guarantees[:_MOST]]
 
 
 def _attacks(data: PageData) -> Part:
@@ -109,8 +109,8 @@ def _attacks(data: PageData) -> Part:
 
 
 def _accounting(data: PageData) -> Part:
-    found = _present(account_figure(source) for source in data.with_step(ACCOUNT_STEP))
+    figures = _present(account_figure(source) for source in data.with_step(ACCOUNT_STEP))
     return {
-        "figures": [item for item in found if isinstance(item, Figure)],
-        "tables": [item for item in found if isinstance(item, Table)],
+        "figures": [item for item in figures if isinstance(item, Figure)],
+        "tables": [item for item in figures if isinstance(item, Table)],
     }

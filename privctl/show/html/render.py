@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TEMPLATES = files("privctl.show.html") / "templates"
 
 
-def rendered(name: str, values: Mapping[str, object]) -> str:
+def render_template(name: str, values: Mapping[str, object]) -> str:
     """The template of this name with these values."""
     return templates().get_template(name).render(values)
 

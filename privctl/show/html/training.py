@@ -105,7 +105,7 @@ def _curves(series: Sequence[tuple[str, list[tuple[float, float]]]], axis: str) 
 def plan_figures(source: ReportSource) -> Iterator[Figure]:
     """What is kept of the data against the noise, over caps; and how near secrets come to their budgets."""
     said = _readable(ProtectionParameters, source)
-    caps = list(_tried(() if said is None else said.caps[:_MOST_CAPS]))
+    caps = list(_caps_table(() if said is None else said.caps[:_MOST_CAPS]))
     if caps:
         yield figure(
             f"{source.key}-caps",
@@ -119,10 +119,10 @@ def plan_figures(source: ReportSource) -> Iterator[Figure]:
         )  # fmt: skip
     spread = [item for item in source.report.evidence if "quantile 0.5" in item.details]
     for index, item in enumerate(spread):
-        found = {name.removeprefix("quantile "): value for name, value in item.details.items()}
+        quantiles = {name.removeprefix("quantile "): value for name, value in item.details.items()}
         rows = [
             DotRow(name=f"{_ordinal(name)} of secrets", value=value, text=number(value, 4), colour="lead")
-            for name, value in found.items()
+            for name, value in quantiles.items()
         ]
         yield figure(
             f"{source.key}-spread-{index}",
@@ -130,7 +130,7 @@ def plan_figures(source: ReportSource) -> Iterator[Figure]:
             f"Quantiles over {sum(item.samples.values()):,} secrets.",
             dots_height(rows),
             dots(rows, item.quantity),
-            behind=[table(item.quantity, ("quantile", "value"), [(n, number(v)) for n, v in found.items()])],
+            behind=[table(item.quantity, ("quantile", "value"), [(n, number(v)) for n, v in quantiles.items()])],
         )
 
 
@@ -138,7 +138,7 @@ def _ordinal(name: str) -> str:
     return {"0": "least", "0.5": "median", "1": "most"}.get(name, f"quantile {name}")
 
 
-def _tried(caps: Sequence[TriedCap]) -> Iterator[tuple[str, float, float]]:
+def _caps_table(caps: Sequence[TriedCap]) -> Iterator[tuple[str, float, float]]:
     for entry in caps:
         if _plain(entry.kept) and _plain(entry.noise_multiplier):
             yield "none" if entry.cap is None else f"{entry.cap:.4g}", entry.kept, entry.noise_multiplier

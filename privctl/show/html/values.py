@@ -1,4 +1,4 @@
-"""What the templates lay out: figures, tables and coloured words, and the few formats that are the page's own."""
+"""The values that templates lay out: figures, tables and coloured words, and a few formats for the page alone."""
 
 from __future__ import annotations
 

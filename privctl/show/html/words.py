@@ -39,13 +39,13 @@ def risk(stated: Risk) -> str:
 
 def verdict_table(data: PageData) -> Table | None:
     """Every verdict of every report, violations on top."""
-    found = list(verdicts_of(data.sources))
+    verdicts = list(verdicts_of(data.sources))
     rows = [
         (verdict.subject, _outcome(verdict, source), verdict.reason, source.name, source.report.step)
-        for source, verdict in found[:MOST_ROWS]
+        for source, verdict in verdicts[:MOST_ROWS]
     ]
     heads = ("claim or question", "outcome", "why", "report", "step")
-    return table("Verdicts", heads, rows, len(found)) if rows else None
+    return table("Verdicts", heads, rows, len(verdicts)) if rows else None
 
 
 def _outcome(verdict: Verdict, source: ReportSource) -> Pill:
@@ -54,7 +54,7 @@ def _outcome(verdict: Verdict, source: ReportSource) -> Pill:
 
 
 def digest_table(data: PageData) -> Table | None:
-    """What came of holding files against the digests that reports record."""
+    """The results of comparing files with the digests in reports."""
     rows = [
         (verdict.subject, Pill(state=verdict.outcome, word=state_word(verdict.outcome)), verdict.reason, source.name)
         for source in data.sources
@@ -64,13 +64,13 @@ def digest_table(data: PageData) -> Table | None:
 
 
 def limits(data: PageData) -> list[tuple[str, list[str]]]:
-    """Warnings and omissions as the reports have them, with who says so; what several say alike stands once."""
-    said: dict[str, list[str]] = {}
+    """Warnings and omissions of the reports, each once, with the reports that state it."""
+    sources_by_line: dict[str, list[str]] = {}
     for source in data.sources:
         omitted = (f"Left out: {item.what}: {item.reason}" for item in source.report.omissions)
         for line in chain(source.report.warnings, omitted, source.left_out):
-            said.setdefault(line[0].upper() + line[1:] if line else line, []).append(source.name)
-    return list(said.items())
+            sources_by_line.setdefault(line[0].upper() + line[1:] if line else line, []).append(source.name)
+    return list(sources_by_line.items())
 
 
 def file_table(source: ReportSource) -> Table | None:
@@ -93,7 +93,7 @@ def setting_table(source: ReportSource) -> Table | None:
 def _setting(value: Any) -> str:
     """A value in a few words, without walking through all of one that is large."""
     if isinstance(value, Mapping):
-        return f"{len(value)} entries" if len(value) > 6 or _deep(value.values()) else _joined(value)
+        return f"{len(value)} entries" if len(value) > 6 or _deep(value.values()) else _entries(value)
     if isinstance(value, (list, tuple)):
         return f"{len(value)} entries" if len(value) > 8 or _deep(value) else ", ".join(map(str, value))
     return clean(str(value), _SETTING)
@@ -103,5 +103,5 @@ def _deep(values: Any) -> bool:
     return any(isinstance(value, (Mapping, list, tuple)) for value in values)
 
 
-def _joined(value: Mapping[str, Any]) -> str:
+def _entries(value: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}: {item}" for key, item in value.items())

@@ -30,15 +30,15 @@ def safe(text: str) -> str:
 def _lines(judgement: GateJudgement) -> Iterator[str]:
     yield f"## privctl {safe(summary(judgement))}"
     for outcome, title in _TITLES.items():
-        found = judgement.of(outcome)
-        if found:
+        findings = judgement.of(outcome)
+        if findings:
             yield from ("", f"### {title}", "", "| rule | subject | what | to fix | where |", "|---|---|---|---|---|")
-            yield from (_row(judgement, each) for each in found)
+            yield from (_row(judgement, each) for each in findings)
     if judgement.waived:
         yield from ("", "### Waived", "", "| rule | subject | what | waiver |", "|---|---|---|---|")
         for each in judgement.waived:
-            said = f"{safe(each.waiver)}: {safe(each.waived_because)}"
-            yield f"| {each.rule} | {safe(judgement.subject(each))} | {safe(each.message)} | {said} |"
+            waiver = f"{safe(each.waiver)}: {safe(each.waived_because)}"
+            yield f"| {each.rule} | {safe(judgement.subject(each))} | {safe(each.message)} | {waiver} |"
     passed = judgement.of(GateOutcome.PASS)
     if passed:
         yield from (

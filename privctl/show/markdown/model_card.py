@@ -22,7 +22,7 @@ KEY = "differential_privacy"
 _FENCE = "---"
 
 
-def inserted(existing: bytes | None, data: PageData, name: str) -> bytes:
+def insert_summary(existing: bytes | None, data: PageData, name: str) -> bytes:
     """The README with metadata and section in it; ``existing`` None or empty makes a new one, ``name`` is for errors.
 
     Raises InputError where the file is not UTF-8, or marks or metadata are not as privctl leaves them.
@@ -56,20 +56,20 @@ def _split(text: str, name: str) -> tuple[str, str]:
 def _with_metadata(front: str, metadata: str, newline: str, name: str) -> str:
     if not front:
         return newline.join([_FENCE, "tags:", "- differential-privacy", metadata, _FENCE, ""])
-    found = _between(front, META_BEGIN, META_END, name)
-    outside = front if found is None else front[: found[0]] + front[found[1] :]
+    span = _between(front, META_BEGIN, META_END, name)
+    outside = front if span is None else front[: span[0]] + front[span[1] :]
     if re.search(rf"(?m)^{KEY}\s*:", outside):
         raise InputError(f"{name} has {KEY} metadata that privctl did not write; remove it, or choose another --output")
-    if found is not None:
-        return front[: found[0]] + metadata + front[found[1] :]
+    if span is not None:
+        return front[: span[0]] + metadata + front[span[1] :]
     close = front.rstrip().rindex(_FENCE)
     return front[:close] + metadata + newline + front[close:]
 
 
 def _with_section(body: str, section: str, newline: str, name: str) -> str:
-    found = _between(body, BEGIN, END, name)
-    if found is not None:
-        return body[: found[0]] + section + body[found[1] :]
+    span = _between(body, BEGIN, END, name)
+    if span is not None:
+        return body[: span[0]] + section + body[span[1] :]
     gap = "" if not body.strip() else newline if body.endswith(("\n", "\r")) else 2 * newline
     return body + gap + section + newline
 

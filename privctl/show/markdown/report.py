@@ -25,8 +25,8 @@ def plain(text: str) -> str:
     """``text`` so that it stands on a Markdown page as it is: no markup, no link, no line break."""
     line = " ".join(clean(text).split())
     escaped = "".join(_ENTITIES.get(letter, letter) for letter in _SPECIAL.sub(r"\\\g<0>", line))
-    escaped = _LINK.sub(lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", escaped)
-    return _LIST.sub(lambda found: f"{found[0][:-1]}\\{found[0][-1]}", escaped)
+    escaped = _LINK.sub(lambda match: f"{match[0][:-1]}&#{ord(match[0][-1])};", escaped)
+    return _LIST.sub(lambda match: f"{match[0][:-1]}\\{match[0][-1]}", escaped)
 
 
 def rows(headings: Sequence[str], body: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -47,11 +47,11 @@ def markdown(data: PageData) -> str:
     lines += ["## From model to model", "", *_chain(data), ""]
     for source in data.sources:
         lines += _guarantees(source)
-    found = [
+    parts = [
         (v.subject, word_of(v, source.report.step), v.reason, source.name) for source, v in verdicts_of(data.sources)
     ]
-    if found:
-        lines += ["## Verdicts", "", *rows(("claim or question", "outcome", "why", "report"), found), ""]
+    if parts:
+        lines += ["## Verdicts", "", *rows(("claim or question", "outcome", "why", "report"), parts), ""]
     limits = dict.fromkeys(line for source in data.sources for line in source.report.warnings)
     if limits:
         lines += ["## What this does not show", "", *(f"- {plain(line)}" for line in list(limits)[:_MOST]), ""]
@@ -89,20 +89,20 @@ def _chain(data: PageData) -> Iterator[str]:
 
 
 def _guarantees(source: ReportSource) -> Iterator[str]:
-    found = source.report.guarantees
-    if not found:
+    guarantees = source.report.guarantees
+    if not guarantees:
         return
     yield f"## Guarantees: {plain(source.name)}"
     yield ""
     body = [
         (g.name, amount(g), str(g.status), protects(g), "; ".join(f"{a.state}: {a.statement}" for a in g.assumptions))
-        for g in found
+        for g in guarantees
     ]
     yield from rows(("name", "amount", "status", "protects", "rests on"), body)
     yield ""
-    statuses = {g.status for g in found}
+    statuses = {g.status for g in guarantees}
     yield from (f"- {status}: {meaning}" for status, meaning in MEANING.items() if status in statuses)
-    follows = [g for g in found if g.follows is not None and g.follows != g.epsilon]
+    follows = [g for g in guarantees if g.follows is not None and g.follows != g.epsilon]
     yield from (
         f"- {plain(g.name)}: from the same noise follows epsilon {bound(g.follows, 4)}" for g in follows[:_MOST]
     )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from privctl.domain.shown import upward
 from privctl.plan.curves import ENDLESS, AccountCurves, RateCurve, StepCurve
-from privctl.show.plots.picture import COLOURS, ROW, legend, marker, sample, written
+from privctl.show.plots.picture import COLOURS, ROW, legend, marker, picture_bytes, sample
 from privctl.show.svg.axes import Scale, frame, logarithmic, polyline
 from privctl.show.svg.shapes import Node, el
 
@@ -36,7 +36,7 @@ def draw(curves: AccountCurves, format: Literal["svg", "png"]) -> bytes:  # noqa
 
     Raises ValueError for another format.
     """
-    title, subtitle = (_wrapped(text, width) for text, width in ((curves.title, 84), (curves.subtitle, 130)))
+    title, subtitle = (_wrap(text, width) for text, width in ((curves.title, 84), (curves.subtitle, 130)))
     top = _ABOVE + _LINE_HEIGHT * (title.count("\n") + subtitle.count("\n"))
     foot = top + _HEIGHT
     rows = max(
@@ -49,7 +49,7 @@ def draw(curves: AccountCurves, format: Literal["svg", "png"]) -> bytes:  # noqa
         *_steps(curves, Scale(0.0, 1.0, _LEFT, _LEFT + _PANEL), foot, top),
         *_trade_off(curves.trade_off, foot, top),
     ]
-    return written(shapes, _WIDTH, foot + _BELOW + ROW * rows + 6, format)
+    return picture_bytes(shapes, _WIDTH, foot + _BELOW + ROW * rows + 6, format)
 
 
 def _text(text: str, kind: str, top: float) -> Iterator[Node]:
@@ -69,7 +69,7 @@ def _steps(curves: AccountCurves, panel: Scale, foot: float, top: float) -> Iter
     if log:
         y = logarithmic([*(float(e) for _, _, epsilons in seen for e in epsilons), *target], foot, top)
     yield el("text", "Privacy spent while training", class_="heading", x=x.start, y=top - 9)
-    yield from frame(x, y, "Training steps", "Epsilon (lower is more private)", x_label=_grouped, y_label=_grouped)
+    yield from frame(x, y, "Training steps", "Epsilon (lower is more private)", x_label=_groups, y_label=_groups)
     for value in target:
         yield el("line", class_="rule", x1=x.start, x2=x.end, y1=y.at(value), y2=y.at(value), stroke_dasharray=_TARGET)
     entries = [(i, _dashes(curve), _step_label(curve)) for i, (curve, _, _) in enumerate(seen)]
@@ -77,7 +77,7 @@ def _steps(curves: AccountCurves, panel: Scale, foot: float, top: float) -> Iter
         points = [(float(a), float(b)) for a, b in zip(steps, epsilons, strict=True) if b > 0 or not log]
         yield from _curve(i, x, y, points, _dashes(curve))
     if not seen:
-        yield _said("No curve over the steps", x, y)
+        yield _label("No curve over the steps", x, y)
     rules = [(_TARGET, f"Target: ε = {value:.4g}") for value in target]
     yield from _legend(x, foot, entries, rules)
 
@@ -94,10 +94,10 @@ def _trade_off(curves: Sequence[RateCurve], foot: float, top: float) -> Iterator
     yield el("text", "worse than guessing", class_="faint end", x=x.end - 16, y=foot - 16)
     yield el("line", class_="rule", x1=x.start, y1=foot, x2=x.end, y2=top, stroke_dasharray=_GUESSING)
     for i, curve in reversed(list(enumerate(curves))):  # the first on top
-        alarms, found = _seen_rates(curve)
-        yield from _curve(i, x, y, [(float(a), float(b)) for a, b in zip(alarms, found, strict=True)], None)
+        alarms, detections = _seen_rates(curve)
+        yield from _curve(i, x, y, [(float(a), float(b)) for a, b in zip(alarms, detections, strict=True)], None)
     if not curves:
-        yield _said("No trade-off curve", x, y)
+        yield _label("No trade-off curve", x, y)
     entries = [(i, None, _rate_label(curve)) for i, curve in enumerate(curves)]
     yield from _legend(x, foot, entries, [(_GUESSING, "Blind guessing: as many members found as false alarms")])
 
@@ -138,7 +138,7 @@ def _legend(
     yield from legend(x, foot + _BELOW, entries)
 
 
-def _said(text: str, x: Scale, y: Scale) -> Node:
+def _label(text: str, x: Scale, y: Scale) -> Node:
     return el("text", text, class_="faint mid", x=(x.start + x.end) / 2, y=(y.start + y.end) / 2)
 
 
@@ -161,17 +161,17 @@ def _step_label(curve: StepCurve) -> str:
     label = curve.label + "".join(f" ({note})" for note in notes)
     if len(epsilons) and curve.epsilons[-1] < ENDLESS:
         label += f": ends at ε = {upward(epsilons[-1], 4)}"
-    return _wrapped(label, _LINE)
+    return _wrap(label, _LINE)
 
 
 def _rate_label(curve: RateCurve) -> str:
     alarms = curve.false_positive_rates
     if not alarms:
-        return _wrapped(f"{curve.label} (no points)", _LINE)
+        return _wrap(f"{curve.label} (no points)", _LINE)
     if alarms[0] <= 0.001 <= alarms[-1]:
-        found = 1 - float(np.interp(0.001, alarms, curve.false_negative_rates))
-        return _wrapped(f"{curve.label}: {100 * found:.3g} % at 0.1 % false alarms", _LINE)
-    return _wrapped(curve.label, _LINE)
+        detected = 1 - float(np.interp(0.001, alarms, curve.false_negative_rates))
+        return _wrap(f"{curve.label}: {100 * detected:.3g} % at 0.1 % false alarms", _LINE)
+    return _wrap(curve.label, _LINE)
 
 
 def _finite(curve: StepCurve) -> tuple[Array, Array]:
@@ -193,14 +193,14 @@ def _seen_rates(curve: RateCurve) -> tuple[Array, Array]:
     return alarms[kept], 1 - missed[kept]
 
 
-def _grouped(value: float) -> str:
+def _groups(value: float) -> str:
     """A tick's number in plain digits, thousands apart."""
     if value == round(value) and abs(value) < 1e15:
         return f"{round(value):,}".replace(",", "\u2009")
     return f"{value:.4g}"
 
 
-def _wrapped(text: str, width: int) -> str:
+def _wrap(text: str, width: int) -> str:
     """Lines of at most ``width`` letters, without characters that a picture cannot show."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
     return "\n".join(textwrap.wrap(shown, width)) or shown.strip()

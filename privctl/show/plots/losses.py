@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privctl.domain.shown import upward
-from privctl.show.plots.picture import BLUE, RED, ROW, legend, sample, written
+from privctl.show.plots.picture import BLUE, RED, ROW, legend, picture_bytes, sample
 from privctl.show.svg.axes import Scale, frame, logarithmic, polyline
 from privctl.show.svg.shapes import Node, el
 
@@ -38,12 +38,12 @@ def draw(picture: LossPicture, format: Literal["svg", "png"]) -> bytes:  # noqa:
     """The picture as the bytes of a file of that format; the same for the same picture."""
     claim = f"epsilon {upward(picture.epsilon, 4)}, delta {upward(picture.delta, 3)}"
     title = el("text", f"{picture.name}: {claim}", class_="title mid", x=_WIDTH / 2, y=26.0)
-    return written([title, *_density(picture), *_deltas(picture)], _WIDTH, _FOOT + _BELOW + 3 * ROW, format)
+    return picture_bytes([title, *_density(picture), *_deltas(picture)], _WIDTH, _FOOT + _BELOW + 3 * ROW, format)
 
 
 def _density(picture: LossPicture) -> Iterator[Node]:
     losses, density = picture.losses, picture.density
-    x = _spanned(losses.tolist(), *_LEFT)
+    x = _range(losses.tolist(), *_LEFT)
     y = Scale(0.0, 1.05 * float(density.max()) or 1.0, _FOOT, _TOP)
     above = losses >= picture.epsilon
     # Delta weighs each loss above epsilon by 1 - e^(epsilon - loss).
@@ -68,7 +68,7 @@ def _density(picture: LossPicture) -> Iterator[Node]:
 def _deltas(picture: LossPicture) -> Iterator[Node]:
     seen = picture.deltas > 0
     curve = _points(picture.epsilons[seen], picture.deltas[seen])
-    x = _spanned([picture.epsilon, *(epsilon for epsilon, _ in curve)], *_RIGHT)
+    x = _range([picture.epsilon, *(epsilon for epsilon, _ in curve)], *_RIGHT)
     y = logarithmic([delta for _, delta in [*curve, (0.0, picture.delta)]], _FOOT, _TOP)
     yield from frame(x, y, "Epsilon", "Delta", y_label=lambda value: f"{value:g}")
     if curve:
@@ -84,7 +84,7 @@ def _deltas(picture: LossPicture) -> Iterator[Node]:
     ])  # fmt: skip
 
 
-def _spanned(values: Sequence[float], start: float, end: float) -> Scale:
+def _range(values: Sequence[float], start: float, end: float) -> Scale:
     """From the least value to the largest, with room where they are one."""
     low, high = min(values), max(values)
     return Scale(low, high if high > low else low + (abs(low) or 1.0), start, end)

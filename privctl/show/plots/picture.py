@@ -47,11 +47,11 @@ _COMMAND = re.compile(r"([MLHVZ])([^MLHVZ]*)")
 _TURNED = re.compile(r"translate\((\S+) (\S+)\) rotate\(-90\)")
 
 
-def written(shapes: Sequence[Node], width: float, height: float, format: Literal["svg", "png"]) -> bytes:  # noqa: A002
+def picture_bytes(shapes: Sequence[Node], width: float, height: float, format: Literal["svg", "png"]) -> bytes:  # noqa: A002
     """The picture as the bytes of a file of that format; raises ValueError for another format."""
     if format not in ("svg", "png"):
         raise ValueError(f"format is {format!r}; it is svg or png")
-    styled = [_styled(shape) for shape in shapes]
+    styled = [_style(shape) for shape in shapes]
     return _svg(styled, width, height) if format == "svg" else _png(styled, width, height)
 
 
@@ -89,7 +89,7 @@ def sample(x: Scale, top: float) -> tuple[float, float, float]:
     return x.start, x.start + _SAMPLE, top - 3
 
 
-def _styled(node: Node) -> Node:
+def _style(node: Node) -> Node:
     """The node with what its classes stand for, less what it says itself, instead of the classes."""
     own = dict(node.attributes)
     style: dict[str, str] = {}
@@ -121,13 +121,13 @@ def _png(shapes: Sequence[Node], width: float, height: float) -> bytes:
         axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
         axes.set_axis_off()
         for order, shape in enumerate(shapes):
-            _painted(axes, shape, order)
+            _paint(axes, shape, order)
         canvas: Any = FigureCanvasAgg(figure)  # its methods for writing carry no types
         canvas.print_png(file, metadata={"Software": None})
     return file.getvalue()
 
 
-def _painted(axes: Axes, shape: Node, order: int) -> None:
+def _paint(axes: Axes, shape: Node, order: int) -> None:
     from matplotlib.patches import Circle, PathPatch
     from matplotlib.path import Path
 
@@ -156,14 +156,14 @@ def _painted(axes: Axes, shape: Node, order: int) -> None:
         ends = [(float(given["x1"]), float(given["y1"])), (float(given["x2"]), float(given["y2"]))]
         axes.add_patch(PathPatch(Path(ends), **look))
     else:
-        places, codes = _followed(given["d"])
+        places, codes = _path_points(given["d"])
         axes.add_patch(PathPatch(Path(places, codes), **look))
 
 
 _ANCHORS: Mapping[str, Literal["left", "center", "right"]] = {"start": "left", "middle": "center", "end": "right"}
 
 
-def _followed(d: str) -> tuple[list[tuple[float, float]], list[int]]:
+def _path_points(d: str) -> tuple[list[tuple[float, float]], list[int]]:
     """The places that a path of straight lines goes through, with matplotlib's code of each step."""
     places: list[tuple[float, float]] = []
     codes = []

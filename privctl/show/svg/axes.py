@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from privctl.show.svg.shapes import Node, coordinate, el
-from privctl.show.text.style import raised
+from privctl.show.text.style import with_exponent
 
 WIDTH = 420.0
 #: Room for the axes' numbers and names.
@@ -64,7 +64,7 @@ def logarithmic(values: Sequence[float], start: float, end: float) -> Scale:
 
 def tick_label(value: float) -> str:
     """A tick as people write it: 0.001, 10, 2·10⁵."""
-    return f"{value:.6g}" if value == 0 or 1e-3 <= abs(value) < 1e5 else raised(value, 3)
+    return f"{value:.6g}" if value == 0 or 1e-3 <= abs(value) < 1e5 else with_exponent(value, 3)
 
 
 def frame(

@@ -27,7 +27,7 @@ class Node:
 
     def __str__(self) -> str:
         """The element as markup."""
-        return "".join(_written(self))
+        return "".join(_attribute_text(self))
 
     def __html__(self) -> str:
         """The element as markup, for templates: it is escaped already."""
@@ -55,8 +55,8 @@ def _flat(children: Iterable[Node | str | Iterable[Node | str]]) -> Iterator[Nod
             yield from child
 
 
-def _attributes(given: dict[str, str | float | None]) -> Iterator[tuple[str, str]]:
-    for name, value in given.items():
+def _attributes(values: dict[str, str | float | None]) -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
         if value is None:
             continue
         plain = name.rstrip("_").replace("_", "-")
@@ -66,14 +66,14 @@ def _attributes(given: dict[str, str | float | None]) -> Iterator[tuple[str, str
             yield plain, coordinate(value)
 
 
-def _written(node: Node) -> Iterator[str]:
+def _attribute_text(node: Node) -> Iterator[str]:
     yield f"<{node.tag}"
     for name, value in node.attributes:
         yield f' {name}="{html.escape(value)}"'
     yield ">"
     for child in node.children:
         if isinstance(child, Node):
-            yield from _written(child)
+            yield from _attribute_text(child)
         else:
             yield html.escape(clean(child), quote=False)
     yield f"</{node.tag}>"

@@ -1,4 +1,4 @@
-"""A plan as text: the table of methods, what stands behind each, and what is left to an attacker."""
+"""The answer of ``privctl account`` as text: the table of methods, the theorem behind each, the attacker's risks."""
 
 from __future__ import annotations
 

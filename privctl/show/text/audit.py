@@ -1,4 +1,4 @@
-"""An audit on the terminal: one table, the worst finding on top, then what it amounts to and what to do about it."""
+"""An audit on the terminal: one table, the worst finding on top, then verdicts with advice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.show.leaks import closing, is_claim
+from privctl.show.leaks import closing_sentence, is_claim
 from privctl.show.text.style import Colour, coloured, number, paragraph, table
 
 #: What a claim of privacy is, and what a hypothesis that every audit tests; only the former decide the exit code.
@@ -41,7 +41,7 @@ def audit_text(report: PrivacyReport, *, verbose: bool = False) -> str:
     Without ``verbose`` only what each method is judged by, and what exceeds chance.
     """
     others = [item for item in report.evidence if not item.quantity.startswith(_KIND)]
-    shown = others if verbose else _shown(others)
+    shown = others if verbose else _main_evidence(others)
     rows = [_row(item) for item in sorted(shown, key=_weight, reverse=True)]
     parts = [table(("finding", "quantity", "estimate", "interval", "chance", "could see"), rows)]
     hidden = len(others) - len(rows)
@@ -55,12 +55,12 @@ def audit_text(report: PrivacyReport, *, verbose: bool = False) -> str:
     if worst:
         parts.append("\n" + paragraph(f"What to do: {_ADVICE[worst[0].outcome]}."))
     reasons = [_item(f"{item.method}, {item.quantity}: {item.reason}") for item in others if item.reason]
-    left = [_item(f"{item.what}: {item.reason}") for item in report.omissions]
-    if reasons or left:
-        parts += ["\nNot measured:\n", *reasons, *left]
+    omitted = [_item(f"{item.what}: {item.reason}") for item in report.omissions]
+    if reasons or omitted:
+        parts += ["\nNot measured:\n", *reasons, *omitted]
     limits = [_item(line) for line in report.warnings]
     parts += ["\nWhat this does not show, and on what it rests:\n", *limits]
-    last = closing(report)
+    last = closing_sentence(report)
     return "".join([*parts, "\n" + paragraph(coloured(last, Colour.BAD)) if last else ""])
 
 
@@ -73,8 +73,8 @@ def _item(text: str) -> str:
     return paragraph(f"- {text}", indent=2, hanging=4)
 
 
-def _shown(evidence: Sequence[Evidence]) -> list[Evidence]:
-    """What each method is judged by, and whatever else exceeds chance, but for comparisons of one with another."""
+def _main_evidence(evidence: Sequence[Evidence]) -> list[Evidence]:
+    """The quantity by which each method is judged, and all others above chance, except comparisons of methods."""
     first = {item.method: item for item in reversed(evidence)}
     return [
         item
@@ -91,14 +91,14 @@ def _canaries(evidence: Sequence[Evidence]) -> str:
     completed = {i.quantity.removeprefix(_DISCLOSED): i for i in evidence if i.quantity.startswith(_DISCLOSED)}
     rows = []
     for name, item in medians.items():
-        told = completed.get(name)
+        completion = completed.get(name)
         rows.append((
             name,
             str(item.samples["canaries"]),
             number(item.estimate, 3),
             number(item.details.get("max"), 3),
             number(item.details.get("ceiling"), 3),
-            "-" if told is None or told.estimate is None else f"{told.details['disclosed']:.0f}",
+            "-" if completion is None or completion.estimate is None else f"{completion.details['disclosed']:.0f}",
         ))  # fmt: skip
     if not rows:
         return ""
@@ -111,36 +111,36 @@ def _secrets(evidence: Sequence[Evidence]) -> str:
     for item in evidence:
         if not item.quantity.startswith(_KIND):
             continue
-        kind, found, count = item.quantity.removeprefix(_KIND), item.details, item.samples["secrets"]
+        kind, details, count = item.quantity.removeprefix(_KIND), item.details, item.samples["secrets"]
         trained.append((
             kind,
             str(count),
-            number(found["skipped"]),
-            number(found.get("told")),
-            number(found.get("chance"), 3),
+            number(details["skipped"]),
+            number(details.get("told")),
+            number(details.get("chance"), 3),
             _interval(item),
-            number(found.get("median_rank"), 3),
-            number(found.get("greedy")),
-            number(found.get("bound"), 3),
+            number(details.get("median_rank"), 3),
+            number(details.get("greedy")),
+            number(details.get("bound"), 3),
         ))  # fmt: skip
         controls.append((
             kind,
-            _of("before_told", found, count),
-            _of("before_greedy", found, count),
-            _of("control_told", found, found.get("control", 0)),
+            _fraction("before_told", details, count),
+            _fraction("before_greedy", details, count),
+            _fraction("control_told", details, details.get("control", 0)),
         ))  # fmt: skip
     if not trained:
         return ""
     heads = ("secrets", "tried", "skipped", "told first", "chance", "share", "median rank", "greedy", "bound")
-    told = "\n" + table(heads, trained)
+    tables = "\n" + table(heads, trained)
     if any(cell != "-" for row in controls for cell in row[1:]):
         others = ("compared with", "told first before training", "greedy before training", "told first, never drawn")
-        told += "\n" + table(others, controls)
-    return told
+        tables += "\n" + table(others, controls)
+    return tables
 
 
-def _of(name: str, found: Mapping[str, float], total: float) -> str:
-    return f"{found[name]:.0f} of {total:.0f}" if name in found else "-"
+def _fraction(name: str, details: Mapping[str, float], total: float) -> str:
+    return f"{details[name]:.0f} of {total:.0f}" if name in details else "-"
 
 
 def _row(item: Evidence) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The terminal view of a log of audits: each audit with what came of it, and the head."""
+"""The terminal view of a log of audits: each audit with its result, and the head."""
 
 from __future__ import annotations
 

@@ -53,9 +53,9 @@ def book_text(rows: Sequence[ClaimRow], unchecked: Sequence[Omission], *, verbos
 
 
 def claim_text(row: ClaimRow) -> str:
-    """One claim with everything found about it."""
-    said = f"{row.key}: {row.statement}" if row.key else row.statement
-    text = paragraph(f"{outcome_word(row.outcome)}: {said}", indent=2, hanging=6)
+    """One claim with its verdict, reason and witness."""
+    claim = f"{row.key}: {row.statement}" if row.key else row.statement
+    text = paragraph(f"{outcome_word(row.outcome)}: {claim}", indent=2, hanging=6)
     if row.expected is not None and row.expected is not row.outcome:
         text += f"    {coloured(f'THE BOOK EXPECTS {row.expected}', Colour.BAD)}\n"
     for label, more in (("why", row.reason), ("holds", row.holds), ("check", row.witness)):
@@ -65,8 +65,8 @@ def claim_text(row: ClaimRow) -> str:
 
 
 def _count(rows: Sequence[ClaimRow]) -> str:
-    found = Counter(row.outcome for row in rows)
-    parts = ", ".join(f"{found[outcome]} {outcome}" for outcome in Outcome if found[outcome])
+    counts = Counter(row.outcome for row in rows)
+    parts = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
     return (
         f"{counted(len(rows), 'claim')}: {parts}; {counted(sum(row.theorems for row in rows), 'theorem')} put to the "
         f"solver, {sum(row.seconds for row in rows):.1f} s"

@@ -16,7 +16,7 @@ _STEM = "model."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRow:
-    """One model: what is claimed of it, what follows, what it is still worth, what the attack found."""
+    """One model: the claimed epsilon, those that follow, its perplexity, and the attack's AUC."""
 
     name: str
     claimed: float | None
@@ -41,7 +41,7 @@ def demo_table(rows: Sequence[DemoRow], delta: float) -> str:
         for row in rows
     ]
     headings = ["model", "claimed", "if convex", "any loss", "perplexity", "attack AUC (interval)"]
-    told = (
+    notes = (
         f"eps at delta {bound(delta, 3)}, replacing one record. 'claimed' is what the published formula promises.",
         "'if convex' follows for a convex loss, which a GPT-2 does not have; 'any loss' needs no such assumption, only "
         "that rounding in the training moved the weights no farther than exact steps may.",
@@ -49,11 +49,11 @@ def demo_table(rows: Sequence[DemoRow], delta: float) -> str:
         "'perplexity' is on records the model never saw; 'attack AUC' is 0.5 where a guess is as good.",
         "An AUC near 0.5 means that this attack found nothing, not that nothing leaks.",
     )
-    return "".join([table(headings, body), "\n", *(paragraph(line, indent=2, hanging=2) for line in told)])
+    return "".join([table(headings, body), "\n", *(paragraph(line, indent=2, hanging=2) for line in notes)])
 
 
-def verified(reports: int, proved: int, false: int, failed: Sequence[str]) -> str:
-    """What the verification of the demonstration's own reports found."""
+def verification_text(reports: int, proved: int, false: int, failed: Sequence[str]) -> str:
+    """The results of verifying the demonstration's own reports."""
     if failed:
         return paragraph(
             f"privctl verify does not pass {len(failed)} of {counted(reports, 'report')}: {', '.join(failed)}"

@@ -29,8 +29,8 @@ def summary(judgement: GateJudgement) -> str:
     """The outcome and how many findings there are of each kind, on one line."""
     counts = [(len(judgement.of(outcome)), _TITLES[outcome].lower()) for outcome in _TITLES]
     counts.append((len(judgement.waived), "waived"))
-    told = ", ".join(f"{count} {name}" for count, name in counts if count)
-    return f"gate: {judgement.outcome.value.upper()} ({told or 'nothing was looked at'})"
+    text = ", ".join(f"{count} {name}" for count, name in counts if count)
+    return f"gate: {judgement.outcome.value.upper()} ({text or 'nothing was looked at'})"
 
 
 def _parts(judgement: GateJudgement, *, quiet: bool, verbose: bool) -> Iterator[str]:

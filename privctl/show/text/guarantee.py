@@ -1,4 +1,4 @@
-"""One guarantee as text: its numbers, what it rests on, what it leaves an attacker."""
+"""One guarantee as text: its numbers, its assumptions, and the attacker's risks."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def guarantee_text(guarantee: Guarantee, *, named: bool, verbose: bool) -> str:
 
 
 def attacker_text(guarantee: Guarantee) -> str:
-    """What the guarantee leaves an attacker, a paragraph a risk; empty where it does not say."""
+    """The most that an attacker can achieve, a paragraph a risk; empty where the guarantee states none."""
     if not guarantee.risks:
         return ""
-    told = [paragraph(_risk(risk), indent=2) for risk in guarantee.risks]
-    return "".join(["What that leaves an attacker, at most:\n", *told])
+    risks = [paragraph(_risk(risk), indent=2) for risk in guarantee.risks]
+    return "".join(["What that leaves an attacker, at most:\n", *risks])
 
 
 def _risk(risk: Risk) -> str:

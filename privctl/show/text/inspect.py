@@ -95,7 +95,7 @@ def _content(report: PrivacyReport) -> Iterator[str]:
         yield "as the report says, not recomputed:"
     for g in report.guarantees:
         if g.scope is Scope.THIS_MODEL:
-            said = f"epsilon {bound(g.epsilon)} at delta {bound(g.delta)}"
+            numbers = f"epsilon {bound(g.epsilon)} at delta {bound(g.delta)}"
             if g.notion is Notion.SECRET_PROTECTION and not g.delta:
-                said = f"{bound(g.epsilon)} nats about a secret at most"
-            yield f"  {g.name}: {said}, {g.adjacency}, {g.status}"
+                numbers = f"{bound(g.epsilon)} nats about a secret at most"
+            yield f"  {g.name}: {numbers}, {g.adjacency}, {g.status}"

@@ -73,10 +73,10 @@ def _find(row: NoiseRow, name: str) -> float | None:
 
 
 def _legend(rows: Sequence[NoiseRow]) -> str:
-    found = rows[0].guarantees
+    guarantees = rows[0].guarantees
     change = _CHANGES[rows[0].adjacency]
-    lines = [f"epsilon at delta {bound(found[0].delta)} when {change}; the report has the other adjacency too"]
-    lines += [text for status, text in _EXPLAINED.items() if any(g.status is status for g in found)]
+    lines = [f"epsilon at delta {bound(guarantees[0].delta)} when {change}; the report has the other adjacency too"]
+    lines += [text for status, text in _EXPLAINED.items() if any(g.status is status for g in guarantees)]
     if len(rows) > 1:
         lines.append("candidates are nested: someone who holds several of them has what the least noisy one gives")
     return "".join(paragraph(line, indent=2) for line in lines)

@@ -13,7 +13,7 @@ _STARS = "*****"
 
 
 def scan_text(report: PrivacyReport, examples: Mapping[str, str]) -> str:
-    """The kinds that were found, with one of ``examples`` each, masked; or that nothing was."""
+    """A table of kinds of secrets, with a masked one of ``examples`` each, and their number."""
     said = parameters_as(ScanParameters, report)
     rows = [
         (
@@ -21,7 +21,7 @@ def scan_text(report: PrivacyReport, examples: Mapping[str, str]) -> str:
             str(counts.secrets),
             str(counts.records),
             str(counts.most_records),
-            masked(examples[kind]) if kind in examples else "-",
+            mask(examples[kind]) if kind in examples else "-",
         )
         for kind, counts in said.found.items()
     ]
@@ -31,7 +31,7 @@ def scan_text(report: PrivacyReport, examples: Mapping[str, str]) -> str:
     return f"{table(('kind', 'secrets', 'records', 'most records of one', 'example'), rows)}\n{summary}\n"
 
 
-def masked(value: str) -> str:
+def mask(value: str) -> str:
     """What may be shown of a secret: an end of it, less of a short one, and not how long it is."""
     if len(value) < 6:
         return _STARS

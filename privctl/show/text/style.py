@@ -1,4 +1,4 @@
-"""Text for the terminal: tables and paragraphs of at most 80 columns, numbers, colour where it says something.
+"""Text for the terminal: tables and paragraphs of at most 80 columns, numbers, and colour where it has a meaning.
 
 Colour is ANSI codes, which ``click.echo`` leaves out where the output is no terminal or the user wants none. The tables
 are our own: a pipe, a log and a terminal get the same text, and rich, which progress bars use, takes 30 ms to import,
@@ -14,7 +14,7 @@ from enum import StrEnum
 from privctl.domain.guarantee import Assumption, AssumptionState, Status
 from privctl.domain.shown import upward
 from privctl.domain.verdict import Outcome
-from privctl.show.plain import seen
+from privctl.show.plain import escape_hidden
 
 WIDTH = 80
 #: Columns between two cells.
@@ -72,12 +72,12 @@ def plain(text: str) -> str:
 def _harmless(text: str) -> str:
     """``text`` with its own colours and no other control character, on one line."""
     if "\x1b" not in text:
-        return seen(text)
+        return escape_hidden(text)
     parts, last = [], 0
-    for found in _OWN.finditer(text):
-        parts += [seen(text[last : found.start()]), f"\x1b[{found[1]}m{seen(found[2])}\x1b[0m"]
-        last = found.end()
-    return "".join((*parts, seen(text[last:])))
+    for match in _OWN.finditer(text):
+        parts += [escape_hidden(text[last : match.start()]), f"\x1b[{match[1]}m{escape_hidden(match[2])}\x1b[0m"]
+        last = match.end()
+    return "".join((*parts, escape_hidden(text[last:])))
 
 
 def paragraph(text: str, *, indent: int = 0, hanging: int | None = None) -> str:
@@ -86,7 +86,7 @@ def paragraph(text: str, *, indent: int = 0, hanging: int | None = None) -> str:
     Further lines are ``hanging`` columns in, by default two more than ``indent``. A longer word has a line of its own.
     """
     further = indent + 2 if hanging is None else hanging
-    lines = _folded(_harmless(text), WIDTH, " " * indent, " " * further)
+    lines = _fold(_harmless(text), WIDTH, " " * indent, " " * further)
     return "\n".join(lines) + "\n"
 
 
@@ -118,13 +118,13 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = _widths(cells, right)
     lines = []
     for row in cells:
-        folded = [_folded(cell, width) for cell, width in zip(row, widths, strict=True)]
+        folded = [_fold(cell, width) for cell, width in zip(row, widths, strict=True)]
         for k in range(max(map(len, folded))):
             parts = [part[k] if k < len(part) else "" for part in folded]
-            padded = (_padded(p, w, r) for p, w, r in zip(parts, widths, right, strict=True))
+            padded = (_pad(p, w, r) for p, w, r in zip(parts, widths, right, strict=True))
             lines.append((" " * _GAP).join(padded).rstrip())
     rule = (" " * _GAP).join("-" * width for width in widths)
-    lines.insert(max(len(_folded(cell, width)) for cell, width in zip(cells[0], widths, strict=True)), rule)
+    lines.insert(max(len(_fold(cell, width)) for cell, width in zip(cells[0], widths, strict=True)), rule)
     return "\n".join(lines) + "\n"
 
 
@@ -147,7 +147,7 @@ def _widths(cells: Sequence[Sequence[str]], right: Sequence[bool]) -> list[int]:
     return widths
 
 
-def _folded(text: str, width: int, first: str = "", further: str = "") -> list[str]:
+def _fold(text: str, width: int, first: str = "", further: str = "") -> list[str]:
     """Lines of at most ``width`` columns, but for words that are longer; colour takes no room."""
     lines, line, length = [], first, len(first)
     fresh = True
@@ -162,7 +162,7 @@ def _folded(text: str, width: int, first: str = "", further: str = "") -> list[s
     return [*lines, line]
 
 
-def _padded(text: str, width: int, right: bool) -> str:
+def _pad(text: str, width: int, right: bool) -> str:
     space = " " * (width - len(plain(text)))
     return space + text if right else text + space
 
@@ -177,16 +177,16 @@ def bound(value: float | None, digits: int = 6) -> str:
     return "-" if value is None else upward(value, digits)
 
 
-def raised(value: float | None, digits: int = 4) -> str:
+def with_exponent(value: float | None, digits: int = 4) -> str:
     """``value`` as people write it, never less, with a power of ten where there is one: 0.001, 6.55·10⁻⁶, 10⁻⁵."""
     mantissa, mark, exponent = bound(value, digits).partition("e")
     if not mark:
         return mantissa
-    power = "10" + str(int(exponent)).translate(_RAISED)
+    power = "10" + str(int(exponent)).translate(_SUPERSCRIPTS)
     return power if mantissa == "1" else f"{mantissa}·{power}"
 
 
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def size(count: int) -> str:

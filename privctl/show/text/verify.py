@@ -1,4 +1,4 @@
-"""A verification, for the terminal: what was found wrong first, then every guarantee with its verdict."""
+"""A verification, for the terminal: faults first, then every guarantee with its verdict."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def verify_text(
     parts = [*_bytes(integrity, verbose), "\n", *_guarantees(guarantees, integrity)]
     if simulated:
         parts.append("\nSimulated:\n")
-        parts += [_said(f"{plain(v.subject)}: {outcome_word(v.outcome)}: {plain(v.reason)}") for v in simulated]
+        parts += [_indented(f"{plain(v.subject)}: {outcome_word(v.outcome)}: {plain(v.reason)}") for v in simulated]
         parts += [
-            _said(f"{plain(e.quantity)}: {number(e.estimate, 4)} ({plain(e.method)}); {plain(e.reason)}")
+            _indented(f"{plain(e.quantity)}: {number(e.estimate, 4)} ({plain(e.method)}); {plain(e.reason)}")
             for e in evidence
         ]
     parts += [paragraph(f"not looked at: {plain(o.what)}: {plain(o.reason)}") for o in omissions]
@@ -59,7 +59,7 @@ def _bytes(integrity: Sequence[Verdict], verbose: bool) -> Iterator[str]:
     yield paragraph(f"{len(good)} of {counted(len(integrity), 'check')} of {what} passed")
     for verdict in integrity:
         if verbose or verdict.outcome is not Outcome.PROVED:
-            yield _said(f"{outcome_word(verdict.outcome)}: {plain(verdict.subject)}: {plain(verdict.reason)}")
+            yield _indented(f"{outcome_word(verdict.outcome)}: {plain(verdict.subject)}: {plain(verdict.reason)}")
 
 
 def _guarantees(guarantees: Sequence[VerifiedRow], integrity: Sequence[Verdict]) -> Iterator[str]:
@@ -75,9 +75,9 @@ def _guarantees(guarantees: Sequence[VerifiedRow], integrity: Sequence[Verdict])
     yield paragraph(_judged(integrity)) + "\n"
     yield table(["guarantee", "epsilon", "delta", "the report says", "arithmetic"], rows) + "\n"
     for row in guarantees:
-        yield _said(f"{plain(row.verdict.subject)}: {plain(row.verdict.reason)}")
+        yield _indented(f"{plain(row.verdict.subject)}: {plain(row.verdict.reason)}")
     if any(r.guarantee.status is Status.CLAIMED and r.verdict.outcome is Outcome.REFUTED for r in guarantees):
-        yield _said("What the report itself calls only claimed promises nothing, and fails nothing here.")
+        yield _indented("What the report itself calls only claimed promises nothing, and fails nothing here.")
 
 
 def _judged(integrity: Sequence[Verdict]) -> str:
@@ -94,5 +94,5 @@ def _judged(integrity: Sequence[Verdict]) -> str:
     return f"{alone}."
 
 
-def _said(text: str) -> str:
+def _indented(text: str) -> str:
     return paragraph(text, indent=2)

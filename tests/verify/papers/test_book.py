@@ -11,9 +11,9 @@ import pytest
 from privctl.domain.errors import CommandError
 from privctl.domain.verdict import Outcome
 from verify.papers import PAPERS, dp_weights, dp_weights_composition, dp_weights_proof, load_paper, poster
+from verify.papers.book import chosen_papers, run, surprises, unchecked_statements
 from verify.papers.claim import JudgedClaim, PublishedClaim, judge
 from verify.papers.judging import agrees, judge_gaussian
-from verify.papers.registry import chosen, run, surprises, unchecked
 from verify.papers.sampling import judge_sampled
 from verify.prove.enclosures import composition, gaussian, information
 from verify.prove.enclosures.enclosure import ball, enclose
@@ -79,10 +79,10 @@ def test_the_book_is_whole() -> None:
     assert len(keys) == len(set(keys)) >= 40
     assert set(NUMBERS) <= set(keys)
     assert {claim.expected for _, claim in CLAIMS} == {Outcome.PROVED, Outcome.REFUTED, Outcome.CONSISTENT}
-    assert all(each.reason for each in unchecked(list(PAPERS)))
-    assert chosen(("poster", "dp-weights")) == ("dp-weights", "poster")
+    assert all(each.reason for each in unchecked_statements(list(PAPERS)))
+    assert chosen_papers(("poster", "dp-weights")) == ("dp-weights", "poster")
     with pytest.raises(CommandError, match="not in the book"):
-        chosen(("dp-weight",))
+        chosen_papers(("dp-weight",))
 
 
 def test_a_paper_is_judged_without_a_surprise(prover: Prover) -> None:

@@ -1,4 +1,4 @@
-"""Certified rational enclosures of the numbers that privacy claims are made of, from ball arithmetic.
+"""Certified rational enclosures of the numbers in privacy claims, from ball arithmetic.
 
-Nothing here shares code with the accountants: every formula is written down again, from its paper.
+Nothing here shares code with the accountants: every formula is implemented again from its paper.
 """

@@ -39,10 +39,10 @@ class Interval:
     def __str__(self) -> str:
         """The middle, with twelve digits, and how far the ends are from it."""
         radius = (self.high - self.low) / 2
-        return f"{shown((self.low + self.high) / 2)} +- {shown(radius, 1)}" if radius else shown(self.low)
+        return f"{decimal((self.low + self.high) / 2)} +- {decimal(radius, 1)}" if radius else decimal(self.low)
 
 
-def shown(value: Rational, digits: int = 12) -> str:
+def decimal(value: Rational, digits: int = 12) -> str:
     """``value`` rounded to ``digits`` significant digits, even where a float would overflow or vanish."""
     from decimal import Context, Decimal
 
@@ -67,10 +67,10 @@ def ball(value: Rational) -> arb:
 
 
 def enclose(formula: Callable[[], arb], bits: int = _BITS) -> Interval:
-    """An enclosure of what ``formula`` evaluates to, whose ends agree to about ``bits`` bits.
+    """An enclosure of the value of ``formula``, whose ends agree to about ``bits`` bits.
 
-    ``formula`` is evaluated with more and more bits until its ball is tight; it must make its balls anew each time.
-    Numbers within 2^-300 of zero are only said to be that small. Raises ValueError where no precision gives a tight
+    ``formula`` is evaluated with more and more bits until its ball is tight; it must create its balls in each call.
+    Numbers within 2^-300 of zero are only known to be that small. Raises ValueError where no precision gives a tight
     ball, or the number is too large to be written down.
     """
     return enclose_all(lambda: (formula(),), bits)[0]
@@ -83,12 +83,12 @@ def enclose_all(formulas: Callable[[], tuple[arb, ...]], bits: int = _BITS) -> t
     precision = _FIRST_PRECISION
     while True:
         with ctx.workprec(precision):
-            found = formulas()
-            if all(_tight(each, bits) for each in found):
-                return tuple(rounded_outward(each, bits) for each in found)
+            balls = formulas()
+            if all(_tight(each, bits) for each in balls):
+                return tuple(rounded_outward(each, bits) for each in balls)
         precision *= 2
         if precision > _LAST_PRECISION:
-            raise ValueError(f"a number stays unknown at {_LAST_PRECISION} bits: {found[0].str(10)}")
+            raise ValueError(f"a number stays unknown at {_LAST_PRECISION} bits: {balls[0].str(10)}")
 
 
 def below(number: Interval, bound: Rational) -> bool | None:

@@ -98,12 +98,12 @@ def _divergence(chances: Sequence[Fraction], multiplier: Fraction) -> arb:
     low, high = -_REACH * s, most + _REACH * s
     goal = arb(2) ** (-ctx.prec // 2)
     inside = acb.integral(integrand, low, high, rel_tol=goal, abs_tol=goal).real
-    found = (1 - rest) * (inside + _tails(most, s))
+    divergence = (1 - rest) * (inside + _tails(most, s))
     # Convexity above; below, mixing the two parts costs at most the entropy of which of them it is.
     above = rest * len(chances) ** 2 / (2 * s * s)
     most_left = rest.upper()
     under = most_left * (1 - most_left.log()) if most_left > 0 else arb(0)
-    return found + arb(0, (above + under).upper())
+    return divergence + arb(0, (above + under).upper())
 
 
 def _cut(weights: list[arb]) -> tuple[list[arb], arb]:

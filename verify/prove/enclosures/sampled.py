@@ -112,10 +112,10 @@ def gaussian_ceiling(multiplier: Rational, sample_rate: Rational, steps: int, de
     """
     best: Interval | None = None
     for order in _ORDERS:
-        found = enclose(lambda a=order: _renyi(a, multiplier, sample_rate, steps, delta), bits=40)  # type: ignore[misc]
-        if best is None or found.high < best.high:
-            best = found
-        elif found.high > 2 * best.high:
+        epsilon = enclose(lambda a=order: _renyi(a, multiplier, sample_rate, steps, delta), bits=40)  # type: ignore[misc]
+        if best is None or epsilon.high < best.high:
+            best = epsilon
+        elif epsilon.high > 2 * best.high:
             break
     assert best is not None
     return best

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from verify.prove.enclosures.functions import log
-from verify.prove.terms import between, real
+from verify.prove.terms import lies_in, real
 from verify.prove.theorem import Theorem
 
 #: G groups, T steps, sample rate s, a budget of e nats; l is ln 2.
@@ -17,7 +17,7 @@ def _ferret(name: str, statement: str, claim: str, *more: str) -> Theorem:
     return Theorem(
         name=name,
         statement=statement,
-        assumptions=(*_BUDGET, between("l", log(2)), f"(= (* p {_SPENT}) e)", *more),
+        assumptions=(*_BUDGET, lies_in("l", log(2)), f"(= (* p {_SPENT}) e)", *more),
         claim=claim,
     )
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from privctl.domain.verdict import Outcome
 from verify.prove.enclosures.enclosure import Interval
 from verify.prove.prover import Prover
-from verify.prove.terms import between, real
+from verify.prove.terms import lies_in, real
 from verify.prove.theorem import SolverFinding, Theorem
 
 
@@ -24,27 +24,24 @@ class NumericComparison:
     bound: Fraction
 
     def at_most(self) -> Theorem:
-        """That it is."""
+        """The theorem that the term is at most the bound."""
         return self._theorem("at-most", f"(<= {self.term} {real(self.bound)})", self.statement)
 
     def above(self) -> Theorem:
-        """That it is not, wherever in their boxes the symbols lie."""
+        """The theorem that the term is above the bound, wherever in their boxes the symbols lie."""
         return self._theorem("above", f"(> {self.term} {real(self.bound)})", f"The contrary of: {self.statement}")
 
     def _theorem(self, suffix: str, claim: str, statement: str) -> Theorem:
         return Theorem(
             name=f"{self.name}-{suffix}",
             statement=statement,
-            assumptions=tuple(between(name, box) for name, box in self.boxes.items()),
+            assumptions=tuple(lies_in(name, box) for name, box in self.boxes.items()),
             claim=claim,
         )
 
 
 def decide(prover: Prover, comparison: NumericComparison) -> tuple[Outcome, str]:
-    """PROVED or REFUTED, each by a proof: that a model exists in a box says nothing of the number in it.
-
-    With it goes what was shown, or why nothing was.
-    """
+    """PROVED or REFUTED, each by a proof, with the reason: a model somewhere in a box is no proof about the number."""
     proof = prover.prove(comparison.at_most())
     if proof.finding is SolverFinding.PROVED:
         return Outcome.PROVED, proof.reason

@@ -48,10 +48,10 @@ def solve(program: WeightProgram) -> DualCertificate:
     rows = np.zeros((len(program.sets), program.examples))
     for j, members in enumerate(program.sets):
         rows[j, list(members)] = 1
-    found = linprog(-np.ones(program.examples), A_ub=rows, b_ub=[float(b) for b in program.budgets], bounds=(0, 1))
-    assert found.x is not None
-    weights = [min(max(_short(w), Fraction(0)), Fraction(1)) for w in found.x]
-    prices = tuple(max(_short(-y), Fraction(0)) for y in found.ineqlin.marginals)
+    solution = linprog(-np.ones(program.examples), A_ub=rows, b_ub=[float(b) for b in program.budgets], bounds=(0, 1))
+    assert solution.x is not None
+    weights = [min(max(_short(w), Fraction(0)), Fraction(1)) for w in solution.x]
+    prices = tuple(max(_short(-y), Fraction(0)) for y in solution.ineqlin.marginals)
     loads = [sum((weights[i] for i in members), Fraction(0)) for members in program.sets]
     scale = min((b / load for b, load in zip(program.budgets, loads, strict=True) if load > b), default=Fraction(1))
     return DualCertificate(value=sum(weights, Fraction(0)) * scale, bound=dual_bound(program, prices), prices=prices)

@@ -11,7 +11,7 @@ from typing import Any
 from scipy.stats import binomtest
 
 from privctl.accounting import renyi
-from privctl.accounting.gridded import NOTE, arithmetic_of, charged
+from privctl.accounting.gridded import NOTE, arithmetic_of, epsilon_with_charge
 from privctl.accounting.guarantees import finite, guarantee_of
 from privctl.accounting.sign_bits import average_case, worst_case
 from privctl.domain.events import Batches, Ledger
@@ -132,7 +132,7 @@ def _sound(ledger: Ledger, delta: float, assumptions: tuple[Assumption, ...], pl
     yield tight
     if release is ReleaseKind.DITHERED:
         assert released is not None
-        epsilon, arithmetic = charged(lambda less: renyi.ledger_epsilon(ledger, less)[0], released, delta)
+        epsilon, arithmetic = epsilon_with_charge(lambda less: renyi.ledger_epsilon(ledger, less)[0], released, delta)
         yield replace(
             tight,
             name=f"ferret, {release}, Renyi DP",

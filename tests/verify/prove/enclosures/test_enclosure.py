@@ -11,7 +11,7 @@ import pytest
 from flint import arb
 
 from verify.prove.enclosures import enclosure, functions
-from verify.prove.enclosures.enclosure import Interval, ball, below, bracket, enclose, shown
+from verify.prove.enclosures.enclosure import Interval, ball, below, bracket, decimal, enclose
 
 mpmath.mp.dps = 50
 
@@ -116,4 +116,4 @@ def test_a_bracket_holds_the_root() -> None:
     ],
 )
 def test_numbers_are_shown_beyond_floats(value: Fraction, text: str) -> None:
-    assert shown(value) == text
+    assert decimal(value) == text

@@ -1,4 +1,4 @@
-"""One step alone, in closed form: no grid, so nothing is lost where epsilon is small or the record rarely takes part.
+"""A single step in closed form: no grid, so nothing is lost where epsilon is small or the record rarely takes part.
 
 Sampling at rate q turns delta(epsilon) of the base pair into (Balle, Barthe and Gaboardi 2018, theorem 2, which is an
 equality for P = (1 - q) Q + q P0 against Q)
@@ -19,7 +19,7 @@ from privctl.accounting.pld.pairs import Atoms, Gaussian, Laplace, Pair, Sampled
 _ROUNDING = 1e-10
 
 
-def epsilon_once(pair: Pair, delta: float) -> tuple[float, float] | None:
+def single_step_epsilon(pair: Pair, delta: float) -> tuple[float, float] | None:
     """A floor and a bound of epsilon at ``delta`` for one use of ``pair``, in the worse order; None without a formula.
 
     They differ by rounding alone. Gaussian, Laplace and randomized response have formulas, sampled or not.
@@ -29,24 +29,24 @@ def epsilon_once(pair: Pair, delta: float) -> tuple[float, float] | None:
     base, rate = (pair.base, pair.rate) if isinstance(pair, Sampled) else (pair, 1.0)
     if not isinstance(base, Gaussian | Laplace | Atoms):
         return None
-    found = []
+    bounds = []
     for rounding in (_ROUNDING, -_ROUNDING):
         target = math.log(delta) + rounding
-        found.append(max(_removed(base, rate, target), _added(base, rate, target)))
-    return max(0.0, found[0] * (1 - _ROUNDING)), found[1] * (1 + _ROUNDING)
+        bounds.append(max(_epsilon_with_record(base, rate, target), _epsilon_without_record(base, rate, target)))
+    return max(0.0, bounds[0] * (1 - _ROUNDING)), bounds[1] * (1 + _ROUNDING)
 
 
-def _removed(base: Pair, rate: float, target: float) -> float:
+def _epsilon_with_record(base: Pair, rate: float, target: float) -> float:
     """Epsilon with the record against without it."""
     if target >= math.log(rate):
         return 0.0
-    return amplified_epsilon(_least(base, target - math.log(rate)), rate)
+    return amplified_epsilon(_least_epsilon(base, target - math.log(rate)), rate)
 
 
-def _added(base: Pair, rate: float, target: float) -> float:
+def _epsilon_without_record(base: Pair, rate: float, target: float) -> float:
     """Epsilon without the record against with it: below -ln(1 - rate)."""
     if rate == 1:
-        return _least(base, target)
+        return _least_epsilon(base, target)
     low, high = 0.0, -math.log1p(-rate)
 
     def log_delta(epsilon: float) -> float:
@@ -62,7 +62,7 @@ def _added(base: Pair, rate: float, target: float) -> float:
     return high
 
 
-def _least(base: Pair, target: float) -> float:
+def _least_epsilon(base: Pair, target: float) -> float:
     """The least epsilon of the base pair at exp(``target``)."""
     if isinstance(base, Gaussian):
         return gaussian.epsilon_at(math.exp(target), base.mu)
@@ -78,7 +78,7 @@ def _least(base: Pair, target: float) -> float:
 
 
 def _log_delta(base: Pair, epsilon: float) -> float:
-    """Log of the least delta of the base pair, each of which is its own mirror image; ``epsilon`` is 0 or more."""
+    """Log of the least delta of the base pair, which is its own mirror image; ``epsilon`` is 0 or more."""
     if isinstance(base, Gaussian):
         return gaussian.log_delta(max(epsilon, 0.0), base.mu)
     if isinstance(base, Laplace):

@@ -1,4 +1,4 @@
-"""The laws of how many of its records a batch holds, for many secrets at once: as ``poisson_binomial``, by blocks.
+"""How many of a secret's records a batch holds: ``poisson_binomial`` for many secrets at once, by blocks.
 
 Secrets whose laws are about as long and that have about as many records share a block; their generating polynomials are
 multiplied in one tree of products, cut above a degree that Chernoff's bound calls negligible. All terms are positive,
@@ -20,7 +20,7 @@ from privctl.domain.checks import probability
 Integers = NDArray[np.int64]
 
 #: Memberships read at once: what bounds the memory.
-_SLAB = 1 << 21
+_SLAB_SIZE = 1 << 21
 #: Probabilities in one tree of products, which then fits a processor's cache, and secrets in it.
 _TREE = 1 << 17
 _SECRETS = 4096
@@ -30,7 +30,7 @@ _LONG = 100_000_000
 _LEVELS = 1024
 _SHARED = 16
 #: Secrets of a block have at least this share of its most records, so that little of the tree is padding.
-_LIKE = 0.75
+_LEAST_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,7 +64,7 @@ class LawBlock:
         weights = self.weights[:, column]
         kept = np.flatnonzero(weights)
         first, last = int(kept[0]), int(kept[-1])
-        # Behind a weight that is too small for a float there is nothing that a bound would show.
+        # What follows a weight too small for a float changes no bound.
         cut = last == len(weights) - 1
         return PoissonBinomial(
             shifts=np.arange(first, last + 1, dtype=np.float64),
@@ -82,11 +82,11 @@ def law_blocks(
     *,
     long: Callable[[Floats], Floats] | None = None,
 ) -> Iterator[LawBlock]:
-    """The laws of all secrets (or of those ``chosen``, ascending), each in one block; none of records never drawn.
+    """The laws of all secrets (or of those ``chosen``, ascending), each in one block; records never drawn have none.
 
     Secret j lies in ``records[starts[j]:starts[j + 1]]``, record i is drawn with ``probabilities[i]``. For a secret in
-    very many records, ``long`` may replace its probabilities by fewer different ones: ``leveled`` is on the safe side
-    of KL(mixture || N), ``raised`` of every test.
+    very many records, ``long`` may replace its probabilities by fewer different ones: ``average_levels`` is on the
+    safe side of KL(mixture || N), ``round_up_to_levels`` of every test.
     """
     places = np.arange(len(starts) - 1) if chosen is None else chosen
     for slab in _slabs(places, starts):
@@ -98,7 +98,7 @@ def law_blocks(
             ends = np.cumsum(highs - lows)
         drawn = inside > 0
         ends = np.concatenate([[0], np.cumsum(drawn)])[np.concatenate([[0], ends])]
-        yield from _of_slab(slab, np.diff(ends), inside[drawn], long)
+        yield from _slab_blocks(slab, np.diff(ends), inside[drawn], long)
 
 
 def means_of(starts: Integers, records: Integers, probabilities: Floats) -> Floats:
@@ -119,12 +119,12 @@ def _slabs(places: Integers, starts: Integers) -> Iterator[Integers]:
     begin = 0
     while begin < len(places):
         done = ends[begin - 1] if begin else 0
-        end = max(begin + 1, int(np.searchsorted(ends, done + _SLAB, "right")))
+        end = max(begin + 1, int(np.searchsorted(ends, done + _SLAB_SIZE, "right")))
         yield places[begin:end]
         begin = end
 
 
-def _of_slab(
+def _slab_blocks(
     places: Integers, sizes: Integers, values: Floats, long: Callable[[Floats], Floats] | None
 ) -> Iterator[LawBlock]:
     """Blocks of the secrets whose probabilities above 0, ``sizes`` each, follow one another in ``values``."""
@@ -145,7 +145,7 @@ def _of_slab(
         first = order[begin]
         most = max(1, min(_SECRETS, _TREE // int(sizes[first])))
         window = order[begin : begin + most]
-        like = (lasts[window] == lasts[first]) & (sizes[window] >= _LIKE * sizes[first])
+        like = (lasts[window] == lasts[first]) & (sizes[window] >= _LEAST_SHARE * sizes[first])
         window = window[: len(window) if like.all() else int(like.argmin())]
         yield _block(places[window], sizes[window], means[window], begins[window], values, int(lasts[first]))
         begin += len(window)
@@ -184,9 +184,9 @@ def _products(values: Floats, last: int) -> Floats:
         if count % 2:
             products[:degree, -1] = rows[:width, -1]
         rows = products
-    found = np.zeros((last + 1, rows.shape[2]))
-    found[: len(rows)] = rows[: last + 1, 0]
-    return found
+    coefficients = np.zeros((last + 1, rows.shape[2]))
+    coefficients[: len(rows)] = rows[: last + 1, 0]
+    return coefficients
 
 
 def _single(place: int, values: Floats, long: Callable[[Floats], Floats] | None) -> LawBlock:
@@ -201,7 +201,7 @@ def _single(place: int, values: Floats, long: Callable[[Floats], Floats] | None)
     )
 
 
-def leveled(values: Floats) -> Floats:
+def average_levels(values: Floats) -> Floats:
     """``values`` with those that are within a factor of 2^(1/1024) of each other replaced by their average.
 
     That never lowers KL(mixture || N). With p_a + p_b held fixed the law depends on p_a p_b only, and the derivative is
@@ -218,10 +218,10 @@ def leveled(values: Floats) -> Floats:
     return np.where(counts[levels] >= _SHARED, averages[levels], values)
 
 
-def raised(values: Floats) -> Floats:
+def round_up_to_levels(values: Floats) -> Floats:
     """``values`` rounded up to a level of which there are 1024 an octave: by less than 0.07 %, and never above 1.
 
-    Records that are drawn more often are easier to notice: see ``one_curve`` for the proof.
+    Records that are drawn more often are easier to notice: see ``trade_off`` for the proof.
     """
     levels: Floats = np.exp2(np.ceil(np.log2(values) * _LEVELS) / _LEVELS)
     return np.clip(levels, values, 1.0)
@@ -234,14 +234,14 @@ def _lasts(means: Floats, sizes: Integers) -> Integers:
     """
     targets = math.log(TAIL) + 2 * np.minimum(0.0, np.log(means))
     lasts, k = np.zeros(len(means), dtype=np.int64), 0
-    left = np.arange(len(means))
-    while len(left):
+    remaining = np.arange(len(means))
+    while len(remaining):
         k = max(k + 1, math.floor(1.12 * k))
-        mean = means[left]
-        done = (k > mean) & (k - mean - k * np.log(k / mean) <= targets[left])
-        done |= k >= sizes[left]
-        lasts[left[done]] = np.minimum(k, sizes[left[done]])
-        left = left[~done]
+        mean = means[remaining]
+        done = (k > mean) & (k - mean - k * np.log(k / mean) <= targets[remaining])
+        done |= k >= sizes[remaining]
+        lasts[remaining[done]] = np.minimum(k, sizes[remaining[done]])
+        remaining = remaining[~done]
     return lasts
 
 

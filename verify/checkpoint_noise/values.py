@@ -1,4 +1,4 @@
-"""Stored weights as numbers, and what rounding hides of the noise that was added to them."""
+"""Stored weights as numbers, and the noise in them before rounding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def numbers(stored: NDArray[Any], dtype: str) -> Floats:
     return stored.astype(np.float64)
 
 
-def astray(stored: NDArray[Any], dtype: str, grid: float) -> int:
+def count_off_grid(stored: NDArray[Any], dtype: str, grid: float) -> int:
     """How many weights are no multiples of ``grid``, a power of two.
 
     Where a format's own steps are larger, all its numbers are multiples; where they are smaller, it holds every point.
@@ -41,11 +41,10 @@ def astray(stored: NDArray[Any], dtype: str, grid: float) -> int:
 def deviates(
     before: NDArray[Any], after: NDArray[Any], dtype: str, stddev: float, coins: Floats, grid: float = 0.0
 ) -> Floats:
-    """The noise in standard deviations, exactly N(0, 1) if it is Gaussian with ``stddev`` and was rounded as said.
+    """The noise in standard deviations, exactly N(0, 1) if it is Gaussian with ``stddev`` and was rounded as described.
 
-    That is once, to the format, or first onto a ``grid``. A stored weight stands for all sums that round to it: the
-    noise is placed among them by ``coins``, uniform on (0, 1), in proportion to the Gaussian's mass. Shapes are all
-    (n,).
+    It is rounded once, to the format, or first onto a ``grid``. A stored weight stands for all sums that round to it:
+    ``coins``, uniform on (0, 1), choose the noise among them in proportion to the Gaussian's mass. All shapes are (n,).
     """
     start, end = numbers(before, dtype), numbers(after, dtype)
     down, up = neighbours(after, dtype)
@@ -78,7 +77,7 @@ def _cells(low: Floats, high: Floats, grid: float, even: NDArray[np.bool_]) -> t
 def neighbours(stored: NDArray[Any], dtype: str) -> tuple[Floats, Floats]:
     """The next numbers below and above ``stored`` (n,) that the format can hold."""
     if dtype != "BF16":
-        ends = [np.nextafter(stored, stored.dtype.type(way)) for way in (-np.inf, np.inf)]
+        ends = [np.nextafter(stored, stored.dtype.type(limit)) for limit in (-np.inf, np.inf)]
         return ends[0].astype(np.float64), ends[1].astype(np.float64)
     negative = stored >> 15 == 1
     towards, away = stored - np.uint16(1), stored + np.uint16(1)

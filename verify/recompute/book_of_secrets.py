@@ -1,7 +1,7 @@
-"""A plan of protection against the book of secrets it was made of: the same records, priors and posteriors.
+"""Checks a plan of protection against the book of secrets it was made from: same records, priors and posteriors.
 
-Bounds that fit the plan's own numbers say nothing of a record that was left out of it, or of a prior that was chosen
-afterwards; the book, whose digest the plan holds, does.
+Bounds that fit the plan's own numbers cannot show that a record was left out, or that a prior was chosen afterwards.
+The book can, and the plan holds its digest.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def check_book(
-    names: list[list[str]], arrays: Arrays, asked: ProtectionParameters | None, book: Path
+    names: list[list[str]], arrays: Arrays, parameters: ProtectionParameters | None, book: Path
 ) -> Iterator[Verdict]:
     """Verdicts on a plan's secrets, called ``names`` (ids, kinds), against ``book``.
 
-    ``asked`` are the parameters of the plan's own report, with the targets of secrets that the book leaves without;
-    without them, only what the book says itself is compared. Raises InputError for a book that cannot be read.
+    ``parameters`` are those of the plan's own report, with the targets of secrets for which the book has none; where
+    they are not those of a plan, only the book's own targets are compared. Raises InputError for a book that cannot be
+    read.
     """
     ids, kinds = names
     rows = {row["id"]: row for row in _rows(book)}
@@ -39,25 +40,27 @@ def check_book(
         return
     for j, (name, kind) in enumerate(zip(ids, kinds, strict=True)):
         row = rows[name]
-        held = np.unique(np.array(row["records"], np.int64))
-        if not np.array_equal(np.sort(arrays["records"][starts[j] : starts[j + 1]]), held):
+        records = np.unique(np.array(row["records"], np.int64))
+        if not np.array_equal(np.sort(arrays["records"][starts[j] : starts[j + 1]]), records):
             yield _refuted(book, f"the plan has the secret {name!r} in other records than the book")
             return
-        for key, told in (("prior", arrays["priors"][j]), ("posterior", arrays["posteriors"][j])):
-            wanted = _target(row, kind, key, asked)
-            if wanted is not None and not math.isclose(float(told), wanted, rel_tol=1e-12):
-                yield _refuted(book, f"the plan gives the secret {name!r} a {key} of {told:g}, where it has {wanted:g}")
+        for key, stated in (("prior", arrays["priors"][j]), ("posterior", arrays["posteriors"][j])):
+            target = _target(row, kind, key, parameters)
+            if target is not None and not math.isclose(float(stated), target, rel_tol=1e-12):
+                yield _refuted(
+                    book, f"the plan gives the secret {name!r} a {key} of {stated:g}, where it has {target:g}"
+                )
                 return
     reason = f"the plan has the records, priors and posteriors of all {len(ids)} secrets of this book"
     yield Verdict(subject=book.name, outcome=Outcome.PROVED, reason=reason)
 
 
-def _target(row: Mapping[str, Any], kind: str, key: str, asked: ProtectionParameters | None) -> float | None:
-    """The secret's own number, that of its kind, or the default; None where nothing tells it."""
+def _target(row: Mapping[str, Any], kind: str, key: str, parameters: ProtectionParameters | None) -> float | None:
+    """The secret's own number, that of its kind, or the default; None where there is none of these."""
     own = row.get(key)
-    if own is None and asked is not None:
-        default = (asked.default_prior, asked.default_posterior)
-        own = (asked.targets.get(kind) or default)[key == "posterior"]
+    if own is None and parameters is not None:
+        default = (parameters.default_prior, parameters.default_posterior)
+        own = (parameters.targets.get(kind) or default)[key == "posterior"]
     return None if own is None else float(own)
 
 

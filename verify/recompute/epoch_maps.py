@@ -1,8 +1,8 @@
-"""Epochs of a training as straight lines: the distance of two runs at an epoch's end, by that at its beginning.
+"""Epochs of a training as affine maps: from the distance of two runs at an epoch's start to that at its end.
 
 Where no gradient is clipped, or all are, an epoch maps the distance d to (1 + x) d + c. Two in a row are again such a
-line, with x' = 2 x + x^2 and c' = (2 + x) c, so that doubling reaches any number of epochs; x is kept, not 1 + x, of
-which little would be left where x is small.
+map, with x' = 2 x + x^2 and c' = (2 + x) c, so that doubling reaches any number of epochs. x is stored, not 1 + x,
+which would lose a small x to rounding.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from privctl.domain.mechanism import ClippedTraining
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """The map d -> (1 + ``x``) d + ``c``, an epoch long, good for d from ``least`` to ``most``, both at its start."""
+class EpochMap:
+    """The map d -> (1 + ``x``) d + ``c`` of one epoch, valid for d from ``least`` to ``most`` at its start."""
 
     x: float
     c: float
     least: float
     most: float
 
-    def _at(self, start: float) -> float:
+    def _apply(self, start: float) -> float:
         return start + (self.x * start + self.c)
 
-    def _good(self, start: float) -> bool:
+    def _is_valid(self, start: float) -> bool:
         return self.least <= start <= self.most
 
     def run(self, start: float, epochs: int) -> tuple[int, float]:
-        """How many of ``epochs`` the line is good for, beginning at ``start``, and the distance after them.
+        """For how many of ``epochs`` the map is valid, beginning at ``start``, and the distance after them.
 
-        Distances move one way along a line, so that it is good for all epochs between two that it is good for.
+        Distances change in one direction only, so the map is valid for all epochs between two where it is valid.
         """
-        doubled = [self]
-        while 2 ** len(doubled) <= epochs:
-            last = doubled[-1]
+        powers = [self]
+        while 2 ** len(powers) <= epochs:
+            last = powers[-1]
             x = last.x * (2 + last.x)
             if not math.isfinite(x):
                 break
-            doubled.append(Line(x=x, c=last.c * (2 + last.x), least=self.least, most=self.most))
+            powers.append(EpochMap(x=x, c=last.c * (2 + last.x), least=self.least, most=self.most))
         done = 0
-        for power in range(len(doubled) - 1, -1, -1):
-            # the last epoch of the run must begin where the line is good: one step before its end
-            while done + 2**power <= epochs and self._good(start):
-                reached = doubled[power]._at(start)
-                if not (self._good(self._before(reached)) and math.isfinite(reached)):
+        for power in range(len(powers) - 1, -1, -1):
+            # the last epoch of the run must begin where the map is valid
+            while done + 2**power <= epochs and self._is_valid(start):
+                reached = powers[power]._apply(start)
+                if not (self._is_valid(self._before(reached)) and math.isfinite(reached)):
                     break
                 start, done = reached, done + 2**power
         return done, start
@@ -55,10 +55,10 @@ class Line:
         return (reached - self.c) / (1 + self.x) if self.x > -1 else reached
 
 
-def unclipped(t: ClippedTraining, count: int, change: float) -> Line:
-    """An epoch all of whose distances are at most 2C / smoothness: the worst visit is the last step.
+def unclipped_epoch(t: ClippedTraining, count: int, change: float) -> EpochMap:
+    """An epoch all of whose distances are at most 2C / smoothness; ``count`` is the number of its steps.
 
-    Or the first, where distances grow. ``count`` is the number of its steps.
+    The worst step for the visit is the last, or the first where distances grow.
     """
     assert t.smoothness is not None
     rate, room = t.learning_rate, 2 * t.clip_norm / t.smoothness
@@ -66,16 +66,16 @@ def unclipped(t: ClippedTraining, count: int, change: float) -> Line:
     at_visit = rate * (t.smoothness * (t.batch_size - 1) / t.batch_size - t.weight_decay)
     exponent = (count - 1) * math.log1p(step)
     if exponent > 600:
-        return Line(x=0.0, c=0.0, least=math.inf, most=-math.inf)
+        return EpochMap(x=0.0, c=0.0, least=math.inf, most=-math.inf)
     grown, visit = math.exp(exponent), rate * change / t.batch_size
     x = math.expm1(exponent + math.log1p(at_visit))
     c = visit * max(grown, 1.0)
     # every distance on the way is at most the largest of these: the start, the start grown, and the end
     limits = [room, room / grown, (room - c) / (1 + x), (room - visit) / (1 + at_visit)]
-    return Line(x=x, c=c, least=0.0, most=min(limits))
+    return EpochMap(x=x, c=c, least=0.0, most=min(limits))
 
 
-def clipped(t: ClippedTraining, count: int, change: float) -> Line:
+def clipped_epoch(t: ClippedTraining, count: int, change: float) -> EpochMap:
     """An epoch all of whose distances are at least 2C / smoothness, and stay so until the last."""
     assert t.smoothness is not None
     longest = 2 * t.clip_norm * t.learning_rate
@@ -88,4 +88,4 @@ def clipped(t: ClippedTraining, count: int, change: float) -> Line:
     rests = 2 * t.clip_norm / t.weight_decay if t.weight_decay else math.inf
     end = math.inf if x == 0 else -c / x
     never = min(rests, end) < floor
-    return Line(x=x, c=c, least=math.inf if never else floor, most=math.inf)
+    return EpochMap(x=x, c=c, least=math.inf if never else floor, most=math.inf)

@@ -14,8 +14,8 @@ from privctl.domain.errors import ExitCode
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import SafetensorsFile
 from tests.verify.reports import noise as noise_report
-from verify.measured.noise import Measured, complaints, measure
-from verify.measured.values import deviates
+from verify.checkpoint_noise.measure import CheckpointNoise, complaints, measure
+from verify.checkpoint_noise.values import deviates
 from verify.run import read, verify
 
 SIGMA = 0.01
@@ -60,7 +60,7 @@ def compare(tmp_path: Path, write_model: Callable[..., Path]) -> Callable[..., l
     def found(before: Weights, after: Weights, untouched: tuple[str, ...] = (), tied: Any = ()) -> list[str]:
         paths = write_model(tmp_path / "a.safetensors", before), write_model(tmp_path / "b.safetensors", after)
         with SafetensorsFile(paths[0]) as old, SafetensorsFile(paths[1]) as new:
-            measured: Measured = measure(old, new, SIGMA, untouched)
+            measured: CheckpointNoise = measure(old, new, SIGMA, untouched)
         assert measured.after.file_digest == file_digest(paths[1])
         assert measured.before is None or measured.before.file_digest == file_digest(paths[0])
         return complaints([measured], SIGMA, tied)

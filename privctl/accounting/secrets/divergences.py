@@ -1,16 +1,16 @@
-"""Divergences of many mixtures of Gaussians under one noise: as ``mixtures``, by a sum over one grid for all of them.
+"""Divergences of many mixtures of Gaussians under one noise: those of ``accounting.mixtures``, summed on one grid.
 
 With z = x / sigma, s_k = k / sigma and the density phi of N(0, 1), the reference form integrates F = phi (r l - r + 1)
 with l = log r and r(z) = sum_k w_k exp(s_k z - s_k^2 / 2), and the pairwise one half of G = phi (r(z) - r(-z))
 (l(z) - l(-z)), both over the whole line. On a grid of width h the sum h F(z_i) is a matrix product and a few functions.
 
 How far the sum over the endless grid is from the integral. r has no zero within pi sigma of the real line (see
-``mixtures``), so for every a below that the difference is at most 2 N / (e^(2 pi a / h) - 1), where N is the integral
-of |F(t + i a)| over t (Trefethen and Weideman 2014, theorem 5.1). Write r = e^(l): |r l - r + 1| is |l|^2 times at most
-max(1, |r|) / 2, and |r(t + i a)| <= r(t). From the factors 1 + c_i e^(z / sigma) of r, c_i > 0, |l'(t + i b)| <=
-l'(t) / cos(a / (2 sigma)) for b up to a, so |l(t + i a)| <= |l(t)| + A l'(t) with A = a / cos(a / (2 sigma)). l rises
-and is convex: l'(t) <= (l(t + 1/R) - l(t)) R. On the line itself r l - r + 1 >= max(1, r) l^2 / (2 (1 + |l|)^2). Over
-[-R, R], where |l| <= 2 R^2, all of this gives
+``accounting.mixtures``), so for every a below that the difference is at most 2 N / (e^(2 pi a / h) - 1), where N is
+the integral of |F(t + i a)| over t (Trefethen and Weideman 2014, theorem 5.1). Write r = e^(l):
+|r l - r + 1| is |l|^2 times at most max(1, |r|) / 2, and |r(t + i a)| <= r(t). From the factors 1 + c_i e^(z / sigma)
+of r, c_i > 0, |l'(t + i b)| <= l'(t) / cos(a / (2 sigma)) for b up to a, so |l(t + i a)| <= |l(t)| + A l'(t) with
+A = a / cos(a / (2 sigma)). l rises and is convex: l'(t) <= (l(t + 1/R) - l(t)) R. On the line itself
+r l - r + 1 >= max(1, r) l^2 / (2 (1 + |l|)^2). Over [-R, R], where |l| <= 2 R^2, all of this gives
 
     N <= 7.5 e^(a^2 / 2) (1 + A R)^2 (1 + 2 R^2)^2 * (integral of F),
 
@@ -33,10 +33,10 @@ import math
 import numpy as np
 from scipy.special import ndtr, xlogy
 
-from privctl.accounting.brackets import turning
+from privctl.accounting.brackets import threshold_bracket
 from privctl.accounting.mixtures import kl, replace_kl
 from privctl.accounting.poisson_binomial import Floats
-from privctl.accounting.secrets.loss_laws import Integers, LawBlock
+from privctl.accounting.secrets.count_laws import Integers, LawBlock
 
 #: Left end of the grid of the reference form, in sigma.
 _LEFT = -9.0
@@ -47,7 +47,7 @@ _SPACING, _END = 1e-13, 1e-13
 _ROUNDING = 4e-12
 #: What terms too small for a float may lose.
 _UNDERFLOW = 1e-300
-#: Below this sigma, beyond these nodes, and these nodes times components, graded panels are the better way.
+#: Below this sigma, or beyond so many nodes or nodes times components, graded panels are faster.
 _LEAST_SIGMA, _MOST_NODES, _MOST_TERMS = 0.05, 1 << 14, 1 << 22
 #: Between these sigmas the closed form is tried, and taken where it may be above by this much of itself at most.
 _APART, _VACUOUS, _OVERLAP = 0.07, 1e-100, 1e-12
@@ -62,14 +62,14 @@ _SQRT_2PI = math.sqrt(2 * math.pi)
 def divergences(block: LawBlock, sigma: float, *, pairwise: bool = False) -> Floats:
     """KL(mixture || N(0, sigma^2)) of every law of the block, or KL(MoG(+k) || MoG(-k)); nats, shape [secrets].
 
-    Never below the true value and above it by less than 1e-11 of it, or what ``mixtures`` returns, where sigma is below
-    0.05 or a law absurdly long.
+    Never below the true value and above it by less than 1e-11 of it; by ``accounting.mixtures`` where sigma is below
+    0.05 or a law is extremely long.
     """
     cut: Floats = block.tail_squares * (2 if pairwise else 0.5)
     if _VACUOUS < sigma < _APART:
-        found, overlap = _apart(block, sigma, pairwise=pairwise)
-        if (overlap <= _OVERLAP * found).all():
-            return (found + overlap + cut / sigma / sigma) * (1 + _ROUNDING) + _UNDERFLOW
+        nats, overlap = _apart(block, sigma, pairwise=pairwise)
+        if (overlap <= _OVERLAP * nats).all():
+            return (nats + overlap + cut / sigma / sigma) * (1 + _ROUNDING) + _UNDERFLOW
     grid = _grid(block, sigma)
     if grid is None:
         return _one_by_one(block, sigma, pairwise=pairwise)
@@ -79,23 +79,23 @@ def divergences(block: LawBlock, sigma: float, *, pairwise: bool = False) -> Flo
     z: Floats = left + spacing * np.arange(first, math.ceil((end - left) / spacing) + 2, dtype=np.float64)
     shifts = np.arange(len(block.weights)) / sigma
     count = len(block.places)
-    found = np.empty(count)
+    nats = np.empty(count)
     width = max(1, _BLOCK // len(z))
     integral = _opposed if pairwise else _forward
     for i in range(0, count, width):
-        found[i : i + width] = spacing * integral(z, shifts, block.weights[:, i : i + width])
+        nats[i : i + width] = spacing * integral(z, shifts, block.weights[:, i : i + width])
     rest = (4 if pairwise else 1) * (_beyond(end, shifts) @ block.weights)
-    found = (found + rest + cut / sigma / sigma) * (1 + _ROUNDING) + _UNDERFLOW
-    lost = ~np.isfinite(found)
+    nats = (nats + rest + cut / sigma / sigma) * (1 + _ROUNDING) + _UNDERFLOW
+    lost = ~np.isfinite(nats)
     if lost.any():
-        found[lost] = _one_by_one(block, sigma, pairwise=pairwise, columns=np.flatnonzero(lost))
-    return found
+        nats[lost] = _one_by_one(block, sigma, pairwise=pairwise, columns=np.flatnonzero(lost))
+    return nats
 
 
 def _apart(block: LawBlock, sigma: float, *, pairwise: bool) -> tuple[Floats, Floats]:
-    """The closed form for components that hardly overlap, and an upper bound on what it lacks.
+    """The closed form for components that hardly overlap, and an upper bound on what it leaves out.
 
-    Pairwise, what is against the mixture is at least its own component nearest to zero.
+    Pairwise, the density of the opposite mixture is at least that of its component nearest to zero.
     """
     weights, columns = block.weights, np.arange(len(block.places))
     shifts = np.arange(len(weights))[:, None] / sigma
@@ -114,10 +114,10 @@ def _apart(block: LawBlock, sigma: float, *, pairwise: bool) -> tuple[Floats, Fl
 
 
 def _one_by_one(block: LawBlock, sigma: float, *, pairwise: bool, columns: Integers | None = None) -> Floats:
-    """As ``mixtures`` has it, for all or some ``columns``."""
+    """The divergences of all laws, or of some ``columns``, by ``accounting.mixtures``."""
     divergence = replace_kl if pairwise else kl
-    every = range(len(block.places)) if columns is None else columns
-    return np.array([divergence(block.law(int(i)), sigma) for i in every])
+    places = range(len(block.places)) if columns is None else columns
+    return np.array([divergence(block.law(int(i)), sigma) for i in places])
 
 
 def _grid(block: LawBlock, sigma: float) -> tuple[float, float] | None:
@@ -127,7 +127,7 @@ def _grid(block: LawBlock, sigma: float) -> tuple[float, float] | None:
     shifts = np.arange(len(block.weights)) / sigma
     # What the rest is compared with: KL >= (mean / sigma)^2 / 2, from the variational formula with a linear function.
     least = (block.means / sigma) ** 2 / 2
-    _, high = turning(
+    _, high = threshold_bracket(
         lambda end: bool((_beyond(end, shifts) @ block.weights <= _END * least).all()),
         -_LEFT,
         float(shifts[-1]) + 40,

@@ -1,8 +1,8 @@
-"""Whether the noise reported shows at all in the numbers that are stored: most weights must have changed.
+"""Whether the reported noise survives rounding to the stored format: most weights must have changed.
 
-Where the model before noise is at hand, the weights that changed are counted. Where it is not, the released weights
-tell: one with noise of standard deviation s is rounded back to where it was with probability 2 Phi(u / (2 s)) - 1, u
-being the distance of its format's neighbouring numbers.
+If the model before noise is at hand, the changed weights are counted. Otherwise the released weights give the expected
+number: noise of standard deviation s is rounded away with probability 2 Phi(u / (2 s)) - 1, where u is the spacing of
+the format's numbers there.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from scipy.stats import binom
 
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile
-from verify.measured.noise import LEVEL, MeasuredNoise
-from verify.measured.values import VIEWS, Floats, neighbours
+from verify.checkpoint_noise.measure import LEVEL, TensorNoise
+from verify.checkpoint_noise.values import VIEWS, Floats, neighbours
 
-#: Share of the weights that must have changed, and so many of them, spread evenly, that are looked at without a parent.
+#: The share of weights that must have changed; and, without a parent, how many are read, evenly spread.
 LEAST = 0.5
-_LOOKED_AT, _RUN = 1 << 20, 1 << 12
+_MOST_READ, _RUN = 1 << 20, 1 << 12
 
 
-def few_changed(tensors: Sequence[MeasuredNoise], stddev: float) -> Iterator[str]:
-    """A sentence where fewer than half of the weights with noise changed, beyond what chance does."""
+def change_complaints(tensors: Sequence[TensorNoise], stddev: float) -> Iterator[str]:
+    """A sentence if significantly fewer than half of the weights with noise changed."""
     weights, changed = sum(t.elements for t in tensors), sum(t.changed for t in tensors)
     if weights and binom.cdf(changed, weights, LEAST) < LEVEL:
         yield (
@@ -34,23 +34,23 @@ def few_changed(tensors: Sequence[MeasuredNoise], stddev: float) -> Iterator[str
         )
 
 
-def coarse(tensors: Sequence[MeasuredNoise]) -> list[str]:
-    """The tensors in which most weights stayed as they were, though most of the model's did not."""
+def unchanged_tensors(tensors: Sequence[TensorNoise]) -> list[str]:
+    """The tensors in which most weights did not change, though most of the model's did."""
     return [t.name for t in tensors if binom.cdf(t.changed, t.elements, LEAST) < LEVEL]
 
 
 @dataclass(slots=True, kw_only=True)
-class Expected:
-    """How many released weights noise of ``stddev`` is expected to have changed, told from these weights alone."""
+class ExpectedChanges:
+    """How many released weights noise of ``stddev`` is expected to have changed, from these weights alone."""
 
     stddev: float
     weights: float = 0.0
     changed: float = 0.0
 
     def look(self, file: SafetensorsFile, untouched: Collection[str]) -> None:
-        """Add the weights of ``file`` but those of tensors ``untouched``; of many only evenly spread runs are read."""
+        """Add the weights of ``file`` except tensors ``untouched``; of many, only evenly spread runs are read."""
         chosen = [t for t in file.tensors if t.dtype in VIEWS and t.name not in untouched and t.elements]
-        step = max(1, -(-sum(tensor.elements for tensor in chosen) // _LOOKED_AT))
+        step = max(1, -(-sum(tensor.elements for tensor in chosen) // _MOST_READ))
         for tensor in chosen:
             for start in range(0, tensor.elements, _RUN * step):
                 apart = _distances(file, tensor, start)
@@ -60,7 +60,7 @@ class Expected:
                     self.changed += stands_for * float((2 * ndtr(-apart / (2 * self.stddev))).mean())
 
     def complaint(self) -> str | None:
-        """A sentence where it is fewer than half."""
+        """A sentence if fewer than half are expected to have changed."""
         if self.changed >= LEAST * self.weights:
             return None
         share = 100 * self.changed / self.weights
@@ -71,7 +71,7 @@ class Expected:
 
 
 def _distances(file: SafetensorsFile, tensor: TensorInfo, start: int) -> Floats:
-    """How far apart the format's numbers are at the weights from ``start`` on."""
+    """The spacing of the format's numbers at the weights from ``start`` on."""
     view = VIEWS[tensor.dtype]
     raw = file.read(tensor, start * view.itemsize, min(_RUN, tensor.elements - start) * view.itemsize)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -1,4 +1,4 @@
-"""Where to look: the tilt, the grid's interval and the window of composed losses that matter for one delta.
+"""The plan of a grid: the tilt, the interval and the window of composed losses that matter for one delta.
 
 All of it is chosen from rough copies of the steps. A poor choice makes a bound looser, never wrong.
 """
@@ -31,7 +31,7 @@ class RepeatedPair:
 
 @dataclass(frozen=True, slots=True)
 class GridPlan:
-    """Where to look: tilt, grid interval and the window of composed losses that matters."""
+    """Tilt, grid interval and the window of composed losses that matters."""
 
     tilt: float
     interval: float
@@ -42,7 +42,7 @@ class GridPlan:
 
 @dataclass(frozen=True, slots=True)
 class FirstEstimate:
-    """What a first look found: about what epsilon is, and how fast log delta falls there."""
+    """About what epsilon is, and how fast log delta falls there, from a first composition."""
 
     epsilon: float
     slope: float
@@ -56,11 +56,11 @@ def make_plan(
     precision: float,
     *,
     lower: bool,
-    near: FirstEstimate | None = None,
+    estimate: FirstEstimate | None = None,
 ) -> GridPlan:
-    """Choose for the delta whose log is given (None: for the bulk); steps may lose exp(``log_tail``) to infinity.
+    """The plan for the delta with this log (None: for the bulk); each step may lose exp(``log_tail``) to infinity.
 
-    ``near`` is what a first look found.
+    ``estimate`` comes from a first, coarser composition, where there was one.
     """
     count = sum(step.count for step in steps)
     cap, tilt, epsilon = math.inf, 0.0, 0.0
@@ -68,11 +68,11 @@ def make_plan(
         tilt, epsilon = _saddle(sketches, -log_delta, precision)
         reach = _edge(sketches, tilt, -1.0)
         # One loss so far up decides alone: it may as well be infinite, and the grid need not reach it.
-        cap = (epsilon if near is None else near.epsilon) - min(reach, 0.0) + _DECISIVE
+        cap = (epsilon if estimate is None else estimate.epsilon) - min(reach, 0.0) + _DECISIVE
         sketches = [sketch.below(cap) for sketch in sketches]
         tilt, epsilon = _saddle(sketches, -log_delta, precision)
-        if near is not None:
-            tilt = _tilt_to(near.epsilon, sketches, tilt)
+        if estimate is not None:
+            tilt = _tilt_for_mean(estimate.epsilon, sketches, tilt)
     low, high = _edge(sketches, tilt, -1.0), _edge(sketches, tilt, 1.0)
     deviation = _deviation(sketches, tilt)
     interval = deviation * math.sqrt(6 * precision / count)
@@ -81,9 +81,9 @@ def make_plan(
         # count (1 + tilt) h^2 / 12 to epsilon; and never more than count h.
         gain = precision * max(epsilon, deviation / 100) / count
         interval = min(deviation / 8, math.sqrt(12 * gain / (1 + tilt)))
-        if near is not None:
-            epsilon = near.epsilon
-            interval = min(interval, math.sqrt(12 * precision * epsilon / count / (1 + near.slope)))
+        if estimate is not None:
+            epsilon = estimate.epsilon
+            interval = min(interval, math.sqrt(12 * precision * epsilon / count / (1 + estimate.slope)))
         interval = max(interval, precision * epsilon / count)
     if lower:
         interval = min(interval, min(sketch.bulk() for sketch in sketches) / 40)
@@ -97,7 +97,7 @@ def make_plan(
 
 
 def _ends(pair: Pair, cap: float, log_tail: float) -> tuple[float, float]:
-    """Between which losses one step is gridded: below, little mass moves up; above, it counts as infinite."""
+    """The losses between which a step is put on the grid: mass below moves up, mass above counts as infinite."""
     bottom = pair.span(-NEGLIGIBLE - 9).p_low
     return bottom, max(bottom, min(pair.span(log_tail).p_high, cap))
 
@@ -142,7 +142,7 @@ def _saddle(sketches: Sequence[CoarseLoss], surprise: float, precision: float) -
     return high, max(0.0, (_cumulants(sketches, high)[0] + surprise - gain) / high)
 
 
-def _tilt_to(mean: float, sketches: Sequence[CoarseLoss], most: float) -> float:
+def _tilt_for_mean(mean: float, sketches: Sequence[CoarseLoss], most: float) -> float:
     """The tilt, ``most`` at most, that moves the composed loss's mean to ``mean``.
 
     Where far, rare losses rule the moments, ``most`` puts all mass there, far above an epsilon that is known.
@@ -208,5 +208,5 @@ def sketch_of(step: RepeatedPair, log_tail: float) -> CoarseLoss:
     # A cell's own log ratio; the cells at the ends have only one finite edge, which does as well.
     with np.errstate(invalid="ignore"):
         loss = log_p - log_q
-    found = np.isfinite(loss) & np.isfinite(log_p)
-    return CoarseLoss(log_p[found], loss[found], step.count)
+    finite = np.isfinite(loss) & np.isfinite(log_p)
+    return CoarseLoss(log_p[finite], loss[finite], step.count)

@@ -1,4 +1,4 @@
-"""What the DP-Weights paper publishes for its noise; nothing here is a bound."""
+"""The DP-Weights paper's published formulas for its noise; none of them is a bound."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from privctl.domain.mechanism import ClippedTraining, Formula
 
 
 def shift(training: ClippedTraining) -> float:
-    """Its "sensitivity", E lr C / (N B)."""
+    """The paper's "sensitivity", E lr C / (N B)."""
     visits = training.epochs / training.dataset_size
     return visits * (training.learning_rate / training.batch_size) * training.clip_norm
 
 
 def stddev(training: ClippedTraining, epsilon: float, delta: float, formula: Formula) -> float:
-    """Its noise standard deviation, by Algorithm 2 (section 8.1) or by Equation 1.
+    """The paper's noise standard deviation, by Algorithm 2 (section 8.1) or by Equation 1.
 
     Example: E=10, lr=5e-5, C=1, N=1000, B=5, epsilon 1, delta 1e-6 give 0.00976052988025269 by Algorithm 2.
     """

@@ -1,17 +1,17 @@
-"""Two numbers with the truth between them."""
+"""A lower and an upper bound on one quantity."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-#: A claim of epsilon is a float: it may be off by this much, relative to delta, and still be the number meant.
+#: A claimed epsilon is a float: it may be off by this much, relatively, and still be the number meant.
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class BoundPair:
-    """``lower`` <= the quantity <= ``upper``; inf where nothing finite is known from above."""
+    """``lower`` <= the quantity <= ``upper``; inf where no finite upper bound is known."""
 
     lower: float
     upper: float

@@ -1,4 +1,4 @@
-"""Running the book: every claim of the papers asked for, with the proofs each one rests on."""
+"""Running the book of claims: every claim of the chosen papers, with the proofs that it rests on."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ CITED = Omission(
 )
 
 
-def chosen(papers: Sequence[str]) -> tuple[str, ...]:
-    """The papers asked for, in the book's order; all of them where none was named. Raises CommandError for others."""
+def chosen_papers(papers: Sequence[str]) -> tuple[str, ...]:
+    """The named papers in the book's order; all where none is named. Raises CommandError for unknown ones."""
     unknown = [name for name in papers if name not in PAPERS]
     if unknown:
         raise CommandError(f"--paper {unknown[0]} is not in the book; it has {', '.join(PAPERS)}")
@@ -27,17 +27,17 @@ def chosen(papers: Sequence[str]) -> tuple[str, ...]:
 
 
 def run(papers: Sequence[str], prover: Prover) -> Iterator[JudgedClaim]:
-    """Judge the claims of ``papers`` one after another, as they are asked for."""
-    for name in chosen(papers):
+    """Judge the claims of ``papers`` one after another, on demand."""
+    for name in chosen_papers(papers):
         paper = load_paper(name)
         yield from judge(paper.title, paper.claims, prover)
 
 
-def unchecked(papers: Sequence[str]) -> tuple[Omission, ...]:
-    """What those papers say that no computer can check, and what was taken from others."""
-    return (*(omission for name in chosen(papers) for omission in load_paper(name).unchecked), CITED)
+def unchecked_statements(papers: Sequence[str]) -> tuple[Omission, ...]:
+    """The statements of those papers that no computer can check, and the theorems that are cited, not proved."""
+    return (*(omission for name in chosen_papers(papers) for omission in load_paper(name).unchecked), CITED)
 
 
 def surprises(rows: Sequence[JudgedClaim]) -> list[JudgedClaim]:
-    """Rows that came out otherwise than the book expects, but for those that are undecided."""
+    """Rows whose outcome is not the one that the book expects, except undecided ones."""
     return [row for row in rows if row.judgement.outcome is not row.claim.expected and not row.undecided]

@@ -14,8 +14,8 @@ from scipy import stats
 
 from privctl.cli import run
 from privctl.storage.reader import SafetensorsFile
-from verify.measured.noise import complaints, measure
-from verify.measured.values import VIEWS, astray, deviates
+from verify.checkpoint_noise.measure import complaints, measure
+from verify.checkpoint_noise.values import VIEWS, count_off_grid, deviates
 
 STDDEV, GRID = 0.01, 2.0**-12
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -77,7 +77,7 @@ def test_deviates_are_normal_whatever_the_grid_and_the_format_hide(dtype: str, s
     before = torch.from_numpy(generator.normal(size=200_000) * scale).to(DTYPES[dtype])
     after = released(before, 4, grid=4 * GRID)
     bits = [t.contiguous().view(torch.uint8).numpy().view(VIEWS[dtype]) for t in (before, after)]
-    assert astray(bits[1], dtype, 4 * GRID) == 0
+    assert count_off_grid(bits[1], dtype, 4 * GRID) == 0
     seen = deviates(*bits, dtype, STDDEV, generator.random(200_000), 4 * GRID)
     assert stats.kstest(seen, "norm").pvalue > 1e-6
     blind = deviates(*bits, dtype, STDDEV, generator.random(200_000))

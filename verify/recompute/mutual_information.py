@@ -1,4 +1,4 @@
-"""Published signs: nats, what they allow an attacker, and the delta that nothing can go below.
+"""Published signs: nats, what they allow an attacker, and the delta that no analysis can beat.
 
 Definitions, each solved by a root-finder on the defining equation: nats are signs published about one example times
 ln 2 (Cuff and Yu 2016); the largest total variation distance tau solves h((1 - tau) / 2) = ln 2 - nats.
@@ -11,7 +11,7 @@ import math
 from scipy.optimize import brentq
 
 from privctl.domain.events import Batches, SignBits
-from verify.recompute.enclosure import BoundPair
+from verify.recompute.bound_pair import BoundPair
 from verify.recompute.visits import visits
 
 LN2 = math.log(2)
@@ -37,8 +37,8 @@ def total_variation(information: float) -> BoundPair:
     if information < 1e-12:
         root = math.sqrt(2 * information)
         return BoundPair(root * (1 - 1e-6), root)
-    found = brentq(missing, 0.0, 1.0, xtol=1e-300, rtol=1e-14)
-    return BoundPair(found * (1 - 1e-11), min(1.0, found * (1 + 1e-11)))
+    distance = brentq(missing, 0.0, 1.0, xtol=1e-300, rtol=1e-14)
+    return BoundPair(distance * (1 - 1e-11), min(1.0, distance * (1 + 1e-11)))
 
 
 def auc(information: float) -> BoundPair:
@@ -48,10 +48,10 @@ def auc(information: float) -> BoundPair:
 
 
 def unavoidable_delta(event: SignBits, batches: Batches) -> float:
-    """The probability with which a record that decides its batch's sign shows itself, whatever epsilon.
+    """The probability with which a record that decides its batch's sign is revealed, whatever epsilon.
 
-    Poisson batches: it shows in a step with probability s (1 - (1 - p)^G). In passes it is visited once in each, of
-    which as few are begun as the rate allows.
+    Poisson batches: a step reveals it with probability s (1 - (1 - p)^G). In passes it is visited once in each, and
+    as few passes are begun as the rate allows.
     Example: G=2, p=0.0721347520, s=0.005, T=1000 Poisson: 0.50121107.
     """
     silent = (1 - event.fire_probability) ** event.groups

@@ -18,11 +18,11 @@ from privctl.domain.progress import Advance, silent
 from privctl.storage.digest import TensorHasher
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile
-from verify.measured.values import VIEWS, Floats, astray, deviates, numbers
+from verify.checkpoint_noise.values import VIEWS, Floats, count_off_grid, deviates, numbers
 
-#: Chance that noise as claimed is called wrong, all tests of one checkpoint together.
+#: Chance that noise as claimed is rejected, over all tests of one checkpoint.
 LEVEL = 1e-6
-#: Which they share: of each tensor whether it changed, mean, deviation and shape; of all, deviation and reuse.
+#: The tests that share it: for each tensor change, mean, deviation and shape; for all together, deviation and reuse.
 _TESTS = 6
 #: Bytes read of each file at a time; deviates kept of each chunk, and how many of them are compared with others'.
 _CHUNK = 4 << 20
@@ -36,10 +36,10 @@ _LEAST_GRAIN = {"F16": 2.0**-24}
 
 
 @dataclass(slots=True)
-class MeasuredNoise:
-    """What was found of one tensor; ``difference`` sums are over all its weights, the rest over the sample.
+class TensorNoise:
+    """The noise measured in one tensor: sums of differences over all its weights, deviates over a sample.
 
-    ``astray`` weights are no points of the ``grid``, which is 0 where sums were left as they were.
+    ``astray`` weights are not on the ``grid``, which is 0 where sums were not rounded onto one.
     """
 
     name: str
@@ -70,10 +70,10 @@ class MeasuredNoise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """Tensors that noise was promised for, those that were to stay, and the digests of both files."""
+class CheckpointNoise:
+    """Tensors that should have noise, those without that changed (``touched``), and the digests of both files."""
 
-    noised: tuple[MeasuredNoise, ...]
+    noised: tuple[TensorNoise, ...]
     touched: tuple[str, ...]
     missing: tuple[str, ...]
     heads: tuple[tuple[str, Floats], ...]
@@ -88,7 +88,7 @@ def measure(
     untouched: Sequence[str],
     advance: Advance = silent,
     grid: float | None = None,
-) -> Measured:
+) -> CheckpointNoise:
     """Read both files once, front to back, and compare them. ``untouched`` names tensors without noise.
 
     Where sums were rounded onto a ``grid``, every weight with noise is held against it. ``before``'s digest is None
@@ -105,23 +105,23 @@ def measure(
         if was is not None and _kind(was) != _kind(tensor):
             was = None
         stays = tensor.name in stay or tensor.dtype not in VIEWS
-        found = MeasuredNoise(name=tensor.name, dtype=tensor.dtype, elements=tensor.elements, grid=grid or 0.0)
+        noise = TensorNoise(name=tensor.name, dtype=tensor.dtype, elements=tensor.elements, grid=grid or 0.0)
         changed = False
         for start, old_part, new_part in _chunks(before, after, was, tensor):
             walk.digest(old_part, new_part)
             if was is not None and stays:
                 changed = changed or old_part != new_part
             elif was is not None:
-                walk.take(found, old_part, new_part, start, tensor.size)
+                walk.take(noise, old_part, new_part, start, tensor.size)
             advance(len(old_part) + len(new_part))
         walk.finish(was, tensor)
         if was is None:
             walk.missing.append(tensor.name)
         elif not stays:
-            walk.noised.append(found)
+            walk.noised.append(noise)
         elif changed:
             walk.touched.append(tensor.name)
-    return Measured(
+    return CheckpointNoise(
         noised=tuple(walk.noised), touched=tuple(walk.touched), missing=tuple(walk.missing), heads=tuple(walk.heads),
         before=walk.before, after=walk.after,
     )  # fmt: skip
@@ -134,7 +134,7 @@ class _Sums:
     stddev: float
     before: TensorHasher | None
     after: TensorHasher
-    noised: list[MeasuredNoise] = field(default_factory=list)
+    noised: list[TensorNoise] = field(default_factory=list)
     touched: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     heads: list[tuple[str, Floats]] = field(default_factory=list)
@@ -150,12 +150,12 @@ class _Sums:
             self.before.finish_tensor(was)
         self.after.finish_tensor(tensor)
 
-    def take(self, found: MeasuredNoise, old: memoryview, new: memoryview, start: int, size: int) -> None:
-        """Add one stretch of a tensor of ``size`` bytes to ``found``, and its first deviates to the heads."""
+    def take(self, noise: TensorNoise, old: memoryview, new: memoryview, start: int, size: int) -> None:
+        """Add one stretch of a tensor of ``size`` bytes to ``noise``, and its first deviates to the heads."""
         room = max(256, _SAMPLE * len(new) // max(size, 1))
-        head = _take(found, old, new, self.stddev, self.coins, room)
+        head = _add_stretch(noise, old, new, self.stddev, self.coins, room)
         if len(self.heads) < _MOST_HEADS and len(head) >= _LEAST_COMPARED:
-            self.heads.append((f"{found.name} from weight {start // VIEWS[found.dtype].itemsize}", head))
+            self.heads.append((f"{noise.name} from weight {start // VIEWS[noise.dtype].itemsize}", head))
 
 
 def _kind(tensor: TensorInfo) -> tuple[str, str, tuple[int, ...]]:
@@ -178,60 +178,60 @@ def _chunks(
         yield start, memoryview(before.read(was, start, size)) if was is not None else memoryview(b""), new
 
 
-def _take(
-    found: MeasuredNoise, old: memoryview, new: memoryview, stddev: float, coins: np.random.Generator, room: int
+def _add_stretch(
+    noise: TensorNoise, old: memoryview, new: memoryview, stddev: float, coins: np.random.Generator, room: int
 ) -> Floats:
-    """Add one stretch to ``found``; returns the deviates of its first weights."""
-    view = VIEWS[found.dtype]
+    """Add one stretch to ``noise``; returns the deviates of its first weights."""
+    view = VIEWS[noise.dtype]
     before, after = np.frombuffer(old, view), np.frombuffer(new, view)
-    if found.dtype == "BF16":
-        start = numbers(before, found.dtype)
-        difference = numbers(after, found.dtype) - start
+    if noise.dtype == "BF16":
+        start = numbers(before, noise.dtype)
+        difference = numbers(after, noise.dtype) - start
     else:
         start = before
         difference = np.subtract(after, before, dtype=np.float64)
-    if found.grid:
-        found.astray += astray(after, found.dtype, found.grid)
-    found.changed += int(np.count_nonzero(before != after))
-    found.total += float(difference.sum())
-    found.squares += float(np.dot(difference, difference))
-    found.largest = max(found.largest, float(start.max(initial=0)), -float(start.min(initial=0)))
+    if noise.grid:
+        noise.astray += count_off_grid(after, noise.dtype, noise.grid)
+    noise.changed += int(np.count_nonzero(before != after))
+    noise.total += float(difference.sum())
+    noise.squares += float(np.dot(difference, difference))
+    noise.largest = max(noise.largest, float(start.max(initial=0)), -float(start.min(initial=0)))
     step = -(-len(before) // room)
     kept = slice(None, None, step)
-    found.deviates.append(
-        deviates(before[kept], after[kept], found.dtype, stddev, coins.random(-(-len(before) // step)), found.grid)
+    noise.deviates.append(
+        deviates(before[kept], after[kept], noise.dtype, stddev, coins.random(-(-len(before) // step)), noise.grid)
     )
     count = min(_HEAD, len(before))
-    return deviates(before[:count], after[:count], found.dtype, stddev, coins.random(count), found.grid)
+    return deviates(before[:count], after[:count], noise.dtype, stddev, coins.random(count), noise.grid)
 
 
-def complaints(parts: Sequence[Measured], stddev: float, tied: Sequence[Sequence[str]] = ()) -> list[str]:
-    """What contradicts the claim, in sentences that name the tensors; nothing where no test rejects.
+def complaints(parts: Sequence[CheckpointNoise], stddev: float, tied: Sequence[Sequence[str]] = ()) -> list[str]:
+    """How the noise contradicts the claim, in sentences that name the tensors; empty where no test rejects.
 
     ``stddev`` is the one reported; ``tied`` are groups of tensors that were to get the same noise.
     """
     tensors = [tensor for part in parts for tensor in part.noised if tensor.elements]
-    found = [f"tensor {name!r} was to stay as it was, but changed" for part in parts for name in part.touched]
-    found += [f"tensor {name!r} is not in the parent in this shape" for part in parts for name in part.missing]
+    sentences = [f"tensor {name!r} was to stay as it was, but changed" for part in parts for name in part.touched]
+    sentences += [f"tensor {name!r} is not in the parent in this shape" for part in parts for name in part.missing]
     level = LEVEL / _TESTS / max(len(tensors), 1)
-    found += [
+    sentences += [
         f"{tensor.astray} of {tensor.elements} weights of tensor {tensor.name!r} are no points of the grid reported: "
         "their low bits may show the weights before noise"
         for tensor in tensors
         if tensor.astray
     ]
     forgotten = {t.name: t for t in tensors if not t.changed and _would_show(t, stddev, level)}
-    found += [f"tensor {name!r} got no noise: it equals its parent's" for name in forgotten]
+    sentences += [f"tensor {name!r} got no noise: it equals its parent's" for name in forgotten]
     for tensor in tensors:
         if tensor.name not in forgotten:
-            found += _of_tensor(tensor, stddev, level)
-    if not found:
-        found += _pooled(tensors)
+            sentences += _tensor_complaints(tensor, stddev, level)
+    if not sentences:
+        sentences += _pooled_complaints(tensors)
     heads = [head for part in parts for head in part.heads]
-    return [*found, *_reused(heads, tied, set(forgotten))]
+    return [*sentences, *_reuse_complaints(heads, tied, set(forgotten))]
 
 
-def _would_show(tensor: MeasuredNoise, stddev: float, level: float) -> bool:
+def _would_show(tensor: TensorNoise, stddev: float, level: float) -> bool:
     """Whether noise would have changed at least one weight, rounding or not (but for a chance below ``level``).
 
     A weight stays where the noise is less than half the way to its neighbours.
@@ -240,7 +240,7 @@ def _would_show(tensor: MeasuredNoise, stddev: float, level: float) -> bool:
     return math.erf(apart / stddev / math.sqrt(8)) ** tensor.elements < level
 
 
-def _of_tensor(tensor: MeasuredNoise, stddev: float, level: float) -> Iterator[str]:
+def _tensor_complaints(tensor: TensorNoise, stddev: float, level: float) -> Iterator[str]:
     sample, count = tensor.sample, len(tensor.sample)
     if count == 0:
         return
@@ -275,8 +275,8 @@ def _kolmogorov(sample: Floats) -> float:
     return float(kstwo.sf(distance, len(sample)))
 
 
-def _pooled(tensors: Sequence[MeasuredNoise]) -> Iterator[str]:
-    """All tensors together, which sees what none of many small ones shows."""
+def _pooled_complaints(tensors: Sequence[TensorNoise]) -> Iterator[str]:
+    """All tensors together, which detects faults that no small tensor shows by itself."""
     if not tensors:
         return
     sample = np.concatenate([tensor.sample for tensor in tensors])
@@ -285,7 +285,9 @@ def _pooled(tensors: Sequence[MeasuredNoise]) -> Iterator[str]:
         yield f"all tensors together: the noise is {math.sqrt(squares / len(sample)):.6g} times what is reported"
 
 
-def _reused(heads: Sequence[tuple[str, Floats]], tied: Sequence[Sequence[str]], without: set[str]) -> Iterator[str]:
+def _reuse_complaints(
+    heads: Sequence[tuple[str, Floats]], tied: Sequence[Sequence[str]], without: set[str]
+) -> Iterator[str]:
     """Two stretches with the same noise: their products do not average out."""
     heads = [(name, head) for name, head in heads if name.rpartition(" from weight ")[0] not in without]
     if len(heads) < 2:

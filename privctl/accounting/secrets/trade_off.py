@@ -1,7 +1,7 @@
-"""Success against a secret from the whole trade-off curve: the law of one secret, or one that covers many.
+"""The success of guessing a secret, bounded by the whole trade-off curve: for one secret, or one law that covers many.
 
 Let K be how many of a secret's records a batch holds, P = sum_k P(K = k) N(k, sigma^2) and Q = N(0, sigma^2). A guess
-is right with probability at most the prior r under Q^T, the run without the secret's records, so with it at most
+is right with probability at most the prior r under Q^T, the run without the secret's records; with them at most
 
     B(r) = sup {P^T(E) : Q^T(E) <= r} = min over epsilon of e^epsilon r + delta(epsilon)
 
@@ -26,13 +26,13 @@ from functools import reduce
 import numpy as np
 
 from privctl.accounting.pld.compose import COARSE, FINE, compose
+from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.pld.pairs import GaussianMixture
-from privctl.accounting.pld.plan import RepeatedPair
 from privctl.accounting.poisson_binomial import Floats, PoissonBinomial
-from privctl.accounting.secrets.loss_laws import LawBlock
+from privctl.accounting.secrets.count_laws import LawBlock
 from privctl.domain.checks import at_least, fraction, positive
 
-__all__ = ["COARSE", "FINE", "Curve", "curve_of", "largest", "tails_of_block", "tails_of_law"]
+__all__ = ["COARSE", "FINE", "Curve", "curve_of", "pointwise_largest", "tails_of_block", "tails_of_law"]
 
 #: Below this noise multiplier losses leave what the grid can hold: only whether a record was drawn at all is counted.
 _LEAST_NOISE = 0.01
@@ -105,7 +105,7 @@ def curve_of(tails: Floats, sigma: float, steps: int, precision: float = FINE, *
 
 
 def tails_of_law(law: PoissonBinomial) -> Floats:
-    """P(K >= k) for k = 0, 1, ..., never below the truth; the last is the mass that was cut off."""
+    """P(K >= k) for k = 0, 1, ..., never below the true value; the last is the mass that was cut off."""
     whole = np.concatenate([np.zeros(int(law.shifts[0])), law.weights])
     return _tails(whole[:, None], np.array([law.tail_mass]))[:, 0]
 
@@ -115,7 +115,7 @@ def tails_of_block(block: LawBlock) -> Floats:
     return _tails(block.weights, block.tail_squares / len(block.weights) ** 2)
 
 
-def largest(tails: Sequence[Floats]) -> Floats:
+def pointwise_largest(tails: Sequence[Floats]) -> Floats:
     """The pointwise largest of several upper tails: a law that covers them all."""
     length = max(map(len, tails))
     # Beyond the end of a shorter one there is at most what it cut off.
@@ -125,6 +125,6 @@ def largest(tails: Sequence[Floats]) -> Floats:
 
 def _tails(weights: Floats, cut: Floats) -> Floats:
     sums = np.cumsum(np.vstack([cut, weights[::-1]]), axis=0)[::-1]
-    found = np.minimum(sums * (1 + _ROUNDING), 1.0)
-    found[0] = 1.0
-    return found
+    tails = np.minimum(sums * (1 + _ROUNDING), 1.0)
+    tails[0] = 1.0
+    return tails

@@ -26,9 +26,9 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 #: More than these do not fit.
 MOST_CELLS = 3_000_000
-#: Mass of a count that is too rare to look at.
+#: Counts with less mass than this are cut off.
 _CUT = 1e-30
-#: Losses closer than this are one.
+#: Losses closer than this count as equal.
 _FLAT = 1e-14
 
 
@@ -63,7 +63,7 @@ class LossCells:
 
 @dataclass(frozen=True, slots=True)
 class CellReach:
-    """How far cells need to go: to tails of exp(``log_tail``), and to losses of +-``loss``; the rest is one cell."""
+    """How far cells extend: to tails of exp(``log_tail``), and to losses of +-``loss``; the rest is one cell."""
 
     log_tail: float
     loss: float = math.inf
@@ -155,21 +155,21 @@ def _loss(x: Floats, steps: Floats, logs: Floats) -> Floats:
     if len(steps) == 1:
         return np.asarray(steps[0] * (x - steps[0] / 2) + logs[0])
     change, top = np.zeros_like(x), np.full_like(x, -np.inf)
-    grown = [step * (x - step / 2) for step in steps]
-    for growth, log in zip(grown, logs, strict=True):
+    exponents = [step * (x - step / 2) for step in steps]
+    for growth, log in zip(exponents, logs, strict=True):
         change += math.exp(log) * np.expm1(np.minimum(growth, 1.0))
         np.maximum(top, growth + log, out=top)
     total = np.zeros_like(x)
-    for growth, log in zip(grown, logs, strict=True):
+    for growth, log in zip(exponents, logs, strict=True):
         total += np.exp(growth + log - top)
-    small = (np.maximum.reduce(grown) <= 1) & (change > -0.5)
+    small = (np.maximum.reduce(exponents) <= 1) & (change > -0.5)
     return np.asarray(np.where(small, np.log1p(np.where(small, change, 0.0)), top + np.log(total)))
 
 
 def _slope(x: Floats, steps: Floats, logs: Floats) -> Floats:
     """The derivative of the loss."""
-    grown = x[:, None] * steps - steps * steps / 2 + logs
-    share = np.exp(grown - logsumexp(grown, axis=1, keepdims=True))
+    exponents = x[:, None] * steps - steps * steps / 2 + logs
+    share = np.exp(exponents - logsumexp(exponents, axis=1, keepdims=True))
     return np.asarray(share @ steps)
 
 
@@ -191,8 +191,8 @@ def _masses(edges: Floats, losses: Floats, steps: Floats, logs: Floats) -> tuple
     return p, q, np.minimum(up, p)
 
 
-def on_batch(losses: Floats, rate: float) -> Floats:
-    """Losses without sampling as they are at ``rate``: accurate near 0, and where e^loss is no float."""
+def sampled_losses(losses: Floats, rate: float) -> Floats:
+    """Losses at sampling ``rate`` from those without sampling: accurate near 0, and where e^loss overflows."""
     if rate == 1:
         return losses
     near = np.log1p(rate * np.expm1(np.clip(losses, -30, 30)))
@@ -206,15 +206,15 @@ def largest_on_batch(most: float, rate: float) -> float:
     return math.log1p(rate * math.expm1(most))
 
 
-def symmetrized(cells: LossCells) -> LossCells:
-    """Cells of a pair that is at least as telling as ``cells`` in either order, at every loss above 0.
+def symmetrize(cells: LossCells) -> LossCells:
+    """Cells of a pair that dominates ``cells`` in either order, at every loss above 0.
 
     For batches of fixed size the two orders bound each other's replacement (Balle, Barthe and Gaboardi 2018, theorem
     9): delta at epsilon >= 0 is that of the first order, and for epsilon < 0 follows from exchanging the data sets.
     """
     kept = np.maximum(cells.high, 0.0) > 0
     low, high, p, q, up = (part[kept] for part in (cells.low, cells.high, cells.p, cells.q, cells.up))
-    # A cell across 0 is cut there: what is above counts, rounded up.
+    # A cell across 0 is cut there; its part above 0 counts, rounded up.
     across = low < 0
     up = np.where(across, p, up)
     low = np.where(across, 0.0, low)
@@ -230,10 +230,10 @@ def symmetrized(cells: LossCells) -> LossCells:
     )  # fmt: skip
 
 
-def between(noise_multiplier: float, sample_rate: float, width: float, reach: CellReach) -> LossCells:
-    """(1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1): a record replaced by its opposite, a real case.
+def replaced_record(noise_multiplier: float, sample_rate: float, width: float, reach: CellReach) -> LossCells:
+    """(1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1): a record replaced by its opposite, which can occur.
 
-    By x -> -x its two orders are one.
+    The map x -> -x exchanges its two orders.
     """
     side, a = math.sqrt(-2 * reach.log_tail), 1 / noise_multiplier
     steps, logs = np.array([0.0, a]), np.array([math.log1p(-sample_rate), math.log(sample_rate)])
@@ -255,7 +255,7 @@ def _normal(edges: Floats) -> Floats:
 
 
 def binomial_law(probabilities: Sequence[float]) -> tuple[Floats, float]:
-    """The probabilities of 0, 1, 2, ... successes, one record after another, and the mass that was cut off."""
+    """The probabilities of 0, 1, 2, ... successes, adding one record at a time, and the mass cut off."""
     law, lost = np.ones(1), 0.0
     for chance in probabilities:
         law = np.concatenate([law * (1 - chance), [0.0]]) + np.concatenate([[0.0], law * chance])

@@ -1,1 +1,0 @@
-"""What was really done to the bytes, measured: the noise between a model and the one it was made from."""
