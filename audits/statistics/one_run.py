@@ -150,17 +150,6 @@ def claim_p_value(guessed: Sequence[Guessed], epsilon: float, delta: float) -> f
     )
 
 
-def best_of_grid(
-    scores: NDArray[Any],
-    included: NDArray[Any],
-    delta: float,
-    alpha: float = 0.05,
-    grid: Sequence[tuple[float, float]] = GRID,
-) -> OneRunBound:
-    """``best_of`` the rows of ``grid``."""
-    return best_of(guess_grid(scores, included, grid), delta, alpha)
-
-
 def _tail(least: int, trials: int, epsilon: float) -> float:
     """P[B >= least]; from 1 - q, which is exact where q rounds to 1."""
     if least <= 0:

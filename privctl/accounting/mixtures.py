@@ -65,22 +65,6 @@ def kl(law: PoissonBinomial, sigma: float) -> float:
     return _evaluate(law, sigma, cut / 2, apart, most, lambda: _integrate(_forward, shifts, weights, sigma))
 
 
-def reverse_kl(law: PoissonBinomial, sigma: float) -> float:
-    """KL(N(0, sigma^2) || mixture) in nats, never below the true value.
-
-    int q (r - 1 - l) dx; leaving out mass t of the mixture raises it by at most -log(1 - t). Where that would take too
-    long, the divergence from one component is returned: p >= w_k N(k, sigma^2). inf for sigma below 1e-150.
-    """
-    positive("sigma", sigma)
-    shifts, weights = law.shifts, law.weights
-
-    def least() -> float:
-        return float(((shifts / sigma) ** 2 / 2 - _log_weights(weights)).min())
-
-    value = _evaluate(law, sigma, 0.0, least, least, lambda: _integrate(_backward, shifts, weights, sigma))
-    return value - math.log1p(-law.tail_mass)
-
-
 def replace_kl(law: PoissonBinomial, sigma: float) -> float:
     """KL(MoG(+k) || MoG(-k)) in nats, equal in both directions; never below the true value.
 
@@ -168,15 +152,6 @@ def _forward(z: Floats, scaled: Floats, weights: Floats) -> Floats:
     exact = near * np.exp(near) - np.expm1(near)
     series = _series(near, [(n - 1) / math.factorial(n) for n in range(2, 13)])
     return np.where(np.abs(loss) < 0.5, density * np.where(np.abs(loss) < 0.1, series, exact), far)
-
-
-def _backward(z: Floats, scaled: Floats, weights: Floats) -> Floats:
-    """The integrand q (r - 1 - l) at z = x / sigma; shape of z."""
-    loss, density = log_ratio(z, scaled, weights), np.exp(-z * z / 2 - _HALF_LOG_2PI)
-    far = np.exp(_log_density(z, scaled, weights)) - density * (1 + loss)
-    near = np.clip(loss, -0.5, 0.5)
-    series = _series(near, [1 / math.factorial(n) for n in range(2, 13)])
-    return np.where(np.abs(loss) < 0.5, density * np.where(np.abs(loss) < 0.1, series, np.expm1(near) - near), far)
 
 
 def _series(x: Floats, coefficients: Sequence[float]) -> Floats:

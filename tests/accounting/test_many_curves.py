@@ -14,7 +14,7 @@ from privctl.accounting import ledger, risk
 from privctl.accounting.poisson_binomial import poisson_binomial
 from privctl.accounting.secrets.batched import informations
 from privctl.accounting.secrets.count_laws import round_up_to_levels
-from privctl.accounting.secrets.fano import binary_kl, curve_posterior, posterior_bound
+from privctl.accounting.secrets.fano import binary_kl, curve_posterior, information, posterior
 from privctl.accounting.secrets.posterior_curves import (
     CurveCalibration,
     SecretMemberships,
@@ -85,7 +85,7 @@ def test_against_published_figures() -> None:
     event = SecretMixture(probabilities=(0.005,) * 10, noise_multiplier=1.378, steps=500)
     found = curve_posterior(event, 0.01)
     assert 0.0848 < found < 0.0851
-    assert posterior_bound(event, 0.01) == pytest.approx(0.2, abs=1e-4)
+    assert posterior(information(event), 0.01) == pytest.approx(0.2, abs=1e-4)
     (below,) = ledger.composed(Ledger(events=(event,)), None, order=0, lower=True)
     assert risk.PiecewiseTradeOff(*below.profile()).true_positive_rate(0.01) - 1e-4 < found
     assert curve_posterior(SecretMixture(probabilities=(0.0,), noise_multiplier=1, steps=1), 0.01) == 0.01

@@ -13,7 +13,6 @@ from privctl.accounting.secrets.fano import (
     information,
     noise_multiplier_for,
     posterior,
-    posterior_bound,
 )
 from privctl.domain.events import SecretMixture
 
@@ -90,15 +89,15 @@ def test_posterior_is_on_the_safe_side(budget: float, prior: float) -> None:
 @pytest.mark.parametrize(("probabilities", "sigma", "reference", "pairs"), GUESSES)
 def test_posterior_bound(probabilities: tuple[float, ...], sigma: float, reference: float, pairs: float) -> None:
     event = SecretMixture(probabilities=probabilities, noise_multiplier=sigma)
-    assert posterior_bound(event, 0.5) == pytest.approx(reference, abs=6e-11)
-    assert posterior_bound(event, 0.5, pairwise=True) == pytest.approx(pairs, abs=6e-11)
+    assert posterior(information(event), 0.5) == pytest.approx(reference, abs=6e-11)
+    assert posterior(information(event, pairwise=True), 0.5) == pytest.approx(pairs, abs=6e-11)
 
 
 def test_bound_holds_where_the_truth_is_known_and_half_of_it_does_not() -> None:
     # One sure record and two values: the best guess is right with probability Phi(1 / sigma) = 0.8413.
     event = SecretMixture(probabilities=(1.0,), noise_multiplier=1)
     truth = 0.5 * math.erfc(-1 / math.sqrt(2))
-    assert posterior_bound(event, 0.5) > truth
+    assert posterior(information(event), 0.5) > truth
     assert posterior(information(event) / 4, 0.5) < truth
 
 
@@ -111,7 +110,7 @@ def test_calibration(probabilities: list[float], steps: int, prior: float, targe
     assert steps * kl(law, found * (1 - 1e-11)) > budget
     for factor in (1.0, 0.5):  # half the noise must violate the target
         event = SecretMixture(probabilities=tuple(probabilities), noise_multiplier=found * factor, steps=steps)
-        assert (posterior_bound(event, prior) <= target * (1 + 1e-12)) == (factor == 1.0)
+        assert (posterior(information(event), prior) <= target * (1 + 1e-12)) == (factor == 1.0)
 
 
 def test_pairs_need_more_noise_but_at_most_twice() -> None:
@@ -147,7 +146,7 @@ def test_hostile_calibrations(probabilities: list[float], steps: int, prior: flo
 
 def test_posterior_bound_is_monotone() -> None:
     bounds = [
-        posterior_bound(SecretMixture(probabilities=(0.01, 0.02), noise_multiplier=sigma, steps=10**6), 0.01)
+        posterior(information(SecretMixture(probabilities=(0.01, 0.02), noise_multiplier=sigma, steps=10**6)), 0.01)
         for sigma in (1e-3, 0.3, 1, 10, 100, 1e3, 1e6)
     ]
     assert bounds[0] == 1

@@ -73,11 +73,6 @@ def information(event: SecretMixture, *, pairwise: bool = False) -> float:
     return event.steps * _one_step(pairwise)(poisson_binomial(event.probabilities), event.noise_multiplier)
 
 
-def posterior_bound(event: SecretMixture, prior: float, *, pairwise: bool = False) -> float:
-    """The largest probability of guessing the secret after the run, no value having more than ``prior`` before it."""
-    return posterior(information(event, pairwise=pairwise), prior)
-
-
 def curve_posterior(event: SecretMixture, prior: float) -> float:
     """As ``posterior_bound``, in the reference form, from the whole trade-off curve instead of one divergence.
 

@@ -1,17 +1,18 @@
-from __future__ import annotations
-
 import math
+from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrc, expit
 
 from audits.statistics.one_run import (
     GRID,
     Guessed,
+    OneRunBound,
     best_of,
-    best_of_grid,
     ceiling,
     claim_p_value,
     epsilon_bound,
@@ -20,6 +21,12 @@ from audits.statistics.one_run import (
     p_value,
 )
 from tests.work import calls, memory
+
+
+def best_of_grid(
+    scores: NDArray[Any], included: NDArray[Any], delta: float, grid: Sequence[tuple[float, float]] = GRID
+) -> OneRunBound:
+    return best_of(guess_grid(scores, included, grid), delta)
 
 
 @pytest.mark.parametrize(
