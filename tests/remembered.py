@@ -23,19 +23,19 @@ import pytest
 if TYPE_CHECKING:
     from torch import nn
 
-_PREMISES = "privctl.train.contribution.premises"
+_TESTED_BY = "privctl.train.contribution.training_job"
 _PASSED: dict[bytes, Any] = {}
 
 
 @contextmanager
 def self_tests() -> Iterator[None]:
     """Inside, a self-test that was passed before is not made again."""
-    premises = sys.modules.get(_PREMISES)
-    if premises is None:  # nothing was tested yet in this process
+    tests_of_jobs = sys.modules.get(_TESTED_BY)
+    if tests_of_jobs is None:  # nothing was tested yet in this process
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(premises, "examine", functools.partial(_examined, premises.examine))
+        patch.setattr(tests_of_jobs, "examine", functools.partial(_examined, tests_of_jobs.examine))
         yield
 
 
@@ -99,7 +99,7 @@ def bounds() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module, names in (
             (ledger, ("epsilon_of", "pure_epsilon", "bounds")), (risk, ("advantage", "power")),
-            (secret, ("information", "of_records")),
+            (secret, ("information", "information_about_records")),
         ):  # fmt: skip
             for name in names:
                 patch.setattr(module, name, _remembering(getattr(module, name)))

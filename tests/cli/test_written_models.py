@@ -275,7 +275,7 @@ def test_group_normalisation_in_place_of_batch_normalisation_is_refused(
                 network.set_submodule(name, nn.GroupNorm(2, module.num_features), strict=True)
         return ()
 
-    monkeypatch.setattr(loading, "_batch_norms", swap)
+    monkeypatch.setattr(loading, "_checked_batch_norms", swap)
     assert retrain(DP, resnet, images, tmp_path / "out", *IMAGES) == 3
     assert "transformers finds no resnet.embedder.embedder.normalization.num_batches" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
