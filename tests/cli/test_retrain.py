@@ -246,13 +246,11 @@ def ended(process: subprocess.Popen[str] | Command, begun: Path, number: int) ->
     return process.returncode, said
 
 
+FRESH = pytest.param("plain", signal.SIGINT, True, marks=pytest.mark.slow)  # one from its very start
+
+
 @pytest.mark.parametrize(
-    ("method", "number", "fresh"),
-    [
-        ("plain", signal.SIGINT, False),
-        ("clipped", signal.SIGTERM, False),
-        pytest.param("plain", signal.SIGINT, True, marks=pytest.mark.slow),
-    ],
+    ("method", "number", "fresh"), [("plain", signal.SIGINT, False), ("clipped", signal.SIGTERM, False), FRESH]
 )
 @pytest.mark.usefixtures("one_thread")
 def test_an_interrupted_run_loses_nothing(
@@ -262,12 +260,9 @@ def test_an_interrupted_run_loses_nothing(
     more = ["--epochs", "4", "--batch-size", "2", "--device", "cpu", "-q"]
     arguments = [["retrain", method, str(start), "--data", str(data), "-o", str(o), *more] for o in (cut, whole)]
     state = tmp_path / "cut.run"
-    begun: subprocess.Popen[str] | Command
-    if fresh:  # one from its very start
-        call = [sys.executable, "-m", "privctl", *arguments[0]]
-        begun = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
-    else:
-        begun = forked.start(arguments[0], errors=True)
+    call = [sys.executable, "-m", "privctl", *arguments[0]]
+    own = subprocess.Popen(call, stderr=subprocess.PIPE, text=True) if fresh else None
+    begun = own or forked.start(arguments[0], errors=True)
     code, said = ended(begun, state / "begun", number)
     assert code == 130
     assert said.count("\n") == 1
