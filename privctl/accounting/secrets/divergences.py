@@ -5,12 +5,12 @@ with l = log r and r(z) = sum_k w_k exp(s_k z - s_k^2 / 2), and the pairwise one
 (l(z) - l(-z)), both over the whole line. On a grid of width h the sum h F(z_i) is a matrix product and a few functions.
 
 How far the sum over the endless grid is from the integral. r has no zero within pi sigma of the real line (see
-``accounting.mixtures``), so for every a below that the difference is at most 2 N / (e^(2 pi a / h) - 1), where N is
-the integral of |F(t + i a)| over t (Trefethen and Weideman 2014, theorem 5.1). Write r = e^(l): |r l - r + 1| is |l|^2 times at
-most max(1, |r|) / 2, and |r(t + i a)| <= r(t). From the factors 1 + c_i e^(z / sigma) of r, c_i > 0,
-|l'(t + i b)| <= l'(t) / cos(a / (2 sigma)) for b up to a, so |l(t + i a)| <= |l(t)| + A l'(t) with A = a / cos(a / (2 sigma)). l rises
-and is convex: l'(t) <= (l(t + 1/R) - l(t)) R. On the line itself r l - r + 1 >= max(1, r) l^2 / (2 (1 + |l|)^2). Over
-[-R, R], where |l| <= 2 R^2, all of this gives
+``accounting.mixtures``), so for every a below that the difference is at most 2 N / (e^(2 pi a / h) - 1), where N is the
+integral of |F(t + i a)| over t (Trefethen and Weideman 2014, theorem 5.1). Write r = e^(l): |r l - r + 1| is |l|^2
+times at most max(1, |r|) / 2, and |r(t + i a)| <= r(t). From the factors 1 + c_i e^(z / sigma) of r, c_i > 0, |l'(t + i
+b)| <= l'(t) / cos(a / (2 sigma)) for b up to a, so |l(t + i a)| <= |l(t)| + A l'(t) with A = a / cos(a / (2 sigma)). l
+rises and is convex: l'(t) <= (l(t + 1/R) - l(t)) R. On the line itself r l - r + 1 >= max(1, r) l^2 / (2 (1 + |l|)^2).
+Over [-R, R], where |l| <= 2 R^2, all of this gives
 
     N <= 7.5 e^(a^2 / 2) (1 + A R)^2 (1 + 2 R^2)^2 * (integral of F),
 
