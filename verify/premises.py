@@ -1,7 +1,7 @@
 """What a guarantee rests on: whether its status follows from its assumptions, and these from the rest of the report.
 
-A report is not signed: that something was enforced is its author's word. What can be seen is a state that nothing in
-the report bears out, a condition that is missing, and a status better than the conditions allow.
+Nothing in a report proves that something was enforced: that is its author's word, signed or not. What can be detected
+is a state that nothing in the report supports, a missing condition, and a status better than the conditions allow.
 """
 
 from __future__ import annotations

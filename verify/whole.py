@@ -18,7 +18,7 @@ from verify.stated import budget_of, delta_of, training_of
 
 STEPS = frozenset({
     "account", "audit", "claims", "inspect", "noise", "replay", "retrain", "secrets-plan", "secrets-scan",
-    "secrets plan", "secrets scan", "shadow", "verify",
+    "shadow", "verify",
 })  # fmt: skip
 _RATES = (0.01, 0.001)
 #: Step -> the role of what it reads, without which it cannot be.
@@ -26,7 +26,7 @@ _READS = {"noise": "model"}
 #: Step -> the mechanisms that it may report, None where a run may have none. Other steps have none and promise nothing.
 _MECHANISMS: dict[str, tuple[type, ...]] = {
     "account": (Ledger, SignBits), "noise": (WeightNoise,), "retrain": (Ledger, SignBits, ClippedTraining, NoneType),
-    "secrets-plan": (Ledger,), "secrets plan": (Ledger, NoneType),
+    "secrets-plan": (Ledger,),
 }  # fmt: skip
 _STANDING = (Status.PROVED, Status.CONDITIONAL)
 

@@ -66,8 +66,8 @@ def verify(
     first weights of a training are drawn again from its seed (or read, if it began with a checkpoint that is
     available), and the released weights must be where its steps and its noise can have moved them. With --data the
     examples are counted. Results of an audit are recomputed from the ranks it kept, and its line is looked up in the
-    log of audits; other measurements are not repeated. A report is not signed: that an assumption was enforced is its
-    author's word.
+    log of audits; other measurements are not repeated. That an assumption was enforced is the word of the report's
+    author; privctl sign shows whose.
 
     Exit code 1 means that a digest, a parameter or a guarantee to rely on is refuted, 3 that one remains undecided.
     Guarantees that the report itself marks as claimed do not affect the exit code.

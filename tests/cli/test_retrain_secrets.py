@@ -84,7 +84,7 @@ def test_a_plan_is_followed_and_both_guarantees_are_stated(
     monkeypatch.setattr(CausalLanguage, "micro_batches", noted)
     place = tmp_path / "plan.safetensors.report.json"
     outputs = (file_artifact("plan", plan, place),)
-    write_report(place, PrivacyReport(step="secrets plan", created=now(), versions={}, outputs=outputs))
+    write_report(place, PrivacyReport(step="secrets-plan", created=now(), versions={}, outputs=outputs))
     assert retrain(start, data, plan, tmp_path / "private") == 0
     assert len(batches) == STEPS
     assert all({0, 1} <= set(batch) <= set(range(30)) for batch in batches)
@@ -134,7 +134,7 @@ def test_a_plan_is_followed_and_both_guarantees_are_stated(
     assert run(["verify", str(tmp_path / "private.report.json"), "-q"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "nats about a secret at most" in shown
-    assert "secrets plan at" in shown
+    assert "secrets-plan at" in shown
 
 
 def test_a_plan_by_the_curve_is_followed_and_verified(

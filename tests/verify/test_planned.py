@@ -110,6 +110,11 @@ def test_a_plan_that_leaves_its_book_is_refuted(
     assert judged(tmp_path, "curve")["secrets.jsonl"] is Outcome.REFUTED
 
 
+def test_a_plan_under_another_steps_name_is_refuted(planned: Path) -> None:
+    """Checks go by the name: under one that no step has, a plan could state what nothing enforced."""
+    assert Outcome.REFUTED in judged(planned, "curve", lambda report: replace(report, step="secrets plan")).values()
+
+
 def test_bounds_that_overlap_do_not_name_another_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wide bound on one secret's posterior once made a genuine report say the nats of the wrong secret."""
     arrays = {
