@@ -1,7 +1,7 @@
-"""One guarantee at a time: is the number what follows, and is everything that goes with it?
+"""One guarantee at a time: does its number follow, and everything stated with it?
 
-Each verifier recomputes the number and answers PROVED, REFUTED with a witness, or INCONCLUSIVE; what the answer rests
-on is said in the reason.
+Each verifier recomputes the number and answers PROVED, REFUTED with a witness, or INCONCLUSIVE; the reason
+says what the answer rests on.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from verify.recompute.sensitivity import TooManyStepsError, least_nonconvex, rou
 from verify.signs import sign_bits
 from verify.stated import method_of
 
-#: Bounds on an attacker's chances that differ by less, relatively, as two sound ones may, do not contradict each other.
+#: Two sound bounds on an attacker's chances may differ by this much, relatively, without contradiction.
 _GRIDS = 1e-4
 _ROUNDING = 1e-9
-#: A claim that two accountants place this closely together, relatively, is not in doubt.
+#: Two accountants that agree this closely, relatively, leave no doubt about a claim.
 _AGREES = 1e-6
 _MANY_STEPS = 50_000_000
 
@@ -53,7 +53,7 @@ def _regime(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
     if guarantee.adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT):
         return Outcome.REFUTED, f"the regimes bound replacing or zeroing one example, not {guarantee.adjacency}"
     if bound is None:
-        return Outcome.REFUTED, f"the regime {guarantee.name} says nothing about this training"
+        return Outcome.REFUTED, f"the regime {guarantee.name} gives no bound for this training"
     noise = mechanism.noise_stddev
     if guarantee.scope is Scope.ALL_CANDIDATES:
         noise = min((noise, *mechanism.candidate_stddevs))
@@ -149,9 +149,9 @@ def events(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     if guarantee.adjacency not in (wanted, *((Adjacency.UNSTATED,) if guarantee.status not in _STANDING else ())):
         return Outcome.REFUTED, f"its neighbours are {guarantee.adjacency}, but bounds on these events are for {wanted}"
     if _of_several_notions(whole):
-        return Outcome.INCONCLUSIVE, "no one notion of neighbours fits all its events"
+        return Outcome.INCONCLUSIVE, "no single pair of neighbours fits all its events"
     if sum(event.steps for event in whole.events) > _MANY_STEPS:
-        return Outcome.INCONCLUSIVE, f"more than {_MANY_STEPS} steps are not recomputed here"
+        return Outcome.INCONCLUSIVE, f"more than {_MANY_STEPS} steps are too many to recompute"
     try:
         answer = _epsilon(whole, guarantee)
         return answer if answer[0] is Outcome.REFUTED else _with_risks(whole, guarantee, answer)
@@ -163,13 +163,13 @@ _STANDING = (Status.PROVED, Status.CONDITIONAL)
 
 
 def of_another_ledger(report: PrivacyReport, guarantee: Guarantee) -> bool:
-    """Whether it speaks of other events than the report's, such as measurements made as a paper makes them."""
+    """Whether it is about events outside the report's ledger, as measurements counted the way a paper counts them."""
     method = method_of(report)
     return method is not None and guarantee.name in method.of_another_ledger
 
 
 def beside(report: PrivacyReport, guarantee: Guarantee) -> Iterator[Answer]:
-    """What is wrong or open about the epsilon that follows, and the floor, beside a number that is no bound itself."""
+    """Refuted or undecided `follows` and `floor` of a guarantee whose own epsilon is no bound."""
     if (guarantee.follows is None and guarantee.floor is None) or of_another_ledger(report, guarantee):
         return
     check = verifier_of(report, guarantee)
@@ -205,7 +205,7 @@ def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:
 
 
 def _follows_and_floor(found: BoundPair, follows: float | None, floor: float | None) -> Answer | None:
-    """What is wrong or open about them; None where nothing is."""
+    """Refuted or undecided values; None if there are none."""
     if follows is not None and found.at_most(follows) is False:
         said, least = apart(follows, found.lower)
         return Outcome.REFUTED, f"it says that {said} follows, but epsilon is at least {least}"
@@ -214,10 +214,10 @@ def _follows_and_floor(found: BoundPair, follows: float | None, floor: float | N
         return Outcome.INCONCLUSIVE, f"it says that {said} follows, and {most} is what is proved here"
     if floor is not None and floor > found.upper * (1 + _ROUNDING):
         said, most = apart(floor, found.upper)
-        return Outcome.REFUTED, f"it says that none below {said} holds, but {most} does"
+        return Outcome.REFUTED, f"it says no epsilon below {said} holds, but {most} does"
     if floor is not None and floor > found.lower * (1 + _GRIDS):
         said, least = apart(floor, found.lower)
-        return Outcome.INCONCLUSIVE, f"it says that none below {said} holds, which is shown for none below {least} only"
+        return Outcome.INCONCLUSIVE, f"it says no epsilon below {said} holds, but this is shown only below {least}"
     return None
 
 
@@ -225,7 +225,7 @@ def _witness(whole: Ledger, guarantee: Guarantee, claimed: float) -> str:
     mu = ledger.exact_shift(whole)
     if mu is not None:
         in_turn = any(row_of(event).drawn(event) is Batches.SHUFFLED for event in whole.events)
-        seen = " (seen by somebody who knows the order of the records)" if in_turn else ""
+        seen = " (for an observer who knows the order of the records)" if in_turn else ""
         return _halfspace(claimed, mu, guarantee.delta) + seen
     if guarantee.delta == 0:
         return "one step's loss can be as large as its bound"
@@ -259,7 +259,7 @@ def _with_risks(whole: Ledger, guarantee: Guarantee, answer: Answer) -> Answer:
 
 
 def _adjacency(whole: Ledger) -> Adjacency:
-    """A secret's notion before one of replacement, and that before contributions that are zeroed or removed."""
+    """Zero-out if a secret is protected; else the first of replace-one, zero-out, add-or-remove that occurs."""
     if _of_secret(whole):
         return Adjacency.ZERO_OUT
     found = {row_of(event).neighbours(event) for event in whole.events}
@@ -272,7 +272,7 @@ def _of_secret(whole: Ledger) -> bool:
 
 
 def _of_several_notions(whole: Ledger) -> bool:
-    """A secret's records beside one record, or a record replaced beside one left out: each step bounds another pair."""
+    """A secret beside one record, or replacement beside removal: no single pair of neighbours fits all events."""
     notions = {(row_of(event).unit, row_of(event).neighbours(event) is Adjacency.REPLACE_ONE) for event in whole.events}
     return len(notions) > 1
 
@@ -291,7 +291,7 @@ def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     asked = [row_of(event).information(event) for event in whole.events]
     found = [nats for nats in asked if nats is not None]
     if len(found) < len(whole.events):
-        return Outcome.INCONCLUSIVE, "the records of its secrets are not at hand: they stand in the plan"
+        return Outcome.INCONCLUSIVE, "the records of its secrets are in the plan, which is missing"
     nats = BoundPair(sum(f.lower for f in found), sum(f.upper for f in found))
     if guarantee.adjacency is not Adjacency.ZERO_OUT:
         return (
@@ -322,7 +322,7 @@ def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
 
 Verifier = Callable[[PrivacyReport, Guarantee], Answer]
 
-#: (mechanism, notion) -> what recomputes it. Nothing else is answered for.
+#: (mechanism, notion) -> what recomputes it. Other combinations are not verified.
 VERIFIERS: dict[tuple[type, Notion], Verifier] = {
     (WeightNoise, Notion.APPROXIMATE_DP): weight_noise,
     (Ledger, Notion.APPROXIMATE_DP): events,
@@ -336,7 +336,7 @@ VERIFIERS: dict[tuple[type, Notion], Verifier] = {
 def verifier_of(report: PrivacyReport, guarantee: Guarantee) -> Verifier | None:
     """The verifier for a guarantee of ``report``; None where there is none.
 
-    What floating-point noise may add is taken off first: the rest must hold in real arithmetic.
+    The floating-point allowance is subtracted first: the rest must hold in real arithmetic.
     """
     check = VERIFIERS.get((type(report.mechanism), guarantee.notion))
     if check is None or guarantee.arithmetic is None:
@@ -349,12 +349,12 @@ def _written(check: Verifier, report: PrivacyReport, guarantee: Guarantee) -> An
         return Outcome.REFUTED, wrong
     found = gridded.ideal_guarantee(report, guarantee)
     outcome, reason = check(report, found.guarantee)
-    taken = f"{found.epsilon:.3g} of {number(guarantee.epsilon)} was taken off for noise in floating point"
+    taken = f"{found.epsilon:.3g} of {number(guarantee.epsilon)} was subtracted for floating-point noise"
     return outcome, f"{reason}; {taken}"
 
 
 def titles(report: PrivacyReport) -> Iterator[str]:
-    """How each guarantee is called, told apart where names repeat."""
+    """The title of each guarantee, with its adjacency and scope where names repeat."""
     times = Counter(g.name for g in report.guarantees)
     for guarantee in report.guarantees:
         more = [str(guarantee.adjacency), *(["all candidates"] if guarantee.scope is Scope.ALL_CANDIDATES else [])]

@@ -129,7 +129,7 @@ def _retrain(report: PrivacyReport) -> Iterator[str]:
     if not isinstance(mechanism, () if method is None else method.mechanisms):
         yield f"its mechanism is not one of the method {said.method!r}"
     if said.task not in _TASKS:
-        yield f"privctl has no task of the name {shown(said.task)}"
+        yield f"privctl has no task named {shown(said.task)}"
     written = {Path(artifact.path).name for artifact in report.outputs}
     if said.task == _IMAGES and (tokenizers := sorted(written & _TOKENIZERS)):
         yield f"its task is one of images, but it wrote {', '.join(tokenizers)}"

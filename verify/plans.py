@@ -24,15 +24,15 @@ _ROUNDING = 1e-9
 
 
 def of_plan(report: PrivacyReport) -> Iterator[str]:
-    """Each disagreement in one sentence."""
+    """One sentence per disagreement between mechanism and parameters."""
     said, mechanism = budget_of(report), report.mechanism
     if said is None or said.ledger is not None:
-        return  # ``of_file`` says, where that is at hand
+        return  # ``of_file`` compares it with the file, if present
     event = mechanism.events[0] if isinstance(mechanism, Ledger) and len(mechanism.events) == 1 else mechanism
     named = said.mechanism or "gaussian"
     as_planned = next((each for kind, each in planned() if each.mechanism == named and type(event) is kind), None)
     if as_planned is None:
-        yield f"its mechanism is not the one planned: {named}"
+        yield f"the parameters plan {named}, but the mechanism is another"
         return
     yield from _fields(event, as_planned, said)
     yield from _targets(report, said)
@@ -41,7 +41,7 @@ def of_plan(report: PrivacyReport) -> Iterator[str]:
 
 
 def _noise_stated(event: Event, guarantees: Sequence[Guarantee]) -> Iterator[str]:
-    """Where guarantees on such an event state its noise multiplier, each states this one."""
+    """Each guarantee must state the event's noise multiplier, where its kind has one."""
     row = row_of(event)
     if row.with_noise is None:
         return
@@ -54,30 +54,29 @@ def _noise_stated(event: Event, guarantees: Sequence[Guarantee]) -> Iterator[str
 
 
 def of_file(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
-    """The events of a plan that read them from a file (``--ledger``) against that file, where it is at hand."""
+    """The events of a plan that read them from a file (``--ledger``) against that file, if it is present."""
     if report.step != "account" or parameters_as(BudgetParameters, report).ledger is None:
         return
     files = [artifact for artifact in report.inputs if artifact.role == "ledger"]
     if len(files) != 1 or not isinstance(report.mechanism, Ledger):
-        reason = "the plan is of a ledger file, of which the report records no digest"
+        reason = "the plan was made from a ledger file, but the report has no digest of it"
         yield Verdict(subject="ledger", outcome=Outcome.INCONCLUSIVE, reason=reason)
         return
     place = Path(os.path.normpath(path.parent.absolute() / files[0].path))
     if not os.path.isfile(place):
-        return  # told as an omission, as of any input
+        return  # reported as an omission, like any missing input
     try:
         same = decode_events(read_text(place), str(place)) == report.mechanism.events
     except InputError as fault:
         yield Verdict(subject=files[0].path, outcome=Outcome.REFUTED, reason=str(fault))
         return
-    reason = (
-        "its events are the mechanism's" if same else "its events are not those that the guarantees are computed of"
-    )
+    reason = "its events are the mechanism's" if same else "its events are not those the guarantees were computed from"
     yield Verdict(subject=files[0].path, outcome=Outcome.PROVED if same else Outcome.REFUTED, reason=reason)
 
 
 def _fields(event: object, as_planned: PlannedAs, said: BudgetParameters) -> Iterator[str]:
-    # What was looked for was not given; what was neither has its default, or is not compared.
+    # Solved quantities were not given. One neither given nor solved for has its default; without a default it is not
+    # compared.
     solved: dict[str, Any] = {as_planned.solved.get(what, what): value for what, value in said.found.items()}
     wanted = dict(solved)
     for key, (field, default) in as_planned.fields.items():
@@ -103,7 +102,7 @@ def _rate_and_steps(said: BudgetParameters, size: int) -> dict[str, Any]:
 
 
 def _targets(report: PrivacyReport, said: BudgetParameters) -> Iterator[str]:
-    """What was looked for: the guarantee to rely on meets it, at the priors that were given."""
+    """The guarantee to rely on meets the targets, at the priors that were given."""
     main = (said.methods or {}).get(said.rely_on or "")
     guarantee = next((g for g in report.guarantees if main is not None and g.name == main.title), None)
     if guarantee is None:
@@ -117,7 +116,7 @@ def _targets(report: PrivacyReport, said: BudgetParameters) -> Iterator[str]:
     if guarantee.notion is Notion.SECRET_PROTECTION and said.priors is not None:
         for each in report.guarantees:
             if {risk.at for risk in each.risks} - set(said.priors):
-                yield f"{each.name!r} speaks of another prior than was given"
+                yield f"{each.name!r} is for a prior that was not requested"
 
 
 def _alike(here: Any, value: Any) -> bool:

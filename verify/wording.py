@@ -201,7 +201,7 @@ def unknown(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     own = {} if method is None else method.accountants
     wanted = next((of for name, of in {**own, **ACCOUNTANTS}.items() if re.fullmatch(name, guarantee.name)), None)
     if wanted is None:
-        yield f"privctl states no guarantee of the name {guarantee.name!r}, so what it is a bound on is not known"
+        yield f"privctl states no guarantee named {guarantee.name!r}, so what it bounds is unknown"
     elif not re.fullmatch(wanted, guarantee.accountant):
         yield f"its accountant is called {guarantee.accountant!r}, which is not whose bound it is"
     for each in guarantee.assumptions:
