@@ -154,7 +154,7 @@ def test_honest_reports_pass_at_any_delta(dimension: int, mu: float, delta: floa
     whole, found = epsilon_with_charge(lambda d: epsilon_at(d, mu), released, delta)
     claimed = guarantee_of_floats(replace(guarantee(epsilon_at(delta, mu)), delta=delta), released, whole, found)
     assert gridded.objection(report(dimension), claimed) == ""
-    inner = gridded.ideal(report(dimension), claimed)
+    inner = gridded.ideal_guarantee(report(dimension), claimed)
     assert (inner.guarantee.epsilon or 0) >= epsilon_at(inner.guarantee.delta, mu)
 
 

@@ -75,7 +75,8 @@ def test_all_of_it_in_one_audit(place: Path, capfd: pytest.CaptureFixture[str]) 
     assert 'REJECTED: "planted canaries left no trace"' in out
     last = " ".join(out.rstrip().rpartition("\n\n")[2].split())
     assert last.startswith("The exit code is 1 because a claim was refuted, and there is a leak: the attack ")
-    assert "planted canaries stand out, mean exposure " in last
+    # The coins decide whether a canary comes out word for word, which then is what is said.
+    assert "planted canaries stand out, mean exposure " in last or "canary completion extracts " in last
     assert "left out" in out
     roles = {item.role for item in report.inputs}
     assert {"members", "nonmembers", "train", "heldout", "canaries", "planted"} <= roles

@@ -15,6 +15,7 @@ import pytest
 from tests.docs.fields import schema, told
 from tests.docs.generate import generated
 from tests.docs.pages import DOCS, ROOT, anchor, anchors, headings, links, pages, table
+from verify.methods import METHODS, expected_of
 from verify.wording import STATEMENTS
 
 PAGES = pages()
@@ -90,7 +91,8 @@ def test_the_checks_that_are_named_exist() -> None:
 
 def test_every_assumption_is_explained() -> None:
     rows = table(PAGES["reports.md"], "Assumptions")
-    assert sorted(row["assumption"].strip("`") for row in rows) == sorted(STATEMENTS)
+    of_methods = {name for method in map(expected_of, METHODS) if method is not None for name in method.statements}
+    assert sorted(row["assumption"].strip("`") for row in rows) == sorted(STATEMENTS.keys() | of_methods)
 
 
 def test_exit_codes_are_explained() -> None:

@@ -22,7 +22,8 @@ from verify.run import read
 from verify.simulate.bounds import black_box, violation_rate, white_box
 from verify.simulate.law import law_of
 from verify.simulate.losses import Draw, LossSamples, gaussian, ledger_losses, sample
-from verify.simulate.run import simulate, toy_training
+from verify.simulate.run import simulate
+from verify.simulate.training import toy_training
 
 LEVEL = 1e-3
 #: The shift that is just (1, 1e-5)-DP.

@@ -22,7 +22,7 @@ from verify.recompute.step_cells import (
 )
 from verify.recompute.tails import delta_of_tails, normal_above
 from verify.recompute.visits import visits
-from verify.simulate.training import gaussian_loss, trained
+from verify.simulate.training import gaussian_loss, toy_training
 
 #: How neighbours differ, by how batches are drawn.
 _NEIGHBOURS = {
@@ -101,7 +101,7 @@ def _draw(event: SampledGaussian) -> Draw | None:
 
 
 def _toy(event: SampledGaussian) -> Callable[[int], Draw] | None:
-    return (lambda steps: trained(event, steps)) if event.batches is Batches.POISSON else None
+    return (lambda steps: toy_training(event, steps)) if event.batches is Batches.POISSON else None
 
 
 ROW = EventVerification(

@@ -17,7 +17,7 @@ _RECORDS = 12
 _LEARNING_RATE = 0.5
 
 
-def trained(event: SampledGaussian, steps: int, *, noise: float = 1.0) -> Draw:
+def toy_training(event: SampledGaussian, steps: int, *, noise: float = 1.0) -> Draw:
     """Losses of runs of ``steps`` steps at the event's rate and noise.
 
     ``noise`` scales what is really added: 1 is right, 0.5 a fault that a test must see.

@@ -14,6 +14,7 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
+from privctl.reports.parameters import ParametersError
 from verify import agreement
 
 RULE = "recomputed"
@@ -24,9 +25,11 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     if not policy.recompute:
         return
     for report in case.audits:
-        for fault in agreement.faults(report.report):
-            message = f"the audit contradicts itself: {fault}"
-            yield _finding(report, message, GateOutcome.FAIL, _FIX, "evidence")
+        try:
+            faults = [f"the audit contradicts itself: {fault}" for fault in agreement.faults(report.report)]
+        except ParametersError as fault:
+            faults = [f"the audit cannot be read: {fault}"]
+        yield from (_finding(report, message, GateOutcome.FAIL, _FIX, "evidence") for message in faults)
     if policy.max_epsilon is None and policy.max_posterior is None:
         return
     reports = [each for each in (*case.makers, *case.inherited) if each.report.guarantees]
