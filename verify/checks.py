@@ -19,17 +19,17 @@ from privctl.reports.parameters import ParametersError, ProtectionParameters, pa
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import SafetensorsFile
-from verify import agreement
+from verify import audit_consistency
+from verify.account_plan import of_file
 from verify.answers import Answer
-from verify.guarantees import Verifier, beside, of_another_ledger, titles, verifier_of
-from verify.parameters import contradictions
-from verify.planned import Part, of_plan_file, parts_of
-from verify.plans import of_file
+from verify.completeness import STEPS, gaps
+from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
 from verify.premises import faults
 from verify.recompute.book_of_secrets import check_book
 from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
+from verify.report_consistency import contradictions
+from verify.secret_plan import Part, of_plan_file, parts_of
 from verify.stated import check_readable, strangers
-from verify.whole import STEPS, gaps
 from verify.wording import unknown
 
 MODEL = "model"
@@ -95,7 +95,7 @@ def _gaps(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -
 
 
 def _evidence(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    for sentence in agreement.faults(report):
+    for sentence in audit_consistency.faults(report):
         yield Verdict(subject="audit", outcome=Outcome.REFUTED, reason=sentence)
 
 
@@ -118,7 +118,7 @@ def _unknown(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
         if guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
             premises = faults(report, guarantee, parents) if not of_another_ledger(report, guarantee) else ()
             wrong = ((Outcome.REFUTED, sentence) for sentence in premises)
-            for outcome, reason in (*wrong, *beside(report, guarantee)):
+            for outcome, reason in (*wrong, *follows_and_floor(report, guarantee)):
                 yield Verdict(subject=title, outcome=outcome, reason=reason)
 
 

@@ -30,9 +30,9 @@ def nothing(*_: Any) -> Iterator[str]:
     yield from ()
 
 
-def numbers_of_steps(said: Any) -> int | None:
+def numbers_of_steps(parameters: Any) -> int | None:
     """A lower bound on the numbers that a method of noisy gradients released: one per step begun."""
-    counts = [count for count in (said.steps_begun, said.released_numbers) if count is not None]
+    counts = [count for count in (parameters.steps_begun, parameters.released_numbers) if count is not None]
     return max(counts, default=None)
 
 

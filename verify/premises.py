@@ -23,7 +23,7 @@ from privctl.reports.parameters import (
 from verify.events import row_of
 from verify.stated import check_readable, method_of, noise_source_of, training_of
 
-_BELIEVED = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
+_TAKEN_AT_WORD = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
 #: Conditions that no program can enforce.
 _NEVER_ENFORCED = frozenset({
     "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity",
@@ -70,9 +70,9 @@ def faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Privac
         check_readable(report)
         yield from _faults(report, guarantee, parents)
     except ParametersError as fault:  # its own, or a parent's: unreadable parameters support nothing
-        believed = [a for a in guarantee.assumptions if a.state not in _BELIEVED]
-        yield from (f"its assumption {a.name!r} is said to be {a.state}, but {fault}" for a in believed)
-        if not believed:
+        needs_support = [a for a in guarantee.assumptions if a.state not in _TAKEN_AT_WORD]
+        yield from (f"its assumption {a.name!r} is said to be {a.state}, but {fault}" for a in needs_support)
+        if not needs_support:
             yield str(fault)
 
 
@@ -155,18 +155,18 @@ def _of_ledger(report: PrivacyReport, ledger: Ledger, guarantee: Guarantee) -> I
 
 
 def _of_training(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
-    said, method = training_of(report), method_of(report)
-    if said.frozen_norm_layers:
+    parameters, method = training_of(report), method_of(report)
+    if parameters.frozen_norm_layers:
         yield "normalisation statistics"
-    if said.task != _IMAGES:
+    if parameters.task != _IMAGES:
         yield "vocabulary"
     if method is not None:
-        yield from method.premises(said, guarantee)
+        yield from method.premises(parameters, guarantee)
     if guarantee.notion is not Notion.SECRET_PROTECTION:
-        yield from (*_OF_TRAINING, "number of examples" if said.plan is None else "plan")
+        yield from (*_OF_TRAINING, "number of examples" if parameters.plan is None else "plan")
         return
     yield from _OF_PLAN
-    if said.plan is not None and (form := _OF_FORM.get(said.plan.form or "")) is not None:
+    if parameters.plan is not None and (form := _OF_FORM.get(parameters.plan.form or "")) is not None:
         yield form
 
 
@@ -242,14 +242,14 @@ def _unborne(
 
 def _untested(report: PrivacyReport) -> str:
     """What is wrong with the entry of the self-test that no record changes another's gradient; "" if nothing is."""
-    said, method = training_of(report), method_of(report)
-    found = said.contribution_test
+    parameters, method = training_of(report), method_of(report)
+    found = parameters.contribution_test
     if found is None:
         return "it states no test that a record's gradient does not depend on other records"
     differences, allowed = found.differences, found.allowed
     if differences.keys() != allowed.keys():
         return "the test that it states does not say what was found and what was allowed"
-    if not differences and (method is None or not method.unclipped(said)):
+    if not differences and (method is None or not method.unclipped(parameters)):
         return "the test that it states compared no gradients"
     if differences and not any(_FLOAT32 in stage for stage in differences):
         return "its test was not made in float32"
@@ -266,13 +266,13 @@ def _too_rough(report: PrivacyReport) -> str:
     """Why rounding may move a batch's sum by more than the margin clipping reserves; "" if the test shows otherwise."""
     if report.step != "retrain":
         return _NOT_TESTED
-    said, method = training_of(report), method_of(report)
+    parameters, method = training_of(report), method_of(report)
     if method is not None and method.rough:
         return method.rough
-    size, found = said.batch_size, said.contribution_test
+    size, found = parameters.batch_size, parameters.contribution_test
     largest = max(found.differences.values(), default=math.inf) if found is not None else math.inf
     try:
-        records = min(math.ceil(size + 6 * math.sqrt(size) + 20), said.examples)
+        records = min(math.ceil(size + 6 * math.sqrt(size) + 20), parameters.examples)
     except (ValueError, OverflowError):
         return _NOT_TESTED
     moved = records * (largest + 2.0**-22)
@@ -295,8 +295,8 @@ def _facts_known(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> boo
 
 def _same_training(recorded: ClippedTraining, used: ClippedTraining) -> bool:
     """Equal but for what is said of the loss, which carries assumptions of its own."""
-    said = ("smoothness", "strong_convexity")
-    return all(getattr(recorded, n) == getattr(used, n) for n in recorded.__slots__ if n not in said)
+    about_loss = ("smoothness", "strong_convexity")
+    return all(getattr(recorded, n) == getattr(used, n) for n in recorded.__slots__ if n not in about_loss)
 
 
 def _source(report: PrivacyReport) -> str:

@@ -19,7 +19,7 @@ def participations(sample_rate: float, steps: int) -> int:
     ValueError for a rate outside [0, 1].
     Example: N = 100 in batches of 30 (rate 0.3) and 30 steps give 10, not the 9 of rate * steps.
     """
-    return _begun(steps, _steps_of_pass(sample_rate)[0]) if sample_rate > 0 else 0
+    return _begun(steps, _pass_lengths(sample_rate)[0]) if sample_rate > 0 else 0
 
 
 def certain_participations(sample_rate: float, steps: int) -> int:
@@ -27,22 +27,22 @@ def certain_participations(sample_rate: float, steps: int) -> int:
 
     It is a record in the first batch of each pass. Raises ValueError as ``participations`` does.
     """
-    return _begun(steps, _steps_of_pass(sample_rate)[1]) if sample_rate > 0 else 0
+    return _begun(steps, _pass_lengths(sample_rate)[1]) if sample_rate > 0 else 0
 
 
-def steps_of_pass(sample_rate: float) -> int | None:
+def shortest_pass_if_uneven(sample_rate: float) -> int | None:
     """The steps of a pass that drops its leftovers; None if nothing is left over. Raises ValueError outside [0, 1]."""
-    shortest, longest = _steps_of_pass(sample_rate) if sample_rate > 0 else (0, 0)
+    shortest, longest = _pass_lengths(sample_rate) if sample_rate > 0 else (0, 0)
     return None if shortest == longest else shortest
 
 
-def _begun(steps: int, steps_of_pass: int) -> int:
+def _begun(steps: int, pass_length: int) -> int:
     """Passes begun after ``steps`` steps."""
     count("steps", steps)
-    return -(-steps // steps_of_pass)
+    return -(-steps // pass_length)
 
 
-def _steps_of_pass(sample_rate: float) -> tuple[int, int]:
+def _pass_lengths(sample_rate: float) -> tuple[int, int]:
     """The fewest and the most steps of a pass: 1 / ``sample_rate`` rounded down and up.
 
     A float differs from the fraction that was meant: 0.1 is a little more than 1 / 10. The float nearest to 1 / n

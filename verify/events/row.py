@@ -27,7 +27,7 @@ CellMaker = Callable[[float, CellReach], LossCells]
 DeltaOfRatio = Callable[[arb], arb]
 
 
-def _nothing(said: BudgetParameters) -> Mapping[str, Any]:
+def _nothing(parameters: BudgetParameters) -> Mapping[str, Any]:
     return {}
 
 

@@ -48,18 +48,18 @@ def faults(report: PrivacyReport) -> Iterator[str]:
 
 
 def _faults(report: PrivacyReport) -> Iterator[str]:
-    said = parameters_as(AuditParameters, report)
+    parameters = parameters_as(AuditParameters, report)
     for item in report.evidence:
-        for wrong in (_interval(item), _reach(item), _confidence(item, said.confidence)):
+        for wrong in (_interval(item), _reach(item), _confidence(item, parameters.confidence)):
             if wrong:
                 yield f"{item.method}, {item.quantity}: {wrong}"
     attacks = {item.method for item in report.evidence}
     omitted = " ".join(omission.what for omission in report.omissions)
-    for name in said.attack:
+    for name in parameters.attack:
         if name not in attacks and name not in omitted:
             yield f"the attack {name!r} was asked for, but neither its result nor why it was omitted is stated"
-    yield from _membership(report, said.least_auc)
-    yield from _others(report, said.canary_conditions or ())
+    yield from _membership(report, parameters.least_auc)
+    yield from _others(report, parameters.canary_conditions or ())
 
 
 def _interval(item: Evidence) -> str:
@@ -150,20 +150,20 @@ def _confidence(item: Evidence, whole: float | None) -> str:
 
 def _reach(item: Evidence) -> str:
     """Whether the smallest detectable AUC matches the number of records (Hanley and McNeil 1982)."""
-    told, members, others = (
+    detectable, members, others = (
         item.details.get("detectable"), item.samples.get("members", 0), item.samples.get("nonmembers", 0)
     )  # fmt: skip
-    if not _is_auc(item) or told is None or min(members, others) < 1:
+    if not _is_auc(item) or detectable is None or min(members, others) < 1:
         return ""
     few, many = sorted((members, others))
     if few < _FEW and many > _LOPSIDED * few:
         return ""
     normal = NormalDist()
     needed = -normal.inv_cdf((1 - item.confidence) / 2) * math.sqrt((members + others + 1) / (12 * members * others))
-    seen = told - 0.5 - needed - normal.inv_cdf(_POWER) * _hanley_mcneil(told, members, others)
+    seen = detectable - 0.5 - needed - normal.inv_cdf(_POWER) * _hanley_mcneil(detectable, members, others)
     if abs(seen) <= 1e-4:
         return ""
-    return f"an AUC of {told:.4g} is not the smallest detectable with {members} members and {others} others"
+    return f"an AUC of {detectable:.4g} is not the smallest detectable with {members} members and {others} others"
 
 
 def _hanley_mcneil(area: float, members: int, others: int) -> float:

@@ -82,9 +82,9 @@ def _floats(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
         yield f"{guarantee.name!r} does not state what floating-point noise adds to it"
 
 
-def _rounded(said: StatedTraining) -> bool:
+def _rounded(parameters: StatedTraining) -> bool:
     """Whether its noise was added in floating point, and rounded."""
-    return "onto a grid" in (said.noise_source or "") or bool(said.released_numbers)
+    return "onto a grid" in (parameters.noise_source or "") or bool(parameters.released_numbers)
 
 
 def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
@@ -144,9 +144,9 @@ def _worst_case(report: PrivacyReport, mechanism: SignBits) -> Iterator[str]:
     delta = delta_of(report)
     if delta is None or unavoidable_delta(mechanism, Batches.POISSON) <= delta:
         return
-    told = [g for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP and g.status is Status.REFUTED]
+    refuted = [g for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP and g.status is Status.REFUTED]
     for kind in ("Poisson", "shuffled"):
-        stated = any(kind in g.name for g in told) or any(kind in omission.what for omission in report.omissions)
+        stated = any(kind in g.name for g in refuted) or any(kind in omission.what for omission in report.omissions)
         if not stated and (kind == "Poisson" or unavoidable_delta(mechanism, Batches.SHUFFLED) > delta):
             yield f"it does not state that no (epsilon, {delta:g})-DP follows with {kind} batches"
 
