@@ -1,4 +1,4 @@
-"""What is checked of a report without its weights: ``privctl verify`` and ``privctl gate`` both run all of it.
+"""Checks that need the report but not its weights: ``privctl verify`` and ``privctl gate`` both run all of them.
 
 A check added to ``CHECKS`` is run by both. What needs weights or data belongs to verify alone.
 """
@@ -19,23 +19,23 @@ from privctl.reports.parameters import ParametersError, ProtectionParameters, pa
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import SafetensorsFile
-from verify import agreement
+from verify import audit_consistency
+from verify.account_plan import of_file
 from verify.answers import Answer
-from verify.guarantees import Verifier, beside, of_another_ledger, titles, verifier_of
-from verify.parameters import contradictions
-from verify.planned import Part, of_plan_file, parts_of
-from verify.plans import of_file
+from verify.completeness import STEPS, gaps
+from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
 from verify.premises import faults
 from verify.recompute.book_of_secrets import check_book
 from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
+from verify.report_consistency import contradictions
+from verify.secret_plan import Part, of_plan_file, parts_of
 from verify.stated import check_readable, strangers
-from verify.whole import STEPS, gaps
 from verify.wording import unknown
 
 MODEL = "model"
-#: No step states more than a dozen; each takes up to some seconds.
+#: No step states more than a dozen; each takes up to a few seconds.
 _MOST_GUARANTEES = 100
-#: From what is known for certain to be wrong to what is certainly right.
+#: Outcomes, worst first.
 _WORST = (Outcome.REFUTED, Outcome.INCONCLUSIVE, Outcome.CONSISTENT, Outcome.PROVED)
 _MAKERS = ("retrain", "noise", "replay")
 
@@ -48,17 +48,17 @@ class JudgedGuarantee:
     verdict: Verdict
 
 
-#: Told which guarantee comes next.
+#: Called with the title of the next guarantee.
 Note = Callable[[str], None]
-#: One check: the report, where it lies, and the reports that it builds on, as far as they are at hand.
+#: One check: the report, where it lies, and the reports that it builds on, as far as they are present.
 Check = Callable[[Path, PrivacyReport, Sequence[PrivacyReport]], Iterator[Verdict]]
 
 
 def recompute(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> tuple[Verdict, ...]:
     """All that needs no weights: every check of ``CHECKS``, and every guarantee of the report at ``path`` recomputed.
 
-    ``parents`` are the reports it builds on, as far as they are at hand. Of other files only plans of protection, their
-    books and ledger files are read, where they are at hand.
+    ``parents`` are the reports it builds on, as far as they are present. The only other files read, if present, are
+    plans of protection, their books and ledger files.
     """
     judged = guarantees(path, report, parents, lambda text: None)
     return (*findings(path, report, parents), *(each.verdict for each in judged))
@@ -67,12 +67,12 @@ def recompute(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport
 def findings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
     """What every check of ``CHECKS`` finds."""
     for check in CHECKS:
-        with suppress(ParametersError):  # the first of them says so
+        with suppress(ParametersError):  # _readable reports it
             yield from check(path, report, parents)
 
 
 def _readable(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Parameters that are those of such a step, each of its type."""
+    """Parameters are those the step writes, with the right types."""
     try:
         check_readable(report)
         unread = strangers(report)
@@ -80,7 +80,7 @@ def _readable(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport
         yield Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=str(fault))
         return
     for name in unread:
-        reason = f"no {report.step} report of this kind has the parameter {shown(name)}, so what it says is not known"
+        reason = f"no {report.step} report of this kind has the parameter {shown(name)}, so its meaning is unknown"
         yield Verdict(subject="parameters", outcome=Outcome.INCONCLUSIVE, reason=reason)
 
 
@@ -95,30 +95,30 @@ def _gaps(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -
 
 
 def _evidence(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    for sentence in agreement.faults(report):
+    for sentence in audit_consistency.faults(report):
         yield Verdict(subject="audit", outcome=Outcome.REFUTED, reason=sentence)
 
 
 def _no_model(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
     if report.step in _MAKERS and not any(artifact.role == MODEL for artifact in report.outputs):
-        reason = f"the report of a {report.step} step names no model that was written, so its bounds are of none"
+        reason = f"the report of a {report.step} step lists no model as output, so its bounds apply to none"
         yield Verdict(subject="model", outcome=Outcome.INCONCLUSIVE, reason=reason)
 
 
 def _unknown(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Texts that may mean anything: of whatever status, they are what a reader goes by."""
+    """Texts that may mean anything; readers rely on them whatever the status."""
     if report.step not in STEPS:
         yield Verdict(
-            subject="report", outcome=Outcome.INCONCLUSIVE, reason=f"privctl has no step of the name {report.step!r}"
+            subject="report", outcome=Outcome.INCONCLUSIVE, reason=f"privctl has no step named {report.step!r}"
         )
     for guarantee, title in zip(report.guarantees, titles(report), strict=True):
         for sentence in unknown(report, guarantee):
             yield Verdict(subject=title, outcome=Outcome.INCONCLUSIVE, reason=sentence)
-        # What its assumptions say of the run they say whatever becomes of the number.
+        # Its assumptions are statements about the run, whether or not the number stands.
         if guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
             premises = faults(report, guarantee, parents) if not of_another_ledger(report, guarantee) else ()
             wrong = ((Outcome.REFUTED, sentence) for sentence in premises)
-            for outcome, reason in (*wrong, *beside(report, guarantee)):
+            for outcome, reason in (*wrong, *follows_and_floor(report, guarantee)):
                 yield Verdict(subject=title, outcome=outcome, reason=reason)
 
 
@@ -152,7 +152,7 @@ def _followed(report: PrivacyReport, artifact: Artifact, file: SafetensorsFile) 
 
 
 def _book(path: Path, report: PrivacyReport, file: SafetensorsFile) -> Iterator[Verdict]:
-    """The plan against its book of secrets, where the step read that and it is still there."""
+    """The plan against its book of secrets, if the step read one and it is still present."""
     facts = parse_json(file.metadata[KEY], str(file.path))
     digest = facts.get("secrets") if isinstance(facts, dict) else None
     asked = parameters_as(ProtectionParameters, report) if report.step == "secrets-plan" else None
@@ -161,7 +161,7 @@ def _book(path: Path, report: PrivacyReport, file: SafetensorsFile) -> Iterator[
             yield from check_book(names_of(file), arrays_of(file), asked, place)
 
 
-#: Every check, in the order in which its findings are told.
+#: Every check, in the order in which the findings are reported.
 CHECKS: tuple[Check, ...] = (_readable, _disagreements, _gaps, _evidence, _no_model, _unknown, _ledger_file, _plans)
 
 
@@ -178,13 +178,16 @@ def at_hand(path: Path, artifacts: Sequence[Artifact]) -> list[tuple[Artifact, P
 def guarantees(
     path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport], note: Note
 ) -> Iterator[JudgedGuarantee]:
-    """Every guarantee with what comes out when it is computed again; ``note`` is told its title before."""
+    """Every guarantee with the outcome of recomputing it; ``note`` is called with its title first."""
     files: list[tuple[Artifact, Path]] = []
     if any(guarantee.notion is Notion.SECRET_PROTECTION for guarantee in report.guarantees):
         files = list(at_hand(path, (*report.outputs, *report.inputs)))
     for i, (guarantee, title) in enumerate(zip(report.guarantees, titles(report), strict=True)):
         note(title)
-        outcome, reason = Outcome.INCONCLUSIVE, f"more than {_MOST_GUARANTEES} guarantees are not computed again"
+        outcome, reason = (
+            Outcome.INCONCLUSIVE,
+            f"only the first {_MOST_GUARANTEES} guarantees of a report are recomputed",
+        )
         if i < _MOST_GUARANTEES:
             outcome, reason = _answer(report, guarantee, parents, files)
         verdict = Verdict(subject=title, outcome=outcome, reason=reason, status=guarantee.status)
@@ -205,7 +208,7 @@ def _answer(
     parents: Sequence[PrivacyReport],
     files: Sequence[tuple[Artifact, Path]],
 ) -> Answer:
-    """``files`` are those of the report that are at hand, among which a guarantee of secrets finds its plan."""
+    """``files`` are those of the report that are present, among which a guarantee of secrets finds its plan."""
     wrong = list(faults(report, guarantee, parents))
     if wrong:
         return Outcome.REFUTED, "; ".join(wrong)
@@ -220,8 +223,8 @@ def _answer(
             outcome, reason = _of_secrets(check, parts_of(report, guarantee, files))
         else:
             outcome, reason = check(report, guarantee)
-    except (ArithmeticError, ValueError) as error:  # numbers that pass as such and that no run has
-        return Outcome.INCONCLUSIVE, f"with numbers as large or small as these nothing is computed again here ({error})"
+    except (ArithmeticError, ValueError) as error:  # valid numbers that no real run has
+        return Outcome.INCONCLUSIVE, f"the numbers are too large or too small to recompute ({error})"
     if guarantee.status is Status.CLAIMED and outcome is Outcome.REFUTED:
         reason = f"only claimed, as the report says, and false: {reason}"
     elif guarantee.status is Status.REFUTED and outcome is Outcome.REFUTED:

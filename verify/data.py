@@ -29,8 +29,8 @@ class DataAtHand:
 def stated(report: PrivacyReport) -> int | None:
     """How many examples the report says there are; None where it speaks of none."""
     if report.step == "retrain":
-        said = readable(TrainingParameters, report)
-        return None if said is None else said.examples
+        parameters = readable(TrainingParameters, report)
+        return None if parameters is None else parameters.examples
     mechanism = report.mechanism
     training = mechanism.training if isinstance(mechanism, WeightNoise) else mechanism
     return training.dataset_size if isinstance(training, ClippedTraining) else None
@@ -38,35 +38,42 @@ def stated(report: PrivacyReport) -> int | None:
 
 def unit_of(report: PrivacyReport) -> str | None:
     """The field that says whom a record belongs to, where the report names one."""
-    said = readable(TrainingParameters, report)
-    return None if said is None else said.unit
+    parameters = readable(TrainingParameters, report)
+    return None if parameters is None else parameters.unit
 
 
 def check_data(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
     """The number of examples, the rate that follows from it, and the digest of the file, as far as they are stated."""
-    told = stated(report)
-    if told is None:
+    count = stated(report)
+    if count is None:
         yield _verdict(Outcome.INCONCLUSIVE, "the report does not say how many examples there were")
-    elif told != data.examples:
+    elif count != data.examples:
         yield _verdict(
             Outcome.REFUTED,
-            f"{data.name} holds {counted(data.examples, 'example')}, and the report says {told}{_rates(report, data)}",
+            f"{data.name} holds {counted(data.examples, 'example')}, and the report says {count}{_rates(report, data)}",
         )
     else:
-        yield _verdict(Outcome.PROVED, f"{data.name} holds {counted(told, 'example')}, as the report says")
+        yield _verdict(Outcome.PROVED, f"{data.name} holds {counted(count, 'example')}, as the report says")
     recorded = [artifact.digest for artifact in report.inputs if artifact.role == "data"]
     if data.digest is not None and recorded:
         same = data.digest in recorded
-        said = "is the file that was trained on" if same else "is not the file that was trained on: its digest differs"
-        yield _verdict(Outcome.PROVED if same else Outcome.REFUTED, f"{data.name} {said}")
+        answer = (
+            "is the file that was trained on" if same else "is not the file that was trained on: its digest differs"
+        )
+        yield _verdict(Outcome.PROVED if same else Outcome.REFUTED, f"{data.name} {answer}")
 
 
 def _rates(report: PrivacyReport, data: DataAtHand) -> str:
     """What the number means for a ledger of Poisson batches."""
-    ledger, said = report.mechanism, readable(TrainingParameters, report)
-    if not isinstance(ledger, Ledger) or said is None or said.batch_size is None or said.plan is not None:
+    ledger, parameters = report.mechanism, readable(TrainingParameters, report)
+    if (
+        not isinstance(ledger, Ledger)
+        or parameters is None
+        or parameters.batch_size is None
+        or parameters.plan is not None
+    ):
         return ""
-    batch = said.batch_size
+    batch = parameters.batch_size
     stated, *others = row_of(ledger.events[0]).chances(ledger.events[0])
     if others:
         return ""

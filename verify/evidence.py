@@ -239,12 +239,15 @@ def _doubts(report: PrivacyReport, recomputed: bool) -> Iterator[str]:
             yield f"{item.method}: {item.quantity} lies above chance, but the report finds that {_TOLD_APART}"
             return
     stated = readable(AuditParameters, report)
-    said = None if stated is None else stated.confidence
-    if recomputed and said is not None:
+    confidence = None if stated is None else stated.confidence
+    if recomputed and confidence is not None:
         kinds = [i for i in report.evidence if i.quantity in ("AUC", _BEYOND) or _RATE.fullmatch(i.quantity)]
         spent = sum(1 - item.confidence for item in kinds)
-        if spent > (1 - said) * (1 + _ROUNDING) + 1e-12:
-            yield f"its {len(kinds)} intervals are wrong with chance {spent:.3g} together, and it says {1 - said:.3g}"
+        if spent > (1 - confidence) * (1 + _ROUNDING) + 1e-12:
+            yield (
+                f"its {len(kinds)} intervals are wrong with chance {spent:.3g} together, but it states "
+                f"{1 - confidence:.3g}"
+            )
 
 
 def _alike(stated: float | None, found: float | None) -> bool:

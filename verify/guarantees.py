@@ -1,7 +1,7 @@
-"""One guarantee at a time: is the number what follows, and is everything that goes with it?
+"""One guarantee at a time: does its number follow, and everything stated with it?
 
-Each verifier recomputes the number and answers PROVED, REFUTED with a witness, or INCONCLUSIVE; what the answer rests
-on is said in the reason.
+Each verifier recomputes the number and answers PROVED, REFUTED with a witness, or INCONCLUSIVE; the reason
+says what the answer rests on.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from verify.recompute.sensitivity import TooManyStepsError, least_nonconvex, rou
 from verify.signs import sign_bits
 from verify.stated import method_of
 
-#: Bounds on an attacker's chances that differ by less, relatively, as two sound ones may, do not contradict each other.
+#: Two sound bounds on an attacker's chances may differ by this much, relatively, without contradiction.
 _GRIDS = 1e-4
 _ROUNDING = 1e-9
-#: A claim that two accountants place this closely together, relatively, is not in doubt.
+#: Two accountants that agree this closely, relatively, leave no doubt about a claim.
 _AGREES = 1e-6
 _MANY_STEPS = 50_000_000
 
@@ -53,25 +53,25 @@ def _regime(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
     if guarantee.adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT):
         return Outcome.REFUTED, f"the regimes bound replacing or zeroing one example, not {guarantee.adjacency}"
     if bound is None:
-        return Outcome.REFUTED, f"the regime {guarantee.name} says nothing about this training"
+        return Outcome.REFUTED, f"the regime {guarantee.name} gives no bound for this training"
     noise = mechanism.noise_stddev
     if guarantee.scope is Scope.ALL_CANDIDATES:
         noise = min((noise, *mechanism.candidate_stddevs))
-    told = guarantee.sensitivity
-    if told is None or not math.isclose(told, bound, rel_tol=_AGREES):
-        return Outcome.REFUTED, f"its sensitivity is {number(told)}, but what follows from the facts is {bound:.9g}"
+    stated = guarantee.sensitivity
+    if stated is None or not math.isclose(stated, bound, rel_tol=_AGREES):
+        return Outcome.REFUTED, f"its sensitivity is {number(stated)}, but what follows from the facts is {bound:.9g}"
     multiplier = guarantee.noise_multiplier
-    if multiplier is None or not math.isclose(multiplier, noise / told, rel_tol=_ROUNDING):
-        return Outcome.REFUTED, f"its noise_multiplier is {number(multiplier)}, but the noise is {noise / told:.9g}"
+    if multiplier is None or not math.isclose(multiplier, noise / stated, rel_tol=_ROUNDING):
+        return Outcome.REFUTED, f"its noise_multiplier is {number(multiplier)}, but the noise is {noise / stated:.9g}"
     error = rounding(mechanism.training, Regime(guarantee.name))
     return _exact(guarantee, BoundPair(bound / noise * (1 - error), bound / noise * (1 + error)))
 
 
 def _published(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
-    told, epsilon, delta = guarantee.sensitivity, guarantee.epsilon, guarantee.delta
+    stated, epsilon, delta = guarantee.sensitivity, guarantee.epsilon, guarantee.delta
     shift = dp_weights.shift(mechanism.training)
-    if told is None or not math.isclose(told, shift, rel_tol=_ROUNDING):
-        return Outcome.REFUTED, f"its sensitivity is {number(told)}, but the paper's formula gives {shift:.9g}"
+    if stated is None or not math.isclose(stated, shift, rel_tol=_ROUNDING):
+        return Outcome.REFUTED, f"its sensitivity is {number(stated)}, but the paper's formula gives {shift:.9g}"
     if epsilon is None or delta == 0:
         return (
             Outcome.INCONCLUSIVE,
@@ -110,11 +110,11 @@ def _exact(guarantee: Guarantee, mu: BoundPair) -> Answer:
     found = BoundPair(gaussian.delta_at(epsilon, mu.lower).lower, gaussian.delta_at(epsilon, mu.upper).upper)
     holds = found.at_most(delta)
     if holds:
-        told = f"delta at this epsilon is at most {upward(found.upper)} (shift {mu.upper:.6g}, ball arithmetic)"
-        return Outcome.PROVED, told
+        reason = f"delta at this epsilon is at most {upward(found.upper)} (shift {mu.upper:.6g}, ball arithmetic)"
+        return Outcome.PROVED, reason
     if holds is None:
-        low, high, said = apart(found.lower, found.upper, delta)
-        return Outcome.INCONCLUSIVE, f"delta at this epsilon lies between {low} and {high}, and {said} may be right"
+        low, high, shown = apart(found.lower, found.upper, delta)
+        return Outcome.INCONCLUSIVE, f"delta at this epsilon lies between {low} and {high}, and {shown} may be right"
     follows = gaussian.epsilon_at(delta, mu.upper).upper
     return Outcome.REFUTED, (
         f"{_halfspace(epsilon, mu.lower, delta)}; the epsilon that follows is {apart(follows, epsilon)[0]}"
@@ -124,34 +124,34 @@ def _exact(guarantee: Guarantee, mu: BoundPair) -> Answer:
 def _halfspace(epsilon: float, mu: float, claimed: float) -> str:
     """The event that shows delta at ``epsilon`` to be above ``claimed`` where the shift is ``mu``."""
     edge = epsilon / mu - mu / 2
-    found, said = apart(gaussian.delta_at(epsilon, mu).lower, claimed)
+    found, shown = apart(gaussian.delta_at(epsilon, mu).lower, claimed)
     return (
         f"the event 'the output lies more than {edge:.6g} deviations along the shift' has probability "
         f"{ndtr(-edge):.6g} with it and {ndtr(-edge - mu):.6g} without, so delta is {found} at epsilon {epsilon:.6g}, "
-        f"not {said}"
+        f"not {shown}"
     )
 
 
-def events(report: PrivacyReport, guarantee: Guarantee) -> Answer:
+def ledger_guarantee(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     """A ledger: epsilon, what follows, the floor and what an attacker can do, from certified bounds on both sides."""
     whole = report.mechanism
     assert isinstance(whole, Ledger)
     only = whole.events[0] if len(whole.events) == 1 else None
     row = None if only is None else row_of(only)
     if only is not None and row is not None and row.with_noise is not None:
-        told, noise = guarantee.noise_multiplier, row.noise(only)
-        if told is None:
+        stated, noise = guarantee.noise_multiplier, row.noise(only)
+        if stated is None:
             return Outcome.REFUTED, "its noise_multiplier is missing"
-        if report.step != "account" and told != noise:
-            return Outcome.REFUTED, f"its noise_multiplier is {told:.9g}, but the ledger's is {noise:.9g}"
-        whole = Ledger(events=(row.with_noise(only, told),))
+        if report.step != "account" and stated != noise:
+            return Outcome.REFUTED, f"its noise_multiplier is {stated:.9g}, but the ledger's is {noise:.9g}"
+        whole = Ledger(events=(row.with_noise(only, stated),))
     wanted = _adjacency(whole)
     if guarantee.adjacency not in (wanted, *((Adjacency.UNSTATED,) if guarantee.status not in _STANDING else ())):
         return Outcome.REFUTED, f"its neighbours are {guarantee.adjacency}, but bounds on these events are for {wanted}"
     if _of_several_notions(whole):
-        return Outcome.INCONCLUSIVE, "no one notion of neighbours fits all its events"
+        return Outcome.INCONCLUSIVE, "no single pair of neighbours fits all its events"
     if sum(event.steps for event in whole.events) > _MANY_STEPS:
-        return Outcome.INCONCLUSIVE, f"more than {_MANY_STEPS} steps are not recomputed here"
+        return Outcome.INCONCLUSIVE, f"more than {_MANY_STEPS} steps are too many to recompute"
     try:
         answer = _epsilon(whole, guarantee)
         return answer if answer[0] is Outcome.REFUTED else _with_risks(whole, guarantee, answer)
@@ -163,18 +163,18 @@ _STANDING = (Status.PROVED, Status.CONDITIONAL)
 
 
 def of_another_ledger(report: PrivacyReport, guarantee: Guarantee) -> bool:
-    """Whether it speaks of other events than the report's, such as measurements made as a paper makes them."""
+    """Whether it is about events outside the report's ledger, as measurements counted the way a paper counts them."""
     method = method_of(report)
     return method is not None and guarantee.name in method.of_another_ledger
 
 
-def beside(report: PrivacyReport, guarantee: Guarantee) -> Iterator[Answer]:
-    """What is wrong or open about the epsilon that follows, and the floor, beside a number that is no bound itself."""
+def follows_and_floor(report: PrivacyReport, guarantee: Guarantee) -> Iterator[Answer]:
+    """Refuted or undecided `follows` and `floor` of a guarantee whose own epsilon is no bound."""
     if (guarantee.follows is None and guarantee.floor is None) or of_another_ledger(report, guarantee):
         return
     check = verifier_of(report, guarantee)
-    if check is events:
-        answer = events(report, replace(guarantee, epsilon=None, risks=()))
+    if check is ledger_guarantee:
+        answer = ledger_guarantee(report, replace(guarantee, epsilon=None, risks=()))
         if answer[0] in (Outcome.REFUTED, Outcome.INCONCLUSIVE):
             yield answer
 
@@ -189,35 +189,35 @@ def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:
     else:
         return Outcome.CONSISTENT, "it claims no finite epsilon"
     at = f"epsilon at delta {guarantee.delta:g}"
-    if (answer := _follows_and_floor(found, follows, floor)) is not None:
+    if (answer := _check_follows_and_floor(found, follows, floor)) is not None:
         return answer
     if claimed is None:
         return Outcome.CONSISTENT, f"it claims no finite epsilon; {_finite(found.upper)} follows"
     holds = found.at_most(claimed)
-    low, high, said = apart(found.lower, found.upper, claimed)
+    low, high, shown = apart(found.lower, found.upper, claimed)
     if holds:
         return Outcome.PROVED, f"{at} is at most {upward(found.upper, 9)}"
     if holds is None and found.upper <= claimed * (1 + _AGREES):
-        return Outcome.CONSISTENT, f"{at} lies between {low} and {high}: {said}, up to rounding"
+        return Outcome.CONSISTENT, f"{at} lies between {low} and {high}: {shown}, up to rounding"
     if holds is None:
-        return Outcome.INCONCLUSIVE, f"{at} lies between {low} and {high}, so {said} may be right"
+        return Outcome.INCONCLUSIVE, f"{at} lies between {low} and {high}, so {shown} may be right"
     return Outcome.REFUTED, f"{_witness(whole, guarantee, claimed)}; the epsilon that follows is {_finite(found.upper)}"
 
 
-def _follows_and_floor(found: BoundPair, follows: float | None, floor: float | None) -> Answer | None:
-    """What is wrong or open about them; None where nothing is."""
+def _check_follows_and_floor(found: BoundPair, follows: float | None, floor: float | None) -> Answer | None:
+    """Refuted or undecided values; None if there are none."""
     if follows is not None and found.at_most(follows) is False:
-        said, least = apart(follows, found.lower)
-        return Outcome.REFUTED, f"it says that {said} follows, but epsilon is at least {least}"
+        shown, least = apart(follows, found.lower)
+        return Outcome.REFUTED, f"it says that {shown} follows, but epsilon is at least {least}"
     if follows is not None and found.upper > follows * (1 + _AGREES):
-        said, most = apart(follows, found.upper)
-        return Outcome.INCONCLUSIVE, f"it says that {said} follows, and {most} is what is proved here"
+        shown, most = apart(follows, found.upper)
+        return Outcome.INCONCLUSIVE, f"it says that {shown} follows, and {most} is what is proved here"
     if floor is not None and floor > found.upper * (1 + _ROUNDING):
-        said, most = apart(floor, found.upper)
-        return Outcome.REFUTED, f"it says that none below {said} holds, but {most} does"
+        shown, most = apart(floor, found.upper)
+        return Outcome.REFUTED, f"it says no epsilon below {shown} holds, but {most} does"
     if floor is not None and floor > found.lower * (1 + _GRIDS):
-        said, least = apart(floor, found.lower)
-        return Outcome.INCONCLUSIVE, f"it says that none below {said} holds, which is shown for none below {least} only"
+        shown, least = apart(floor, found.lower)
+        return Outcome.INCONCLUSIVE, f"it says no epsilon below {shown} holds, but this is shown only below {least}"
     return None
 
 
@@ -225,7 +225,7 @@ def _witness(whole: Ledger, guarantee: Guarantee, claimed: float) -> str:
     mu = ledger.exact_shift(whole)
     if mu is not None:
         in_turn = any(row_of(event).drawn(event) is Batches.SHUFFLED for event in whole.events)
-        seen = " (seen by somebody who knows the order of the records)" if in_turn else ""
+        seen = " (for an observer who knows the order of the records)" if in_turn else ""
         return _halfspace(claimed, mu, guarantee.delta) + seen
     if guarantee.delta == 0:
         return "one step's loss can be as large as its bound"
@@ -244,22 +244,22 @@ def _with_risks(whole: Ledger, guarantee: Guarantee, answer: Answer) -> Answer:
         else:
             return Outcome.INCONCLUSIVE, f"no verifier knows the risk {each.measure}"
         what = f"the {each.measure}" if each.at is None else f"the {each.measure} at {each.at:g}"
-        low, high, said = apart(found.lower, found.upper, each.bound)
+        low, high, shown = apart(found.lower, found.upper, each.bound)
         holds = found.at_most(each.bound)
         if holds is False:
             return Outcome.REFUTED, (
-                f"it says {what} is at most {said}, but a test of the sum of rounded losses reaches {low}"
+                f"it says {what} is at most {shown}, but a test of the sum of rounded losses reaches {low}"
             )
         if holds is None and found.upper > each.bound * (1 + _GRIDS):
-            return Outcome.INCONCLUSIVE, f"{what} lies between {low} and {high}, and {said} is not proved"
+            return Outcome.INCONCLUSIVE, f"{what} lies between {low} and {high}, and {shown} is not proved"
         if holds is None and answer[0] is Outcome.PROVED:
-            reason = f"{answer[1]}; {what} is at most {high}, which is {said} up to {_GRIDS:g} of it"
+            reason = f"{answer[1]}; {what} is at most {high}, which is {shown} up to {_GRIDS:g} of it"
             answer = Outcome.CONSISTENT, reason
     return answer
 
 
 def _adjacency(whole: Ledger) -> Adjacency:
-    """A secret's notion before one of replacement, and that before contributions that are zeroed or removed."""
+    """Zero-out if a secret is protected; else the first of replace-one, zero-out, add-or-remove that occurs."""
     if _of_secret(whole):
         return Adjacency.ZERO_OUT
     found = {row_of(event).neighbours(event) for event in whole.events}
@@ -272,7 +272,7 @@ def _of_secret(whole: Ledger) -> bool:
 
 
 def _of_several_notions(whole: Ledger) -> bool:
-    """A secret's records beside one record, or a record replaced beside one left out: each step bounds another pair."""
+    """A secret beside one record, or replacement beside removal: no single pair of neighbours fits all events."""
     notions = {(row_of(event).unit, row_of(event).neighbours(event) is Adjacency.REPLACE_ONE) for event in whole.events}
     return len(notions) > 1
 
@@ -287,11 +287,11 @@ def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     whole = report.mechanism
     assert isinstance(whole, Ledger)
     if guarantee.delta > 0:
-        return events(report, guarantee)
+        return ledger_guarantee(report, guarantee)
     asked = [row_of(event).information(event) for event in whole.events]
     found = [nats for nats in asked if nats is not None]
     if len(found) < len(whole.events):
-        return Outcome.INCONCLUSIVE, "the records of its secrets are not at hand: they stand in the plan"
+        return Outcome.INCONCLUSIVE, "the records of its secrets are in the plan, which is missing"
     nats = BoundPair(sum(f.lower for f in found), sum(f.upper for f in found))
     if guarantee.adjacency is not Adjacency.ZERO_OUT:
         return (
@@ -322,10 +322,10 @@ def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
 
 Verifier = Callable[[PrivacyReport, Guarantee], Answer]
 
-#: (mechanism, notion) -> what recomputes it. Nothing else is answered for.
+#: (mechanism, notion) -> what recomputes it. Other combinations are not verified.
 VERIFIERS: dict[tuple[type, Notion], Verifier] = {
     (WeightNoise, Notion.APPROXIMATE_DP): weight_noise,
-    (Ledger, Notion.APPROXIMATE_DP): events,
+    (Ledger, Notion.APPROXIMATE_DP): ledger_guarantee,
     (Ledger, Notion.SECRET_PROTECTION): secret_information,
     (SignBits, Notion.MUTUAL_INFORMATION): sign_bits,
     (Ledger, Notion.MUTUAL_INFORMATION): sign_bits,
@@ -336,25 +336,25 @@ VERIFIERS: dict[tuple[type, Notion], Verifier] = {
 def verifier_of(report: PrivacyReport, guarantee: Guarantee) -> Verifier | None:
     """The verifier for a guarantee of ``report``; None where there is none.
 
-    What floating-point noise may add is taken off first: the rest must hold in real arithmetic.
+    The floating-point allowance is subtracted first: the rest must hold in real arithmetic.
     """
     check = VERIFIERS.get((type(report.mechanism), guarantee.notion))
     if check is None or guarantee.arithmetic is None:
         return check
-    return partial(_written, check)
+    return partial(_without_float_allowance, check)
 
 
-def _written(check: Verifier, report: PrivacyReport, guarantee: Guarantee) -> Answer:
+def _without_float_allowance(check: Verifier, report: PrivacyReport, guarantee: Guarantee) -> Answer:
     if wrong := gridded.objection(report, guarantee):
         return Outcome.REFUTED, wrong
     found = gridded.ideal_guarantee(report, guarantee)
     outcome, reason = check(report, found.guarantee)
-    taken = f"{found.epsilon:.3g} of {number(guarantee.epsilon)} was taken off for noise in floating point"
+    taken = f"{found.epsilon:.3g} of {number(guarantee.epsilon)} was subtracted for floating-point noise"
     return outcome, f"{reason}; {taken}"
 
 
 def titles(report: PrivacyReport) -> Iterator[str]:
-    """How each guarantee is called, told apart where names repeat."""
+    """The title of each guarantee, with its adjacency and scope where names repeat."""
     times = Counter(g.name for g in report.guarantees)
     for guarantee in report.guarantees:
         more = [str(guarantee.adjacency), *(["all candidates"] if guarantee.scope is Scope.ALL_CANDIDATES else [])]

@@ -221,21 +221,23 @@ def check_log(path: Path, report: PrivacyReport) -> tuple[list[Verdict], list[Om
     return found, []
 
 
-def _judge_log(log: AuditLog, said: LogPosition, digest: str) -> Iterator[Verdict]:
-    audit = next((each for each in log.audits if each.begun.digest == said.digest), None)
+def _judge_log(log: AuditLog, position: LogPosition, digest: str) -> Iterator[Verdict]:
+    audit = next((each for each in log.audits if each.begun.digest == position.digest), None)
     outcome = Outcome.REFUTED
-    if audit is None or audit.begun.number != said.entry:
-        reason = f"its line {said.entry} is not the one that the report names: it is another log, or was written anew"
+    if audit is None or audit.begun.number != position.entry:
+        reason = (
+            f"its line {position.entry} is not the one that the report names: it is another log, or was written anew"
+        )
     elif audit.report is None:
         outcome = Outcome.INCONCLUSIVE
-        reason = f"it says at line {said.entry} that this audit began, and not that it led to a report"
+        reason = f"it says at line {position.entry} that this audit began, and not that it led to a report"
     elif audit.report != digest:
-        reason = f"it says that the audit begun at line {said.entry} led to another report than this one"
+        reason = f"it says that the audit begun at line {position.entry} led to another report than this one"
     else:
         others = len(log.audits) - 1
         outcome = Outcome.CONSISTENT
         reason = (
-            f"the audit stands at line {said.entry} of {len(log.entries)}, beside {others} other audit"
+            f"the audit stands at line {position.entry} of {len(log.entries)}, beside {others} other audit"
             f"{'' if others == 1 else 's'}; whoever holds the log can have written it anew, unless its head is kept"
         )
-    yield Verdict(subject=said.path, outcome=outcome, reason=reason)
+    yield Verdict(subject=position.path, outcome=outcome, reason=reason)

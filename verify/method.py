@@ -1,4 +1,4 @@
-"""What verify expects of a training method's report, in words of its own: nothing here is the trainer's."""
+"""What verify expects of a training method's report, stated without the trainer's code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verify.compare import compare
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedTraining(TrainingParameters):
-    """The parameters of any training; without these entries none is believed. Each method may add and require more."""
+    """The parameters of any training; a report that lacks any of these is rejected. Methods may require more."""
 
     method: str
     task: str
@@ -30,9 +30,9 @@ def nothing(*_: Any) -> Iterator[str]:
     yield from ()
 
 
-def numbers_of_steps(said: Any) -> int | None:
-    """How many numbers a method of noisy gradients released at least: one in each step that was begun."""
-    counts = [count for count in (said.steps_begun, said.released_numbers) if count is not None]
+def numbers_of_steps(parameters: Any) -> int | None:
+    """A lower bound on the numbers that a method of noisy gradients released: one per step begun."""
+    counts = [count for count in (parameters.steps_begun, parameters.released_numbers) if count is not None]
     return max(counts, default=None)
 
 
@@ -43,19 +43,20 @@ def of_poisson_batches(event: SampledGaussian) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedMethod:
-    """One method: how its report's parameters, mechanism, guarantees and weights must hang together.
+    """One method: how its report's parameters, mechanism, guarantees and weights must fit together.
 
-    ``parameters`` is the class of its parameters, a subclass of StatedTraining; functions called ``said`` below take a
-    value of it. ``mechanisms`` are the types that its mechanism may have. ``disagreements`` compares a mechanism with
-    what is said, a sentence for each difference. ``premises`` names the assumptions that a guarantee must state, beside
-    those of every training. ``statements`` and ``accountants`` are the texts of its own assumptions and guarantees, as
-    in ``verify.wording``. ``of_another_ledger`` names guarantees that speak of other events than the report's.
+    ``parameters`` is the class of its parameters, a subclass of StatedTraining; the callables below receive an instance
+    of it. ``mechanisms`` are the types that its mechanism may have. ``disagreements`` compares a mechanism with the
+    parameters, a sentence for each difference. ``premises`` names the assumptions that a guarantee must state, in
+    addition to those of every training. ``statements`` and ``accountants`` are the texts of its own assumptions and
+    guarantees, as in ``verify.wording``. ``of_another_ledger`` names guarantees about events outside the report's
+    ledger.
 
-    ``released`` is how many noisy numbers were released at least, None where the report does not say; ``signs`` are the
-    signs published, ``unclipped`` whether bounds rest on no clipping. ``rough``, if not empty, says why rounding may
-    move what is released by more than clipping leaves for it. Of the weights: ``noised`` and ``clipped`` say what was
-    done to gradients, ``unbounded`` (given also whether the optimizer is adaptive) why nothing bounds how far they
-    moved, "" where something does.
+    ``released`` is a lower bound on the noisy numbers released, None where the report does not say. ``signs`` are the
+    signs published. ``unclipped`` tells whether the bounds do not depend on clipping. ``rough``, if not empty, says why
+    rounding may move what is released by more than the margin clipping reserves. ``noised`` tells whether the gradients
+    received noise. ``clipped`` tells whether they were clipped. ``unbounded`` (given also whether the optimizer is
+    adaptive) says why nothing bounds how far the weights moved, "" where something does.
     """
 
     parameters: type[StatedTraining] = StatedTraining

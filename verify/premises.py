@@ -23,15 +23,15 @@ from privctl.reports.parameters import (
 from verify.events import row_of
 from verify.stated import check_readable, method_of, noise_source_of, training_of
 
-_BELIEVED = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
-#: Conditions that no program can see to.
+_TAKEN_AT_WORD = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
+#: Conditions that no program can enforce.
 _NEVER_ENFORCED = frozenset({
     "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity",
     "tied-tensors", "separate-tensors", "unrounded-weights", "integer-tensors", "excluded-tensors", "frozen-tensors",
     "initial-statistics", "training-rounding", "vocabulary", "labels", "plan", "book of secrets", "priors",
     "pairwise form",
 })  # fmt: skip
-#: Conditions that are looked at, not brought about.
+#: Conditions that are checked, not enforced.
 _CHECKED = frozenset({"step-size", "plan's numbers", "float arithmetic", "rounding of sums"})
 _OF_REGIME = {
     str(Regime.CONVEX): ("convex-loss", "clipping-keeps-convexity", "step-size"),
@@ -49,12 +49,12 @@ _OF_FORM = {"reference": "reference form", "pairwise": "pairwise form"}
 _PLANNED_FORM = {"pairwise": "opposite contributions"}
 #: The one task whose models have no tokenizer to release.
 _IMAGES = "image-classification"
-#: Why a tensor got no noise (by a word of the reason) -> the condition that brings.
+#: Why a tensor got no noise (by a word of the reason) -> the assumption it requires.
 _UNTOUCHED = {
     "integer": "integer-tensors", "left out": "excluded-tensors", "public base": "frozen-tensors",
     "initial value": "initial-statistics",
 }  # fmt: skip
-#: Tensors that hold statistics of batches, and the reasons for no noise that make them none of the private data's.
+#: Tensors that hold statistics of batches, and reasons for omitting noise that show they do not come from private data.
 _STATISTICS = frozenset({"running_mean", "running_var"})
 _NO_STATISTIC = frozenset({"equal to the public base", "initial value of a statistic"})
 _HALF = frozenset({"F16", "BF16"})
@@ -65,14 +65,14 @@ _SECRET_SOURCE = "under a key from the operating system"  # noqa: S105 - what a 
 
 
 def faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:
-    """What is wrong with the status and the assumptions of one guarantee; nothing where all is borne out."""
+    """What is wrong with the status and the assumptions of one guarantee; nothing if all is supported."""
     try:
         check_readable(report)
         yield from _faults(report, guarantee, parents)
-    except ParametersError as fault:  # its own, or a parent's: nothing there bears anything out
-        believed = [a for a in guarantee.assumptions if a.state not in _BELIEVED]
-        yield from (f"its assumption {a.name!r} is said to be {a.state}, but {fault}" for a in believed)
-        if not believed:
+    except ParametersError as fault:  # its own, or a parent's: unreadable parameters support nothing
+        needs_support = [a for a in guarantee.assumptions if a.state not in _TAKEN_AT_WORD]
+        yield from (f"its assumption {a.name!r} is said to be {a.state}, but {fault}" for a in needs_support)
+        if not needs_support:
             yield str(fault)
 
 
@@ -92,18 +92,18 @@ def _faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Priva
         return
     for name in _required(report, guarantee):
         if name not in states:
-            yield f"it rests on the assumption {name!r}, which it does not name"
+            yield f"it rests on the assumption {name!r}, which it does not state"
     yield from _of_names(report, states)
     for name, state in states.items():
         yield from _unborne(report, name, state, parents)
         if (state is AssumptionState.ENFORCED and name in _CHECKED) or (
             state is AssumptionState.CHECKED and (name not in _CHECKED)
         ):
-            yield f"its assumption {name!r} is said to be {state}, which no part of privctl does with it"
+            yield f"its assumption {name!r} is said to be {state}, which privctl never does"
 
 
 def _unit(report: PrivacyReport, guarantee: Guarantee) -> PrivacyUnit:
-    """Whom the mechanism speaks of; a secret may lie in many records, so neither bound is the other's."""
+    """Whom the mechanism protects; a secret may lie in many records, so a bound for one is none for the other."""
     events = report.mechanism.events if isinstance(report.mechanism, Ledger) else ()
     if guarantee.notion is Notion.SECRET_PROTECTION or any(
         row_of(event).unit is PrivacyUnit.SECRET for event in events
@@ -155,30 +155,33 @@ def _of_ledger(report: PrivacyReport, ledger: Ledger, guarantee: Guarantee) -> I
 
 
 def _of_training(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
-    said, method = training_of(report), method_of(report)
-    if said.frozen_norm_layers:
+    parameters, method = training_of(report), method_of(report)
+    if parameters.frozen_norm_layers:
         yield "normalisation statistics"
-    if said.task != _IMAGES:
+    if parameters.task != _IMAGES:
         yield "vocabulary"
     if method is not None:
-        yield from method.premises(said, guarantee)
+        yield from method.premises(parameters, guarantee)
     if guarantee.notion is not Notion.SECRET_PROTECTION:
-        yield from (*_OF_TRAINING, "number of examples" if said.plan is None else "plan")
+        yield from (*_OF_TRAINING, "number of examples" if parameters.plan is None else "plan")
         return
     yield from _OF_PLAN
-    if said.plan is not None and (form := _OF_FORM.get(said.plan.form or "")) is not None:
+    if parameters.plan is not None and (form := _OF_FORM.get(parameters.plan.form or "")) is not None:
         yield form
 
 
 def _of_names(report: PrivacyReport, states: Mapping[str, AssumptionState]) -> Iterator[str]:
-    """That what the training took from the private data and released as it is leaves no guarantee."""
+    """Names and statistics released unchanged from private data must be stated as violated."""
     for name in _collected(report):
         if states.get(name) is not AssumptionState.VIOLATED:
-            yield f"the {name} was collected from the private data, but it does not name that as violated"
+            yield f"the {name} was collected from the private data, but the guarantee does not state this as violated"
     released = [name for name, reason in _untouched(report).items() if reason not in _NO_STATISTIC]
     statistics = [name for name in released if name.rsplit(".", 1)[-1] in _STATISTICS]
     if statistics and states.get("batch-statistics") is not AssumptionState.VIOLATED:
-        yield f"{statistics[0]} was released without noise, but it does not name 'batch-statistics' as violated"
+        yield (
+            f"{statistics[0]} was released without noise, but the guarantee does not state 'batch-statistics' as "
+            "violated"
+        )
 
 
 def _of_tensors(report: PrivacyReport) -> Iterator[str]:
@@ -213,7 +216,7 @@ def _form(report: PrivacyReport) -> str:
 def _unborne(
     report: PrivacyReport, name: str, state: AssumptionState, parents: Sequence[PrivacyReport]
 ) -> Iterator[str]:
-    """A state better than anything in the report bears out."""
+    """A state the report does not support."""
     if state not in (AssumptionState.ENFORCED, AssumptionState.CHECKED):
         if name in ("secret-noise", "secret noise") and state is AssumptionState.ASSERTED and _given_seed(report):
             yield f"its assumption {name!r} is asserted, but the noise was made from a given seed, which violates it"
@@ -226,9 +229,9 @@ def _unborne(
     ):
         yield f"{word}, but {fault}"
     elif name in _NEVER_ENFORCED:
-        yield f"{word}, but no program can see to it: at best it is asserted"
+        yield f"{word}, but no program can enforce it: at best it is asserted"
     elif name == "training-facts" and not _facts_known(report, parents):
-        yield f"{word}, but no report of a training from random weights behind these bytes records these facts"
+        yield f"{word}, but no parent report of a training from random weights records these facts for these files"
     elif name in ("secret-noise", "secret noise") and _SECRET_SOURCE not in _source(report):
         yield f"{word}, but the noise came from {_source(report) or 'a source that is not named'}"
     elif name in _OF_START and (report.step != "retrain" or training_of(report).initial_weights != "random"):
@@ -238,16 +241,16 @@ def _unborne(
 
 
 def _untested(report: PrivacyReport) -> str:
-    """What is wrong with the record of the self-test that no record changes another's gradient; "" where nothing is."""
-    said, method = training_of(report), method_of(report)
-    found = said.contribution_test
+    """What is wrong with the entry of the self-test that no record changes another's gradient; "" if nothing is."""
+    parameters, method = training_of(report), method_of(report)
+    found = parameters.contribution_test
     if found is None:
-        return "it records no test that a record's gradient does not depend on other records"
+        return "it states no test that a record's gradient does not depend on other records"
     differences, allowed = found.differences, found.allowed
     if differences.keys() != allowed.keys():
-        return "the test of it that it records does not say what was found and what was allowed"
-    if not differences and (method is None or not method.unclipped(said)):
-        return "the test of it that it records compared no gradients"
+        return "the test that it states does not say what was found and what was allowed"
+    if not differences and (method is None or not method.unclipped(parameters)):
+        return "the test that it states compared no gradients"
     if differences and not any(_FLOAT32 in stage for stage in differences):
         return "its test was not made in float32"
     for stage, moved in differences.items():
@@ -260,16 +263,16 @@ def _untested(report: PrivacyReport) -> str:
 
 
 def _too_rough(report: PrivacyReport) -> str:
-    """Why rounding may move a batch's sum by more than clipping leaves for it; "" where the test shows otherwise."""
+    """Why rounding may move a batch's sum by more than the margin clipping reserves; "" if the test shows otherwise."""
     if report.step != "retrain":
         return _NOT_TESTED
-    said, method = training_of(report), method_of(report)
+    parameters, method = training_of(report), method_of(report)
     if method is not None and method.rough:
         return method.rough
-    size, found = said.batch_size, said.contribution_test
+    size, found = parameters.batch_size, parameters.contribution_test
     largest = max(found.differences.values(), default=math.inf) if found is not None else math.inf
     try:
-        records = min(math.ceil(size + 6 * math.sqrt(size) + 20), said.examples)
+        records = min(math.ceil(size + 6 * math.sqrt(size) + 20), parameters.examples)
     except (ValueError, OverflowError):
         return _NOT_TESTED
     moved = records * (largest + 2.0**-22)
@@ -292,8 +295,8 @@ def _facts_known(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> boo
 
 def _same_training(recorded: ClippedTraining, used: ClippedTraining) -> bool:
     """Equal but for what is said of the loss, which carries assumptions of its own."""
-    said = ("smoothness", "strong_convexity")
-    return all(getattr(recorded, n) == getattr(used, n) for n in recorded.__slots__ if n not in said)
+    about_loss = ("smoothness", "strong_convexity")
+    return all(getattr(recorded, n) == getattr(used, n) for n in recorded.__slots__ if n not in about_loss)
 
 
 def _source(report: PrivacyReport) -> str:

@@ -131,8 +131,8 @@ def _said_before(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
     if parent.step == "verify":
         return  # the chain goes on, and each is verified by itself
     now = Counter((v.subject, v.outcome, v.status) for v in verify(place, parent).verdicts)
-    said = Counter((v.subject, v.outcome, v.status) for v in report.verdicts)
-    for (subject, outcome, _), count in (now - said).items():
+    reported = Counter((v.subject, v.outcome, v.status) for v in report.verdicts)
+    for (subject, outcome, _), count in (now - reported).items():
         worst = Outcome.REFUTED if outcome is Outcome.REFUTED else Outcome.INCONCLUSIVE
         found = counted(count, f"verdict {outcome} on it is", f"verdicts {outcome} on it are")
         reason = f"{found} found now that the report does not state"
@@ -179,8 +179,8 @@ def _read_files(
 
 
 def _untouched(report: PrivacyReport) -> tuple[str, ...]:
-    said = readable(NoiseParameters, report)
-    return tuple((said and said.tensors_untouched) or ())
+    parameters = readable(NoiseParameters, report)
+    return tuple((parameters and parameters.tensors_untouched) or ())
 
 
 def _outputs_missing(path: Path, report: PrivacyReport, hashed: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
@@ -228,10 +228,10 @@ def _noise(report: PrivacyReport, measured: Sequence[CheckpointNoise]) -> tuple[
     mechanism = report.mechanism
     if not measured or not isinstance(mechanism, WeightNoise):
         return [], []
-    said = readable(NoiseParameters, report)
+    parameters = readable(NoiseParameters, report)
     tensors = [tensor for part in measured for tensor in part.noised]
     wrong = list(change_complaints(tensors, mechanism.noise_stddev))
-    wrong += complaints(measured, mechanism.noise_stddev, (said and said.tensors_tied) or ())
+    wrong += complaints(measured, mechanism.noise_stddev, (parameters and parameters.tensors_tied) or ())
     weights = sum(tensor.elements for tensor in tensors)
     evidence = Evidence(
         method=f"difference from the input, tests at a level of {LEVEL:g} together",

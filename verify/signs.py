@@ -36,8 +36,8 @@ def sign_bits(report: PrivacyReport, guarantee: Guarantee) -> Answer:
             return Outcome.INCONCLUSIVE, f"no verifier knows the risk {each.measure} of nats"
         allowed = measures[each.measure](nats)
         if allowed.lower > each.bound * (1 + _ROUNDING):
-            least, said = apart(allowed.lower, each.bound)
-            return Outcome.REFUTED, f"{nats:.6g} nats allow a {each.measure} of {least}, not {said}"
+            least, claimed = apart(allowed.lower, each.bound)
+            return Outcome.REFUTED, f"{nats:.6g} nats allow a {each.measure} of {least}, not {claimed}"
     return Outcome.PROVED, f"{nats:.9g} nats by the chain rule, ln 2 a sign; an average over data, no worst case"
 
 

@@ -14,7 +14,7 @@ from privctl.reports.parameters import (
     parameters_as,
     unknown_entries,
 )
-from verify.events import planned
+from verify.events import planned_kinds
 from verify.method import ExpectedMethod, StatedTraining
 from verify.methods import expected_of
 
@@ -57,7 +57,7 @@ def kind_of(report: PrivacyReport) -> type | None:
 def _kind_of_budget(report: PrivacyReport) -> type[BudgetParameters]:
     """The class of a plan's parameters, by the mechanism that it names."""
     mechanism = parameters_as(BudgetParameters, report).mechanism
-    return next((row.parameters for _, row in planned() if row.mechanism == mechanism), BudgetParameters)
+    return next((row.parameters for _, row in planned_kinds() if row.mechanism == mechanism), BudgetParameters)
 
 
 def strangers(report: PrivacyReport) -> list[str]:

@@ -201,7 +201,7 @@ def unknown(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     own = {} if method is None else method.accountants
     wanted = next((of for name, of in {**own, **ACCOUNTANTS}.items() if re.fullmatch(name, guarantee.name)), None)
     if wanted is None:
-        yield f"privctl states no guarantee of the name {guarantee.name!r}, so what it is a bound on is not known"
+        yield f"privctl states no guarantee named {guarantee.name!r}, so what it bounds is unknown"
     elif not re.fullmatch(wanted, guarantee.accountant):
         yield f"its accountant is called {guarantee.accountant!r}, which is not whose bound it is"
     for each in guarantee.assumptions:
@@ -226,9 +226,9 @@ def _of_another_run(report: PrivacyReport, names: Mapping[str, str]) -> Iterator
     if "secret noise" in names and names["secret noise"] != f"nobody can foretell the noise: {source}":
         yield f"its assumption 'secret noise' speaks of another source than {source!r}"
     if report.step == "retrain" and "contribution" in names:
-        _, _, said = names["contribution"].partition("; ")
-        if said != (tested := _tested(training_of(report).contribution_test)):
-            yield f"its assumption 'contribution' says {said!r} of the test, but what the report records is {tested!r}"
+        _, _, stated = names["contribution"].partition("; ")
+        if stated != (tested := _tested(training_of(report).contribution_test)):
+            yield f"its assumption 'contribution' says {stated!r} of the test, but the report records {tested!r}"
     if "step-size" in names:
         rate = getattr(getattr(report.mechanism, "training", None), "learning_rate", None)
         if f"the learning rate {rate} is" not in names["step-size"]:

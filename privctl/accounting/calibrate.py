@@ -1,7 +1,7 @@
 """The least noise for a target: secant steps on a coarse privacy loss distribution, then a fine one has the last word.
 
-The multiplier returned never has an epsilon above the target by the fine, pessimistic distribution, which is checked
-for both orders of the neighbours after everything else.
+At the returned multiplier, epsilon by the fine, pessimistic distribution never exceeds the target; this is checked
+last, in both orders of the neighbours.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from privctl.domain.events import Ledger
 #: Noise multipliers between which an answer is sought.
 LEAST, MOST = 1e-3, 1e9
 
-#: How far above the least possible the answer may be, relatively, beside what the grid costs.
+#: Relative excess allowed over the optimum, grid cost aside.
 _TOLERANCE = 2e-5
 
 
@@ -27,7 +27,7 @@ def noise_multiplier_for(epsilon: float, delta: float, ledger_of: Callable[[floa
     """The least noise multiplier at which ``ledger_of(noise_multiplier)`` meets (epsilon, delta).
 
     ``ledger_of`` must lose no privacy when its argument rises. Raises ValueError where the target is met by almost no
-    noise (below ``LEAST``) or by none at all (above ``MOST``).
+    noise (below ``LEAST``) or by no multiplier up to ``MOST``.
 
     Example: sampling rate 0.01, 1000 steps, epsilon 1 and delta 1e-5 give 1.41463.
     """
@@ -89,7 +89,7 @@ class _Search:
         return math.log(found) - math.log(self._target)
 
     def _epsilon(self, ledger: Ledger, precision: float) -> float:
-        """Epsilon in the order that was worse at the first look, since it stays so."""
+        """Epsilon in the order that was worse at the first evaluation; it does not change."""
         values = order_epsilons(ledger, self._delta, precision=precision, order=self._order)
         if self._order is None:
             self._order = values.index(max(values))
@@ -97,7 +97,7 @@ class _Search:
 
 
 def _guess(epsilon: float, delta: float, ledger: Ledger) -> float:
-    """A first multiplier, from the event that costs most; guides only."""
+    """A first multiplier, from the event that costs most; only a starting point."""
     guesses = (row_of(event).guess(event, epsilon, delta) for event in ledger.events)
     return min(max(max((guess for guess in guesses if guess is not None), default=1.0), 10 * LEAST), MOST / 10)
 
@@ -106,7 +106,7 @@ def _within(noise: float, epsilon: float, delta: float) -> float:
     if noise <= LEAST * (1 + 1e-3):
         raise ValueError(
             f"epsilon {epsilon} at delta {delta} is met with a noise multiplier below {LEAST}: hardly any noise is "
-            "needed for so much, or almost no record takes part; ask for a smaller epsilon or delta"
+            "needed for so large an epsilon, or almost no record takes part; ask for a smaller epsilon or delta"
         )
     if noise >= MOST * (1 - 1e-3):
         raise ValueError(f"no noise multiplier up to {MOST:g} meets epsilon {epsilon} at delta {delta}")

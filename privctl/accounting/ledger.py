@@ -1,4 +1,4 @@
-"""From a ledger of events to numbers: the tight accountant that other rooms ask.
+"""From a ledger of events to numbers: the tight accountant that other packages use.
 
 Every kind of event has a dominating pair (``events``); a ledger of any of them composes in one privacy loss
 distribution, once for each order of the neighbours. Where only Gaussians without sampling are left, the exact formula
@@ -29,7 +29,10 @@ from privctl.domain.guarantee import Adjacency
 
 ACCOUNTANT = "privacy loss distribution (privctl), connect the dots"
 
-__all__ = ["ACCOUNTANT", "COARSE", "FINE", "composed", "delta_bound", "epsilon_bound", "epsilon_floor"]
+__all__ = [
+    "ACCOUNTANT", "COARSE", "FINE", "composed", "delta_bound", "epsilon_bound", "epsilon_floor", "gaussian_shift",
+    "order_epsilons",
+]  # fmt: skip
 
 
 #: Shifts beyond this have an epsilon that floats cannot hold.
@@ -41,8 +44,8 @@ _MANY = 10_000_000
 def epsilon_bound(ledger: Ledger, delta: float, *, precision: float = FINE) -> float:
     """An epsilon that ``ledger`` certainly has at ``delta``; inf where none is finite.
 
-    ``precision`` bounds, about, how much the grid may add, relatively. Raises ValueError for delta outside (0, 1) and
-    for events that do not compose.
+    ``precision`` is roughly the largest relative increase due to the grid. Raises ValueError for delta outside (0, 1)
+    and for events that do not compose.
     """
     fraction("delta", delta)
     exact = gaussian_shift(ledger)
@@ -83,7 +86,7 @@ def order_epsilons(
 ) -> tuple[float, ...]:
     """Epsilon in each order of the neighbours, or in ``order`` alone, where the ledger is not one Gaussian.
 
-    An order whose largest possible loss is below what the first one found is not looked at more closely.
+    An order whose largest possible loss is below the first order's epsilon is not computed.
     """
     once = _once(ledger, delta)
     if once is not None:
@@ -100,7 +103,7 @@ def order_epsilons(
 
 
 def _once(ledger: Ledger, delta: float) -> tuple[float, float] | None:
-    """A floor and a bound of epsilon for one step alone, exact to rounding; None elsewhere."""
+    """A floor and a bound of epsilon for one step alone, exact to rounding; None for other ledgers."""
     steps = _steps(ledger, lower=False)
     _require_one_notion(ledger)
     return single_step_epsilon(steps[0].pair, delta) if len(steps) == steps[0].count == 1 else None
@@ -134,7 +137,7 @@ def gaussian_shift(ledger: Ledger) -> float | None:
 def composed(
     ledger: Ledger, delta: float | None, *, precision: float = FINE, lower: bool = False, order: int | None = None
 ) -> tuple[LossDistribution, ...]:
-    """The ledger's privacy loss in each order of the neighbours; one of them where both are alike.
+    """The ledger's privacy loss in each order of the neighbours; only one if they coincide.
 
     The first order is with the record against without it; ``order`` asks for one alone. ``delta`` None is for whole
     trade-off curves.
@@ -174,7 +177,7 @@ def _long_epsilon(ledger: Ledger, delta: float) -> float:
 
 
 def _steps(ledger: Ledger, *, lower: bool) -> list[RepeatedPair]:
-    """One step a kind of event; Gaussians without sampling joined into one."""
+    """One repeated pair per event; Gaussians without sampling are joined into one."""
     found: list[RepeatedPair] = []
     mus: list[float] = []
     for event in ledger.events:

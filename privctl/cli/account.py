@@ -170,7 +170,7 @@ def _plan(options: dict[str, Any]) -> BudgetPlan:
 
 def _plan_of_gaussian(options: dict[str, Any]) -> BudgetPlan:
     from privctl.accounting.methods import METHODS
-    from privctl.accounting.passes import steps_of_pass
+    from privctl.accounting.passes import shortest_pass_if_uneven
     from privctl.domain.events import SampledGaussian
     from privctl.plan.gaussian import plan_gaussian
     from privctl.show.progress import note
@@ -187,7 +187,7 @@ def _plan_of_gaussian(options: dict[str, Any]) -> BudgetPlan:
         batches=Batches(options["batches"]),
     )
     quiet = options["quiet"]
-    if event.batches is Batches.SHUFFLED and (length := steps_of_pass(rate)) is not None:
+    if event.batches is Batches.SHUFFLED and (length := shortest_pass_if_uneven(rate)) is not None:
         note(
             f"batches of rate {rate:g} do not divide the data; a pass is taken to be {length} steps, and the remainder "
             "to be dropped",

@@ -60,7 +60,7 @@ def _command(method: Method) -> click.Command:
     call.__doc__ = method.help
     groups = [option for name in method.takes for option in shared(name, method.helps)]
     private_options = [unprotected] if method.private else []
-    replay = click.option("--replay", type=click.Path(), help="Stream of updates to repeat on MODEL, without any data.")
+    replay = click.option("--replay", type=click.Path(), help="Stream of updates to replay on MODEL, without any data.")
     decorators = [
         training,
         data(required=method.replay is None),

@@ -1,9 +1,9 @@
 """Events: the steps of a mechanism that touch the data, as the accountants need them and nothing more.
 
-An event says itself what follows from its fields; what it costs is in ``privctl.accounting.events``, and a second time
+An event itself says what follows from its fields; what it costs is in ``privctl.accounting.events``, and a second time
 in ``verify.events``. ``EVENTS`` is the table of all kinds.
 
-Evolution contract: as for mechanisms, a released event keeps its tag and its fields' meanings.
+Compatibility: once released, an event keeps its tag and the meanings of its fields.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from privctl.domain.ranges import CHANCE, COUNT, FRACTION, LOG_ODDS, POSITIVE, R
 class Batches(StrEnum):
     """How a training step chooses its examples.
 
-    ``POISSON`` takes every example with probability ``sample_rate``, independently. ``FIXED_SIZE`` draws the same
-    number of examples each step, without replacement, afresh.
+    ``POISSON`` takes every example with probability ``sample_rate``, independently. ``FIXED_SIZE`` draws a
+    fresh set of fixed size each step, without replacement.
 
     ``SHUFFLED`` goes through the data in passes. The first step begins a pass; each pass takes an order of its own,
     drawn without looking at the data, and no batch reaches into the next pass. A pass has at least
@@ -42,8 +42,8 @@ class Batches(StrEnum):
 class EventOption:
     """An option of ``privctl account`` that belongs to one kind of event.
 
-    It gives the event's ``field``, "" where it gives none by itself. Numbers lie ``within`` a range. One that
-    is ``repeatable`` arrives as a tuple under its name and an s.
+    It sets the event's ``field``; "" if it sets none on its own. Numbers lie ``within`` a range. A ``repeatable``
+    option is passed as a tuple named in the plural.
     """
 
     name: str
@@ -55,12 +55,12 @@ class EventOption:
 
     @property
     def flag(self) -> str:
-        """As it is typed."""
+        """The flag."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
     def parameter(self) -> str:
-        """As the command receives it."""
+        """The command function's argument name."""
         return f"{self.name}s" if self.repeatable else self.name
 
 
@@ -68,10 +68,10 @@ class EventOption:
 class Event(ABC):
     """What every kind of event says of itself; the defaults are those of noise on Poisson batches.
 
-    ``tag`` is its type in reports, ``mechanism`` its name for ``privctl account --mechanism``, ``options`` are that
-    command's own for it. A kind that has no planning of its own in that command has the fields ``sample_rate`` and
-    ``steps``, and an option that sets its noise. ``composes``: whether a ledger may hold it. ``contribution`` is the
-    condition on one record that its noise is made for.
+    ``tag`` is its type in reports, ``mechanism`` its name for ``privctl account --mechanism``, ``options`` are the
+    options of that command for this kind only. A kind without its own planner there must have ``sample_rate``,
+    ``steps`` and an option that sets its noise. ``composes``: whether a ledger may hold it. ``contribution`` is the
+    bound on one record that the noise is calibrated to.
     """
 
     tag: ClassVar[str]
@@ -81,7 +81,7 @@ class Event(ABC):
     unit: ClassVar[PrivacyUnit] = PrivacyUnit.EXAMPLE
     contribution: ClassVar[str] = "one example changes what noise is added to by the clip norm at most"
 
-    if TYPE_CHECKING:  # a field of every kind, in each one's own order
+    if TYPE_CHECKING:  # every kind declares this field itself, in its own position
 
         @property
         def steps(self) -> int:
@@ -94,22 +94,22 @@ class Event(ABC):
 
     @property
     def adjacency(self) -> Adjacency:
-        """The neighbours that bounds on it speak of."""
+        """The adjacency for which its bounds hold."""
         return Adjacency.ADD_OR_REMOVE
 
     @property
     def composes_with(self) -> Hashable:
-        """Events compose where this is equal: their neighbours are then of one notion."""
+        """Events compose where this is equal: they then use the same kind of neighbours."""
         return self.adjacency is Adjacency.REPLACE_ONE
 
     @property
     def composes_only(self) -> str:
         """Why it does not compose with events of other neighbours."""
-        return "its events speak of different neighbours, which do not compose"
+        return "the events use different adjacencies, so they do not compose"
 
     @property
     def batches_needed(self) -> Batches | None:
-        """How its batches must be drawn; None where everybody takes part in all."""
+        """How its batches must be drawn; None where every record is in every batch."""
         return Batches.POISSON if min(self.rates) < 1 else None
 
     @property
@@ -119,7 +119,7 @@ class Event(ABC):
 
     @property
     def caption(self) -> str:
-        """What a picture of it is called."""
+        """Title of its plots."""
         return type(self).__name__
 
 
@@ -161,11 +161,11 @@ class SampledGaussian(Event):
         """See ``Event``."""
         if self.batches is not Batches.FIXED_SIZE:
             return ""
-        return "fixed-size batches protect against replacing a record and compose only with their like"
+        return "fixed-size batches protect against replacing a record and compose only with one another"
 
     @property
     def batches_needed(self) -> Batches | None:
-        """See ``Event``: a pass must be one even where a batch holds everybody."""
+        """See ``Event``: passes must be real passes even if a batch holds every record."""
         return self.batches if self.sample_rate < 1 or self.batches is Batches.SHUFFLED else None
 
     @property
@@ -325,7 +325,7 @@ class SecretMixture(Event):
 
     @property
     def composes_with(self) -> Hashable:
-        """See ``Event``: only the same records are those of the same secret."""
+        """See ``Event``: the secret is the same only if its records are."""
         return self.probabilities
 
     @property
@@ -355,10 +355,10 @@ class Ledger:
 
     @property
     def adjacency(self) -> Adjacency:
-        """The neighbours that all its bounds speak of; raises ValueError where no single notion fits all events.
+        """The adjacency for which its bounds hold; raises ValueError where no single one fits all events.
 
-        Where one event's record is removed and another's contribution zeroed, both are zeroed, which in Poisson batches
-        is the same as removal.
+        If some events use add/remove and others zero-out, zero-out is used for all, which under Poisson batches is the
+        same as removal.
         """
         if len({event.composes_with for event in self.events}) > 1:
             raise ValueError(min(filter(None, (event.composes_only for event in self.events))))

@@ -25,7 +25,7 @@ OPTION = "option"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """How the command line presents a field: ``flag`` None is the field's name, ``choices`` None all enum members.
+    """How the command line presents a field: ``flag`` defaults to the field's name, ``choices`` to all enum members.
 
     ``within`` is where a number must lie. ``may_change``: a run may be resumed with another value.
     """
@@ -65,9 +65,9 @@ def required(help_text: str, *, flag: str | None = None) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodSettings:
-    """The settings of one method beside the shared ones; subclasses are frozen dataclasses of plain values.
+    """The settings of one method in addition to the shared ones; subclasses are frozen dataclasses of plain values.
 
-    Raises ValueError, by its flag, for a number out of its range.
+    Raises ValueError naming the flag of a number out of its range.
     """
 
     def __post_init__(self) -> None:
@@ -82,15 +82,15 @@ Settings = TypeVar("Settings", bound=MethodSettings)
 
 
 class SideReleases(Protocol):
-    """Releases that a method makes beside its steps, and counts in the same ledger."""
+    """Releases that a method makes in addition to its steps, counted in the same ledger."""
 
     @property
     def releases(self) -> int:
         """How many there will be."""
         ...
 
-    def event(self, training: float, releases: int | None = None) -> SampledGaussian | None:
-        """The event of ``releases`` (all if None), in a training with the noise multiplier ``training``."""
+    def event(self, noise_multiplier: float, releases: int | None = None) -> SampledGaussian | None:
+        """The event of ``releases`` (all if None), in a training with this ``noise_multiplier``."""
         ...
 
     def check_alone(self, epsilon: float, delta: float) -> None:
@@ -106,11 +106,11 @@ class Method:
     ``clips``: each example's gradient is clipped. ``noised``: each step adds noise to the sum of clipped gradients of a
     Poisson batch. ``sums_losses``: it also releases noisy sums of losses, whose rounding the clipping margin does not
     cover. ``private``: exact measures of the examples are withheld. ``guaranteed``: the guarantee has a delta.
-    ``voided`` names the guarantees that names collected from the examples void; empty if there are none. ``warning`` is
-    the first warning of its report.
+    ``voided`` says, for messages, which guarantees are void if names were collected from the examples; empty if none
+    are. ``warning`` is the first warning of its report.
 
     ``sampled`` tells whether a request's batches are Poisson samples. Otherwise they are passes over the data; then
-    ``whole_passes``, if not empty, names what is accounted for by whole passes, and no run may end within one. ``run``
+    ``whole_passes``, if not empty, says what is accounted in whole passes, and no run may end within one. ``run``
     trains and saves, ``replay`` repeats a recorded run without data, ``files`` are suffixes of files beside the output.
     """
 

@@ -34,7 +34,8 @@ AT_ONCE: Interrupts = nullcontext(lambda: False)
 class Session:
     """The processes that train, and the callbacks that observe and stop them.
 
-    ``interrupts`` is entered for the training loop only; ``notify`` receives what the user should know before it.
+    ``interrupts`` is entered for the training loop only; ``notify`` receives what the user should know before training
+    starts.
     """
 
     workers: Workers = field(default_factory=Workers)
@@ -53,7 +54,7 @@ def try_out(job: TrainingJob, workers: Workers) -> None:
 
 @contextmanager
 def keeping(folder: RunFolder | None) -> Iterator[None]:
-    """If the trained model cannot be written, add to the error that the training is saved."""
+    """If the trained model cannot be written, extend the error to say that the training is saved."""
     try:
         yield
     except InputError as fault:
@@ -80,7 +81,7 @@ def open_folder(job: TrainingJob, workers: Workers) -> tuple[RunFolder | None, S
 
 
 def shared_source(workers: Workers) -> NoiseSource:
-    """A secret source of batches that all processes share, under the main process's key."""
+    """A secret random source for sampling batches, shared by all processes under the main process's key."""
     source = NoiseSource()
     if workers.size > 1:
         key = torch.tensor(list(source.key), dtype=torch.int64)

@@ -182,6 +182,6 @@ def test_without_its_rows_it_is_not_known(
 def test_every_kind_has_its_rows() -> None:
     composing = {kind for kind in EVENTS.values() if kind.composes}
     assert composing == privctl.accounting.events.ROWS.keys() == verify.events.ROWS.keys()
-    planned = {kind: row.mechanism for kind, row in verify.events.planned()}
+    planned = {kind: row.mechanism for kind, row in verify.events.planned_kinds()}
     assert planned == {kind: kind.mechanism for kind in EVENTS.values()}
     assert [EVENTS[kind.tag] for kind in EVENTS.values()] == list(EVENTS.values())

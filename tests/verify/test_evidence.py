@@ -135,7 +135,7 @@ def test_narrow_intervals_of_less_confidence_do_not_add_up(tmp_path: Path) -> No
     path.write_text(encode(replace(report, evidence=curve_evidence("loss", table, scores, settings))))
     (verdict,), _ = judged(verify(path, read(path)))
     assert verdict.outcome is Outcome.REFUTED
-    assert "its 3 intervals are wrong with chance 0.3 together, and it says 0.05" in verdict.reason
+    assert "its 3 intervals are wrong with chance 0.3 together, but it states 0.05" in verdict.reason
 
 
 def test_a_conclusion_against_the_figures_is_refuted(tmp_path: Path) -> None:

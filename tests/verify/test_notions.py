@@ -8,7 +8,7 @@ from privctl.domain.events import Batches, Event, LaplaceNoise, Ledger, SampledG
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Status
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
-from verify.guarantees import events
+from verify.guarantees import ledger_guarantee
 
 FIXED = SampledGaussian(noise_multiplier=100, sample_rate=0.01, batches=Batches.FIXED_SIZE)
 POISSON = SampledGaussian(noise_multiplier=1, sample_rate=0.5)
@@ -31,6 +31,6 @@ def test_events_of_different_neighbours_are_left_open(steps: tuple[Event, ...], 
         adjacency=adjacency, accountant="", status=Status.CONDITIONAL,
     )  # fmt: skip
     report = PrivacyReport(step="account", created="", versions={}, mechanism=Ledger(events=steps), guarantees=(claim,))
-    outcome, reason = events(report, claim)
+    outcome, reason = ledger_guarantee(report, claim)
     assert outcome is Outcome.INCONCLUSIVE
     assert "neighbours" in reason

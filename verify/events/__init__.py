@@ -28,7 +28,7 @@ def row_of(event: Event) -> EventVerification[Any]:
     return ROWS[type(event)]
 
 
-def planned() -> Iterator[tuple[type[Event], PlannedAs]]:
+def planned_kinds() -> Iterator[tuple[type[Event], PlannedAs]]:
     """Every kind with how plans speak of it."""
     yield from ((kind, row.planned) for kind, row in ROWS.items())
     yield from _ALONE.items()

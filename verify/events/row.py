@@ -1,4 +1,4 @@
-"""What ``verify`` asks of a kind of event: all of it stated again, apart from the accounting that it checks."""
+"""What ``verify`` needs to know of a kind of event, restated independently of the accounting it checks."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from verify.recompute.step_cells import CellReach, LossCells
 Kind = TypeVar("Kind", bound=Event)
 Floats = NDArray[np.float64]
 
-#: A number of losses log(p / q), drawn with the record (True) or without it.
+#: Draws that many losses log(p / q), with the record (True) or without it.
 Draw = Callable[[np.random.Generator, int, bool], Floats]
-#: The cells of one step, of a loss at most as wide as it is told.
+#: The cells of one step's loss, no wider than the given width.
 CellMaker = Callable[[float, CellReach], LossCells]
-#: Delta of one step at e^epsilon, the worse order's, in ball arithmetic.
+#: Delta of one step at e^epsilon for the worse order of neighbours, in ball arithmetic.
 DeltaOfRatio = Callable[[arb], arb]
 
 
-def _nothing(said: BudgetParameters) -> Mapping[str, Any]:
+def _nothing(parameters: BudgetParameters) -> Mapping[str, Any]:
     return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedAs:
-    """How a report of ``privctl account`` speaks of an event.
+    """How a report of ``privctl account`` describes an event.
 
-    ``mechanism`` is the parameter of that name, ``parameters`` the class of all of them. ``fields`` are the parameters
-    that give a field of the event, with what holds where they were not given (None: not known); ``solved`` names of
-    what may have been searched, with their fields; ``more`` gives further fields that follow from the parameters.
+    ``mechanism`` is the parameter of that name, ``parameters`` the class of all of them. ``fields``: parameter ->
+    (event field, default; None: unknown). ``solved``: name of a searched quantity -> its field. ``more`` gives further
+    fields that follow from the parameters.
     """
 
     mechanism: str
@@ -71,17 +71,17 @@ def _endless(event: Event) -> float:
 class EventVerification(Generic[Kind]):
     """One kind of event to the verifier, a row of ``ROWS``.
 
-    ``neighbours`` its bounds speak of, and whose presence (``unit``); ``chances`` of taking part in a step, of each
-    protected record; ``drawn``, the condition on its batches, None where there is none. ``cells`` makes the cells of
-    one step, told True those that some data set meets.
+    ``neighbours`` is the adjacency for which its bounds hold, ``unit`` whose presence they protect. ``chances`` are the
+    chances of each protected record to take part in a step. ``drawn`` is the condition on its batches, None where there
+    is none. ``cells`` makes the cells of one step; with True, only those that some data set attains.
 
-    The others help where they apply. ``squared_shift`` is that of the one Gaussian that all steps are worth, ``met``
-    whether some data set has its cells from above, ``tilt`` how far tilting may go, ``largest_loss`` that of one step.
-    ``once`` gives the delta of one step, ``draw`` losses of one step, ``toy`` a training of some steps to try; None
-    where there is none. ``information`` are nats about a secret. ``noise`` is its noise multiplier where it has one;
-    ``with_noise``, the event at another, where guarantees on it state theirs. ``in_floats``: its noise is written in
-    floating point. ``statements`` are those its assumptions may have beyond what all kinds share, as in
-    ``verify.wording``.
+    The others help where they apply. ``squared_shift`` is that of the single Gaussian equivalent to all steps, ``met``
+    whether some data set attains its cells from above, ``tilt`` how far tilting may go, ``largest_loss`` that of one
+    step. ``once`` gives the delta of one step, ``draw`` losses of one step, ``toy`` a small training to simulate; None
+    where there is none. ``information`` is the nats about a secret. ``noise`` is its noise multiplier where it has one;
+    ``with_noise``, the event with another noise multiplier, for kinds whose guarantees state one. ``in_floats``: its
+    noise is written in floating point. ``statements`` are those its assumptions may have beyond what all kinds share,
+    as in ``verify.wording``.
     """
 
     planned: PlannedAs
@@ -105,5 +105,5 @@ class EventVerification(Generic[Kind]):
 
 
 def poisson_unless_all(rate: float) -> Batches | None:
-    """The condition on batches that each record enters by a coin of its own."""
+    """Poisson, unless every record takes part."""
     return None if rate == 1 else Batches.POISSON

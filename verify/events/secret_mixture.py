@@ -28,8 +28,8 @@ def _cells_of(event: SecretMixture, width: float, reach: CellReach) -> LossCells
     return replace(cells, p_infinite=cells.p_infinite + lost)
 
 
-def _records(said: SecretParameters) -> Mapping[str, Any]:
-    return {"probabilities": tuple(_chances(said.records or ()))}
+def _records(parameters: SecretParameters) -> Mapping[str, Any]:
+    return {"probabilities": tuple(_chances(parameters.records or ()))}
 
 
 def _chances(records: Sequence[str]) -> Iterator[float]:

@@ -28,25 +28,25 @@ def sampled_only(ledger: Ledger) -> list[SampledGaussian] | None:
     return events if len(events) == len(ledger.events) else None
 
 
-def steps_disagree(events: Sequence[SampledGaussian], said: NoisyGradients) -> Iterator[str]:
-    """What differs between the events of the steps and what is said of them."""
+def steps_disagree(events: Sequence[SampledGaussian], parameters: NoisyGradients) -> Iterator[str]:
+    """What differs between the events of the steps and the parameters."""
     total = sum(event.steps for event in events)
-    yield from compare("number of steps in the ledger", total, said.steps_begun, "steps_begun says")
+    yield from compare("number of steps in the ledger", total, parameters.steps_begun, "steps_begun says")
     # Of a plan's records, the one drawn most often is accounted for.
-    rate = said.sample_rate if said.plan is None else said.plan.largest_probability
+    rate = parameters.sample_rate if parameters.plan is None else parameters.plan.largest_probability
     for event in events:
         yield from compare("rate in the ledger", event.sample_rate, rate, "the parameters say")
-        noise = said.noise_multiplier
+        noise = parameters.noise_multiplier
         yield from compare("noise multiplier in the ledger", event.noise_multiplier, noise, "the parameters say")
         yield from of_poisson_batches(event)
-    if said.updates is not None and said.updates > total:
-        made = counted(said.updates, "update was", "updates were")
+    if parameters.updates is not None and parameters.updates > total:
+        made = counted(parameters.updates, "update was", "updates were")
         yield f"{made} made, but the ledger holds {counted(total, 'step')}"
 
 
-def _disagreements(mechanism: Mechanism | None, said: NoisyGradients) -> Iterator[str]:
+def _disagreements(mechanism: Mechanism | None, parameters: NoisyGradients) -> Iterator[str]:
     if isinstance(mechanism, Ledger) and (events := sampled_only(mechanism)) is not None:
-        yield from steps_disagree(events, said)
+        yield from steps_disagree(events, parameters)
 
 
 EXPECTED = ExpectedMethod(

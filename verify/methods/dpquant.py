@@ -57,26 +57,26 @@ class RoundedTraining(NoisyGradients):
     epsilon_share_of_measurements: float | None = None
 
 
-def _disagreements(mechanism: Mechanism | None, said: RoundedTraining) -> Iterator[str]:
+def _disagreements(mechanism: Mechanism | None, parameters: RoundedTraining) -> Iterator[str]:
     if isinstance(mechanism, Ledger) and (events := sampled_only(mechanism)) is not None:
-        yield from _measurements(events[1:], said)
-        yield from steps_disagree(events[:1], said)
+        yield from _measurements(events[1:], parameters)
+        yield from steps_disagree(events[:1], parameters)
 
 
-def _measurements(events: Sequence[SampledGaussian], said: RoundedTraining) -> Iterator[str]:
+def _measurements(events: Sequence[SampledGaussian], parameters: RoundedTraining) -> Iterator[str]:
     """Every measurement begun, at its own rate and noise, is the ledger's second event."""
-    begun = said.measurements_begun or 0
+    begun = parameters.measurements_begun or 0
     yield from compare("number of measurements in the ledger", sum(e.steps for e in events), begun, "the run began")
     for event in events:
-        rate, noise = said.measure_rate, said.measure_noise
+        rate, noise = parameters.measure_rate, parameters.measure_noise
         yield from compare("rate of measurements in the ledger", event.sample_rate, rate, "measure_rate says")
         yield from compare("noise of measurements in the ledger", event.noise_multiplier, noise, "measure_noise says")
         yield from of_poisson_batches(event)
 
 
-def _premises(said: RoundedTraining, guarantee: Guarantee) -> Iterator[str]:
+def _premises(parameters: RoundedTraining, guarantee: Guarantee) -> Iterator[str]:
     yield from ("public rounding", "rounding by example")
-    if guarantee.notion is Notion.APPROXIMATE_DP and said.measurements_begun:
+    if guarantee.notion is Notion.APPROXIMATE_DP and parameters.measurements_begun:
         yield "measurements"
 
 

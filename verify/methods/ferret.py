@@ -42,86 +42,86 @@ class SignTraining(StatedTraining):
     derivatives_by: Mapping[str, int] | None = None
 
 
-def _disagreements(mechanism: Mechanism | None, said: SignTraining) -> Iterator[str]:
-    if said.fired_by_group is not None:
-        yield from compare("fired", said.fired, sum(said.fired_by_group), "the groups together fired")
+def _disagreements(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[str]:
+    if parameters.fired_by_group is not None:
+        yield from compare("fired", parameters.fired, sum(parameters.fired_by_group), "the groups together fired")
     if isinstance(mechanism, SignBits):
-        yield from _published(mechanism, said)
+        yield from _published(mechanism, parameters)
     if isinstance(mechanism, Ledger):
-        yield from _noised(mechanism, said)
+        yield from _noised(mechanism, parameters)
 
 
-def _published(mechanism: SignBits, said: SignTraining) -> Iterator[str]:
+def _published(mechanism: SignBits, parameters: SignTraining) -> Iterator[str]:
     """The signs of the recipe, all that fired."""
-    yield from compare("release", said.release, _PUBLISHED, "signs as they are is")
+    yield from compare("release", parameters.release, _PUBLISHED, "signs as they are is")
     for name, here, key, there in (
-        ("groups", mechanism.groups, "number_of_groups", said.number_of_groups),
-        ("fire_probability", mechanism.fire_probability, "fire_probability", said.fire_probability),
-        ("sample_rate", mechanism.sample_rate, "sample_rate", said.sample_rate),
-        ("steps", mechanism.steps, "steps", said.steps),
+        ("groups", mechanism.groups, "number_of_groups", parameters.number_of_groups),
+        ("fire_probability", mechanism.fire_probability, "fire_probability", parameters.fire_probability),
+        ("sample_rate", mechanism.sample_rate, "sample_rate", parameters.sample_rate),
+        ("steps", mechanism.steps, "steps", parameters.steps),
     ):
         yield from compare(f"mechanism's {name}", here, there, f"parameter {key} says")
 
 
-def _noised(ledger: Ledger, said: SignTraining) -> Iterator[str]:
+def _noised(ledger: Ledger, parameters: SignTraining) -> Iterator[str]:
     """The steps in which anything fired, with as many values in each as fired together."""
     total = sum(event.steps for event in ledger.events)
-    yield from compare("number of steps in the ledger", total, said.fired_steps, "fired_steps says")
+    yield from compare("number of steps in the ledger", total, parameters.fired_steps, "fired_steps says")
     values = 0
     for event in ledger.events:
-        yield from _event(event, said)
-        values += _values(event, said) * event.steps
+        yield from _event(event, parameters)
+        values += _values(event, parameters) * event.steps
     kinds = {type(event) for event in ledger.events}
-    if kinds != {RandomizedResponse if said.release == _RESPONSES else SampledGaussian}:
-        yield f"the ledger's events are not those of the release {said.release!r}"
-    if said.release != _GAUSSIAN:
-        yield from compare("number of values in the ledger", values, said.fired, "fired says")
+    if kinds != {RandomizedResponse if parameters.release == _RESPONSES else SampledGaussian}:
+        yield f"the ledger's events are not those of the release {parameters.release!r}"
+    if parameters.release != _GAUSSIAN:
+        yield from compare("number of values in the ledger", values, parameters.fired, "fired says")
 
 
-def _event(event: Event, said: SignTraining) -> Iterator[str]:
+def _event(event: Event, parameters: SignTraining) -> Iterator[str]:
     if isinstance(event, (SampledGaussian, RandomizedResponse)):
-        yield from compare("rate in the ledger", event.sample_rate, said.sample_rate, "the parameters say")
+        yield from compare("rate in the ledger", event.sample_rate, parameters.sample_rate, "the parameters say")
     if isinstance(event, RandomizedResponse):
-        yield from compare("log-odds in the ledger", event.epsilon, said.bit_epsilon, "bit_epsilon says")
+        yield from compare("log-odds in the ledger", event.epsilon, parameters.bit_epsilon, "bit_epsilon says")
     if isinstance(event, SampledGaussian):
         yield from of_poisson_batches(event)
-        noise, found = said.noise_multiplier, event.noise_multiplier
-        if said.release == _GAUSSIAN:
+        noise, found = parameters.noise_multiplier, event.noise_multiplier
+        if parameters.release == _GAUSSIAN:
             yield from compare("noise multiplier in the ledger", found, noise, "the parameters say")
         elif noise is not None:
-            wanted = noise / (2 * math.sqrt(max(1, _values(event, said))))
+            wanted = noise / (2 * math.sqrt(max(1, _values(event, parameters))))
             if not math.isclose(found, wanted, rel_tol=ROUNDING):
                 yield f"noise multiplier {found:g} in the ledger is not {noise:g} / (2 sqrt(a number of groups))"
 
 
-def _values(event: Event, said: SignTraining) -> int:
+def _values(event: Event, parameters: SignTraining) -> int:
     """How many groups fired together in the event's steps."""
     if isinstance(event, RandomizedResponse):
         return event.bits
-    if not isinstance(event, SampledGaussian) or said.noise_multiplier is None:
+    if not isinstance(event, SampledGaussian) or parameters.noise_multiplier is None:
         return 0
-    return round((said.noise_multiplier / (2 * event.noise_multiplier)) ** 2)
+    return round((parameters.noise_multiplier / (2 * event.noise_multiplier)) ** 2)
 
 
-def _premises(said: SignTraining, guarantee: Guarantee) -> Iterator[str]:
+def _premises(parameters: SignTraining, guarantee: Guarantee) -> Iterator[str]:
     if guarantee.notion is not Notion.MUTUAL_INFORMATION:
         yield "public masks"
-    elif said.batches != Batches.POISSON:
+    elif parameters.batches != Batches.POISSON:
         yield "whole passes"
 
 
-def _signs(said: SignTraining) -> SignBits:
+def _signs(parameters: SignTraining) -> SignBits:
     """Noise before a sign is taken leaves it one bit. Raises ValueError for numbers that no run has."""
     return SignBits(
-        groups=said.number_of_groups,
-        fire_probability=said.fire_probability,
-        sample_rate=said.sample_rate,
-        steps=said.steps,
+        groups=parameters.number_of_groups,
+        fire_probability=parameters.fire_probability,
+        sample_rate=parameters.sample_rate,
+        steps=parameters.steps,
     )
 
 
-def _unbounded(said: SignTraining, adaptive: bool) -> str:
-    if adaptive and said.silent == "coast":
+def _unbounded(parameters: SignTraining, adaptive: bool) -> str:
+    if adaptive and parameters.silent == "coast":
         return ""
     return "no bound is derived here for these updates; privctl retrain ferret --replay makes them again"
 
@@ -138,9 +138,9 @@ EXPECTED = ExpectedMethod(
         ),
     },
     accountants={"ferret, .+, Renyi DP": RENYI, "ferret, [a-z-]+": TIGHT},
-    released=lambda said: said.fired,
+    released=lambda parameters: parameters.fired,
     signs=_signs,
     # All of a batch may change with one record there, whatever is clipped.
-    unclipped=lambda said: said.release in (_RESPONSES, _DITHERED),
+    unclipped=lambda parameters: parameters.release in (_RESPONSES, _DITHERED),
     unbounded=_unbounded,
 )

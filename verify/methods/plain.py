@@ -7,8 +7,10 @@ from types import NoneType
 from verify.method import ExpectedMethod, StatedTraining
 
 
-def _unbounded(said: StatedTraining, adaptive: bool) -> str:
-    return "" if adaptive else f"gradients were not clipped, and nothing bounds what {said.optimizer} makes of them"
+def _unbounded(parameters: StatedTraining, adaptive: bool) -> str:
+    return (
+        "" if adaptive else f"gradients were not clipped, and nothing bounds what {parameters.optimizer} makes of them"
+    )
 
 
 EXPECTED = ExpectedMethod(mechanisms=(NoneType,), unbounded=_unbounded)

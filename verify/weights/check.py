@@ -78,27 +78,27 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
             trained = matrices or ["*"]
         compared = compare(start, file, trained, None if bounds is None else bounds.scale)
     wrong = [f"tensor {name!r} was not trained, but is not what it began as" for name in compared.touched[:5]]
-    said = [f"the first weights were {start.source}"]
+    sentences = [f"the first weights were {start.source}"]
     if compared.still:
         as_begun = "tensor that was not trained is what it", "tensors that were not trained are what they"
-        said.append(f"{counted(compared.still, *as_begun)} began as")
+        sentences.append(f"{counted(compared.still, *as_begun)} began as")
     if bounds is not None and compared.moved:
         wrong += bounds.complaints(compared)
-        said += bounds.told(compared)
+        sentences += bounds.sentences(compared)
         found.evidence.append(bounds.evidence(compared))
     if wrong:
         outcome, caveat = (Outcome.REFUTED, "") if start.exact else _of_versions(report)
         found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in wrong]
     elif compared.still or (bounds is not None and compared.moved):
-        found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason="; ".join(said)))
+        found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason="; ".join(sentences)))
 
 
 def _trained(report: PrivacyReport) -> tuple[list[str], bool]:
     """Globs of what was trained, and whether by adapters of low rank."""
-    said = facts_of(report)
-    if said.trained is None:
+    parameters = facts_of(report)
+    if parameters.trained is None:
         raise UncheckableError("the report does not say which tensors were trained")
-    return list(said.trained), said.lora_rank is not None
+    return list(parameters.trained), parameters.lora_rank is not None
 
 
 def _of_versions(report: PrivacyReport) -> tuple[Outcome, str]:
@@ -142,15 +142,15 @@ class _Bounds:
             )
         if self.presence is None:
             return
-        if told := self.presence.complaint(everything):
-            yield f"the noise reported is not in the weights: of the whole model, {told}"
+        if complaint := self.presence.complaint(everything):
+            yield f"the noise reported is not in the weights: of the whole model, {complaint}"
             return
         for tally in compared.moved:
-            if told := self.presence.complaint(tally):
-                yield f"the noise reported is not in tensor {tally.name!r}: {told}"
+            if complaint := self.presence.complaint(tally):
+                yield f"the noise reported is not in tensor {tally.name!r}: {complaint}"
                 return
 
-    def told(self, compared: Compared) -> Iterator[str]:
+    def sentences(self, compared: Compared) -> Iterator[str]:
         """What was looked at and found in order, and what cannot be seen."""
         everything = together(compared.moved)
         if self.entry is not None:

@@ -82,34 +82,36 @@ class TrainingFacts:
 
 def settings_of(report: PrivacyReport) -> TrainingFacts:
     """The settings of a ``retrain`` report; raises UncheckableError where they describe no training."""
-    said, method = facts_of(report), method_of(report)
+    parameters, method = facts_of(report), method_of(report)
     if method is None:
-        raise UncheckableError(f"the method {said.method!r} is not known")
-    updates, planned = _whole(said.updates, "updates"), _whole(said.steps, "steps")
+        raise UncheckableError(f"the method {parameters.method!r} is not known")
+    updates, planned = _whole(parameters.updates, "updates"), _whole(parameters.steps, "steps")
     if not 1 <= updates <= min(planned, MOST_UPDATES):
         raise UncheckableError(
             f"the report says {updates} updates of {planned} steps, and up to {MOST_UPDATES} are followed"
         )
     try:
-        optimizer = Optimizer(said.optimizer or "")
+        optimizer = Optimizer(parameters.optimizer or "")
     except ValueError:
-        raise UncheckableError(f"the optimizer {said.optimizer!r} is not known") from None
+        raise UncheckableError(f"the optimizer {parameters.optimizer!r} is not known") from None
     found = TrainingFacts(
-        method=said.method,
+        method=parameters.method,
         updates=updates,
         planned=planned,
-        learning_rate=_number(said.learning_rate, "learning_rate", positive=True),
-        schedule=str(said.schedule),
-        warmup=_whole(said.warmup_steps, "warmup_steps"),
+        learning_rate=_number(parameters.learning_rate, "learning_rate", positive=True),
+        schedule=str(parameters.schedule),
+        warmup=_whole(parameters.warmup_steps, "warmup_steps"),
         optimizer=optimizer,
-        batch_size=_number(said.batch_size, "batch_size", positive=True),
-        examples=_whole(said.examples, "examples"),
-        noise_multiplier=_number(said.noise_multiplier, "noise_multiplier", positive=True) if method.noised else 0.0,
-        clip_norm=_number(said.clip_norm, "clip_norm", positive=True) if method.clipped else None,
-        momentum=_fraction(said.momentum, "momentum") if optimizer is Optimizer.MOMENTUM else 0.0,
-        beta1=_fraction(said.beta1, "beta1"),
-        beta2=_fraction(said.beta2, "beta2"),
-        weight_decay=_number(said.weight_decay, "weight_decay"),
+        batch_size=_number(parameters.batch_size, "batch_size", positive=True),
+        examples=_whole(parameters.examples, "examples"),
+        noise_multiplier=_number(parameters.noise_multiplier, "noise_multiplier", positive=True)
+        if method.noised
+        else 0.0,
+        clip_norm=_number(parameters.clip_norm, "clip_norm", positive=True) if method.clipped else None,
+        momentum=_fraction(parameters.momentum, "momentum") if optimizer is Optimizer.MOMENTUM else 0.0,
+        beta1=_fraction(parameters.beta1, "beta1"),
+        beta2=_fraction(parameters.beta2, "beta2"),
+        weight_decay=_number(parameters.weight_decay, "weight_decay"),
     )
     if found.schedule not in _SCHEDULES or found.warmup > MOST_UPDATES:
         raise UncheckableError(f"the schedule {found.schedule!r} with {found.warmup} steps of warm-up is not known")

@@ -42,15 +42,15 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
     The architecture is that of the released config.json. Raises UncheckableError with the reason where they cannot be
     had.
     """
-    said = facts_of(report)
-    seed, how = said.initial_seed, said.initial_weights
+    parameters = facts_of(report)
+    seed, how = parameters.initial_seed, parameters.initial_weights
     if seed is None or not 0 <= seed < 2**63:
         raise UncheckableError("the report does not say from which seed its weights were drawn")
     if how not in ("random", "checkpoint"):
         raise UncheckableError(f"the report says {how!r} of what its weights began as")
     place = None if how == "random" else _given(path, report, digest)
     try:
-        network = _network(output, said.task, seed, place)
+        network = _network(output, parameters.task, seed, place)
     except ImportError as error:
         raise UncheckableError(f"the first weights cannot be made again: {error}") from None
     except (PrivctlError, ArithmeticError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as e:
@@ -60,7 +60,7 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
     return Start(
         tensors={n: t.detach().numpy() for n, t in network.state_dict().items() if n not in tied},
         parameters=frozenset(alone),
-        exact=place is not None and not said.fresh_tensors,
+        exact=place is not None and not parameters.fresh_tensors,
         source=f"drawn again from seed {seed}" if place is None else f"read from {place.name}",
     )
 

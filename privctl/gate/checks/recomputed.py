@@ -15,7 +15,7 @@ from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 from privctl.reports.parameters import ParametersError
-from verify import agreement
+from verify import audit_consistency
 
 RULE = "recomputed"
 
@@ -26,7 +26,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         return
     for report in case.audits:
         try:
-            faults = [f"the audit contradicts itself: {fault}" for fault in agreement.faults(report.report)]
+            faults = [f"the audit contradicts itself: {fault}" for fault in audit_consistency.faults(report.report)]
         except ParametersError as fault:
             faults = [f"the audit cannot be read: {fault}"]
         yield from (_finding(report, message, GateOutcome.FAIL, _FIX, "evidence") for message in faults)

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from privctl.domain.errors import InputError
 from privctl.train.choices import ClippingStyle
 from privctl.train.clipping import check, rules
-from privctl.train.clipping import factors as clipping
-from privctl.train.clipping.factors import Clipping
+from privctl.train.clipping.factors import Clipping, clipping_factors, sum_squares
 from privctl.train.clipping.measure import squares_by_parameter
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.taps import Recorder, Site
@@ -204,9 +203,7 @@ class PerExample:
     ) -> ClippedBatch:
         nothing = Squares(torch.zeros_like(norms), torch.zeros_like(norms))
         every = {name: squares.get(name, nothing) for name in self.trainable}
-        factors = clipping.clipping_factors(
-            self.clipping, [clipping.sum_squares(every, names) for names in self._groups]
-        )
+        factors = clipping_factors(self.clipping, [sum_squares(every, names) for names in self._groups])
         for names, scale in zip(self._groups, factors, strict=True):
             for name in names:
                 _add(self.trainable[name], terms.pop(name, []), scale * weight)

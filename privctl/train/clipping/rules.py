@@ -12,7 +12,7 @@ from privctl.train.clipping.convolution import convolution
 from privctl.train.clipping.embedding import embedding, scaled_embedding
 from privctl.train.clipping.generic import generic
 from privctl.train.clipping.linear import linear, linear_transposed
-from privctl.train.clipping.norms import batch_norm, group_norm, layer_norm, rms_norm
+from privctl.train.clipping.normalisation import batch_norm, group_norm, layer_norm, rms_norm
 from privctl.train.clipping.terms import GradientTerm
 from privctl.train.clipping.use import ModuleCall
 

@@ -1,4 +1,4 @@
-"""Whether a report says all that goes with what it promises: nothing left out, nothing that cannot be there."""
+"""Whether a report is complete, and states nothing that cannot be true of such a step."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ STEPS = frozenset({
     "shadow", "verify",
 })  # fmt: skip
 _RATES = (0.01, 0.001)
-#: Step -> the role of what it reads, without which it cannot be.
+#: Step -> role of an input it must have.
 _READS = {"noise": "model"}
-#: Step -> the mechanisms that it may report, None where a run may have none. Other steps have none and promise nothing.
+#: Step -> the mechanisms it may state, NoneType if it may have none. Other steps have none and promise nothing.
 _MECHANISMS: dict[str, tuple[type, ...]] = {
     "account": (Ledger, SignBits), "noise": (WeightNoise,), "retrain": (Ledger, SignBits, ClippedTraining, NoneType),
     "secrets-plan": (Ledger,),
@@ -32,11 +32,11 @@ _STANDING = (Status.PROVED, Status.CONDITIONAL)
 
 
 def gaps(report: PrivacyReport) -> Iterator[str]:
-    """What is missing, twice there, or cannot be said of this mechanism; a sentence each."""
+    """What is missing, duplicated or impossible for this mechanism; a sentence each."""
     if not isinstance(report.mechanism, _MECHANISMS.get(report.step, (NoneType,))):
-        yield f"a step of the name {report.step!r} has no mechanism of the kind that it states"
+        yield f"a step named {report.step!r} cannot have the mechanism stated"
     if report.guarantees and report.step not in _MECHANISMS:
-        yield f"a step of the name {report.step!r} guarantees nothing, but {len(report.guarantees)} are stated"
+        yield f"a step named {report.step!r} guarantees nothing, but {len(report.guarantees)} are stated"
     twice = Counter((g.name, g.adjacency, g.scope) for g in report.guarantees)
     for (name, _, _), count in twice.items():
         if count > 1:
@@ -59,19 +59,19 @@ def gaps(report: PrivacyReport) -> Iterator[str]:
 def _out_of_place(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     name = guarantee.name
     if guarantee.scope is Scope.ALL_CANDIDATES and not isinstance(report.mechanism, WeightNoise):
-        yield f"{name!r} speaks of all candidates, but this step makes none"
+        yield f"{name!r} is about all candidates, but this step makes none"
     of_ledger = isinstance(report.mechanism, Ledger)
     claimed = report.step == "account" and of_ledger and guarantee.status is Status.CLAIMED
     if claimed and guarantee.adjacency is not Adjacency.UNSTATED:
-        yield f"{name!r} is only claimed, and no neighbours are stated for what does not follow"
+        yield f"{name!r} is only claimed, so it must leave its adjacency unstated"
     fits = of_ledger and (guarantee.notion is Notion.APPROXIMATE_DP or guarantee.delta > 0)
     for field in ("follows", "floor"):
         if getattr(guarantee, field) is not None and not fits:
-            yield f"{name!r} has a {field}, which bounds on such a mechanism do not have"
+            yield f"{name!r} states `{field}`, which does not apply to this mechanism"
 
 
 def _floats(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
-    """What is written are floats: a bound on what they tell says what that adds."""
+    """Outputs are floats, so a bound must state what floating-point noise adds."""
     mechanism = report.mechanism
     noised = isinstance(mechanism, WeightNoise) and mechanism.grid is not None and guarantee.name in list(Regime)
     if isinstance(mechanism, Ledger) and guarantee.notion is Notion.APPROXIMATE_DP:
@@ -79,16 +79,16 @@ def _floats(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
         noised = in_floats and report.step == "retrain" and _rounded(training_of(report))
     stands = guarantee.status in _STANDING and guarantee.epsilon is not None
     if noised and stands and guarantee.arithmetic is None:
-        yield f"{guarantee.name!r} does not say what noise in floating point adds to it"
+        yield f"{guarantee.name!r} does not state what floating-point noise adds to it"
 
 
-def _rounded(said: StatedTraining) -> bool:
+def _rounded(parameters: StatedTraining) -> bool:
     """Whether its noise was added in floating point, and rounded."""
-    return "onto a grid" in (said.noise_source or "") or bool(said.released_numbers)
+    return "onto a grid" in (parameters.noise_source or "") or bool(parameters.released_numbers)
 
 
 def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
-    """A bound by the whole curve says the same of attackers as any other."""
+    """A bound from the whole trade-off curve states the standard risks."""
     found = Counter((risk.measure, risk.at) for risk in guarantee.risks)
     if guarantee.status not in _STANDING:
         return
@@ -100,7 +100,7 @@ def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
         wanted = {(RiskMeasure.ADVANTAGE, None), (RiskMeasure.AUC, None)}
     elif guarantee.notion is Notion.SECRET_PROTECTION:
         if not any(measure is RiskMeasure.POSTERIOR for measure, _ in found):
-            yield f"{guarantee.name!r} does not say how likely a secret is guessed"
+            yield f"{guarantee.name!r} does not state how likely a secret is guessed"
         if report.step != "account":
             return
     elif not _of_curve(report, guarantee):
@@ -108,9 +108,9 @@ def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     else:
         wanted |= {(RiskMeasure.ADVANTAGE, None), *((RiskMeasure.TRUE_POSITIVE_RATE, rate) for rate in _RATES)}
     for measure, at in sorted(wanted - found.keys(), key=str):
-        yield f"{guarantee.name!r} does not say the {measure}{'' if at is None else f' at {at:g}'}"
+        yield f"{guarantee.name!r} does not state the {measure}{'' if at is None else f' at {at:g}'}"
     for measure, at in sorted(found.keys() - wanted, key=str):
-        yield f"{guarantee.name!r} says the {measure}{'' if at is None else f' at {at:g}'}, which was not asked for"
+        yield f"{guarantee.name!r} states the {measure}{'' if at is None else f' at {at:g}'}, which was not requested"
 
 
 def _of_curve(report: PrivacyReport, guarantee: Guarantee) -> bool:
@@ -125,7 +125,7 @@ def _of_curve(report: PrivacyReport, guarantee: Guarantee) -> bool:
 
 
 def _candidates(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
-    """With several candidates, each bound on one stands beside that on all."""
+    """With several candidates, each bound on one needs the matching bound on all."""
     if mechanism.noise_stddev not in mechanism.candidate_stddevs:
         yield "its noise_stddev is not among the candidate_stddevs of its run"
     regimes = [g for g in report.guarantees if g.name in list(Regime)]
@@ -140,15 +140,15 @@ def _candidates(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
 
 
 def _worst_case(report: PrivacyReport, mechanism: SignBits) -> Iterator[str]:
-    """Nats on average stand beside the (epsilon, delta) that published signs do not have."""
+    """Nats on average need the statement that published signs have no (epsilon, delta)."""
     delta = delta_of(report)
     if delta is None or unavoidable_delta(mechanism, Batches.POISSON) <= delta:
         return
-    told = [g for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP and g.status is Status.REFUTED]
+    refuted = [g for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP and g.status is Status.REFUTED]
     for kind in ("Poisson", "shuffled"):
-        stated = any(kind in g.name for g in told) or any(kind in omission.what for omission in report.omissions)
+        stated = any(kind in g.name for g in refuted) or any(kind in omission.what for omission in report.omissions)
         if not stated and (kind == "Poisson" or unavoidable_delta(mechanism, Batches.SHUFFLED) > delta):
-            yield f"it does not say that no (epsilon, {delta:g})-DP follows with {kind} batches"
+            yield f"it does not state that no (epsilon, {delta:g})-DP follows with {kind} batches"
 
 
 def _plan(report: PrivacyReport, budget: BudgetParameters) -> Iterator[str]:
@@ -160,4 +160,4 @@ def _plan(report: PrivacyReport, budget: BudgetParameters) -> Iterator[str]:
     for title in sorted(titles - stated - {omission.what for omission in report.omissions}):
         yield f"its parameters name the method {title!r}, but neither its guarantee nor why there is none is stated"
     if budget.methods is not None and budget.rely_on not in budget.methods:
-        yield "the method to rely on is none of those that its parameters name"
+        yield "its `rely_on` is not among its methods"

@@ -1,7 +1,7 @@
-"""Whether an audit's report agrees with itself: intervals with their estimates and counts, verdicts with intervals.
+"""Whether an audit's report is consistent: intervals with their estimates and counts, verdicts with intervals.
 
-Measurements are not repeated here. What is seen is that a number was changed by itself, or that one which must be there
-is missing. Standard library alone, for a gate over audits needs no more.
+Measurements are not repeated here. It detects a number changed on its own, or a required one missing. Standard library
+only, because a gate over audits needs no more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BASELINES = (_BLIND, _LENGTH, _CONTROL)
 _DIFFERENCE = "AUC over "
 _EXTRACTION, _COMPLETION, _EXPOSURE = "extraction", "canary completion", "canary exposure"
 _EXTRACTED, _BEYOND = "rate on training text", "rate beyond held-out text"
-#: What every audit of canaries says of its manifest.
+#: What every audit of canaries states about its manifest.
 _PLANTED = frozenset({
     "commitment", "independent coins", "number included", "distinct canaries", "trained on the planted data",
 })  # fmt: skip
@@ -33,7 +33,7 @@ _ROUNDING, _TAIL = 1e-6, 1e-4
 #: Fewer records than this on one side, and more than this many times as many on the other: no normal approximation.
 _FEW, _LOPSIDED = 10, 4
 _POWER = 0.8
-#: More are never counted; the work here grows with the root of it.
+#: Larger counts are not supported; the work here grows with the square root.
 _MOST = 100_000_000
 
 
@@ -48,28 +48,28 @@ def faults(report: PrivacyReport) -> Iterator[str]:
 
 
 def _faults(report: PrivacyReport) -> Iterator[str]:
-    said = parameters_as(AuditParameters, report)
+    parameters = parameters_as(AuditParameters, report)
     for item in report.evidence:
-        for wrong in (_interval(item), _reach(item), _confidence(item, said.confidence)):
+        for wrong in (_interval(item), _reach(item), _confidence(item, parameters.confidence)):
             if wrong:
                 yield f"{item.method}, {item.quantity}: {wrong}"
     attacks = {item.method for item in report.evidence}
     omitted = " ".join(omission.what for omission in report.omissions)
-    for name in said.attack:
+    for name in parameters.attack:
         if name not in attacks and name not in omitted:
-            yield f"the attack {name!r} was asked for, and neither what it found nor why it was left out is stated"
-    yield from _membership(report, said.least_auc)
-    yield from _others(report, said.canary_conditions or ())
+            yield f"the attack {name!r} was asked for, but neither its result nor why it was omitted is stated"
+    yield from _membership(report, parameters.least_auc)
+    yield from _others(report, parameters.canary_conditions or ())
 
 
 def _interval(item: Evidence) -> str:
     """What is wrong with an interval of a kind that is known here."""
     limits = (item.lower, item.estimate, item.upper)
     if None in limits:
-        return "" if limits == (None, None, None) or not _is_auc(item) else "its interval is not whole"
+        return "" if limits == (None, None, None) or not _is_auc(item) else "an end of its interval is missing"
     low, value, high = (float(each) for each in limits if each is not None)
     if _is_auc(item) and item.interval not in (_DELONG, _PAIRS):
-        return f"an interval {item.interval!r} is none that privctl has"
+        return f"the interval {item.interval!r} is not one that privctl computes"
     if item.interval == _DELONG:
         if not 0 < low < value < high < 1:
             return "its interval is not around its estimate"
@@ -80,7 +80,7 @@ def _interval(item: Evidence) -> str:
         return ""
     found, perhaps, total = counts
     if total > _MOST:
-        return f"it counts {total}, which is more than anybody counts"
+        return f"it counts {total}, more than is supported"
     if not 0 <= found <= found + perhaps <= total or not math.isclose(value * total, found, abs_tol=_ROUNDING):
         return f"its estimate is {value:.6g}, but it counts {found} of {total}"
     tail = (1 - item.confidence) / 2
@@ -94,7 +94,7 @@ def _is_auc(item: Evidence) -> bool:
 
 
 def _counts(item: Evidence) -> tuple[int, int, int] | None:
-    """What was counted, what may have to be, and of how many; None where the evidence does not tell."""
+    """(counted, undecided, total); None if the evidence does not state them."""
     details, samples = item.details, item.samples
     found: float | None
     total: float | None
@@ -112,7 +112,7 @@ def _counts(item: Evidence) -> tuple[int, int, int] | None:
 
 
 def _meets(chance: float, most: int, total: int, wanted: float, *, at_end: bool, end: float) -> bool:
-    """Whether at most ``most`` of ``total`` are seen with the ``wanted`` probability where each has this ``chance``."""
+    """Whether P(at most ``most`` of ``total``) is ``wanted`` at this ``chance``."""
     if at_end:
         return chance == end
     below = _at_most(most, total, chance)
@@ -144,26 +144,26 @@ def _confidence(item: Evidence, whole: float | None) -> str:
     if not _is_auc(item) and _counts(item) is None:
         return ""
     if whole is None or not 0.5 <= whole < 1:
-        return "the audit does not say with which confidence its intervals hold together"
+        return "the audit does not state the joint confidence of its intervals"
     return "" if whole <= item.confidence < 1 else f"it holds with {item.confidence:g}, the whole audit with {whole:g}"
 
 
 def _reach(item: Evidence) -> str:
-    """Whether the smallest AUC that would have been seen is that of so many records (Hanley and McNeil 1982)."""
-    told, members, others = (
+    """Whether the smallest detectable AUC matches the number of records (Hanley and McNeil 1982)."""
+    detectable, members, others = (
         item.details.get("detectable"), item.samples.get("members", 0), item.samples.get("nonmembers", 0)
     )  # fmt: skip
-    if not _is_auc(item) or told is None or min(members, others) < 1:
+    if not _is_auc(item) or detectable is None or min(members, others) < 1:
         return ""
     few, many = sorted((members, others))
     if few < _FEW and many > _LOPSIDED * few:
         return ""
     normal = NormalDist()
     needed = -normal.inv_cdf((1 - item.confidence) / 2) * math.sqrt((members + others + 1) / (12 * members * others))
-    seen = told - 0.5 - needed - normal.inv_cdf(_POWER) * _hanley_mcneil(told, members, others)
+    seen = detectable - 0.5 - needed - normal.inv_cdf(_POWER) * _hanley_mcneil(detectable, members, others)
     if abs(seen) <= 1e-4:
         return ""
-    return f"an AUC of {told:.4g} is not the smallest that {members} members and {others} others let one see"
+    return f"an AUC of {detectable:.4g} is not the smallest detectable with {members} members and {others} others"
 
 
 def _hanley_mcneil(area: float, members: int, others: int) -> float:
@@ -173,7 +173,7 @@ def _hanley_mcneil(area: float, members: int, others: int) -> float:
 
 
 def _membership(report: PrivacyReport, least: float | None) -> Iterator[str]:
-    """Baselines stand beside attacks, and the verdict is what the intervals amount to."""
+    """Attacks need their baselines, and the verdict must follow from the intervals."""
     attacks = [
         item for item in report.evidence if "chance" in item.details and not item.quantity.startswith("AUC over")
     ]
@@ -196,7 +196,7 @@ def _membership(report: PrivacyReport, least: float | None) -> Iterator[str]:
     reach = min((item.details["detectable"] for item in attacks if "detectable" in item.details), default=1.0)
     enough = least is not None and reach <= least and not apart and not seen
     if outcome in (Outcome.CONSISTENT, Outcome.PROVED) and not enough:
-        yield f"its verdict on {_MEMBERSHIP!r} is {outcome}, which its intervals do not bear out"
+        yield f"its verdict on {_MEMBERSHIP!r} is {outcome}, which its intervals do not support"
 
 
 def _others(report: PrivacyReport, conditions: Sequence[Assumption]) -> Iterator[str]:
@@ -214,7 +214,8 @@ def _others(report: PrivacyReport, conditions: Sequence[Assumption]) -> Iterator
         )
         states = {each.name: each.state for each in conditions}
         yield from (
-            f"it does not say whether this holds of its canaries: {name}" for name in sorted(_PLANTED - states.keys())
+            f"it does not state whether this holds for its canaries: {name}"
+            for name in sorted(_PLANTED - states.keys())
         )
         yield from _settled(
             report, _TRACELESS, found and not control and AssumptionState.VIOLATED not in states.values()

@@ -10,9 +10,9 @@ from privctl.domain.mechanism import Calibration, ClippedTraining, Formula, Regi
 from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import NoiseParameters, parameters_as
 from privctl.storage.header import elements_of
+from verify.account_plan import of_plan
 from verify.compare import LARGEST, ROUNDING, compare, shown
 from verify.method import StatedTraining
-from verify.plans import of_plan
 from verify.recompute import dp_weights, gaussian, gridded
 from verify.recompute.sensitivity import TooManyStepsError, sensitivity
 from verify.stated import delta_of, method_of, training_of
@@ -35,22 +35,22 @@ def contradictions(report: PrivacyReport) -> Iterator[str]:
     except (ArithmeticError, ValueError) as error:
         yield f"the parameters hold a number that no {report.step} step has: {error}"
     deltas = {g.delta for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP or g.delta > 0}
-    said = delta_of(report)
-    if report.guarantees and report.step in (*_OF_STEP, "secrets-plan") and said is None:
+    delta = delta_of(report)
+    if report.guarantees and report.step in (*_OF_STEP, "secrets-plan") and delta is None:
         yield "the parameters do not say for which delta the guarantees are"
-    if said is not None and deltas - {said}:
-        yield f"a guarantee has delta {max(deltas - {said}):g}, but the parameters say {said:g}"
+    if delta is not None and deltas - {delta}:
+        yield f"a guarantee has delta {max(deltas - {delta}):g}, but the parameters say {delta:g}"
     elif len(deltas) > 1:
         yield f"its guarantees have different deltas: {', '.join(f'{d:g}' for d in sorted(deltas))}"
 
 
 def _noise(report: PrivacyReport) -> Iterator[str]:
-    mechanism, said = report.mechanism, parameters_as(NoiseParameters, report)
+    mechanism, parameters = report.mechanism, parameters_as(NoiseParameters, report)
     if not isinstance(mechanism, WeightNoise):
         yield "a noise step has no mechanism that says how much noise was added"
         return
-    yield from compare("parameter calibration", said.calibration, mechanism.calibration.value, "mechanism says")
-    epsilon, delta = said.epsilon, said.delta
+    yield from compare("parameter calibration", parameters.calibration, mechanism.calibration.value, "mechanism says")
+    epsilon, delta = parameters.epsilon, parameters.delta
     if epsilon is None or delta is None:
         yield "the parameters do not say for which epsilon and delta the noise was chosen"
         return
@@ -58,11 +58,11 @@ def _noise(report: PrivacyReport) -> Iterator[str]:
         yield f"the parameters say epsilon {shown(epsilon)} and delta {shown(delta)}, for which no noise is chosen"
         return
     yield from _stddev(mechanism, epsilon, delta)
-    if said.collected_from_data is None:
+    if parameters.collected_from_data is None:
         yield "it does not say which names were collected from the private data"
     if mechanism.candidate_stddevs and mechanism.noise_stddev not in mechanism.candidate_stddevs:
         yield f"noise_stddev {mechanism.noise_stddev:g} is not among the candidate_stddevs"
-    yield from _tensors(report, mechanism, said)
+    yield from _tensors(report, mechanism, parameters)
     yield from _stated(report, mechanism, epsilon)
 
 
@@ -105,11 +105,11 @@ def _stddev(mechanism: WeightNoise, epsilon: float, delta: float) -> Iterator[st
         yield f"noise_stddev is {found:.12g}, but the Gaussian calibration for {regime} losses gives {shown}"
 
 
-def _tensors(report: PrivacyReport, mechanism: WeightNoise, said: NoiseParameters) -> Iterator[str]:
+def _tensors(report: PrivacyReport, mechanism: WeightNoise, parameters: NoiseParameters) -> Iterator[str]:
     tensors = {t.name: t for artifact in report.outputs for t in artifact.tensors}
-    untouched, tied = said.tensors_untouched, said.tensors_tied
+    untouched, tied = parameters.tensors_untouched, parameters.tensors_tied
     if not any(artifact.role == "model" for artifact in report.outputs):
-        return  # said elsewhere: no bound is of any model then
+        return  # reported elsewhere: no bound is of any model then
     if not tensors or untouched is None or tied is None:
         yield "it does not say which tensors were written, and which of them have no noise or are tied"
         return
@@ -117,7 +117,7 @@ def _tensors(report: PrivacyReport, mechanism: WeightNoise, said: NoiseParameter
         if untouched[name] not in _UNTOUCHED:
             yield f"tensor {name!r} is said to have no noise for a reason that privctl does not have: {untouched[name]}"
     noised = {name: t for name, t in tensors.items() if name not in untouched}
-    yield from compare("tensors_noised", said.tensors_noised, len(noised), "the tensors listed are")
+    yield from compare("tensors_noised", parameters.tensors_noised, len(noised), "the tensors listed are")
     again = {name for group in tied for name in group[1:]}
     counts = [elements_of(t.shape) for name, t in noised.items() if name not in again]
     counted = None if None in counts else sum(count for count in counts if count is not None)
@@ -125,38 +125,38 @@ def _tensors(report: PrivacyReport, mechanism: WeightNoise, said: NoiseParameter
 
 
 def _retrain(report: PrivacyReport) -> Iterator[str]:
-    said, mechanism, method = training_of(report), report.mechanism, method_of(report)
+    parameters, mechanism, method = training_of(report), report.mechanism, method_of(report)
     if not isinstance(mechanism, () if method is None else method.mechanisms):
-        yield f"its mechanism is not one of the method {said.method!r}"
-    if said.task not in _TASKS:
-        yield f"privctl has no task of the name {shown(said.task)}"
+        yield f"its mechanism is not one of the method {parameters.method!r}"
+    if parameters.task not in _TASKS:
+        yield f"privctl has no task named {shown(parameters.task)}"
     written = {Path(artifact.path).name for artifact in report.outputs}
-    if said.task == _IMAGES and (tokenizers := sorted(written & _TOKENIZERS)):
+    if parameters.task == _IMAGES and (tokenizers := sorted(written & _TOKENIZERS)):
         yield f"its task is one of images, but it wrote {', '.join(tokenizers)}"
-    yield from _start(report, said)
-    yield from _plan_followed(report, said)
-    if said.examples <= 0:
-        yield f"the parameters say that there are {said.examples} examples, and no training has so few"
+    yield from _start(report, parameters)
+    yield from _plan_followed(report, parameters)
+    if parameters.examples <= 0:
+        yield f"the parameters say that there are {parameters.examples} examples, and no training has so few"
     elif not isinstance(mechanism, ClippedTraining):
-        rate = said.batch_size / said.examples
-        yield from compare("parameter sample_rate", said.sample_rate, rate, "batch_size / examples is")
+        rate = parameters.batch_size / parameters.examples
+        yield from compare("parameter sample_rate", parameters.sample_rate, rate, "batch_size / examples is")
     if method is not None:
-        yield from method.disagreements(mechanism, said)
+        yield from method.disagreements(mechanism, parameters)
 
 
-def _start(report: PrivacyReport, said: StatedTraining) -> Iterator[str]:
+def _start(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
     """Random weights are read from no file."""
-    began = said.initial_weights
+    began = parameters.initial_weights
     read = any(a.role.startswith("start-") and a.role.endswith(".safetensors") for a in report.inputs)
     if began not in ("random", "checkpoint") or (began == "random") is read:
         files = "files of weights are among its inputs" if read else "no file of weights is among its inputs"
         yield f"its training is said to have begun with {shown(began)} weights, but {files}"
 
 
-def _plan_followed(report: PrivacyReport, said: StatedTraining) -> Iterator[str]:
+def _plan_followed(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
     """A plan that was followed is one of the inputs, under the digest that is stated."""
     read = [artifact.digest for artifact in report.inputs if artifact.role == "plan"]
-    if read != ([] if said.plan is None else [said.plan.digest]):
+    if read != ([] if parameters.plan is None else [parameters.plan.digest]):
         yield "the plan of protection that its parameters name is not the one among its inputs"
 
 

@@ -76,18 +76,18 @@ def parts_of(report: PrivacyReport, guarantee: Guarantee, files: Sequence[tuple[
         curve = guarantee.name.endswith(CURVE)
         j, nats = _secret_of(run, among, guarantee.epsilon, first=place == 0, curve=curve)
         event = SecretMixture(probabilities=tuple(run.chances(j).tolist()), noise_multiplier=run.noise, steps=run.steps)
-        told = guarantee.epsilon if place == 0 or guarantee.epsilon is None else max(guarantee.epsilon, nats)
-        part = replace(guarantee, risks=(risk,), epsilon=told)
+        stated = guarantee.epsilon if place == 0 or guarantee.epsilon is None else max(guarantee.epsilon, nats)
+        part = replace(guarantee, risks=(risk,), epsilon=stated)
         found.append((replace(report, mechanism=Ledger(events=(event,))), part))
     return found
 
 
 def _secret_of(
-    run: _PlannedRun, among: NDArray[np.int64], told: float | None, *, first: bool, curve: bool
+    run: _PlannedRun, among: NDArray[np.int64], claimed: float | None, *, first: bool, curve: bool
 ) -> tuple[int, float]:
     """Of the secrets ``among``, the one that a risk is of, with at most how many nats it gives away.
 
-    Of several that are equally near, as far as can be told, the one whose nats are those ``told``.
+    Of several that are equally near, as far as can be told, the one whose nats are those ``claimed``.
     """
     arrays = run.arrays
     nats = {
@@ -106,7 +106,7 @@ def _secret_of(
         least = {j: each.lower / allowed[j] for j, each in successes.items()}
     # Each share lies between two bounds: any that may be the largest may be the one that was meant.
     tied = [j for j in shares if shares[j] >= max(least.values()) * (1 - _TIED)]
-    found = min(tied, key=lambda j: abs(nats[j] - (told or 0.0))) if first else max(shares, key=lambda j: shares[j])
+    found = min(tied, key=lambda j: abs(nats[j] - (claimed or 0.0))) if first else max(shares, key=lambda j: shares[j])
     return found, nats[found]
 
 
@@ -147,7 +147,7 @@ def _arrays(place: Path) -> Arrays | None:
             facts: Any = parse_json(file.metadata[KEY], str(place))
             arrays = arrays_of(file)
     except InputError:
-        return None  # said where the plan itself is checked
+        return None  # reported where the plan itself is checked
     fits = isinstance(facts, dict) and facts.get("form") == "reference" and 0 < len(arrays["budgets"]) <= MOST
     return arrays if fits else None
 
@@ -162,33 +162,33 @@ def of_plan_file(report: PrivacyReport, facts: Mapping[str, Any], arrays: Arrays
     events = ledger.events if isinstance(ledger, Ledger) else ()
     event = events[0] if len(events) == 1 else None
     if not isinstance(event, SampledGaussian):
-        return  # said elsewhere: a mechanism of this kind is that of no plan
+        return  # reported elsewhere: no plan has a mechanism of this kind
     yield from _differs("sampling rate", event.sample_rate, largest)
-    said: ProtectionParameters | FollowedPlan | None
+    parameters: ProtectionParameters | FollowedPlan | None
     made = report.step == "secrets-plan"
-    said = parameters_as(ProtectionParameters, report) if made else training_of(report).plan
-    if said is None:
+    parameters = parameters_as(ProtectionParameters, report) if made else training_of(report).plan
+    if parameters is None:
         yield "the report does not say which plan was followed"
         return
-    for name, told in (
-        ("form", said.form),
-        ("calibration", said.calibration),
-        ("steps", said.steps),
-        ("batch_size", said.batch_size),
+    for name, stated in (
+        ("form", parameters.form),
+        ("calibration", parameters.calibration),
+        ("steps", parameters.steps),
+        ("batch_size", parameters.batch_size),
     ):
-        yield from _differs(f"parameter {name}", told, facts.get(name))
-    yield from _differs("number of secrets", said.secrets, len(arrays["budgets"]))
-    if isinstance(said, ProtectionParameters):
+        yield from _differs(f"parameter {name}", stated, facts.get(name))
+    yield from _differs("number of secrets", parameters.secrets, len(arrays["budgets"]))
+    if isinstance(parameters, ProtectionParameters):
         yield from _differs("noise multiplier", event.noise_multiplier, facts.get("noise_multiplier"))
         yield from _differs("number of steps", event.steps, facts.get("steps"))
         return
-    yield from _differs("plan's noise multiplier", said.noise_multiplier, facts.get("noise_multiplier"))
-    yield from _differs("plan's largest probability", said.largest_probability, largest)
-    yield from _differs("plan's book of secrets", said.book, facts.get("secrets"))
-    yield from _differs("plan's digest", said.digest, digest)
+    yield from _differs("plan's noise multiplier", parameters.noise_multiplier, facts.get("noise_multiplier"))
+    yield from _differs("plan's largest probability", parameters.largest_probability, largest)
+    yield from _differs("plan's book of secrets", parameters.book, facts.get("secrets"))
+    yield from _differs("plan's digest", parameters.digest, digest)
 
 
-def _differs(what: str, told: Any, held: Any) -> Iterator[str]:
-    numbers = isinstance(told, int | float) and isinstance(held, int | float)
-    if not (math.isclose(told, held, rel_tol=_ROUNDING) if numbers else told == held):
-        yield f"the report's {what} is {told}, and the plan has {held}"
+def _differs(what: str, stated: Any, held: Any) -> Iterator[str]:
+    numbers = isinstance(stated, int | float) and isinstance(held, int | float)
+    if not (math.isclose(stated, held, rel_tol=_ROUNDING) if numbers else stated == held):
+        yield f"the report's {what} is {stated}, and the plan has {held}"

@@ -16,7 +16,7 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.codec import decode_events
 from privctl.reports.parameters import BudgetParameters, parameters_as
 from privctl.storage.reader import read_text
-from verify.events import planned, row_of
+from verify.events import planned_kinds, row_of
 from verify.events.row import PlannedAs
 from verify.stated import budget_of
 
@@ -24,24 +24,24 @@ _ROUNDING = 1e-9
 
 
 def of_plan(report: PrivacyReport) -> Iterator[str]:
-    """Each disagreement in one sentence."""
-    said, mechanism = budget_of(report), report.mechanism
-    if said is None or said.ledger is not None:
-        return  # ``of_file`` says, where that is at hand
+    """One sentence per disagreement between mechanism and parameters."""
+    parameters, mechanism = budget_of(report), report.mechanism
+    if parameters is None or parameters.ledger is not None:
+        return  # ``of_file`` compares it with the file, if present
     event = mechanism.events[0] if isinstance(mechanism, Ledger) and len(mechanism.events) == 1 else mechanism
-    named = said.mechanism or "gaussian"
-    as_planned = next((each for kind, each in planned() if each.mechanism == named and type(event) is kind), None)
+    named = parameters.mechanism or "gaussian"
+    as_planned = next((each for kind, each in planned_kinds() if each.mechanism == named and type(event) is kind), None)
     if as_planned is None:
-        yield f"its mechanism is not the one planned: {named}"
+        yield f"the parameters plan {named}, but the mechanism is another"
         return
-    yield from _fields(event, as_planned, said)
-    yield from _targets(report, said)
-    if isinstance(mechanism, Ledger) and said.epsilon is None:
+    yield from _fields(event, as_planned, parameters)
+    yield from _targets(report, parameters)
+    if isinstance(mechanism, Ledger) and parameters.epsilon is None:
         yield from _noise_stated(mechanism.events[0], report.guarantees)
 
 
 def _noise_stated(event: Event, guarantees: Sequence[Guarantee]) -> Iterator[str]:
-    """Where guarantees on such an event state its noise multiplier, each states this one."""
+    """Each guarantee must state the event's noise multiplier, where its kind has one."""
     row = row_of(event)
     if row.with_noise is None:
         return
@@ -54,70 +54,69 @@ def _noise_stated(event: Event, guarantees: Sequence[Guarantee]) -> Iterator[str
 
 
 def of_file(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
-    """The events of a plan that read them from a file (``--ledger``) against that file, where it is at hand."""
+    """The events of a plan that read them from a file (``--ledger``) against that file, if it is present."""
     if report.step != "account" or parameters_as(BudgetParameters, report).ledger is None:
         return
     files = [artifact for artifact in report.inputs if artifact.role == "ledger"]
     if len(files) != 1 or not isinstance(report.mechanism, Ledger):
-        reason = "the plan is of a ledger file, of which the report records no digest"
+        reason = "the plan was made from a ledger file, but the report has no digest of it"
         yield Verdict(subject="ledger", outcome=Outcome.INCONCLUSIVE, reason=reason)
         return
     place = Path(os.path.normpath(path.parent.absolute() / files[0].path))
     if not os.path.isfile(place):
-        return  # told as an omission, as of any input
+        return  # reported as an omission, like any missing input
     try:
         same = decode_events(read_text(place), str(place)) == report.mechanism.events
     except InputError as fault:
         yield Verdict(subject=files[0].path, outcome=Outcome.REFUTED, reason=str(fault))
         return
-    reason = (
-        "its events are the mechanism's" if same else "its events are not those that the guarantees are computed of"
-    )
+    reason = "its events are the mechanism's" if same else "its events are not those the guarantees were computed from"
     yield Verdict(subject=files[0].path, outcome=Outcome.PROVED if same else Outcome.REFUTED, reason=reason)
 
 
-def _fields(event: object, as_planned: PlannedAs, said: BudgetParameters) -> Iterator[str]:
-    # What was looked for was not given; what was neither has its default, or is not compared.
-    solved: dict[str, Any] = {as_planned.solved.get(what, what): value for what, value in said.found.items()}
+def _fields(event: object, as_planned: PlannedAs, parameters: BudgetParameters) -> Iterator[str]:
+    # Solved quantities were not given. One neither given nor solved for has its default; without a default it is not
+    # compared.
+    solved: dict[str, Any] = {as_planned.solved.get(what, what): value for what, value in parameters.found.items()}
     wanted = dict(solved)
     for key, (field, default) in as_planned.fields.items():
-        value = getattr(said, key)
+        value = getattr(parameters, key)
         if field not in solved and (value is not None or default is not None):
             wanted[field] = default if value is None else value
-    if said.dataset_size is not None:
-        wanted |= _rate_and_steps(said, said.dataset_size)
-    wanted |= as_planned.more(said)
+    if parameters.dataset_size is not None:
+        wanted |= _rate_and_steps(parameters, parameters.dataset_size)
+    wanted |= as_planned.more(parameters)
     for name, value in wanted.items():
         if hasattr(event, name) and not _alike(here := getattr(event, name), value):
             yield f"mechanism's {name} is {_shown(here)}, but the parameters say {_shown(value)}"
 
 
-def _rate_and_steps(said: BudgetParameters, size: int) -> dict[str, Any]:
-    batch, epochs = said.batch_size, said.epochs
+def _rate_and_steps(parameters: BudgetParameters, size: int) -> dict[str, Any]:
+    batch, epochs = parameters.batch_size, parameters.epochs
     if batch is None or epochs is None or min(size, batch, epochs) <= 0:
         return {}
-    if said.batches == Batches.SHUFFLED:
+    if parameters.batches == Batches.SHUFFLED:
         a_pass = math.ceil(size / batch)
         return {"sample_rate": 1 / a_pass, "steps": math.ceil(round(epochs * a_pass, 6))}
     return {"sample_rate": batch / size, "steps": math.ceil(round(epochs * size / batch, 6))}
 
 
-def _targets(report: PrivacyReport, said: BudgetParameters) -> Iterator[str]:
-    """What was looked for: the guarantee to rely on meets it, at the priors that were given."""
-    main = (said.methods or {}).get(said.rely_on or "")
+def _targets(report: PrivacyReport, parameters: BudgetParameters) -> Iterator[str]:
+    """The guarantee to rely on meets the targets, at the priors that were given."""
+    main = (parameters.methods or {}).get(parameters.rely_on or "")
     guarantee = next((g for g in report.guarantees if main is not None and g.name == main.title), None)
     if guarantee is None:
         return
-    target, posterior = said.epsilon, said.posterior
+    target, posterior = parameters.epsilon, parameters.posterior
     if target is not None and not (guarantee.epsilon or 0) <= target * (1 + _ROUNDING):
         yield f"the guarantee to rely on has epsilon {_shown(guarantee.epsilon)}, above the {target:g} planned for"
     for risk in guarantee.risks:
         if posterior is not None and risk.measure is RiskMeasure.POSTERIOR and risk.bound > posterior * (1 + 1e-6):
             yield f"a secret may be guessed with probability {risk.bound:.6g}, above the {posterior:g} planned for"
-    if guarantee.notion is Notion.SECRET_PROTECTION and said.priors is not None:
+    if guarantee.notion is Notion.SECRET_PROTECTION and parameters.priors is not None:
         for each in report.guarantees:
-            if {risk.at for risk in each.risks} - set(said.priors):
-                yield f"{each.name!r} speaks of another prior than was given"
+            if {risk.at for risk in each.risks} - set(parameters.priors):
+                yield f"{each.name!r} is for a prior that was not requested"
 
 
 def _alike(here: Any, value: Any) -> bool:

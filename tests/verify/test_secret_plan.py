@@ -17,7 +17,7 @@ from privctl.domain.verdict import Outcome
 from privctl.reports.codec import decode, encode
 from privctl.reports.files import file_artifact
 from privctl.secrets.protection import Protection, read_protection, staged_protection
-from verify import planned as planning
+from verify import secret_plan
 from verify.recompute.bound_pair import BoundPair
 from verify.run import verify
 
@@ -123,11 +123,11 @@ def test_bounds_that_overlap_do_not_name_another_secret(monkeypatch: pytest.Monk
         "curve_bounds": np.array([0.27341, 0.27632]), "posterior_bounds": np.full(2, 0.49),
     }  # fmt: skip
     bounds = {3: BoundPair(0.27340, 0.27772), 2: BoundPair(0.27630, 0.27634)}
-    monkeypatch.setattr(planning, "largest_success", lambda chances, *_: bounds[len(chances)])
-    run = planning._PlannedRun(arrays, 0.2485517844299729, 2)
+    monkeypatch.setattr(secret_plan, "largest_success", lambda chances, *_: bounds[len(chances)])
+    run = secret_plan._PlannedRun(arrays, 0.2485517844299729, 2)
     among = np.array([0, 1])
-    _, nats = planning._secret_of(run, among, 1.5755, first=True, curve=True)
+    _, nats = secret_plan._secret_of(run, among, 1.5755, first=True, curve=True)
     assert nats == pytest.approx(1.5755141, abs=1e-6)
-    assert planning._secret_of(run, among, 2.7106, first=True, curve=True)[0] == 0  # either may be the nearest
+    assert secret_plan._secret_of(run, among, 2.7106, first=True, curve=True)[0] == 0  # either may be the nearest
     bounds[3] = BoundPair(0.27340, 0.27342)
-    assert planning._secret_of(run, among, 2.7106, first=True, curve=True)[0] == 1  # now it cannot be
+    assert secret_plan._secret_of(run, among, 2.7106, first=True, curve=True)[0] == 1  # now it cannot be
