@@ -69,7 +69,12 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Show the table, write nothing.")
 @click.option("--threads", type=Whole(Range(low=1, high=64)), default=2, show_default=True, help="Worker threads.")
 @click.option("--seed", type=SEED, help="For tests only: voids every guarantee.")
-@click.option("-o", "--output", type=click.Path(), help="Where to write.  [default: NAME.private beside MODEL]")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(),
+    help="Where to write.  [default: NAME.private beside MODEL, or NAME.noised where nothing useful follows]",
+)
 @force
 @common
 def noise(model: str, **options: Any) -> None:
@@ -117,6 +122,9 @@ def noise(model: str, **options: Any) -> None:
             )
     if options["as_json"]:
         _print_json(reports)
+        for candidate in candidates:
+            if candidate.shortfall is not None:
+                note(f"{candidate.path.name}: {candidate.shortfall.reason}", quiet=quiet)
     else:
         coarse = tuple(line for report in reports for line in report.warnings if line.startswith(COARSE))
         _show(release, candidates, [perplexity_of(report) for report in reports], original, coarse)
@@ -252,7 +260,7 @@ def _show(
     dry_run: bool = False,
 ) -> None:
     from privctl.noise.selection import untouched_counts
-    from privctl.show.text.noise import NoiseRow, noise_table
+    from privctl.show.text.noise import NoiseRow, NoiseWarnings, noise_table
 
     rows = [
         NoiseRow(
@@ -280,4 +288,9 @@ def _show(
     notes += [line for line in coarse if line]
     counts = untouched_counts(release.selection)
     notes += [f"{counted(count, 'tensor')} without noise: {why}" for why, count in counts.items()]
-    show(noise_table(rows, notes=notes, original_perplexity=original, dry_run=dry_run))
+    lacking = {candidate.path.name: candidate.shortfall for candidate in candidates if candidate.shortfall}
+    warnings = NoiseWarnings(
+        reasons={name: shortfall.reason for name, shortfall in lacking.items()},
+        advice=tuple(dict.fromkeys(shortfall.advice for shortfall in lacking.values())),
+    )
+    show(noise_table(rows, warnings=warnings, notes=notes, original_perplexity=original, dry_run=dry_run))

@@ -49,7 +49,7 @@ def test_one_candidate(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(text in table for text in ("0.00976053", "0.0728299", "306.23", "claimed", "conditional"))
     assert model.read_bytes() == before
 
-    noisy = load_file(model.with_name("m.private.safetensors"))
+    noisy = load_file(model.with_name("m.noised.safetensors"))
     assert np.array_equal(noisy["positions"], WEIGHTS["positions"])
     assert np.array_equal(noisy["embed"], noisy["head"])
     added = (noisy["embed"] - WEIGHTS["embed"]).ravel()
@@ -57,10 +57,10 @@ def test_one_candidate(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert abs(added.mean()) < 5 * 0.00976 / np.sqrt(added.size)
     # Noise lies on a grid, so that a weight has none at all one time in a hundred.
     assert np.count_nonzero(noisy["bias"]) >= 4
-    with safe_open(model.with_name("m.private.safetensors"), "np") as file:
-        assert file.metadata() == {"format": "pt", "privctl.report": "m.private.report.json"}
+    with safe_open(model.with_name("m.noised.safetensors"), "np") as file:
+        assert file.metadata() == {"format": "pt", "privctl.report": "m.noised.report.json"}
 
-    report = report_at(model.with_name("m.private.report.json"))
+    report = report_at(model.with_name("m.noised.report.json"))
     assert isinstance(report.mechanism, WeightNoise)
     assert report.mechanism.noise_stddev == pytest.approx(0.00976052988, rel=1e-9)
     assert report.mechanism.dimension == 300 * 70 + 50 * 50 + 7
@@ -75,8 +75,8 @@ def test_one_candidate(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert guarantee.arithmetic.coordinates == report.mechanism.dimension
         assert 0 < guarantee.arithmetic.epsilon < 1e-6
     assert np.array_equal(noisy["embed"], np.rint(noisy["embed"] * 2.0**12) / 2.0**12)
-    assert report.outputs[0].path == "m.private.safetensors"
-    assert report.outputs[0] == _as_written(model.with_name("m.private.safetensors"), report)
+    assert report.outputs[0].path == "m.noised.safetensors"
+    assert report.outputs[0] == _as_written(model.with_name("m.noised.safetensors"), report)
 
 
 def _as_written(path: Path, report: PrivacyReport) -> Artifact:
@@ -88,12 +88,12 @@ def _as_written(path: Path, report: PrivacyReport) -> Artifact:
 
 def test_several_candidates_are_nested_and_named(model: Path) -> None:
     assert run(["noise", str(model), "--epsilon", "0.01", "--epsilon", "100", "-q", *FACTS]) == 0
-    quiet, loud = (load_file(model.with_name(f"m.private-eps{e}.safetensors"))["embed"] for e in ("100", "0.01"))
+    quiet, loud = (load_file(model.with_name(f"m.noised-eps{e}.safetensors"))["embed"] for e in ("100", "0.01"))
     first, step = (quiet - WEIGHTS["embed"]).ravel(), (loud - quiet).ravel()
     assert first.std() == pytest.approx(0.0068145, rel=0.03)
     assert step.std() == pytest.approx(np.sqrt(0.01403166**2 - 0.0068145**2), rel=0.03)
     assert abs(np.corrcoef(first, step)[0, 1]) < 5 / np.sqrt(first.size)
-    report = report_at(model.with_name("m.private-eps0.01.report.json"))
+    report = report_at(model.with_name("m.noised-eps0.01.report.json"))
     assert any(g.scope.value == "all-candidates" for g in report.guarantees)
     assert any("nested" in warning for warning in report.warnings)
 
@@ -128,7 +128,7 @@ def test_dry_run_writes_nothing(model: Path, tmp_path: Path, capsys: pytest.Capt
 def test_json_is_the_report(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["noise", str(model), "--json", *FACTS]) == 0
     printed = capsys.readouterr().out
-    assert printed == model.with_name("m.private.report.json").read_text()
+    assert printed == model.with_name("m.noised.report.json").read_text()
     assert run(["noise", str(model), "--json", "--epsilon", "2", "--epsilon", "3", *FACTS]) == 0
     assert [r["parameters"]["epsilon"] for r in json.loads(capsys.readouterr().out)] == [2, 3]
 
@@ -150,13 +150,62 @@ def test_gaussian_calibration_for_a_regime(model: Path) -> None:
     assert all(g.name != "published" for g in report.guarantees)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "follows"),
+    [
+        ([], "for any loss, epsilon is 306.23 at delta 1e-06, by which an attacker may find 100 %"),
+        (["--smoothness", "1"], None),
+        (["--smoothness", "1e5"], "for a smooth loss, epsilon is 306.23 at"),
+        (["--strong-convexity", "0.1"], None),
+        (["--calibration", "gaussian", "--regime", "convex"], None),
+        (["--calibration", "gaussian", "--regime", "convex", "--epsilon", "60"], "for a convex loss, epsilon is 60 at"),
+        (["--calibration", "gaussian", "--regime", "nonconvex"], None),
+        (["--calibration", "gaussian", "--regime", "nonconvex", "--epsilon", "60"], "for any loss, epsilon is 60 at"),
+        (["--calibration", "gaussian", "--regime", "convex", "--seed", "1"], "is violated (secret-noise)"),
+    ],
+)
+def test_only_what_a_useful_bound_follows_for_is_called_private(
+    model: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], follows: str | None
+) -> None:
+    assert run(["noise", str(model), "-q", *FACTS, *arguments]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    name, other = ("private", "noised") if follows is None else ("noised", "private")
+    assert model.with_name(f"m.{name}.safetensors").is_file()
+    assert not list(model.parent.glob(f"*.{other}*"))
+    warnings = report_at(model.with_name(f"m.{name}.report.json")).warnings
+    for text in (said, warnings[0]):
+        assert ("NO USEFUL GUARANTEE" in text) is (follows is not None)
+        assert follows is None or follows in text
+        assert follows is None or "Do not call this model private" in text
+
+
+def test_each_candidate_is_named_by_what_follows_for_it(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["--calibration", "gaussian", "--regime", "nonconvex", "--epsilon", "2", "--epsilon", "60"]
+    assert run(["noise", str(model), "--json", *FACTS, *chosen]) == 0
+    assert {p.name for p in model.parent.glob("m.*.safetensors")} == {
+        "m.private-eps2.safetensors",
+        "m.noised-eps60.safetensors",
+    }
+    assert "m.noised-eps60.safetensors: NO USEFUL GUARANTEE" in capsys.readouterr().err
+
+
+def test_a_card_leads_with_what_follows_not_with_a_convexity_nobody_stated(model: Path) -> None:
+    assert run(["noise", str(model), "-q", *FACTS]) == 0
+    card = model.with_name("README.md")
+    report = str(model.with_name("m.noised.report.json"))
+    assert run(["report", report, "--format", "model-card", "-o", str(card), "-q"]) == 0
+    text = card.read_text()
+    assert "epsilon: 306.2" in text
+    assert "It rules out little: an attacker may still find 100 % of the records" in text
+
+
 def test_base_tensors_stay_identical(model: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
     base = write_model(tmp_path / "base.safetensors", {"half": WEIGHTS["half"], "embed": WEIGHTS["embed"] * 2})
     assert run(["noise", str(model), "-q", "--base", str(base), *FACTS]) == 0
-    noisy = load_file(model.with_name("m.private.safetensors"))
+    noisy = load_file(model.with_name("m.noised.safetensors"))
     assert np.array_equal(noisy["half"], WEIGHTS["half"])
     assert not np.array_equal(noisy["embed"], WEIGHTS["embed"])
-    report = report_at(model.with_name("m.private.report.json"))
+    report = report_at(model.with_name("m.noised.report.json"))
     assert report.parameters["tensors_untouched"]["half"] == "equal to the public base"
 
 
@@ -182,7 +231,7 @@ def trained(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
 
 def test_a_model_with_a_training_report_needs_no_flags(trained: Path) -> None:
     assert run(["noise", str(trained), "-q"]) == 0
-    report = report_at(trained.with_name("t.private.report.json"))
+    report = report_at(trained.with_name("t.noised.report.json"))
     statuses = {g.name: g.status for g in report.guarantees}
     assert statuses == {"published": Status.CLAIMED, "convex": Status.CONDITIONAL, "nonconvex": Status.CONDITIONAL}
     assert [p.path for p in report.parents] == ["t.report.json"]
@@ -217,7 +266,7 @@ def _sharded(folder: Path, write_model: Callable[..., Path]) -> Path:
 def test_a_sharded_folder(tmp_path: Path, write_model: Callable[..., Path]) -> None:
     folder = _sharded(tmp_path / "model", write_model)
     assert run(["noise", str(folder), "-q", *FACTS]) == 0
-    private = tmp_path / "model.private"
+    private = tmp_path / "model.noised"
     assert sorted(p.name for p in private.iterdir()) == [
         "a.safetensors",
         "b.safetensors",
@@ -226,7 +275,7 @@ def test_a_sharded_folder(tmp_path: Path, write_model: Callable[..., Path]) -> N
     ]
     noisy = load_file(private / "a.safetensors"), load_file(private / "b.safetensors")
     assert np.array_equal(noisy[0]["embed"], noisy[1]["head"])  # tied across shards
-    report = report_at(tmp_path / "model.private.report.json")
+    report = report_at(tmp_path / "model.noised.report.json")
     assert any("optimizer.pt" in o.what for o in report.omissions)
     assert run(["inspect", str(private), "-q"]) == 0
 
@@ -270,7 +319,7 @@ def test_a_folder_named_by_a_dot(tmp_path: Path, write_model: Callable[..., Path
     folder = _sharded(tmp_path / "model", write_model)
     monkeypatch.chdir(folder)
     assert run(["noise", ".", "-q", *FACTS]) == 0
-    assert (tmp_path / "model.private" / "a.safetensors").is_file()
+    assert (tmp_path / "model.noised" / "a.safetensors").is_file()
     assert run(["noise", ".", "-q", "-o", "inside", *FACTS]) == 2
     assert not (folder / "inside").exists()
 
@@ -288,7 +337,7 @@ def test_a_file_in_the_way_of_a_folder_is_kept_and_no_report_appears(
 def test_a_moved_folder_is_checked_where_it_lies(tmp_path: Path, write_model: Callable[..., Path], capsys: Any) -> None:
     folder = _sharded(tmp_path / "model", write_model)
     assert run(["noise", str(folder), "-q", *FACTS]) == 0
-    moved = (tmp_path / "model.private").rename(tmp_path / "release")
+    moved = (tmp_path / "model.noised").rename(tmp_path / "release")
     assert run(["inspect", str(moved), "-q"]) == 0
     (moved / "config.json").write_text("{}")
     assert run(["inspect", str(moved), "-q"]) == 1
