@@ -144,6 +144,7 @@ def _opened(base: str | None) -> Iterator[Checkpoint | None]:
 def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str, Any]) -> NoiseRelease:
     from privctl.noise.dp_weights import Premises, default_delta
     from privctl.noise.facts import (
+        REQUIRED,
         TRAINING_ROUNDING,
         collected_names,
         from_file,
@@ -151,16 +152,17 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
         from_report,
         training_facts,
     )
+    from privctl.noise.own_report import own_report, require_bounded
     from privctl.noise.placement import companions
     from privctl.noise.privatize import NoiseRelease, noise_premises
     from privctl.noise.selection import select
-    from privctl.reports.files import report_of
 
-    own_report = report_of(checkpoint)
-    reported = from_report(own_report.path, own_report.report) if own_report else None
+    found = own_report(checkpoint)
+    require_bounded(found, checkpoint, facts=any(options[name] is not None for name in ("facts", *REQUIRED)))
+    reported = from_report(found.path, found.report) if found else None
     from_facts = from_file(Path(options["facts"])) if options["facts"] else None
     sources = [source for source in (reported, from_facts, from_flags(options)) if source is not None]
-    training, trust = training_facts(sources)
+    training, trust = training_facts(sources, str(checkpoint.root))
     delta = _delta(options, sources, default_delta(training.dataset_size))
     selection = select(checkpoint, include=options["include"], exclude=options["exclude"], base=base)
     try:
@@ -169,7 +171,7 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
         raise CommandError(f"{error}; give another --{str(error).split()[0]}") from None
     files = {"facts": options["facts"], "evaluation": options["evaluate"]}
     inputs = {role: Path(path) for role, path in files.items() if path}
-    collected = collected_names(own_report.report) if own_report else ()
+    collected = collected_names(found.report) if found else ()
     inputs |= {f"base-{file.path.name}": file.path for file in base.files} if base else {}
     assumptions = (trust, TRAINING_ROUNDING, noise_premises(options["seed"]), *collected, *selection.assumptions)
     return NoiseRelease(
@@ -178,7 +180,7 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
         selection=selection,
         premises=Premises(assumptions=assumptions),
         targets=targets,
-        model_report=own_report if reported is not None else None,
+        model_report=found if reported is not None else None,
         inputs=inputs,
         parameters={
             "include": list(options["include"]),

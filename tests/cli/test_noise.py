@@ -1,7 +1,6 @@
 """``privctl noise`` from the command line to the files it leaves."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,33 +12,15 @@ from safetensors.numpy import load_file
 
 from privctl.cli import run
 from privctl.domain.guarantee import Status
-from privctl.domain.mechanism import ClippedTraining, WeightNoise
+from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.reports.codec import decode
-from privctl.reports.files import file_artifact, now, versions, write_report
-
-FACTS = ["--epochs", "10", "--learning-rate", "5e-5", "--clip-norm", "1", "--dataset-size", "1000", "--batch-size", "5"]
-RNG = np.random.default_rng(1)
-WEIGHTS = {
-    "embed": RNG.standard_normal((300, 70)).astype(np.float32),
-    "half": RNG.standard_normal((50, 50)).astype(np.float16),
-    "bias": np.zeros(7, np.float32),
-    "positions": np.arange(12),
-}
-WEIGHTS["head"] = WEIGHTS["embed"].copy()
+from privctl.reports.files import file_artifact
+from tests.cli.noised import FACTS, WEIGHTS, report_at, snapshot
 
 
 @pytest.fixture
 def model(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
     return write_model(tmp_path / "m.safetensors", WEIGHTS, {"format": "pt", "made": "here"})
-
-
-def report_at(path: Path) -> PrivacyReport:
-    return decode(path.read_text(), str(path))
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def test_one_candidate(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,55 +131,6 @@ def test_gaussian_calibration_for_a_regime(model: Path) -> None:
     assert all(g.name != "published" for g in report.guarantees)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "follows"),
-    [
-        ([], "for any loss, epsilon is 306.23 at delta 1e-06, by which an attacker may find 100 %"),
-        (["--smoothness", "1"], None),
-        (["--smoothness", "1e5"], "for a smooth loss, epsilon is 306.23 at"),
-        (["--strong-convexity", "0.1"], None),
-        (["--calibration", "gaussian", "--regime", "convex"], None),
-        (["--calibration", "gaussian", "--regime", "convex", "--epsilon", "60"], "for a convex loss, epsilon is 60 at"),
-        (["--calibration", "gaussian", "--regime", "nonconvex"], None),
-        (["--calibration", "gaussian", "--regime", "nonconvex", "--epsilon", "60"], "for any loss, epsilon is 60 at"),
-        (["--calibration", "gaussian", "--regime", "convex", "--seed", "1"], "is violated (secret-noise)"),
-    ],
-)
-def test_only_what_a_useful_bound_follows_for_is_called_private(
-    model: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], follows: str | None
-) -> None:
-    assert run(["noise", str(model), "-q", *FACTS, *arguments]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    name, other = ("private", "noised") if follows is None else ("noised", "private")
-    assert model.with_name(f"m.{name}.safetensors").is_file()
-    assert not list(model.parent.glob(f"*.{other}*"))
-    warnings = report_at(model.with_name(f"m.{name}.report.json")).warnings
-    for text in (said, warnings[0]):
-        assert ("NO USEFUL GUARANTEE" in text) is (follows is not None)
-        assert follows is None or follows in text
-        assert follows is None or "Do not call this model private" in text
-
-
-def test_each_candidate_is_named_by_what_follows_for_it(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = ["--calibration", "gaussian", "--regime", "nonconvex", "--epsilon", "2", "--epsilon", "60"]
-    assert run(["noise", str(model), "--json", *FACTS, *chosen]) == 0
-    assert {p.name for p in model.parent.glob("m.*.safetensors")} == {
-        "m.private-eps2.safetensors",
-        "m.noised-eps60.safetensors",
-    }
-    assert "m.noised-eps60.safetensors: NO USEFUL GUARANTEE" in capsys.readouterr().err
-
-
-def test_a_card_leads_with_what_follows_not_with_a_convexity_nobody_stated(model: Path) -> None:
-    assert run(["noise", str(model), "-q", *FACTS]) == 0
-    card = model.with_name("README.md")
-    report = str(model.with_name("m.noised.report.json"))
-    assert run(["report", report, "--format", "model-card", "-o", str(card), "-q"]) == 0
-    text = card.read_text()
-    assert "epsilon: 306.2" in text
-    assert "It rules out little: an attacker may still find 100 % of the records" in text
-
-
 def test_base_tensors_stay_identical(model: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
     base = write_model(tmp_path / "base.safetensors", {"half": WEIGHTS["half"], "embed": WEIGHTS["embed"] * 2})
     assert run(["noise", str(model), "-q", "--base", str(base), *FACTS]) == 0
@@ -207,49 +139,6 @@ def test_base_tensors_stay_identical(model: Path, tmp_path: Path, write_model: C
     assert not np.array_equal(noisy["embed"], WEIGHTS["embed"])
     report = report_at(model.with_name("m.noised.report.json"))
     assert report.parameters["tensors_untouched"]["half"] == "equal to the public base"
-
-
-@pytest.fixture
-def trained(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
-    """A model with the report that training writes beside it."""
-    path = write_model(
-        tmp_path / "t.safetensors", {"w": WEIGHTS["embed"]}, {"format": "pt", "privctl.report": "t.report.json"}
-    )
-    training = ClippedTraining(epochs=10, learning_rate=5e-5, clip_norm=1, dataset_size=1000, batch_size=5)
-    report_path = tmp_path / "t.report.json"
-    report = PrivacyReport(
-        step="retrain",
-        created=now(),
-        versions=versions(()),
-        mechanism=training,
-        parameters={"initial_weights": "random"},
-        outputs=(file_artifact("model", path, report_path),),
-    )
-    write_report(report_path, report)
-    return path
-
-
-def test_a_model_with_a_training_report_needs_no_flags(trained: Path) -> None:
-    assert run(["noise", str(trained), "-q"]) == 0
-    report = report_at(trained.with_name("t.noised.report.json"))
-    statuses = {g.name: g.status for g in report.guarantees}
-    assert statuses == {"published": Status.CLAIMED, "convex": Status.CONDITIONAL, "nonconvex": Status.CONDITIONAL}
-    assert [p.path for p in report.parents] == ["t.report.json"]
-
-
-def test_facts_of_another_files_report_are_refused(trained: Path, tmp_path: Path, capsys: Any) -> None:
-    with trained.open("r+b") as stream:
-        stream.seek(-1, os.SEEK_END)
-        stream.write(b"\x00")
-    before = snapshot(tmp_path)
-    assert run(["noise", str(trained), "-q"]) == 3
-    assert "digest differs" in capsys.readouterr().err
-    assert snapshot(tmp_path) == before
-
-
-def test_a_flag_that_contradicts_the_report_is_refused(trained: Path, capsys: Any) -> None:
-    assert run(["noise", str(trained), "--batch-size", "6"]) == 3
-    assert "batch_size" in capsys.readouterr().err
 
 
 def _sharded(folder: Path, write_model: Callable[..., Path]) -> Path:
@@ -288,7 +177,7 @@ def test_a_sharded_folder(tmp_path: Path, write_model: Callable[..., Path]) -> N
         (["--epsilon", "1", "--epsilon", "1", *FACTS], 2, "same noise"),
         (["--delta", "1", *FACTS], 2, "--delta is 1; it must be"),
         (["--delta", "0", *FACTS], 2, "--delta is 0; it must be"),
-        ([], 2, "--epochs, --learning-rate, --clip-norm, --dataset-size, --batch-size"),
+        ([], 2, "epochs, learning_rate, clip_norm, dataset_size, batch_size; each"),
         (["--calibration", "gaussian", *FACTS], 2, "--regime"),
         (["--regime", "convex", *FACTS], 2, "gaussian"),
         (["--calibration", "gaussian", "--regime", "smooth", *FACTS], 2, "smoothness was not given"),
