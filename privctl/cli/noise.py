@@ -69,7 +69,12 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Show the table, write nothing.")
 @click.option("--threads", type=Whole(Range(low=1, high=64)), default=2, show_default=True, help="Worker threads.")
 @click.option("--seed", type=SEED, help="For tests only: voids every guarantee.")
-@click.option("-o", "--output", type=click.Path(), help="Where to write.  [default: NAME.private beside MODEL]")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(),
+    help="Where to write.  [default: NAME.private beside MODEL, or NAME.noised where nothing useful follows]",
+)
 @force
 @common
 def noise(model: str, **options: Any) -> None:
@@ -117,6 +122,9 @@ def noise(model: str, **options: Any) -> None:
             )
     if options["as_json"]:
         _print_json(reports)
+        for candidate in candidates:
+            if candidate.shortfall is not None:
+                note(f"{candidate.path.name}: {candidate.shortfall.reason}", quiet=quiet)
     else:
         coarse = tuple(line for report in reports for line in report.warnings if line.startswith(COARSE))
         _show(release, candidates, [perplexity_of(report) for report in reports], original, coarse)
@@ -136,6 +144,7 @@ def _opened(base: str | None) -> Iterator[Checkpoint | None]:
 def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str, Any]) -> NoiseRelease:
     from privctl.noise.dp_weights import Premises, default_delta
     from privctl.noise.facts import (
+        REQUIRED,
         TRAINING_ROUNDING,
         collected_names,
         from_file,
@@ -143,16 +152,17 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
         from_report,
         training_facts,
     )
+    from privctl.noise.own_report import own_report, require_bounded
     from privctl.noise.placement import companions
     from privctl.noise.privatize import NoiseRelease, noise_premises
     from privctl.noise.selection import select
-    from privctl.reports.files import report_of
 
-    own_report = report_of(checkpoint)
-    reported = from_report(own_report.path, own_report.report) if own_report else None
+    found = own_report(checkpoint)
+    require_bounded(found, checkpoint, facts=any(options[name] is not None for name in ("facts", *REQUIRED)))
+    reported = from_report(found.path, found.report) if found else None
     from_facts = from_file(Path(options["facts"])) if options["facts"] else None
     sources = [source for source in (reported, from_facts, from_flags(options)) if source is not None]
-    training, trust = training_facts(sources)
+    training, trust = training_facts(sources, str(checkpoint.root))
     delta = _delta(options, sources, default_delta(training.dataset_size))
     selection = select(checkpoint, include=options["include"], exclude=options["exclude"], base=base)
     try:
@@ -161,7 +171,7 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
         raise CommandError(f"{error}; give another --{str(error).split()[0]}") from None
     files = {"facts": options["facts"], "evaluation": options["evaluate"]}
     inputs = {role: Path(path) for role, path in files.items() if path}
-    collected = collected_names(own_report.report) if own_report else ()
+    collected = collected_names(found.report) if found else ()
     inputs |= {f"base-{file.path.name}": file.path for file in base.files} if base else {}
     assumptions = (trust, TRAINING_ROUNDING, noise_premises(options["seed"]), *collected, *selection.assumptions)
     return NoiseRelease(
@@ -170,7 +180,7 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
         selection=selection,
         premises=Premises(assumptions=assumptions),
         targets=targets,
-        model_report=own_report if reported is not None else None,
+        model_report=found if reported is not None else None,
         inputs=inputs,
         parameters={
             "include": list(options["include"]),
@@ -252,7 +262,7 @@ def _show(
     dry_run: bool = False,
 ) -> None:
     from privctl.noise.selection import untouched_counts
-    from privctl.show.text.noise import NoiseRow, noise_table
+    from privctl.show.text.noise import NoiseRow, NoiseWarnings, noise_table
 
     rows = [
         NoiseRow(
@@ -280,4 +290,9 @@ def _show(
     notes += [line for line in coarse if line]
     counts = untouched_counts(release.selection)
     notes += [f"{counted(count, 'tensor')} without noise: {why}" for why, count in counts.items()]
-    show(noise_table(rows, notes=notes, original_perplexity=original, dry_run=dry_run))
+    lacking = {candidate.path.name: candidate.shortfall for candidate in candidates if candidate.shortfall}
+    warnings = NoiseWarnings(
+        reasons={name: shortfall.reason for name, shortfall in lacking.items()},
+        advice=tuple(dict.fromkeys(shortfall.advice for shortfall in lacking.values())),
+    )
+    show(noise_table(rows, warnings=warnings, notes=notes, original_perplexity=original, dry_run=dry_run))

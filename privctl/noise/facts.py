@@ -6,6 +6,7 @@ All sources are combined; two that disagree are refused, and all missing facts a
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,10 @@ from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 
 _FIELDS = {f.name: f for f in dataclasses.fields(ClippedTraining)}
-_REQUIRED = tuple(name for name, f in _FIELDS.items() if f.default is dataclasses.MISSING)
+#: The facts without which no sensitivity follows.
+REQUIRED = tuple(name for name, f in _FIELDS.items() if f.default is dataclasses.MISSING)
 _WHOLE = ("epochs", "dataset_size", "batch_size", "steps")
+_EXAMPLES = {"epochs": "3", "learning_rate": "5e-5", "clip_norm": "1", "dataset_size": "1000", "batch_size": "8"}
 #: The name of facts given on the command line.
 FLAGS = "the command line"
 #: Facts about the loss rather than the training run; each regime that uses one has its own assumption.
@@ -108,8 +111,10 @@ def collected_names(report: PrivacyReport) -> tuple[Assumption, ...]:
     )
 
 
-def training_facts(sources: Sequence[FactSource]) -> tuple[ClippedTraining, Assumption]:
+def training_facts(sources: Sequence[FactSource], model: str = "MODEL") -> tuple[ClippedTraining, Assumption]:
     """One training from all ``sources``, and the assumption that states where the facts come from.
+
+    ``model`` is named in the command that errors give as an example.
 
     Raises CommandError where facts are missing (all are listed), InputError where two sources disagree or a value
     describes no training.
@@ -124,12 +129,8 @@ def training_facts(sources: Sequence[FactSource]) -> tuple[ClippedTraining, Assu
                     f"{earlier_source.name} says {name} {earlier_value} but {source.name} says {value}; correct one"
                 )
             facts.setdefault(name, (value, source))
-    missing = [name for name in _REQUIRED if name not in facts]
-    if missing:
-        flags = ", ".join("--" + name.replace("_", "-") for name in missing)
-        raise CommandError(
-            f"the training facts lack {', '.join(missing)}; give {flags}, or a --facts file that has them"
-        )
+    if missing := [name for name in REQUIRED if name not in facts]:
+        raise CommandError(_how_to_state(missing, model))
     values = {name: value for name, (value, _) in facts.items()}
     values["optimizer"] = Optimizer(values.get("optimizer", Optimizer.SGD))
     try:
@@ -139,6 +140,16 @@ def training_facts(sources: Sequence[FactSource]) -> tuple[ClippedTraining, Assu
             raise CommandError(flagged(str(error), _FIELDS)) from None
         raise InputError(f"the training facts do not hold together: {error}") from None
     return training, _facts_assumption(facts)
+
+
+def _how_to_state(missing: Sequence[str], model: str) -> str:
+    """What to type for the ``missing`` facts, all at once."""
+    example = " ".join(f"--{name.replace('_', '-')} {_EXAMPLES[name]}" for name in missing)
+    return (
+        f"how much noise {model} needs depends on how it was trained, and these facts are not known: "
+        f"{', '.join(missing)}; each example's gradient must have been clipped; state the training's own numbers, all "
+        f"in a --facts file or as flags, such as: privctl noise {shlex.quote(model)} {example}"
+    )
 
 
 def _facts_assumption(facts: Mapping[str, tuple[Any, FactSource]]) -> Assumption:

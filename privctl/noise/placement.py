@@ -79,8 +79,10 @@ def report_path(model: Path) -> Path:
     return model.with_name(model.name.removesuffix(".safetensors") + REPORT_SUFFIX)
 
 
-def output_path(checkpoint: Checkpoint, output: Path | None, mark: str) -> Path:
+def output_path(checkpoint: Checkpoint, output: Path | None, mark: str, *, private: bool) -> Path:
     """``NAME.private`` beside the input, or ``--output``; ``mark`` distinguishes the candidates of one run.
+
+    What is not ``private`` is ``NAME.noised``; a name that the user gave stays as it is.
 
     Raises CommandError where that is the input itself, or no place for a file.
     """
@@ -88,13 +90,13 @@ def output_path(checkpoint: Checkpoint, output: Path | None, mark: str) -> Path:
         require_regular(output)
     root = checkpoint.root.resolve()
     suffix = "" if checkpoint.is_directory else ".safetensors"
-    stem = root.name.removesuffix(suffix)
+    stem, word = root.name.removesuffix(suffix), ".private" if private else ".noised"
     if output is None:
         # "." and ".." have no name to derive the output's from
         source = checkpoint.root if checkpoint.root.name not in ("", "..") else root
-        return source.parent / f"{stem}.private{mark}{suffix}"
+        return source.parent / f"{stem}{word}{mark}{suffix}"
     if output.is_dir() and not checkpoint.is_directory:
-        return output / f"{stem}.private{mark}{suffix}"
+        return output / f"{stem}{word}{mark}{suffix}"
     path = output.with_name(output.name.removesuffix(suffix) + mark + suffix)
     if path.resolve() == root:
         raise CommandError(f"the output {path} is the input; choose another --output")

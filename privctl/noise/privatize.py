@@ -21,6 +21,7 @@ from privctl.noise.dp_weights import Premises, PrivacyTarget, guarantees, noise_
 from privctl.noise.grain import LEAST_CHANGED, MOST_KEPT, Grain, grain_of, grains_of
 from privctl.noise.placement import CandidateOutput, Companion, omissions_of, output_path, report_path
 from privctl.noise.selection import ROUNDING, Selection
+from privctl.noise.shortfall import Shortfall, shortfall
 from privctl.noise.weight_noise import WeightNoiser
 from privctl.randomness import NoiseSource
 from privctl.randomness.gridded import spacing
@@ -68,13 +69,17 @@ class NoiseRelease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One noise level with what follows from it; ``path`` is where its model goes."""
+    """One noise level with what follows from it; ``path`` is where its model goes.
+
+    ``shortfall`` says why nothing useful follows; None where something does.
+    """
 
     target: PrivacyTarget
     stddev: float
     path: Path
     guarantees: tuple[Guarantee, ...]
     omissions: tuple[Omission, ...]
+    shortfall: Shortfall | None = None
 
     @property
     def report_path(self) -> Path:
@@ -114,7 +119,7 @@ def plan_candidates(release: NoiseRelease, output: Path | None) -> tuple[Candida
     if len(set(marks)) < len(marks):
         raise CommandError("two of the epsilons are too close to get files of their own; choose others")
     return tuple(
-        _candidate(release, target, stddev, stddevs, output_path(release.checkpoint, output, mark))
+        _candidate(release, target, stddev, stddevs, output, mark)
         for target, stddev, mark in zip(release.targets, stddevs, marks, strict=True)
     )
 
@@ -222,7 +227,12 @@ def _stream(
 
 
 def _candidate(
-    release: NoiseRelease, target: PrivacyTarget, stddev: float, stddevs: Sequence[float], path: Path
+    release: NoiseRelease,
+    target: PrivacyTarget,
+    stddev: float,
+    stddevs: Sequence[float],
+    output: Path | None,
+    mark: str,
 ) -> Candidate:
     rows, omitted = guarantees(
         release.training,
@@ -232,7 +242,9 @@ def _candidate(
         release.premises,
         released_stddevs=stddevs,
     )
-    return Candidate(target=target, stddev=stddev, path=path, guarantees=rows, omissions=omitted)
+    lacking = shortfall(release.training, target, rows)
+    path = output_path(release.checkpoint, output, mark, private=lacking is None)
+    return Candidate(target=target, stddev=stddev, path=path, guarantees=rows, omissions=omitted, shortfall=lacking)
 
 
 def _check_input(release: NoiseRelease, streamed: Sequence[tuple[SafetensorsFile, Rewritten]]) -> None:
@@ -300,7 +312,7 @@ def _report(
             *omissions_of(release.checkpoint, release.companions),
             *_dropped_metadata(release.checkpoint),
         ),
-        warnings=(*_warnings(release), *filter(None, [coarse])),
+        warnings=(*_of_shortfall(candidate), *_warnings(release), *filter(None, [coarse])),
         parents=() if release.model_report is None else (release.model_report.parent_of(place),),
     )
 
@@ -345,6 +357,11 @@ def perplexity_of(report: PrivacyReport) -> float | None:
     if evidence is None:
         return None
     return math.inf if evidence.estimate is None else evidence.estimate
+
+
+def _of_shortfall(candidate: Candidate) -> Iterator[str]:
+    if candidate.shortfall is not None:
+        yield f"{candidate.shortfall.reason}. {candidate.shortfall.advice}"
 
 
 def _warnings(release: NoiseRelease) -> Iterator[str]:

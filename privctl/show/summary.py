@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 from privctl.domain.evidence import Bound
-from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope, Status
+from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, Scope, Status
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
+from privctl.domain.strength import USELESS_RATE, largest_true_positive_rate, rests_on_unstated_loss
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.leaks import leaks, refutes
 from privctl.show.page_data import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
@@ -33,9 +33,6 @@ WORDS = {
     Outcome.PROVED: "proved",
 }
 _STRENGTH = (Status.PROVED, Status.CONDITIONAL, Status.CLAIMED, Status.VOID, Status.REFUTED)
-#: A true positive rate of this much at 1 % false positives is no protection worth the name.
-_VACUOUS = 0.9
-_AT = 0.01
 #: Claims that a sentence names.
 _NAMED = 6
 
@@ -104,13 +101,19 @@ def worst_of(verdicts: Sequence[Verdict]) -> Outcome | None:
 
 
 def leading_guarantee(subject: JudgedSubject) -> Guarantee | None:
-    """The best established guarantee for one example; of several, the smallest epsilon; then those of other kinds."""
-    candidates = [g for g in subject.source.report.guarantees if g.scope is Scope.THIS_MODEL]
+    """The best established guarantee for one example; of several, the smallest epsilon; then those of other kinds.
 
-    def rank(guarantee: Guarantee) -> tuple[bool, int, float]:
+    A bound on weight noise for a kind of loss that nobody stated comes after those for any loss or a stated one.
+    """
+    report = subject.source.report
+    candidates = [g for g in report.guarantees if g.scope is Scope.THIS_MODEL]
+
+    def rank(guarantee: Guarantee) -> tuple[bool, int, bool, float]:
         usual = guarantee.notion is Notion.APPROXIMATE_DP and guarantee.unit is PrivacyUnit.EXAMPLE
         epsilon = math.inf if guarantee.epsilon is None else guarantee.epsilon
-        return not usual, _STRENGTH.index(guarantee.status), epsilon
+        noise = report.mechanism
+        unstated = isinstance(noise, WeightNoise) and rests_on_unstated_loss(guarantee, noise)
+        return not usual, _STRENGTH.index(guarantee.status), unstated, epsilon
 
     return min(candidates, key=rank, default=None)
 
@@ -132,25 +135,10 @@ def protects(guarantee: Guarantee) -> str:
     return f"one {guarantee.unit}, neighbours by {guarantee.adjacency}{which}"
 
 
-def largest_true_positive_rate(guarantee: Guarantee, report: PrivacyReport) -> float | None:
-    """The most true positives at 1 % false positives; None where the notion bounds no such thing."""
-    stated = [r.bound for r in guarantee.risks if r.measure is RiskMeasure.TRUE_POSITIVE_RATE and r.at == _AT]
-    if stated:
-        return min(stated)
-    if guarantee.notion is not Notion.APPROXIMATE_DP or guarantee.unit is not PrivacyUnit.EXAMPLE:
-        return None
-    if guarantee.epsilon is None:
-        return 1.0
-    if isinstance(report.mechanism, WeightNoise) and guarantee.noise_multiplier:
-        normal = NormalDist()  # one Gaussian release: Phi(Phi^-1(rate) + 1 / noise multiplier), Dong et al. 2022
-        return normal.cdf(normal.inv_cdf(_AT) + 1 / guarantee.noise_multiplier)
-    return min(1.0, math.exp(min(guarantee.epsilon, 700.0)) * _AT + guarantee.delta)
-
-
 def weak(guarantee: Guarantee, report: PrivacyReport) -> str:
     """A sentence on a bound that holds but rules out next to nothing; empty for others."""
-    rate = largest_true_positive_rate(guarantee, report)
-    if rate is None or rate < _VACUOUS or guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
+    rate = largest_true_positive_rate(guarantee, one_gaussian=isinstance(report.mechanism, WeightNoise))
+    if rate is None or rate < USELESS_RATE or guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
         return ""
     return f"It rules out little: an attacker may still find {_percent(rate)} of the records at 1 % false positives."
 

@@ -37,10 +37,10 @@ def main(options: argparse.Namespace) -> None:
 
 
 def _main(options: argparse.Namespace, folder: Path) -> None:
-    model, private = folder / "m.safetensors", folder / "m.private.safetensors"
+    model, private = folder / "m.safetensors", folder / "m.noised.safetensors"
     execute([sys.executable, "-c", MAKE, str(model), str(int(options.gigabytes * 1e9 / 4))])
     execute([sys.executable, "-m", "privctl", "noise", str(model), *PRIVCTL.split()])
-    report, counted = folder / "m.private.report.json", folder / "read"
+    report, counted = folder / "m.noised.report.json", folder / "read"
     variants = {
         "verify": Variant([sys.executable, "-c", COUNT, str(report), str(counted)]),
         "cat both": Variant(["sh", "-c", 'cat "$0" "$1" > /dev/null', str(model), str(private)]),

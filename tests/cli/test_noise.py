@@ -1,7 +1,6 @@
 """``privctl noise`` from the command line to the files it leaves."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,33 +12,15 @@ from safetensors.numpy import load_file
 
 from privctl.cli import run
 from privctl.domain.guarantee import Status
-from privctl.domain.mechanism import ClippedTraining, WeightNoise
+from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.reports.codec import decode
-from privctl.reports.files import file_artifact, now, versions, write_report
-
-FACTS = ["--epochs", "10", "--learning-rate", "5e-5", "--clip-norm", "1", "--dataset-size", "1000", "--batch-size", "5"]
-RNG = np.random.default_rng(1)
-WEIGHTS = {
-    "embed": RNG.standard_normal((300, 70)).astype(np.float32),
-    "half": RNG.standard_normal((50, 50)).astype(np.float16),
-    "bias": np.zeros(7, np.float32),
-    "positions": np.arange(12),
-}
-WEIGHTS["head"] = WEIGHTS["embed"].copy()
+from privctl.reports.files import file_artifact
+from tests.cli.noised import FACTS, WEIGHTS, report_at, snapshot
 
 
 @pytest.fixture
 def model(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
     return write_model(tmp_path / "m.safetensors", WEIGHTS, {"format": "pt", "made": "here"})
-
-
-def report_at(path: Path) -> PrivacyReport:
-    return decode(path.read_text(), str(path))
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def test_one_candidate(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,7 +30,7 @@ def test_one_candidate(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(text in table for text in ("0.00976053", "0.0728299", "306.23", "claimed", "conditional"))
     assert model.read_bytes() == before
 
-    noisy = load_file(model.with_name("m.private.safetensors"))
+    noisy = load_file(model.with_name("m.noised.safetensors"))
     assert np.array_equal(noisy["positions"], WEIGHTS["positions"])
     assert np.array_equal(noisy["embed"], noisy["head"])
     added = (noisy["embed"] - WEIGHTS["embed"]).ravel()
@@ -57,10 +38,10 @@ def test_one_candidate(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert abs(added.mean()) < 5 * 0.00976 / np.sqrt(added.size)
     # Noise lies on a grid, so that a weight has none at all one time in a hundred.
     assert np.count_nonzero(noisy["bias"]) >= 4
-    with safe_open(model.with_name("m.private.safetensors"), "np") as file:
-        assert file.metadata() == {"format": "pt", "privctl.report": "m.private.report.json"}
+    with safe_open(model.with_name("m.noised.safetensors"), "np") as file:
+        assert file.metadata() == {"format": "pt", "privctl.report": "m.noised.report.json"}
 
-    report = report_at(model.with_name("m.private.report.json"))
+    report = report_at(model.with_name("m.noised.report.json"))
     assert isinstance(report.mechanism, WeightNoise)
     assert report.mechanism.noise_stddev == pytest.approx(0.00976052988, rel=1e-9)
     assert report.mechanism.dimension == 300 * 70 + 50 * 50 + 7
@@ -75,8 +56,8 @@ def test_one_candidate(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert guarantee.arithmetic.coordinates == report.mechanism.dimension
         assert 0 < guarantee.arithmetic.epsilon < 1e-6
     assert np.array_equal(noisy["embed"], np.rint(noisy["embed"] * 2.0**12) / 2.0**12)
-    assert report.outputs[0].path == "m.private.safetensors"
-    assert report.outputs[0] == _as_written(model.with_name("m.private.safetensors"), report)
+    assert report.outputs[0].path == "m.noised.safetensors"
+    assert report.outputs[0] == _as_written(model.with_name("m.noised.safetensors"), report)
 
 
 def _as_written(path: Path, report: PrivacyReport) -> Artifact:
@@ -88,12 +69,12 @@ def _as_written(path: Path, report: PrivacyReport) -> Artifact:
 
 def test_several_candidates_are_nested_and_named(model: Path) -> None:
     assert run(["noise", str(model), "--epsilon", "0.01", "--epsilon", "100", "-q", *FACTS]) == 0
-    quiet, loud = (load_file(model.with_name(f"m.private-eps{e}.safetensors"))["embed"] for e in ("100", "0.01"))
+    quiet, loud = (load_file(model.with_name(f"m.noised-eps{e}.safetensors"))["embed"] for e in ("100", "0.01"))
     first, step = (quiet - WEIGHTS["embed"]).ravel(), (loud - quiet).ravel()
     assert first.std() == pytest.approx(0.0068145, rel=0.03)
     assert step.std() == pytest.approx(np.sqrt(0.01403166**2 - 0.0068145**2), rel=0.03)
     assert abs(np.corrcoef(first, step)[0, 1]) < 5 / np.sqrt(first.size)
-    report = report_at(model.with_name("m.private-eps0.01.report.json"))
+    report = report_at(model.with_name("m.noised-eps0.01.report.json"))
     assert any(g.scope.value == "all-candidates" for g in report.guarantees)
     assert any("nested" in warning for warning in report.warnings)
 
@@ -128,7 +109,7 @@ def test_dry_run_writes_nothing(model: Path, tmp_path: Path, capsys: pytest.Capt
 def test_json_is_the_report(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["noise", str(model), "--json", *FACTS]) == 0
     printed = capsys.readouterr().out
-    assert printed == model.with_name("m.private.report.json").read_text()
+    assert printed == model.with_name("m.noised.report.json").read_text()
     assert run(["noise", str(model), "--json", "--epsilon", "2", "--epsilon", "3", *FACTS]) == 0
     assert [r["parameters"]["epsilon"] for r in json.loads(capsys.readouterr().out)] == [2, 3]
 
@@ -153,54 +134,11 @@ def test_gaussian_calibration_for_a_regime(model: Path) -> None:
 def test_base_tensors_stay_identical(model: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
     base = write_model(tmp_path / "base.safetensors", {"half": WEIGHTS["half"], "embed": WEIGHTS["embed"] * 2})
     assert run(["noise", str(model), "-q", "--base", str(base), *FACTS]) == 0
-    noisy = load_file(model.with_name("m.private.safetensors"))
+    noisy = load_file(model.with_name("m.noised.safetensors"))
     assert np.array_equal(noisy["half"], WEIGHTS["half"])
     assert not np.array_equal(noisy["embed"], WEIGHTS["embed"])
-    report = report_at(model.with_name("m.private.report.json"))
+    report = report_at(model.with_name("m.noised.report.json"))
     assert report.parameters["tensors_untouched"]["half"] == "equal to the public base"
-
-
-@pytest.fixture
-def trained(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
-    """A model with the report that training writes beside it."""
-    path = write_model(
-        tmp_path / "t.safetensors", {"w": WEIGHTS["embed"]}, {"format": "pt", "privctl.report": "t.report.json"}
-    )
-    training = ClippedTraining(epochs=10, learning_rate=5e-5, clip_norm=1, dataset_size=1000, batch_size=5)
-    report_path = tmp_path / "t.report.json"
-    report = PrivacyReport(
-        step="retrain",
-        created=now(),
-        versions=versions(()),
-        mechanism=training,
-        parameters={"initial_weights": "random"},
-        outputs=(file_artifact("model", path, report_path),),
-    )
-    write_report(report_path, report)
-    return path
-
-
-def test_a_model_with_a_training_report_needs_no_flags(trained: Path) -> None:
-    assert run(["noise", str(trained), "-q"]) == 0
-    report = report_at(trained.with_name("t.private.report.json"))
-    statuses = {g.name: g.status for g in report.guarantees}
-    assert statuses == {"published": Status.CLAIMED, "convex": Status.CONDITIONAL, "nonconvex": Status.CONDITIONAL}
-    assert [p.path for p in report.parents] == ["t.report.json"]
-
-
-def test_facts_of_another_files_report_are_refused(trained: Path, tmp_path: Path, capsys: Any) -> None:
-    with trained.open("r+b") as stream:
-        stream.seek(-1, os.SEEK_END)
-        stream.write(b"\x00")
-    before = snapshot(tmp_path)
-    assert run(["noise", str(trained), "-q"]) == 3
-    assert "digest differs" in capsys.readouterr().err
-    assert snapshot(tmp_path) == before
-
-
-def test_a_flag_that_contradicts_the_report_is_refused(trained: Path, capsys: Any) -> None:
-    assert run(["noise", str(trained), "--batch-size", "6"]) == 3
-    assert "batch_size" in capsys.readouterr().err
 
 
 def _sharded(folder: Path, write_model: Callable[..., Path]) -> Path:
@@ -217,7 +155,7 @@ def _sharded(folder: Path, write_model: Callable[..., Path]) -> Path:
 def test_a_sharded_folder(tmp_path: Path, write_model: Callable[..., Path]) -> None:
     folder = _sharded(tmp_path / "model", write_model)
     assert run(["noise", str(folder), "-q", *FACTS]) == 0
-    private = tmp_path / "model.private"
+    private = tmp_path / "model.noised"
     assert sorted(p.name for p in private.iterdir()) == [
         "a.safetensors",
         "b.safetensors",
@@ -226,7 +164,7 @@ def test_a_sharded_folder(tmp_path: Path, write_model: Callable[..., Path]) -> N
     ]
     noisy = load_file(private / "a.safetensors"), load_file(private / "b.safetensors")
     assert np.array_equal(noisy[0]["embed"], noisy[1]["head"])  # tied across shards
-    report = report_at(tmp_path / "model.private.report.json")
+    report = report_at(tmp_path / "model.noised.report.json")
     assert any("optimizer.pt" in o.what for o in report.omissions)
     assert run(["inspect", str(private), "-q"]) == 0
 
@@ -239,7 +177,7 @@ def test_a_sharded_folder(tmp_path: Path, write_model: Callable[..., Path]) -> N
         (["--epsilon", "1", "--epsilon", "1", *FACTS], 2, "same noise"),
         (["--delta", "1", *FACTS], 2, "--delta is 1; it must be"),
         (["--delta", "0", *FACTS], 2, "--delta is 0; it must be"),
-        ([], 2, "--epochs, --learning-rate, --clip-norm, --dataset-size, --batch-size"),
+        ([], 2, "epochs, learning_rate, clip_norm, dataset_size, batch_size; each"),
         (["--calibration", "gaussian", *FACTS], 2, "--regime"),
         (["--regime", "convex", *FACTS], 2, "gaussian"),
         (["--calibration", "gaussian", "--regime", "smooth", *FACTS], 2, "smoothness was not given"),
@@ -270,7 +208,7 @@ def test_a_folder_named_by_a_dot(tmp_path: Path, write_model: Callable[..., Path
     folder = _sharded(tmp_path / "model", write_model)
     monkeypatch.chdir(folder)
     assert run(["noise", ".", "-q", *FACTS]) == 0
-    assert (tmp_path / "model.private" / "a.safetensors").is_file()
+    assert (tmp_path / "model.noised" / "a.safetensors").is_file()
     assert run(["noise", ".", "-q", "-o", "inside", *FACTS]) == 2
     assert not (folder / "inside").exists()
 
@@ -288,7 +226,7 @@ def test_a_file_in_the_way_of_a_folder_is_kept_and_no_report_appears(
 def test_a_moved_folder_is_checked_where_it_lies(tmp_path: Path, write_model: Callable[..., Path], capsys: Any) -> None:
     folder = _sharded(tmp_path / "model", write_model)
     assert run(["noise", str(folder), "-q", *FACTS]) == 0
-    moved = (tmp_path / "model.private").rename(tmp_path / "release")
+    moved = (tmp_path / "model.noised").rename(tmp_path / "release")
     assert run(["inspect", str(moved), "-q"]) == 0
     (moved / "config.json").write_text("{}")
     assert run(["inspect", str(moved), "-q"]) == 1

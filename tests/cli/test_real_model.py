@@ -27,8 +27,8 @@ def test_noise_inspect_generate_audit(
     stories: Path, tmp_path: Path, shared_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["noise", str(stories), "--epsilon", "1", "-q", *FACTS]) == 0
-    private = tmp_path / "stories260k.private"
-    report = read_report(tmp_path / "stories260k.private.report.json")
+    private = tmp_path / "stories260k.noised"
+    report = read_report(tmp_path / "stories260k.noised.report.json")
     assert isinstance(report.mechanism, WeightNoise)
     assert report.mechanism.noise_stddev == pytest.approx(0.00976052988025269, rel=1e-12)
     epsilons = {g.name: g.epsilon for g in report.guarantees if g.adjacency.value != "zero-out"}
@@ -52,12 +52,12 @@ def test_noise_inspect_generate_audit(
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in part))
     sets = ["--members", str(tmp_path / "a.jsonl"), "--nonmembers", str(tmp_path / "b.jsonl")]
     assert run(["audit", str(private), "-q", *sets]) == 0
-    audited = read_report(tmp_path / "stories260k.private.audit.report.json")
+    audited = read_report(tmp_path / "stories260k.noised.audit.report.json")
     area = next(e for e in audited.evidence if e.quantity == "AUC")
     assert area.lower is not None
     assert area.upper is not None
     assert area.lower < 0.5 < area.upper  # it never saw either half
-    assert audited.parents[0].path == "stories260k.private.report.json"
+    assert audited.parents[0].path == "stories260k.noised.report.json"
 
 
 def test_the_readmes_table_of_noise_is_what_comes_out(
@@ -70,7 +70,11 @@ def test_the_readmes_table_of_noise_is_what_comes_out(
     shutil.copytree(shared_data / "stories260k", tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     assert run([*call[1:at], *call[at + 2 :]]) == 0
-    made = [line.split() for line in capsys.readouterr().out.splitlines() if "model.private" in line]
-    told = [line.split() for line in text.splitlines() if line.startswith("    ") and "  model.private-eps" in line]
+    made = [
+        line.split()
+        for line in capsys.readouterr().out.splitlines()
+        if "  model.noised" in line and "NO USEFUL" not in line
+    ]
+    told = [line.split() for line in text.splitlines() if line.startswith("    ") and "  model.noised-eps" in line]
     assert len(made) == 2
     assert [[*row[:-2], row[-1]] for row in told] == made

@@ -37,14 +37,14 @@ def test_arithmetic_is_not_taken_for_what_it_says_of_refuted_weights(
     said = " ".join(capsys.readouterr().out.split())
     assert "The table judges the report's arithmetic alone: whether each number follows" in said
     assert "checks of files, reports, parameters and noise passed" in said
-    model = noisy.with_name("m.private.safetensors")
+    model = noisy.with_name("m.noised.safetensors")
     weights = bytearray(model.read_bytes())
     weights[-1] ^= 1
     model.write_bytes(weights)
     assert run(["verify", str(noisy), "-q"]) == 1
     said = " ".join(capsys.readouterr().out.split())
     warning = said.index("A check above is REFUTED, so this report does not hold.")
-    assert said.index("REFUTED: m.private.safetensors") < warning < said.index("conditional PROVED")
+    assert said.index("REFUTED: m.noised.safetensors") < warning < said.index("conditional PROVED")
     assert "arithmetic alone: PROVED there promises nothing about this model. guarantee epsilon delta" in said
     assert "the report says arithmetic" in said
     model.unlink()
@@ -59,7 +59,7 @@ def test_a_model_in_place_of_a_report_names_its_report(
     monkeypatch.chdir(noisy.parent)
     Path("folder").mkdir()
     for name, told in (
-        ("m.private.safetensors", "is a model, not a report; verify its report: privctl verify m.private.report.json"),
+        ("m.noised.safetensors", "is a model, not a report; verify its report: privctl verify m.noised.report.json"),
         ("m.safetensors", "is a model, not a report; give the report that was written with the model"),
         ("folder", "is a folder, not a report; give the report that was written with the model"),
     ):
@@ -117,14 +117,14 @@ def test_simulation_and_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_a_model_that_is_not_at_hand_leaves_it_open(noisy: Path) -> None:
-    noisy.with_name("m.private.safetensors").unlink()
+    noisy.with_name("m.noised.safetensors").unlink()
     assert run(["verify", str(noisy), "-q"]) == 3
 
 
 def test_a_swapped_model_is_refuted(noisy: Path) -> None:
-    noisy.with_name("m.private.safetensors").write_bytes(noisy.with_name("m.safetensors").read_bytes())
+    noisy.with_name("m.noised.safetensors").write_bytes(noisy.with_name("m.safetensors").read_bytes())
     assert run(["verify", str(noisy), "-q"]) == 1
-    noisy.with_name("m.private.safetensors").write_text("no model")
+    noisy.with_name("m.noised.safetensors").write_text("no model")
     assert run(["verify", str(noisy), "-q"]) == 1
 
 

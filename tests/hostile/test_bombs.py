@@ -190,7 +190,7 @@ def test_noise_for_millions_of_epochs(tmp_path: Path, epochs: int, more: tuple[s
     losses = ("--smoothness", "1e-7", "--strong-convexity", "1e-8")
     made = caged(tmp_path, "noise", path, *facts(epochs=epochs), *losses, *more, "-q", memory=2 << 30, seconds=20)
     assert made.code == 0, made.said
-    found = caged(tmp_path, "verify", tmp_path / "m.private.report.json", "--json", memory=2 << 30, seconds=30)
+    found = caged(tmp_path, "verify", tmp_path / "m.noised.report.json", "--json", memory=2 << 30, seconds=30)
     assert found.code == 0, found.said
 
 
@@ -198,7 +198,7 @@ def test_noise_for_millions_of_epochs(tmp_path: Path, epochs: int, more: tuple[s
 def test_verifying_millions_of_epochs(tmp_path: Path, epochs: int) -> None:
     more = ("--smoothness", "1", "--strong-convexity", "0.1")
     assert run(["noise", str(equal_tensors(tmp_path / "m.safetensors", 2)), *facts(), *more, "-q"]) == 0
-    report = edited(tmp_path / "m.private.report.json", ["mechanism", "training", "epochs"], epochs)
+    report = edited(tmp_path / "m.noised.report.json", ["mechanism", "training", "epochs"], epochs)
     found = caged(tmp_path, "verify", report, memory=2 << 30, seconds=60)
     assert found.code in (1, 3), found.said
     assert "internal" not in found.said

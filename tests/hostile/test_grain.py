@@ -82,7 +82,7 @@ def test_honest_noise_passes_and_verifies_in_every_format(
     facts = ["--epochs", "10", "--learning-rate", "5e-5", "--clip-norm", "1"]
     assert run(["noise", str(path), "-q", *facts, "--dataset-size", "1000", "--batch-size", "5"]) == ExitCode.OK
     assert "as training left them" not in capsys.readouterr().out
-    assert run(["verify", str(tmp_path / "m.private.report.json"), "-q"]) == ExitCode.OK
+    assert run(["verify", str(tmp_path / "m.noised.report.json"), "-q"]) == ExitCode.OK
 
 
 def test_a_tensor_coarser_than_the_noise_is_named(
@@ -99,9 +99,9 @@ def test_a_tensor_coarser_than_the_noise_is_named(
         said = " ".join(capsys.readouterr().out.split())
         assert told in said
         assert "smaller than the spacing of the stored numbers: norm" in said
-    report = read(tmp_path / "m.private.report.json")
+    report = read(tmp_path / "m.noised.report.json")
     assert [line for line in report.warnings if told in line]
-    found = verify(tmp_path / "m.private.report.json", report)
+    found = verify(tmp_path / "m.noised.report.json", report)
     (verdict,) = [v for v in found.verdicts if v.subject == "noise"]
     assert verdict.outcome is Outcome.CONSISTENT
     assert "in 'norm' most weights did not change" in verdict.reason

@@ -173,7 +173,7 @@ def test_a_real_report_with_the_parent_at_hand(tmp_path: Path, write_model: Call
 
 def test_a_changed_weight_is_named(tmp_path: Path, write_model: Callable[..., Path]) -> None:
     path = noise_report(tmp_path, write_model)
-    model = tmp_path / "m.private.safetensors"
+    model = tmp_path / "m.noised.safetensors"
     content = bytearray(model.read_bytes())
     content[-1] ^= 1
     model.write_bytes(bytes(content))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from privctl.domain.guarantee import Adjacency, Guarantee, Scope, Status
-from privctl.show.text.style import bound, number, paragraph, table
+from privctl.show.text.style import Colour, bound, coloured, number, paragraph, table
 
 _CHANGES = {
     Adjacency.REPLACE_ONE: "one example is replaced",
@@ -32,9 +32,18 @@ class NoiseRow:
     path: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseWarnings:
+    """Names of candidates of which nothing useful follows, each with the reason; and what to do about them."""
+
+    reasons: Mapping[str, str]
+    advice: Sequence[str]
+
+
 def noise_table(
     rows: Sequence[NoiseRow],
     *,
+    warnings: NoiseWarnings | None = None,
     notes: Sequence[str] = (),
     original_perplexity: float | None = None,
     dry_run: bool = False,
@@ -53,7 +62,17 @@ def noise_table(
         body.append([*cells, row.path])
     if original_perplexity is not None:
         body.insert(0, ["-", "0", *["-"] * len(regimes), number(original_perplexity), "(the input)"])
-    return table(headings, body) + _legend(rows) + "".join(paragraph(n, indent=2) for n in notes)
+    below = [_warned(warnings, len(rows)), _legend(rows), *(paragraph(note, indent=2) for note in notes)]
+    return table(headings, body) + "".join(below)
+
+
+def _warned(warnings: NoiseWarnings | None, candidates: int) -> str:
+    """Between the table and its legend, where nobody misses it."""
+    if warnings is None:
+        return ""
+    lines = [f"{name}: {why}" if candidates > 1 else why for name, why in warnings.reasons.items()]
+    reasons = [coloured(paragraph(line, indent=2).rstrip("\n"), Colour.BAD) + "\n" for line in lines]
+    return "".join([*reasons, *(paragraph(line, indent=2) for line in warnings.advice)])
 
 
 def _columns(rows: Sequence[NoiseRow]) -> list[Guarantee]:

@@ -1,0 +1,62 @@
+"""How much a bound rules out: the records that an attacker may still find under it."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+from privctl.domain.guarantee import Guarantee, Notion, PrivacyUnit, RiskMeasure, Status
+from privctl.domain.mechanism import ClippedTraining, Regime, WeightNoise
+
+#: The false positive rate at which attackers are compared.
+FALSE_POSITIVES = 0.01
+#: A true positive rate of this much there is no protection worth the name.
+USELESS_RATE = 0.9
+
+
+def largest_true_positive_rate(guarantee: Guarantee, *, one_gaussian: bool) -> float | None:
+    """The most true positives at 1 % false positives; None where the notion bounds no such thing.
+
+    ``one_gaussian``: the mechanism is one Gaussian release, whose rate is Phi(Phi^-1(0.01) + 1 / noise multiplier)
+    (Dong, Roth and Su 2022, section 2.3); otherwise it is e^epsilon * 0.01 + delta, at most 1.
+    """
+    stated = [
+        r.bound for r in guarantee.risks if r.measure is RiskMeasure.TRUE_POSITIVE_RATE and r.at == FALSE_POSITIVES
+    ]
+    if stated:
+        return min(stated)
+    if guarantee.notion is not Notion.APPROXIMATE_DP or guarantee.unit is not PrivacyUnit.EXAMPLE:
+        return None
+    if guarantee.epsilon is None:
+        return 1.0
+    if one_gaussian and guarantee.noise_multiplier:
+        normal = NormalDist()
+        return normal.cdf(normal.inv_cdf(FALSE_POSITIVES) + 1 / guarantee.noise_multiplier)
+    return min(1.0, math.exp(min(guarantee.epsilon, 700.0)) * FALSE_POSITIVES + guarantee.delta)
+
+
+def is_useful(guarantee: Guarantee, *, one_gaussian: bool) -> bool:
+    """Whether the guarantee stands, and an attacker finds fewer than ``USELESS_RATE`` of the records."""
+    rate = largest_true_positive_rate(guarantee, one_gaussian=one_gaussian)
+    return guarantee.status in (Status.PROVED, Status.CONDITIONAL) and rate is not None and rate < USELESS_RATE
+
+
+def stated_regimes(training: ClippedTraining, regime: Regime | None) -> frozenset[Regime]:
+    """The regimes whose bounds follow from what was stated of the loss; without a statement, any loss alone.
+
+    ``regime`` is the one that the noise was calibrated for, None with the published formula. A strongly convex loss is
+    convex too.
+    """
+    stated = {Regime.NONCONVEX, *(() if regime is None else (regime,))}
+    if training.smoothness is not None:
+        stated.add(Regime.SMOOTH)
+    if training.strong_convexity is not None or Regime.STRONGLY_CONVEX in stated:
+        stated |= {Regime.STRONGLY_CONVEX, Regime.CONVEX}
+    return frozenset(stated)
+
+
+def rests_on_unstated_loss(guarantee: Guarantee, noise: WeightNoise) -> bool:
+    """Whether it is a regime's bound for weight noise, and nobody stated that the loss is of that regime."""
+    regimes = {str(regime) for regime in Regime}
+    stated = {str(regime) for regime in stated_regimes(noise.training, noise.regime)}
+    return guarantee.name in regimes - stated

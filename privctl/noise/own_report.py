@@ -1,0 +1,72 @@
+"""The report of the model that noise is to be added to: where it lies, and trainings of which no noise follows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from privctl.domain.errors import InputError, PrivctlError
+from privctl.domain.mechanism import ClippedTraining, WeightNoise
+from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import upward
+from privctl.noise.placement import report_path
+from privctl.reports.files import FoundReport, pointer_of, read_report, report_of
+from privctl.storage.digest import file_digest
+from privctl.storage.reader import Checkpoint
+
+_TRAINING = "retrain"
+
+
+def own_report(checkpoint: Checkpoint) -> FoundReport | None:
+    """The report that the header points to; without a pointer, the one beside the model, if it names these very bytes.
+
+    Raises InputError where the header points to something that is no report.
+    """
+    if pointer_of(checkpoint) is not None:
+        return report_of(checkpoint)
+    path = report_path(checkpoint.root.absolute())
+    if not os.path.isfile(path):
+        return None
+    try:
+        found = FoundReport(path, read_report(path))
+    except PrivctlError:
+        return None  # someone else's file: nothing here said that it is the model's report
+    return found if _describes(found.report, checkpoint) else None
+
+
+def require_bounded(found: FoundReport | None, checkpoint: Checkpoint, *, facts: bool) -> None:
+    """Raise InputError where the model's report says that no noise follows from its training, and what would help.
+
+    That is so of a training without clipping; and of one that was private itself, unless the user stated ``facts``.
+    """
+    if found is None or found.report.step != _TRAINING:
+        return
+    report = found.report
+    if isinstance(report.mechanism, ClippedTraining | WeightNoise) or not _describes(report, checkpoint):
+        return
+    if report.mechanism is None:
+        raise InputError(
+            f"{checkpoint.root} was trained without clipping, as its report {found.path} says, so nothing bounds how "
+            "far one example moved the weights, and no noise makes them private; train again with privctl retrain "
+            "clipped and give its model noise, or, better for a neural network, with privctl retrain dp-sgd"
+        )
+    if not facts:
+        raise InputError(
+            f"{checkpoint.root} was trained privately, as its report {found.path} says{_stated(report)}; more noise "
+            "lowers no bound that is derived here, so release it as it is, or train again with a smaller --epsilon"
+        )
+
+
+def _stated(report: PrivacyReport) -> str:
+    least = min((g.epsilon for g in report.guarantees if g.epsilon is not None), default=None)
+    deltas = {g.delta for g in report.guarantees if g.epsilon == least}
+    return "" if least is None else f" (epsilon {upward(least, 4)} at delta {upward(max(deltas), 3)})"
+
+
+def _describes(report: PrivacyReport, checkpoint: Checkpoint) -> bool:
+    """Whether the report's outputs are these very bytes."""
+    sizes = {artifact.bytes for artifact in report.outputs}
+    if not all(file.size in sizes for file in checkpoint.files):
+        return False
+    digests = {artifact.digest for artifact in report.outputs}
+    return all(file_digest(Path(file.path)) in digests for file in checkpoint.files)

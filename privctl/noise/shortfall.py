@@ -1,0 +1,62 @@
+"""Why a release may not be called private: no bound that follows from what is known of the loss rules much out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from privctl.domain.guarantee import AssumptionState, Guarantee, Scope, Status
+from privctl.domain.mechanism import Calibration, ClippedTraining, Regime
+from privctl.domain.shown import upward
+from privctl.domain.strength import is_useful, largest_true_positive_rate, stated_regimes
+from privctl.noise.dp_weights import PUBLISHED, PrivacyTarget
+
+#: How the warning begins, in reports and in the terminal.
+USELESS = "NO USEFUL GUARANTEE"
+_NOT_PRIVATE = "Do not call this model private"
+_MORE_NOISE = (
+    f"{_NOT_PRIVATE}. For noise that meets an epsilon, give --calibration gaussian and the --regime of the loss; for a "
+    "neural network, train again with privctl retrain dp-sgd"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """Why nothing useful follows for a candidate, in one sentence, and what to do about it."""
+
+    reason: str
+    advice: str
+
+
+def shortfall(training: ClippedTraining, target: PrivacyTarget, guarantees: Sequence[Guarantee]) -> Shortfall | None:
+    """Why nothing useful follows for this candidate; None where something does.
+
+    What follows are the ``guarantees`` for any loss, and those of the regimes that were stated of the loss: by the
+    calibration, or by giving its smoothness or strong convexity.
+    """
+    regimes = stated_regimes(training, target.regime if target.calibration is Calibration.GAUSSIAN else None)
+    names = {str(regime) for regime in regimes}
+    following = [
+        g for g in guarantees if g.name in names and g.scope is Scope.THIS_MODEL and g.adjacency is target.adjacency
+    ]
+    if any(is_useful(guarantee, one_gaussian=True) for guarantee in following):
+        return None
+    if all(guarantee.status is Status.VOID for guarantee in following):
+        violated = dict.fromkeys(
+            a.name for g in following for a in g.assumptions if a.state is AssumptionState.VIOLATED
+        )
+        reason = f"{USELESS}: what every bound assumes is violated ({', '.join(violated)})"
+        return Shortfall(reason=reason, advice=_NOT_PRIVATE)
+    best = min(following, key=lambda g: float("inf") if g.epsilon is None else g.epsilon)
+    rate = largest_true_positive_rate(best, one_gaussian=True)
+    assert rate is not None  # a regime's bound is on approximate DP for one example
+    loss = "any loss" if best.name == Regime.NONCONVEX else f"a {best.name} loss"
+    amount = "no finite epsilon follows" if best.epsilon is None else f"epsilon is {upward(best.epsilon)}"
+    text = (
+        f"{USELESS}: for {loss}, {amount} at delta {upward(best.delta)}, by which an attacker may find "
+        f"{upward(100 * rate, 3)} % of the training records at 1 % false positives"
+    )
+    claims = any(guarantee.name == PUBLISHED for guarantee in guarantees)
+    if claims:
+        text += f"; the published epsilon {target.epsilon:g} does not follow"
+    return Shortfall(reason=text, advice=_MORE_NOISE)
