@@ -145,8 +145,8 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     records the model completes from their prefixes. --secrets tests whether the true value of a secret ranks above
     other values it could have had, and with --plan whether the planned protection held. Only values drawn at random can
     refute a plan, so plant canaries and give --canaries too. The exit code is 1 if a claim was refuted (the model's
-    own, --claim or --plan) and 0 for other findings, which are for a gate to judge; if they amount to a leak, the last
-    line says so.
+    own, --claim or --plan) and 0 for other findings, which are for a gate to judge. The first line says what all of it
+    means for a release, the last one what to run next.
 
     --from-scores takes one score for each of many models: a CSV file with the columns score,member (1 or 0), JSON
     {"with": [...], "without": [...]}, or safetensors with these two tensors.
@@ -168,7 +168,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     from audits.log_entry import log_path, log_result
     from audits.run import output_paths
     from privctl.reports.codec import encode
-    from privctl.show.leaks import closing_sentence
+    from privctl.show.decision import conclusion
     from privctl.show.progress import note
     from privctl.show.text.audit import audit_text
 
@@ -186,9 +186,9 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     note(f"wrote {' and '.join(map(str, written))}", quiet=quiet)
     if line is not None:
         note(f"entered into {options['log']}, whose head is now line {line.number}, {line.digest}", quiet=quiet)
-    show(encode(report) if as_json else audit_text(report, verbose=verbose()), as_json=as_json)
-    if as_json and (last := closing_sentence(report)):
-        note(last, quiet=quiet)
+    show(encode(report) if as_json else audit_text(report, place=written[0], verbose=verbose()), as_json=as_json)
+    if as_json:
+        note(conclusion(report).sentence, quiet=quiet)
     if any_claim_refuted(report.verdicts):
         raise click.exceptions.Exit(ExitCode.REFUTED)
 
