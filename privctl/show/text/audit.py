@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.leaking import LeakingRecord
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
@@ -42,14 +43,23 @@ _BASELINES = {
     "length baseline": "length baseline: tells them apart by the length of a record alone",
     "reference control": "reference control: the same attack on the model that saw neither file",
 }
+#: Records that are listed, and attacks whose scores fit beside them.
+_RECORDS, _ATTACKS = 10, 5
 _HEADINGS = ("finding", "quantity", "estimate", "interval", "chance", "could see")
 
 
-def audit_text(report: PrivacyReport, *, place: Path | None = None, verbose: bool = False) -> str:
+def audit_text(
+    report: PrivacyReport,
+    *,
+    place: Path | None = None,
+    records: Sequence[LeakingRecord] = (),
+    verbose: bool = False,
+) -> str:
     """What the audit found, in words; the findings, worst on top; the verdicts; what none of it shows; what to do next.
 
-    ``place`` is where the report lies, from which the next command names files; without it none is shown. Without
-    ``verbose`` only what each method is judged by, and what exceeds chance.
+    ``place`` is where the report lies, from which the next command names files; without it none is shown. ``records``
+    are those audited, the ones that leak most first. Without ``verbose`` only what each method is judged by, and what
+    exceeds chance.
     """
     decided = conclusion(report)
     word, _, reason = decided.sentence.partition(decided.decision)
@@ -57,6 +67,8 @@ def audit_text(report: PrivacyReport, *, place: Path | None = None, verbose: boo
     parts += [_findings(report.evidence, verbose), _canaries(report.evidence), _secrets(report.evidence)]
     worst = _worst_first(report.verdicts)
     parts += ["\n", *(paragraph(f'{_word(v)}: "{v.subject}": {v.reason}.') for v in worst)]
+    if records and (verbose or decided.decision in (Decision.WITHHOLD, Decision.SLIGHT)):
+        parts.append("\n" + _leaking(records, verbose=verbose))
     missing = [(item.method, item.quantity, item.reason) for item in report.evidence if item.reason]
     missing += [(item.what, "", item.reason) for item in report.omissions]
     if missing:
@@ -97,6 +109,32 @@ def _by_reason(missing: Sequence[tuple[str, str, str]]) -> Iterator[str]:
         what = f"{first}, {quantity}" if quantity else first
         also = f" (also {', '.join(others)})" if others else ""
         yield _item(f"{what}{also}: {reason}")
+
+
+def _leaking(records: Sequence[LeakingRecord], *, verbose: bool) -> str:
+    """A table of the first of ``records``, which leak most; without ``verbose`` only where to find it."""
+    if not verbose:
+        return paragraph("Which records leak most: --verbose lists ten, --leaks FILE writes all, by line number.")
+    shown = records[:_RECORDS]
+    attacks = list(dict.fromkeys(attack for record in shown for attack in record.scores))[:_ATTACKS]
+    rows = [
+        (
+            record.file,
+            str(record.line),
+            {True: "yes", False: "no", None: "-"}[record.extracted],
+            *(number(record.scores.get(attack), 3) for attack in attacks),
+            number(next(iter(record.nonmembers_as_high.values()), None), 3),
+        )
+        for record in shown
+    ]
+    text = table(("file", "line", "word for word", *attacks, "as high"), rows)
+    if attacks:
+        text += paragraph(
+            f"The {len(shown)} records that leak most, with their scores; as high: the share of non-members whose "
+            "score by the first attack is at least as high. --leaks FILE writes all records and attacks.",
+            indent=2, hanging=2,
+        )  # fmt: skip
+    return text
 
 
 def _word(verdict: Verdict) -> str:
