@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from audits.run import AuditRequest
 
 #: Fields of a request that only name locations.
-_PLACES = ("model", "report", "scores", "cache", "log", "device")
+_PLACES = ("model", "report", "scores", "cache", "log", "leaks", "device")
 #: Prefixes of the quantities for which more is worse.
 _WORSE = ("AUC", "TPR at ", "epsilon", "rate on training text", "training text found in ", "disclosed, included")
 #: Methods that do not use the audited model.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from audits.canaries.audit import CanaryAudit, CanaryRequest
 from audits.claims import EpsilonClaim
 from audits.extraction.audit import ExtractionAudit, ExtractionRequest
 from audits.findings import AuditPart, Findings
+from audits.leaking_records import leaking_records, staged_leaks
 from audits.lineage import Lineage, lineage_of
 from audits.log_entry import logged_audit
 from audits.membership.audit import MembershipAudit, MembershipRequest, Reference
@@ -21,6 +22,7 @@ from audits.scores.scores_file import staged_scores
 from audits.scores.subject import AuditedModel
 from audits.secrets.audit import BaseModel, SecretRequest, SecretsAudit
 from privctl.domain.errors import CommandError
+from privctl.domain.leaking import LeakingRecord
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact, LogPosition, PrivacyReport
 from privctl.parallel import Workers
@@ -64,6 +66,8 @@ class AuditRequest:
     force: bool = False
     #: The log that the audit is entered into; None enters it nowhere.
     log: Path | None = None
+    #: Where each training record's scores are written, for their owner alone; None writes none.
+    leaks: Path | None = None
 
     @property
     def files(self) -> dict[str, Path]:
@@ -81,8 +85,16 @@ class AuditRequest:
         return {role: path for role, path in files.items() if path is not None}
 
 
-def run_audit(request: AuditRequest, progress: Progress, workers: Workers = ALONE) -> PrivacyReport | None:
+def run_audit(
+    request: AuditRequest,
+    progress: Progress,
+    workers: Workers = ALONE,
+    *,
+    on_records: Callable[[Sequence[LeakingRecord]], None] | None = None,
+) -> PrivacyReport | None:
     """Run every part of ``request``, write scores and report together, and return the report.
+
+    ``on_records`` is given the training records once all is written, those that leak most first.
 
     With several processes, all score but only the main one judges; the others return None. Raises InputError for a
     model or data that cannot be scored, CommandError for settings that do not fit the model or each other and for files
@@ -114,7 +126,10 @@ def run_audit(request: AuditRequest, progress: Progress, workers: Workers = ALON
         for item in (other.inputs if other else ())
     )
     with logged_audit(request, opened.inputs) as position:
-        return _judge_and_write(request, model_scorer, opened, lineage, parts, other_inputs, position)
+        report, records = _judge_and_write(request, model_scorer, opened, lineage, parts, other_inputs, position)
+    if on_records is not None:
+        on_records(records)
+    return report
 
 
 def _judge_and_write(
@@ -125,8 +140,8 @@ def _judge_and_write(
     parts: Sequence[AuditPart],
     other_inputs: Sequence[Artifact],
     position: LogPosition | None,
-) -> PrivacyReport:
-    """Score, let every part judge, and write scores and report; ``other_inputs`` are the files of other models."""
+) -> tuple[PrivacyReport, tuple[LeakingRecord, ...]]:
+    """Score, let every part judge, and write all files; ``other_inputs`` are the files of other models."""
     row_scores = model_scorer.score(opened, [row for part in parts for row in part.rows])
     findings = [part.judge(row_scores, ALPHA / len(parts)) for part in parts]
     inputs = (
@@ -135,11 +150,15 @@ def _judge_and_write(
         *(file_artifact(role, path, request.report) for role, path in request.files.items() if path.is_file()),
     )
     arrays = {name: array for part_findings in findings for name, array in part_findings.arrays.items()}
-    with staged_scores(request.scores, arrays, {POINTER: request.report.name}) as scores:
+    records = leaking_records(arrays, request.files.get("members"), request.files.get("train"))
+    with (
+        staged_scores(request.scores, arrays, {POINTER: request.report.name}) as scores,
+        staged_leaks(request.leaks, records) as leaks,
+    ):
         scores_artifact = pending_artifact("scores", scores, request.report)
         report = replace(_report(opened, lineage, findings, inputs, scores_artifact), log=position)
-        commit_with_report([scores], request.report, report, replace=request.force)
-    return report
+        commit_with_report([scores, *leaks], request.report, report, replace=request.force)
+    return report, records
 
 
 def _report(
@@ -228,8 +247,14 @@ def output_paths(model: Path, output: Path | None) -> tuple[Path, Path]:
 
 def _check_distinct(request: AuditRequest) -> None:
     inputs = {path.resolve() for path in (request.model, *request.files.values())}
-    for flag, path in (("--output", request.report), ("--output", request.scores), ("--log", request.log)):
+    outputs = (
+        ("--output", request.report), ("--output", request.scores), ("--log", request.log), ("--leaks", request.leaks)
+    )  # fmt: skip
+    for flag, path in outputs:
         if path is not None and path.resolve() in inputs:
             raise CommandError(f"{path} is an input of this audit; choose another {flag}")
     if request.log is not None and request.log.resolve() in (request.report.resolve(), request.scores.resolve()):
         raise CommandError(f"{request.log} is named as the log and as an output; choose another --log")
+    written = {path.resolve() for path in (request.report, request.scores, request.log) if path is not None}
+    if request.leaks is not None and request.leaks.resolve() in written:
+        raise CommandError(f"{request.leaks} is another output of this audit; choose another --leaks")

@@ -86,7 +86,7 @@ def staged_scores(
 def _kept_form(name: str, array: NDArray[Any]) -> NDArray[Any]:
     if name.startswith(SCORE):
         return ranks_of(array)
-    return _round_coarsely(array) if name in _COARSE else array
+    return round_coarsely(array) if name in _COARSE else array
 
 
 def ranks_of(scores: NDArray[Any]) -> NDArray[np.float64]:
@@ -97,7 +97,7 @@ def ranks_of(scores: NDArray[Any]) -> NDArray[np.float64]:
     return ranks
 
 
-def _round_coarsely(values: NDArray[Any]) -> NDArray[Any]:
+def round_coarsely(values: NDArray[Any]) -> NDArray[Any]:
     """``values`` rounded to ``_BITS`` significant bits; zero and non-finite values are unchanged."""
     fraction, exponent = np.frexp(values)
     return np.asarray(np.ldexp(np.round(fraction * 2**_BITS) / 2**_BITS, exponent), dtype=values.dtype)

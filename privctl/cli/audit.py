@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from audits.membership.audit import MembershipRequest
     from audits.run import AuditRequest
     from audits.secrets.audit import SecretRequest
+    from privctl.domain.leaking import LeakingRecord
     from privctl.domain.report import PrivacyReport
 
 _TASKS = ("causal-lm", "masked-lm", "text-classification", "image-classification")
@@ -32,7 +34,7 @@ _OF_A_MODEL = (
     *("members", "nonmembers", "attacks", "max_length", "reference", "canaries", "commitment", "canary_data"),
     *("references", "exact", "shadow", "task", "resize", "train", "heldout", "least_prefix", "top_k", "top_p"),
     *("greedy_only", "records", "secrets", "data", "plan", "base", "candidates", "most_secrets"),
-    *("keep_scores", "cache", "no_cache", "device", "log"),
+    *("keep_scores", "cache", "no_cache", "device", "log", "leaks"),
 )
 #: Option -> the option that it refines, without which it does not apply.
 _BELONGS = {
@@ -49,6 +51,12 @@ _BELONGS = {
 @click.option("--nonmembers", type=_FILE, help="JSONL of records it was not trained on.")
 @click.option("-o", "--output", type=_FILE, help="Report to write; NAME.audit.report.json beside the model by default.")
 @click.option("--log", type=_FILE, help="Log of audits; NAME.audits.jsonl beside the model by default.")
+@click.option(
+    "--leaks",
+    type=_FILE,
+    help="File of JSON lines to write, for your eyes only: the records of --members and --train by line number, with "
+    "their scores, those that leak most first.",
+)
 @click.option("--attack", "attacks", multiple=True, type=click.Choice(list(ATTACKS)), help=_HELP + ".")
 @click.option("--reference", type=MODEL, help="A model trained on neither file, to compare with.")
 @click.option(
@@ -145,8 +153,8 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     records the model completes from their prefixes. --secrets tests whether the true value of a secret ranks above
     other values it could have had, and with --plan whether the planned protection held. Only values drawn at random can
     refute a plan, so plant canaries and give --canaries too. The exit code is 1 if a claim was refuted (the model's
-    own, --claim or --plan) and 0 for other findings, which are for a gate to judge; if they amount to a leak, the last
-    line says so.
+    own, --claim or --plan) and 0 for other findings, which are for a gate to judge. The first line says what all of it
+    means for a release, the last one what to run next.
 
     --from-scores takes one score for each of many models: a CSV file with the columns score,member (1 or 0), JSON
     {"with": [...], "without": [...]}, or safetensors with these two tensors.
@@ -168,33 +176,42 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     from audits.log_entry import log_path, log_result
     from audits.run import output_paths
     from privctl.reports.codec import encode
-    from privctl.show.leaks import closing_sentence
+    from privctl.show.decision import conclusion
     from privctl.show.progress import note
     from privctl.show.text.audit import audit_text
 
     report: PrivacyReport | None
+    records: list[LeakingRecord] = []
     written: tuple[Path, ...]
     if options["from_scores"] is not None:
         report, written = _of_scores(model, output, force, options)
     else:
         if model is not None:
             options["log"] = log_path(output_paths(Path(model), None)[0], options["log"])
-        report, written = _of_model(model, output, force, quiet, options)
+        report, written = _of_model(model, output, force, quiet, options, records.extend)
     if report is None:  # only the main process prints
         return
     line = log_result(report, options["log"])
     note(f"wrote {' and '.join(map(str, written))}", quiet=quiet)
     if line is not None:
         note(f"entered into {options['log']}, whose head is now line {line.number}, {line.digest}", quiet=quiet)
-    show(encode(report) if as_json else audit_text(report, verbose=verbose()), as_json=as_json)
-    if as_json and (last := closing_sentence(report)):
-        note(last, quiet=quiet)
+    show(
+        encode(report) if as_json else audit_text(report, place=written[0], records=records, verbose=verbose()),
+        as_json=as_json,
+    )
+    if as_json:
+        note(conclusion(report).sentence, quiet=quiet)
     if any_claim_refuted(report.verdicts):
         raise click.exceptions.Exit(ExitCode.REFUTED)
 
 
 def _of_model(
-    model: str | None, output: Path | None, force: bool, quiet: bool, options: dict[str, Any]
+    model: str | None,
+    output: Path | None,
+    force: bool,
+    quiet: bool,
+    options: dict[str, Any],
+    on_records: Callable[[Sequence[LeakingRecord]], None],
 ) -> tuple[PrivacyReport | None, tuple[Path, ...]]:
     from audits.log_entry import is_logged
     from audits.run import output_paths, run_audit
@@ -208,6 +225,11 @@ def _of_model(
     for name, owner in _BELONGS.items():
         if options[name] not in (None, (), False) and options[owner] is None:
             raise CommandError(f"{_flag(name)} needs {_flag(owner)}; give both")
+    if options["leaks"] is not None:
+        if options["members"] is None and options["train"] is None:
+            raise CommandError("--leaks lists the records of --members and --train; give one of them")
+        require_regular(options["leaks"], option="--leaks")
+        require_absent(options["leaks"], force, option="--leaks")
     if options["no_cache"] and (options["keep_scores"] or options["cache"] is not None):
         raise CommandError("--no-cache contradicts --keep-scores and --cache; remove one")
     if options["greedy_only"] and (options["top_k"] is not None or options["top_p"] is not None):
@@ -221,7 +243,9 @@ def _of_model(
         note(said, quiet=quiet)
     request = _request(Path(model), written, force, options)
     with start_workers(choose_device(options["device"]), together=False) as workers:
-        return run_audit(request, partial(progress, quiet=quiet or not workers.is_main), workers), written
+        shown = partial(progress, quiet=quiet or not workers.is_main)
+        report = run_audit(request, shown, workers, on_records=on_records)
+    return report, written if options["leaks"] is None else (*written, options["leaks"])
 
 
 def _request(model: Path, written: tuple[Path, Path], force: bool, options: dict[str, Any]) -> AuditRequest:
@@ -247,6 +271,7 @@ def _request(model: Path, written: tuple[Path, Path], force: bool, options: dict
         device=options["device"],
         force=force,
         log=options["log"],
+        leaks=options["leaks"],
     )
 
 

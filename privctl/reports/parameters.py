@@ -274,9 +274,14 @@ class ShadowParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditParameters:
-    """Of ``privctl audit``, as far as other parts go by it: each attack adds entries of its own."""
+    """Of ``privctl audit``, as far as other parts go by it: each attack adds entries of its own.
 
+    ``extraction`` holds the settings of that attack, such as ``prefix_tokens`` and ``suffix_tokens``.
+    """
+
+    task: str | None = None
     attack: tuple[str, ...] = ()
+    extraction: Mapping[str, Any] | None = None
     confidence: float | None = None
     least_auc: float | None = None
     canary_groups: int | None = None

@@ -1,4 +1,4 @@
-"""The leaks that an audit shows, whether or not a claim was refuted: for its last line, and for pages.
+"""The leaks that an audit shows, whether or not a claim was refuted: for its first line, and for pages.
 
 A figure counts only where its interval lies beyond chance by the margin stated here, never by its estimate alone. What
 an audit could not attribute to the model (records that differ without it, no control, a broken commitment) does not
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from statistics import NormalDist
 
 from privctl.domain.evidence import Bound, Evidence
@@ -25,8 +26,17 @@ AUC_MARGIN, RATE_MARGIN = 0.05, 0.01
 EXPOSURE_MARGIN = 0.5
 #: A certified epsilon from which on an attacker's odds grow at least e-fold.
 LEAST_EPSILON = 1.0
-EXITS_WITH_0 = "The exit code is 0 because no claim was refuted, but there is a leak"
-EXITS_WITH_1 = "The exit code is 1 because a claim was refuted, and there is a leak"
+EXITS_WITH_0 = "The exit code is 0 all the same, because no claim of privacy was refuted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leak:
+    """``words`` say it to whoever decides on a release; ``figures`` name the attack, its figure and the interval."""
+
+    words: str
+    figures: str
+
+
 #: Subjects of verdicts, as the audits word them.
 MEMBERSHIP = "members cannot be told from non-members"
 EXTRACTION = "training text cannot be extracted"
@@ -36,8 +46,8 @@ SECRETS = "training made no secret easier to tell"
 WITHOUT_MODEL = ("blind baseline", "length baseline", "reference control")
 
 
-def leaks(report: PrivacyReport) -> tuple[str, ...]:
-    """Each leak that ``report`` shows: which attack, which figure, with its interval. Empty for what is no audit."""
+def found_leaks(report: PrivacyReport) -> tuple[Leak, ...]:
+    """Each leak that ``report`` shows. Empty for what is no audit."""
     if report.step != "audit":
         return ()
     outcomes = {verdict.subject: verdict.outcome for verdict in report.verdicts}
@@ -48,12 +58,22 @@ def leaks(report: PrivacyReport) -> tuple[str, ...]:
     ) + tuple(_lower_bounds(report))
 
 
-def closing_sentence(report: PrivacyReport) -> str:
-    """The audit's last sentence, and what its exit code does and does not mean; empty where no leak was found."""
-    shown = leaks(report)
-    if not shown:
-        return ""
-    return f"{EXITS_WITH_1 if refutes(report) else EXITS_WITH_0}: {'; '.join(shown)}."
+def leaks(report: PrivacyReport) -> tuple[str, ...]:
+    """The figures of each leak that ``report`` shows."""
+    return tuple(leak.figures for leak in found_leaks(report))
+
+
+def exit_sentence(report: PrivacyReport) -> str:
+    """What the exit code does and does not mean; empty where nothing but claims was refuted and no leak found."""
+    refuted = [is_claim(verdict) for verdict in report.verdicts if verdict.outcome is Outcome.REFUTED]
+    if not found_leaks(report) and all(refuted):
+        return ""  # nothing but claims, whose verdicts say it
+    if any(refuted):
+        return "The exit code is 1 because a claim of privacy was refuted."
+    rejected = (
+        " REJECTED is said of a hypothesis that every audit tests, and is for a gate to judge." if refuted else ""
+    )
+    return f"{EXITS_WITH_0}.{rejected}"
 
 
 def is_claim(verdict: Verdict) -> bool:
@@ -66,7 +86,7 @@ def refutes(report: PrivacyReport) -> bool:
     return any(v.outcome is Outcome.REFUTED and is_claim(v) for v in report.verdicts)
 
 
-def _membership(report: PrivacyReport, outcome: Outcome) -> str | None:
+def _membership(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     if outcome is not Outcome.REFUTED:
         return None
     blind = [i for i in report.evidence if i.method in WITHOUT_MODEL and i.quantity == "AUC" and _beyond(i, 0.0) > 0]
@@ -84,22 +104,32 @@ def _membership(report: PrivacyReport, outcome: Outcome) -> str | None:
     if not scored:
         return None
     best = max(scored, key=lambda each: each[:2])[2]
-    return f"the attack {best.method} tells members from non-members, {_figure(best)}"
+    return Leak(
+        words=_told_apart(best), figures=f"the attack {best.method} tells members from non-members, {_figure(best)}"
+    )
 
 
-def _extraction(report: PrivacyReport, outcome: Outcome) -> str | None:
+def _extraction(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     if outcome is not Outcome.REFUTED:
         return None
     items = {item.quantity: item for item in report.evidence if item.method == "extraction"}
     rate, beyond = items.get("rate on training text"), items.get("rate beyond held-out text")
     if rate is not None and beyond is not None and _beyond(beyond, 0.0) > 0:
         count = f"{_count(rate, 'extracted')} of {_count(rate, 'texts')}"
-        return f"extraction makes the model write {count} training texts word for word, {_figure(beyond)}"
+        return Leak(
+            words=f"{count} training records come out word for word",
+            figures=f"extraction makes the model write {count} training texts word for word, {_figure(beyond)}",
+        )
     sampled = [item for name, item in items.items() if name.startswith("training text found in ")]
-    return f"extraction by sampling gives training text word for word, {_figure(sampled[0])}" if sampled else None
+    if not sampled:
+        return None
+    return Leak(
+        words=f"{percent(sampled[0].estimate)} of the training records come out word for word by sampling",
+        figures=f"extraction by sampling gives training text word for word, {_figure(sampled[0])}",
+    )
 
 
-def _canaries(report: PrivacyReport, outcome: Outcome) -> str | None:
+def _canaries(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     tests = {item.quantity: item for item in report.evidence if item.method == "canary exposure"}
     included, control = tests.get("mean bits, included"), tests.get("mean bits, left out (control)")
     if _commitment_broken(report) or control is None or control.details.get("detected"):
@@ -111,7 +141,10 @@ def _canaries(report: PrivacyReport, outcome: Outcome) -> str | None:
         best = max(extracted, key=lambda item: item.lower or 0.0)
         count = f"{_count(best, 'disclosed')} of {best.samples.get('canaries', '?')}"
         copies = best.quantity.removeprefix("disclosed, included, ")
-        return f"canary completion extracts {count} canaries with {copies} word for word, {_figure(best)}"
+        return Leak(
+            words=f"{count} planted secrets with {copies.removeprefix('included, ')} come out word for word",
+            figures=f"canary completion extracts {count} canaries with {copies} word for word, {_figure(best)}",
+        )
     if outcome is not Outcome.REFUTED or included is None or included.estimate is None:
         return None
     details = included.details
@@ -122,14 +155,15 @@ def _canaries(report: PrivacyReport, outcome: Outcome) -> str | None:
     scatter = NormalDist().inv_cdf(1 - level) * chance / math.sqrt(max(details["effective"], 1))
     if included.estimate - scatter <= chance + EXPOSURE_MARGIN:
         return None
-    return (
-        f"planted canaries stand out, mean exposure {number(included.estimate, 3)} bits (at least "
+    return Leak(
+        words="the model remembers secrets that were planted in its training data",
+        figures=f"planted canaries stand out, mean exposure {number(included.estimate, 3)} bits (at least "
         f"{number(included.estimate - scatter, 3)}; {number(chance, 3)} without memorization; "
-        f"p = {number(details['p_value'], 2)})"
+        f"p = {number(details['p_value'], 2)})",
     )
 
 
-def _secrets(report: PrivacyReport, outcome: Outcome) -> str | None:
+def _secrets(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     if outcome is not Outcome.REFUTED:
         return None
     items = {item.quantity: item for item in report.evidence if item.method == "secret reconstruction"}
@@ -141,10 +175,13 @@ def _secrets(report: PrivacyReport, outcome: Outcome) -> str | None:
     if _beyond(trained, least) <= RATE_MARGIN:
         return None
     count = f"{_count(trained, 'told')} of {trained.samples.get('secrets', '?')}"
-    return f"secret reconstruction tells {count} secrets trained on first, {_figure(trained)}"
+    return Leak(
+        words=f"{count} secrets of the training data are the attacker's first guess",
+        figures=f"secret reconstruction tells {count} secrets trained on first, {_figure(trained)}",
+    )
 
 
-_JUDGES: dict[str, Callable[[PrivacyReport, Outcome], str | None]] = {
+_JUDGES: dict[str, Callable[[PrivacyReport, Outcome], Leak | None]] = {
     MEMBERSHIP: _membership,
     EXTRACTION: _extraction,
     CANARIES: _canaries,
@@ -152,7 +189,7 @@ _JUDGES: dict[str, Callable[[PrivacyReport, Outcome], str | None]] = {
 }
 
 
-def _lower_bounds(report: PrivacyReport) -> Iterator[str]:
+def _lower_bounds(report: PrivacyReport) -> Iterator[Leak]:
     """Lower bounds on epsilon for one record, where no claim was given that they could refute."""
     if any(map(is_claim, report.verdicts)):
         return
@@ -165,10 +202,8 @@ def _lower_bounds(report: PrivacyReport) -> Iterator[str]:
     if best is not None and (best.lower or 0.0) >= LEAST_EPSILON:
         delta = best.details.get("delta")
         at = "" if delta is None else f" at delta {number(delta, 3)}"
-        yield (
-            f"epsilon is at least {number(best.lower, 3)}{at}, with {100 * best.confidence:.4g} % confidence "
-            f"({best.method})"
-        )
+        least = f"epsilon is at least {number(best.lower, 3)}{at}, with {100 * best.confidence:.4g} % confidence"
+        yield Leak(words=f"for a single record, {least}", figures=f"{least} ({best.method})")
 
 
 def _commitment_broken(report: PrivacyReport) -> bool:
@@ -183,6 +218,25 @@ def _commitment_broken(report: PrivacyReport) -> bool:
 def _beyond(item: Evidence, least: float) -> float:
     """How far the interval lies above chance, or above ``least`` where that is more; minus infinity without one."""
     return -math.inf if item.lower is None else item.lower - max(item.details.get("chance", 0.0), least)
+
+
+def _told_apart(item: Evidence) -> str:
+    """An AUC is the chance of picking the member out of a pair; a TPR the share of members recognized."""
+    if item.quantity == "AUC":
+        return (
+            "an attacker shown a training record and another one tells which is which "
+            f"{percent(item.estimate)} of the time (at least {percent(item.lower)}; by guessing, 50 %)"
+        )
+    alarms = item.quantity.removeprefix("TPR at ").removesuffix(" FPR")
+    return (
+        f"an attacker recognizes {percent(item.estimate)} of the training records (at least {percent(item.lower)}) "
+        f"at {alarms} false alarms"
+    )
+
+
+def percent(share: float | None) -> str:
+    """``share`` as a percentage with three significant digits; a question mark where it is unknown."""
+    return "?" if share is None else f"{number(100 * share, 3)} %"
 
 
 def _count(item: Evidence, name: str) -> str:

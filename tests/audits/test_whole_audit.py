@@ -73,10 +73,10 @@ def test_all_of_it_in_one_audit(place: Path, capfd: pytest.CaptureFixture[str]) 
     assert outcomes["(0.1, 1e-05)-DP, as claimed"] is Outcome.REFUTED
     assert "training text cannot be extracted" in outcomes
     assert 'REJECTED: "planted canaries left no trace"' in out
-    last = " ".join(out.rstrip().rpartition("\n\n")[2].split())
-    assert last.startswith("The exit code is 1 because a claim was refuted, and there is a leak: the attack ")
-    # The coins decide whether a canary comes out word for word, which then is what is said.
-    assert "planted canaries stand out, mean exposure " in last or "canary completion extracts " in last
+    first = " ".join(out.partition("\n\n")[0].split())
+    assert first.startswith("Do not release: the claim (0.1, 1e-05)-DP, as claimed is refuted; an attacker shown ")
+    assert "the model remembers secrets that were planted in its training data" in first
+    assert "The exit code is 1 because a claim of privacy was refuted" in " ".join(out.split())
     assert "left out" in out
     roles = {item.role for item in report.inputs}
     assert {"members", "nonmembers", "train", "heldout", "canaries", "planted"} <= roles

@@ -23,7 +23,7 @@ _PLAIN = """
 --bf16 --beta1 --beta2 --by --cache --candidates --checkpointing --compile --count --data --debug --derivatives
 --device --dropout --dry-run --exact --exclude --export --force --format --from-scores --from-scratch
 --full-precision --greedy-only --include --init --json --keep-models --keep-scores --kind --kinds --learning-rate
---least-prefix --length --literals --long --lora-rank --luq-levels --manifest --max-length --micro-examples
+--leaks --least-prefix --length --literals --long --lora-rank --luq-levels --manifest --max-length --micro-examples
 --micro-tokens --model --momentum --most-secrets --no-cache --no-exact --no-peers --optimizer --output --pattern
 --pattern-seconds --plot --prefix-from --prefix-tokens --quiet --rare-least --rare-words --report --resize
 --response-only --resume --schedule --seconds --simulate --solver --static-layers --suffix-tokens --task

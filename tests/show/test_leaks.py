@@ -20,7 +20,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show import leaks as judged
 from privctl.show.html.page import page
-from privctl.show.leaks import closing_sentence, leaks
+from privctl.show.leaks import exit_sentence, found_leaks, leaks
 from privctl.show.markdown.report import markdown
 from privctl.show.page_data import JudgedSubject, PageData, ReportSource
 from privctl.show.text.audit import audit_text
@@ -181,17 +181,15 @@ def test_a_certified_epsilon_without_a_claim() -> None:
 
 def test_the_last_line_tells_the_exit_code() -> None:
     found = report(measured(3.3), subject=judged.MEMBERSHIP)
-    assert closing_sentence(found).startswith(
-        "The exit code is 0 because no claim was refuted, but there is a leak: the attack"
-    )
-    last = audit_text(found).strip().rpartition("\n\n")[2]
-    assert " ".join(last.split()).removeprefix("\x1b[31m").startswith("The exit code is 0 because")
+    last = " ".join(audit_text(found).strip().rpartition("\n\n")[2].split())
+    assert last.startswith("The exit code is 0 all the same, because no claim of privacy was refuted. REJECTED is said")
     claim = Verdict(subject="(1, 1e-05)-DP, as claimed", outcome=Outcome.REFUTED, reason="epsilon is at least 3")
     refuted = replace(found, verdicts=(*found.verdicts, claim))
-    assert closing_sentence(refuted).startswith("The exit code is 1 because a claim was refuted, and there is a leak")
+    assert exit_sentence(refuted).startswith("The exit code is 1 because a claim of privacy was refuted")
     silent = report(measured(0.0), subject=judged.MEMBERSHIP, outcome=Outcome.CONSISTENT)
-    assert closing_sentence(silent) == ""
+    assert exit_sentence(silent) == ""
     assert "exit code" not in audit_text(silent)
+    assert exit_sentence(report(bounded(4.2))) == f"{judged.EXITS_WITH_0}."
 
 
 def test_pages_tell_it_too() -> None:
@@ -218,10 +216,11 @@ def test_a_report_that_lacks_details_is_shown_all_the_same() -> None:
                  "mean bits, left out (control)", "disclosed, included, 1 copy", "told first, trained")  # fmt: skip
         methods = ("loss", "extraction", "canary exposure", "canary completion", "secret reconstruction")
         bare = [Evidence(method=m, quantity=q, estimate=0.9, lower=0.8, upper=0.95) for m in methods for q in names]
-        assert isinstance(closing_sentence(report(*bare, subject=subject)), str)
+        assert all(leak.words for leak in found_leaks(report(*bare, subject=subject)))
 
 
 def test_scores_that_are_all_the_same_show_no_interval_and_no_reach() -> None:
+    """As of images of one size: a baseline by length that says nothing is not in the short table."""
     member = np.arange(400) % 2 == 0
     same = auc_evidence("length baseline", np.full(400, 7), member, Settings())
     assert (same.estimate, same.lower, same.upper) == (0.5, 0.0, 1.0)
@@ -230,9 +229,15 @@ def test_scores_that_are_all_the_same_show_no_interval_and_no_reach() -> None:
     told = auc_evidence("loss", np.arange(400) % 9, member, Settings())
     assert told.details["detectable"] < 0.65
     for item in (same, earlier):
-        rows = {line[:15].strip(): line.split()[-4:] for line in audit_text(report(item, told)).splitlines()}
+        text = audit_text(report(item, told), verbose=True)
+        rows = {line[:15].strip(): line.split()[-4:] for line in text.splitlines()}
         assert rows["length baseline"] == ["0.5", "-", "0.5", "-"]
         assert rows["loss"][-1] == f"{told.details['detectable']:.3g}"
+        assert "length baseline" not in audit_text(report(item, told))
+    differing = auc_evidence("length baseline", np.arange(400) % 7, member, Settings())
+    said = " ".join(audit_text(report(differing, told)).split())
+    assert "length baseline: tells them apart by the length of a record alone" in said
+    assert "chance: what guessing gives" in said
 
 
 def test_a_rejected_hypothesis_is_not_said_to_be_a_claim() -> None:
@@ -240,7 +245,7 @@ def test_a_rejected_hypothesis_is_not_said_to_be_a_claim() -> None:
     said = " ".join(audit_text(found).split())
     assert f'REJECTED\x1b[0m: "{judged.MEMBERSHIP}"' in said
     assert "VIOLATED\x1b" not in said
-    assert "REJECTED is said of a hypothesis that every audit tests, and leaves the exit code as it is" in said
+    assert "REJECTED is said of a hypothesis that every audit tests, and is for a gate to judge" in said
     claim = replace(found, verdicts=tuple(replace(v, subject="(1, 1e-05)-DP, as claimed") for v in found.verdicts))
     said = " ".join(audit_text(claim).split())
     assert 'VIOLATED\x1b[0m: "(1, 1e-05)-DP' in said

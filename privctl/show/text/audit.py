@@ -1,23 +1,24 @@
-"""An audit on the terminal: one table, the worst finding on top, then verdicts with advice."""
+"""An audit on the terminal: what it amounts to, one table with the worst finding on top, verdicts, the next command."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.leaking import LeakingRecord
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.show.leaks import closing_sentence, is_claim
+from privctl.show.decision import Decision, conclusion
+from privctl.show.gather.next_step import next_step
+from privctl.show.leaks import WITHOUT_MODEL, exit_sentence, is_claim
+from privctl.show.plain import escape_hidden
 from privctl.show.text.style import Colour, coloured, number, paragraph, table
 
 #: What a claim of privacy is, and what a hypothesis that every audit tests; only the former decide the exit code.
 _OF_CLAIMS = {Outcome.REFUTED: "VIOLATED", Outcome.CONSISTENT: "NOT VIOLATED, and this audit could have seen it"}
 _OF_HYPOTHESES = {Outcome.REFUTED: "REJECTED", Outcome.CONSISTENT: "NOT REJECTED, and this audit could have seen it"}
-_REJECTED = (
-    "REJECTED is said of a hypothesis that every audit tests, and leaves the exit code as it is; a claim of privacy "
-    "that is refuted is VIOLATED, and makes it 1."
-)
 _COLOURS = {
     Outcome.REFUTED: Colour.BAD,
     Outcome.CONSISTENT: Colour.GOOD,
@@ -27,41 +28,113 @@ _COLOURS = {
 #: Beginnings of quantities' names.
 _COMPARISON, _MEDIAN, _DISCLOSED = "AUC over ", "median bits, ", "disclosed, "
 _KIND = "told first, kind "
-_ADVICE = {
-    Outcome.REFUTED: "remove repetitions from the data, retrain with `privctl retrain dp-sgd` at an epsilon that suits "
-    "(or release with noise, `privctl noise`), and audit again; until then treat the model as you treat its data",
-    Outcome.INCONCLUSIVE: "do not read silence as safety: remove the reason named above and audit again",
-    Outcome.CONSISTENT: "this is no proof: a guarantee comes from how the model was trained or noised",
+_DECIDED = {
+    Decision.WITHHOLD: Colour.BAD,
+    Decision.SLIGHT: Colour.CARE,
+    Decision.INCONCLUSIVE: Colour.CARE,
+    Decision.NOTHING: Colour.GOOD,
+    Decision.UNTESTED: Colour.CARE,
 }
+#: What a table's column or row means, shown where the table has it.
+_CHANCE = "chance: what guessing gives"
+_COULD_SEE = "could see: the least that an audit of this size would notice four times in five"
+_BASELINES = {
+    "blind baseline": "blind baseline: tells the two files apart by their records alone, without the model",
+    "length baseline": "length baseline: tells them apart by the length of a record alone",
+    "reference control": "reference control: the same attack on the model that saw neither file",
+}
+#: Records that are listed, and attacks whose scores fit beside them.
+_RECORDS, _ATTACKS = 10, 5
+_HEADINGS = ("finding", "quantity", "estimate", "interval", "chance", "could see")
 
 
-def audit_text(report: PrivacyReport, *, verbose: bool = False) -> str:
-    """The findings, worst on top, the verdicts with advice, what none of it shows, and last whether there is a leak.
+def audit_text(
+    report: PrivacyReport,
+    *,
+    place: Path | None = None,
+    records: Sequence[LeakingRecord] = (),
+    verbose: bool = False,
+) -> str:
+    """What the audit found, in words; the findings, worst on top; the verdicts; what none of it shows; what to do next.
 
-    Without ``verbose`` only what each method is judged by, and what exceeds chance.
+    ``place`` is where the report lies, from which the next command names files; without it none is shown. ``records``
+    are those audited, the ones that leak most first. Without ``verbose`` only what each method is judged by, and what
+    exceeds chance.
     """
-    others = [item for item in report.evidence if not item.quantity.startswith(_KIND)]
-    shown = others if verbose else _main_evidence(others)
-    rows = [_row(item) for item in sorted(shown, key=_weight, reverse=True)]
-    parts = [table(("finding", "quantity", "estimate", "interval", "chance", "could see"), rows)]
-    hidden = len(others) - len(rows)
-    if hidden:
-        parts.append(paragraph(f"({counted(hidden, 'more quantity', 'more quantities')}: --verbose, or the report)"))
-    parts += [_canaries(report.evidence), _secrets(report.evidence)]
+    decided = conclusion(report)
+    word, _, reason = decided.sentence.partition(decided.decision)
+    parts = [paragraph(f"{word}{coloured(decided.decision, _DECIDED[decided.decision])}{reason}"), "\n"]
+    parts += [_findings(report.evidence, verbose), _canaries(report.evidence), _secrets(report.evidence)]
     worst = _worst_first(report.verdicts)
     parts += ["\n", *(paragraph(f'{_word(v)}: "{v.subject}": {v.reason}.') for v in worst)]
-    if any(v.outcome is Outcome.REFUTED and not is_claim(v) for v in worst):
-        parts.append(paragraph(_REJECTED, indent=2))
-    if worst:
-        parts.append("\n" + paragraph(f"What to do: {_ADVICE[worst[0].outcome]}."))
-    reasons = [_item(f"{item.method}, {item.quantity}: {item.reason}") for item in others if item.reason]
-    omitted = [_item(f"{item.what}: {item.reason}") for item in report.omissions]
-    if reasons or omitted:
-        parts += ["\nNot measured:\n", *reasons, *omitted]
+    if records and (verbose or decided.decision in (Decision.WITHHOLD, Decision.SLIGHT)):
+        parts.append("\n" + _leaking(records, verbose=verbose))
+    missing = [(item.method, item.quantity, item.reason) for item in report.evidence if item.reason]
+    missing += [(item.what, "", item.reason) for item in report.omissions]
+    if missing:
+        parts += ["\nNot measured:\n", *_by_reason(missing)]
     limits = [_item(line) for line in report.warnings]
     parts += ["\nWhat this does not show, and on what it rests:\n", *limits]
-    last = closing_sentence(report)
-    return "".join([*parts, "\n" + paragraph(coloured(last, Colour.BAD)) if last else ""])
+    if last := exit_sentence(report):
+        parts.append("\n" + paragraph(last))
+    if place is not None:
+        step = next_step(report, place)
+        parts.append("\n" + paragraph(f"Next: {step.advice}{':' if step.command else '.'}"))
+        parts += [f"  {escape_hidden(step.command)}\n"] if step.command else []
+    return "".join(parts)
+
+
+def _findings(evidence: Sequence[Evidence], verbose: bool) -> str:
+    """The table of findings with what its words mean; a column that is empty in every row is left out."""
+    others = [item for item in evidence if not item.quantity.startswith(_KIND)]
+    shown = others if verbose else _main_evidence(others)
+    rows = [_row(item) for item in sorted(shown, key=_weight, reverse=True)]
+    kept = [i for i in range(len(_HEADINGS)) if i < 4 or any(row[i] != "-" for row in rows)]
+    headings = [_HEADINGS[i] for i in kept]
+    text = table(headings, [[row[i] for i in kept] for row in rows])
+    hidden = len(others) - len(rows)
+    if hidden:
+        text += paragraph(f"({counted(hidden, 'more quantity', 'more quantities')}: --verbose, or the report)")
+    meant = [line for line in (_CHANCE, _COULD_SEE) if line.partition(":")[0] in headings]
+    meant += [line for name, line in _BASELINES.items() if any(item.method == name for item in shown)]
+    return text + (paragraph("; ".join(meant) + ".", indent=2, hanging=2) if meant else "")
+
+
+def _by_reason(missing: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    """What was not measured, each reason once: the first method or thing that it holds for, then the others."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, quantity, reason in missing:
+        groups.setdefault((quantity, reason), []).append(name)
+    for (quantity, reason), (first, *others) in groups.items():
+        what = f"{first}, {quantity}" if quantity else first
+        also = f" (also {', '.join(others)})" if others else ""
+        yield _item(f"{what}{also}: {reason}")
+
+
+def _leaking(records: Sequence[LeakingRecord], *, verbose: bool) -> str:
+    """A table of the first of ``records``, which leak most; without ``verbose`` only where to find it."""
+    if not verbose:
+        return paragraph("Which records leak most: --verbose lists ten, --leaks FILE writes all, by line number.")
+    shown = records[:_RECORDS]
+    attacks = list(dict.fromkeys(attack for record in shown for attack in record.scores))[:_ATTACKS]
+    rows = [
+        (
+            record.file,
+            str(record.line),
+            {True: "yes", False: "no", None: "-"}[record.extracted],
+            *(number(record.scores.get(attack), 3) for attack in attacks),
+            number(next(iter(record.nonmembers_as_high.values()), None), 3),
+        )
+        for record in shown
+    ]
+    text = table(("file", "line", "word for word", *attacks, "as high"), rows)
+    if attacks:
+        text += paragraph(
+            f"The {len(shown)} records that leak most, with their scores; as high: the share of non-members whose "
+            "score by the first attack is at least as high. --leaks FILE writes all records and attacks.",
+            indent=2, hanging=2,
+        )  # fmt: skip
+    return text
 
 
 def _word(verdict: Verdict) -> str:
@@ -81,6 +154,7 @@ def _main_evidence(evidence: Sequence[Evidence]) -> list[Evidence]:
         for item in evidence
         if item.estimate is not None
         and not item.reason
+        and not (_vacuous(item) and item.method in WITHOUT_MODEL)
         and (item is first[item.method] or (_excess(item) > 0 and not item.quantity.startswith(_COMPARISON)))
     ]
 

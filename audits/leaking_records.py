@@ -1,0 +1,108 @@
+"""Which training records an audit's attacks see best: by line, with their scores, those that leak most first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audits.scores.scores_file import SCORE, round_coarsely
+from privctl.domain.leaking import LeakingRecord
+from privctl.storage.atomic import PendingFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+#: Scores of the records alone, without the model.
+_BLIND = "blind"
+
+
+def leaking_records(
+    arrays: Mapping[str, NDArray[Any]], members: Path | None, train: Path | None
+) -> tuple[LeakingRecord, ...]:
+    """The records of ``members`` and ``train``, those that leak most first; ``arrays`` are the findings' by name.
+
+    What comes out word for word is first, then what the attack that tells most scores highest among the non-members.
+    Scores are rounded to 8 significant bits, as those of a short record in full precision help to search for its text.
+    """
+    extracted = _extracted(arrays)
+    scored = _scored(arrays)
+    same = members is not None and train is not None and members.resolve() == train.resolve()
+    records = []
+    for line, (scores, as_high) in scored.items():
+        assert members is not None  # only they are scored
+        tried = extracted.pop(line, None) if same else None
+        records.append(_record(members, line, tried, scores, as_high))
+    records += [_record(train, line, tried, {}, {}) for line, tried in extracted.items() if train is not None]
+    return tuple(sorted(records, key=_order))
+
+
+@contextmanager
+def staged_leaks(path: Path | None, records: Sequence[LeakingRecord]) -> Iterator[list[PendingFile]]:
+    """``records`` as JSON lines for their owner alone, written to ``path`` but not yet committed; nothing for None."""
+    if path is None:
+        yield []
+        return
+    with PendingFile(path) as pending:
+        lines = (json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records)
+        pending.write_at(0, "".join(lines).encode())
+        yield [pending]
+
+
+def _record(
+    path: Path, line: int, extracted: bool | None, scores: Mapping[str, float], as_high: Mapping[str, float]
+) -> LeakingRecord:
+    return LeakingRecord(file=path.name, line=line, extracted=extracted, scores=scores, nonmembers_as_high=as_high)
+
+
+def _order(record: LeakingRecord) -> tuple[bool, tuple[float, ...], str, int]:
+    shares = tuple(record.nonmembers_as_high.values())
+    return not record.extracted, shares or (1.0,), record.file, record.line
+
+
+def _extracted(arrays: Mapping[str, NDArray[Any]]) -> dict[int, bool]:
+    """Whether each training record comes out word for word, by its line."""
+    if "extraction.line" not in arrays:
+        return {}
+    of_training = arrays["extraction.train"]
+    lines, greedy = arrays["extraction.line"][of_training], arrays["extraction.greedy"][of_training]
+    return dict(zip(lines.tolist(), greedy.tolist(), strict=True))
+
+
+def _scored(arrays: Mapping[str, NDArray[Any]]) -> dict[int, tuple[dict[str, float], dict[str, float]]]:
+    """Scores of each member by attack, and the share of non-members that score as high, by its line."""
+    if "member" not in arrays:
+        return {}
+    member = arrays["member"]
+    found = {}
+    for name, values in arrays.items():
+        attack = name.removeprefix(SCORE)
+        if name.startswith(SCORE) and attack != _BLIND:
+            found[attack] = (round_coarsely(values[member].astype(np.float64)), _as_high(values, member))
+    attacks = sorted((name for name in found if np.isfinite(found[name][1]).any()), key=lambda n: _mean(found[n][1]))
+    lines: dict[int, tuple[dict[str, float], dict[str, float]]] = {}
+    for i, line in enumerate(arrays["line"][member].tolist()):
+        judged = [name for name in attacks if np.isfinite(found[name][1][i])]
+        lines[line] = ({n: float(found[n][0][i]) for n in judged}, {n: float(found[n][1][i]) for n in judged})
+    return lines
+
+
+def _as_high(values: NDArray[Any], member: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """For each member the share of the non-members that score at least as high; NaN where it was left out."""
+    inside, outside = values[member], np.sort(values[~member & np.isfinite(values)])
+    if not len(outside):
+        return np.full(len(inside), np.nan)
+    share = (len(outside) - np.searchsorted(outside, inside, side="left")) / len(outside)
+    return np.where(np.isfinite(inside), share, np.nan)
+
+
+def _mean(shares: NDArray[np.float64]) -> float:
+    """One minus the AUC, but for ties."""
+    return float(np.nanmean(shares))

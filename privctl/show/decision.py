@@ -1,0 +1,127 @@
+"""An audit's findings as one sentence for whoever decides on a release, before any table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.show.leaks import (
+    CANARIES,
+    EXTRACTION,
+    MEMBERSHIP,
+    SECRETS,
+    WITHOUT_MODEL,
+    found_leaks,
+    is_claim,
+    percent,
+)
+
+
+class Decision(StrEnum):
+    """What an audit's findings amount to."""
+
+    WITHHOLD = "Do not release"
+    SLIGHT = "A small leak"
+    INCONCLUSIVE = "Inconclusive"
+    NOTHING = "Nothing found"
+    UNTESTED = "Nothing was tested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """The ``decision`` and the ``sentence`` that gives it with its reason."""
+
+    decision: Decision
+    sentence: str
+
+
+#: What a rejected hypothesis means where the evidence is not beyond the margins of a leak.
+_SLIGHT = {
+    MEMBERSHIP: "training records can be told from others, by a margin that is small or uncertain",
+    EXTRACTION: "training text comes out word for word, though little more often than other text",
+    CANARIES: "planted secrets left a trace, though a faint or uncertain one",
+    SECRETS: "training made some secrets easier to guess, by a margin that is small or uncertain",
+}
+
+
+def conclusion(report: PrivacyReport) -> Conclusion:
+    """What the findings of the audit ``report`` amount to. The worst of them decides."""
+    refuted = [verdict for verdict in report.verdicts if verdict.outcome is Outcome.REFUTED]
+    certain = [f"the claim {each.subject} is refuted" for each in refuted if is_claim(each)]
+    certain += [leak.words for leak in found_leaks(report)]
+    if certain:
+        return _concluded(Decision.WITHHOLD, certain)
+    if refuted:
+        return _concluded(Decision.SLIGHT, [_SLIGHT.get(each.subject, each.reason) for each in refuted])
+    undecided = [verdict for verdict in report.verdicts if verdict.outcome is Outcome.INCONCLUSIVE]
+    if undecided:
+        return _concluded(Decision.INCONCLUSIVE, [_why_undecided(each, report.evidence) for each in undecided])
+    if not report.verdicts:
+        return _concluded(Decision.UNTESTED, ["the audit measured, but no hypothesis and no claim was put to the test"])
+    reach = "; ".join(_reach(report))
+    return Conclusion(
+        decision=Decision.NOTHING,
+        sentence=f"{Decision.NOTHING}, and this audit could have seen {reach}. This is no proof of privacy.",
+    )
+
+
+def _concluded(decision: Decision, reasons: Sequence[str]) -> Conclusion:
+    return Conclusion(decision=decision, sentence=f"{decision}: {'; '.join(reasons)}.")
+
+
+def _why_undecided(verdict: Verdict, evidence: Sequence[Evidence]) -> str:
+    """The reason in words that need no table; the verdict's own first clause where there are none."""
+    first = verdict.reason.partition(";")[0]
+    if verdict.subject == MEMBERSHIP:
+        if first.startswith("confounded"):
+            return (
+                "the two files differ by themselves, so what sets them apart need not have come from the model; "
+                "compare records that were assigned at random"
+            )
+        if first.startswith("the sides differ, but backwards"):
+            return "the non-members look more like training data than the members do; were the files swapped?"
+        return (
+            f"no attack found a leak, but the audit is small: the least it could see is {_told(_detectable(evidence))}"
+        )
+    if verdict.subject == EXTRACTION and not any(_compared(item) for item in evidence):
+        return f"{first}, but no held-out text was given to compare with"
+    return f"{verdict.subject}: {first}" if is_claim(verdict) else first
+
+
+def _reach(report: PrivacyReport) -> Iterator[str]:
+    """What each test that found nothing would have found, four times in five."""
+    for verdict in report.verdicts:
+        if verdict.subject == MEMBERSHIP:
+            yield _told(_detectable(report.evidence))
+        elif verdict.subject == EXTRACTION:
+            share = next((item.details.get("detectable") for item in report.evidence if _compared(item)), None)
+            yield f"{percent(share)} of the training records coming out word for word"
+        elif verdict.subject == CANARIES:
+            yield "a trace of the planted secrets"
+        elif verdict.subject == SECRETS:
+            yield "secrets that training made easier to guess"
+        else:
+            yield f"a violation of the claim {verdict.subject}"
+
+
+def _compared(item: Evidence) -> bool:
+    return item.method == "extraction" and item.quantity == "rate beyond held-out text" and item.lower is not None
+
+
+def _detectable(evidence: Sequence[Evidence]) -> float | None:
+    """The smallest AUC that an attack on the model would have shown."""
+    areas = [item for item in evidence if item.quantity == "AUC" and item.method not in WITHOUT_MODEL]
+    return min((item.details["detectable"] for item in areas if "detectable" in item.details), default=None)
+
+
+def _told(area: float | None) -> str:
+    if area is None:
+        return "any leak"
+    return (
+        f"an attacker who tells a training record from another {percent(area)} of the time, where guessing is right "
+        "50 % of the time"
+    )

@@ -1,0 +1,189 @@
+"""What to do after an audit: the advice, said once, and the command that follows it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.verdict import Outcome
+from privctl.reports.chain import ChainTooLongError, ReportFiles, absolute_path, path_of, walk
+from privctl.reports.files import REPORT_SUFFIX
+from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
+from privctl.show.decision import Decision, conclusion
+from privctl.show.leaks import EXTRACTION, MEMBERSHIP, WITHOUT_MODEL
+
+#: What the command trains with where nothing says what budget suits.
+_EPSILON = "8"
+_CAUSAL = "causal-lm"
+_START, _CLASSES = "START", "CLASSES"
+_MOST_REPORTS = 64
+_DATA = ("train", "members", "planted", "data")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextStep:
+    """The ``advice``, and the ``command`` as a shell takes it; empty where none follows from the report alone."""
+
+    advice: str
+    command: str = ""
+
+
+def next_step(report: PrivacyReport, place: Path) -> NextStep:
+    """What to do after the audit ``report`` at ``place``. Paths are named from the current folder."""
+    files = {item.role: path_of(place, item) for item in reversed(report.inputs)}
+    decision = conclusion(report).decision
+    if decision in (Decision.WITHHOLD, Decision.SLIGHT):
+        return _train_again(report, place, files)
+    if decision is Decision.INCONCLUSIVE:
+        return _audit_again(report, place, files)
+    if decision is Decision.UNTESTED:
+        return NextStep(advice="put a claim to the test with --claim EPS,DELTA")
+    model = _model(report.inputs, place)
+    others = _both(files)
+    if others and EXTRACTION not in _subjects(report) and _settings(report).task == _CAUSAL:
+        words = ("audit", model, "--train", others[0], "--heldout", others[1], "-o", _fresh(place))
+        return NextStep(advice="see whether the model writes its training records word for word", command=_call(*words))
+    if model is None:
+        return NextStep(advice="hold the report against your policy (`privctl gate`)")
+    return NextStep(advice="hold the reports beside the model against your policy", command=_call("gate", model))
+
+
+def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) -> NextStep:
+    advice = (
+        "remove repetitions from the data, train again with differential privacy at an epsilon that suits, and audit "
+        "the result; until then treat the model as you treat its data"
+    )
+    data = next((files[role] for role in _DATA if role in files), None)
+    model = _model(report.inputs, place)
+    if data is None or model is None:
+        return NextStep(advice=advice)
+    start, task = _trained_from(report, place), _settings(report).task or _CAUSAL
+    words: list[str | Path] = ["retrain", "dp-sgd", start or _START, "--data", data]
+    if task != _CAUSAL:
+        words += ["--task", task]
+    classes = task.endswith("-classification")
+    if classes:
+        words += ["--labels", _CLASSES]
+    output = model.with_name(f"{model.name.removesuffix('.safetensors')}.dp-sgd")
+    command = _call(*words, "--epsilon", _EPSILON, "-o", output)
+    named = [] if start else [f"{_START} is the model as it was before it was trained on these records"]
+    named += [f"{_CLASSES} are the names of the classes, which must be public"] if classes else []
+    return NextStep(advice="; ".join((advice, *named)), command=command)
+
+
+def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) -> NextStep:
+    undecided = next(each for each in report.verdicts if each.outcome is Outcome.INCONCLUSIVE)
+    model, both = _model(report.inputs, place), _both(files)
+    again = ("-o", _fresh(place))
+    if undecided.subject == EXTRACTION and "heldout" not in files and "train" in files:
+        held_out = both[1] if both else "HELD-OUT.jsonl"
+        words = ("--train", files["train"], "--heldout", held_out, *_window(report))
+        advice = "compare with similar records that were not trained on"
+        return NextStep(advice=advice, command=_call("audit", model, *words, *again))
+    if undecided.subject != MEMBERSHIP or not both:
+        return NextStep(advice="remove the reason named above and audit again; silence is not safety")
+    if "swapped" in undecided.reason:
+        words = ("--members", both[1], "--nonmembers", both[0])
+        return NextStep(advice="see whether the files were swapped", command=_call("audit", model, *words, *again))
+    if undecided.reason.startswith("confounded"):
+        advice = "split one source at random before training, train on one half, and audit with both halves"
+        return NextStep(advice=advice)
+    words = ("--members", "MORE-MEMBERS.jsonl", "--nonmembers", "MORE-NONMEMBERS.jsonl")
+    return NextStep(advice=f"audit again{_how_many(report)}", command=_call("audit", model, *words, *again))
+
+
+def _how_many(report: PrivacyReport) -> str:
+    """How many records would do: the distance from 1/2 that an audit detects falls as one over their square root."""
+    areas = [
+        item
+        for item in report.evidence
+        if item.quantity == "AUC" and item.method not in WITHOUT_MODEL and "detectable" in item.details
+    ]
+    sharpest = min(areas, key=lambda item: item.details["detectable"], default=None)
+    wanted = _settings(report).least_auc
+    if sharpest is None or wanted is None or not wanted > 0.5:
+        return " with more records"
+    more = ((sharpest.details["detectable"] - 0.5) / (wanted - 0.5)) ** 2
+    members, others = (_rounded(more * sharpest.samples.get(side, 0)) for side in ("members", "nonmembers"))
+    return f" with about {members} members and {others} non-members"
+
+
+def _rounded(count: float) -> int:
+    """``count`` to two significant digits."""
+    return round(float(f"{count:.2g}"))
+
+
+def _window(report: PrivacyReport) -> tuple[str, ...]:
+    """The lengths that the audit was asked for, where they are not those it takes by itself."""
+    held = _settings(report).extraction or {}
+    names = (("--prefix-tokens", "prefix_tokens"), ("--suffix-tokens", "suffix_tokens"))
+    return tuple(word for flag, name in names if held.get(name) not in (None, 50) for word in (flag, str(held[name])))
+
+
+def _settings(report: PrivacyReport) -> AuditParameters:
+    try:
+        return parameters_as(AuditParameters, report)
+    except ParametersError:
+        return AuditParameters()
+
+
+def _trained_from(report: PrivacyReport, place: Path) -> Path | None:
+    """Where the model's last training began, if its reports say and a model is there; or the audit's --base."""
+    base = _model([item for item in report.inputs if item.role.startswith("base ")], place, "base ")
+    if base is not None:
+        return base
+    reports = ReportFiles()
+    places = ((path_of(place, parent), parent.digest) for parent in report.parents)
+    parents = [path for path, digest in places if reports.at(path).digest == digest]
+    try:
+        for visit in walk(parents, reports, follow=lambda visit: visit.unchanged, most=_MOST_REPORTS):
+            made = visit.file.report
+            if visit.unchanged and made is not None and made.step == "retrain":
+                found = next((item for item in made.inputs if item.role == "start-config.json"), None)
+                folder = None if found is None else path_of(visit.file.path, found).parent
+                return folder if folder is not None and folder.is_dir() else None
+    except ChainTooLongError:
+        return None
+    return None
+
+
+def _model(inputs: Iterable[Artifact], place: Path, prefix: str = "") -> Path | None:
+    """The audited model as the command line takes it: its folder, or a single file under a name of its own."""
+    weights = [path_of(place, item) for item in inputs if item.role == f"{prefix}model"]
+    if not weights:
+        return None
+    return weights[0] if len(weights) == 1 and weights[0].name != "model.safetensors" else weights[0].parent
+
+
+def _both(files: Mapping[str, Path]) -> tuple[Path, Path] | None:
+    return (files["members"], files["nonmembers"]) if {"members", "nonmembers"} <= files.keys() else None
+
+
+def _subjects(report: PrivacyReport) -> set[str]:
+    return {verdict.subject for verdict in report.verdicts}
+
+
+def _fresh(place: Path) -> Path:
+    """A name for another report beside this one."""
+    stem = place.name.removesuffix(".json").removesuffix(".report")
+    number = 2
+    while os.path.lexists(place.with_name(f"{stem}-{number}{REPORT_SUFFIX}")):
+        number += 1
+    return place.with_name(f"{stem}-{number}{REPORT_SUFFIX}")
+
+
+def _call(*words: str | Path | None) -> str:
+    """The command line; paths are relative to the current folder where they lie below it."""
+    shown = [_named(word) if isinstance(word, Path) else word or "MODEL" for word in words]
+    return shlex.join(["privctl", *shown])
+
+
+def _named(path: Path) -> str:
+    """``path`` for a command line; never something that reads as an option."""
+    absolute, here = absolute_path(path), Path.cwd()
+    name = os.path.relpath(absolute, here) if absolute.is_relative_to(here) else str(absolute)
+    return f"./{name}" if name.startswith("-") else name

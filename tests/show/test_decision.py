@@ -1,0 +1,214 @@
+"""An audit's first sentence, and the command that it ends on."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import audits.extraction.audit
+import audits.membership.verdict
+from audits.membership.attack import Settings
+from audits.membership.baseline import Baseline
+from audits.statistics.power import detectable_auc
+from privctl.cli import root
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import Artifact, ParentReport, PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.files import write_report
+from privctl.show.decision import Decision, conclusion
+from privctl.show.gather.next_step import next_step
+from privctl.show.leaks import CANARIES, EXTRACTION, MEMBERSHIP, SECRETS
+from privctl.storage.digest import file_digest
+from tests.show.test_leaks import measured, report, share
+
+NO_BASELINE = Baseline(evidence=(), scores=np.zeros(0))
+
+
+def extraction(found: int, held_out: int | None, count: int = 300) -> PrivacyReport:
+    """An audit of extraction with the verdict that audits give."""
+    items = [share("extraction", "rate on training text", found, count, None, extracted=found, texts=count)]
+    if held_out is not None:
+        margin = 0.03 + (count < 300) * 0.1
+        items.append(
+            Evidence(
+                method="extraction", quantity="rate beyond held-out text", estimate=(found - held_out) / count,
+                lower=(found - held_out) / count - margin, upper=1.0,
+                details={"chance": 0.0, "held_out_extracted": held_out, "held_out_texts": count, "detectable": 0.008},
+            )
+        )  # fmt: skip
+    return report(*items, verdicts=(audits.extraction.audit.verdict(items),))
+
+
+def membership(shift: float, count: int = 400) -> PrivacyReport:
+    items = [measured(shift, count)]
+    return report(*items, verdicts=(audits.membership.verdict.verdict(items, NO_BASELINE),))
+
+
+def test_records_that_come_out_forbid_a_release() -> None:
+    found = conclusion(extraction(55, 0))
+    assert found.decision is Decision.WITHHOLD
+    assert found.sentence == "Do not release: 55 of 300 training records come out word for word."
+
+
+def test_an_area_is_said_as_a_share_of_right_guesses() -> None:
+    said = conclusion(membership(3.3))
+    assert said.decision is Decision.WITHHOLD
+    area = membership(3.3).evidence[0].estimate
+    assert area is not None
+    assert "an attacker shown a training record and another one tells which is which 9" in said.sentence
+    assert said.sentence.endswith("; by guessing, 50 %).")
+
+
+def test_a_rate_is_said_as_records_recognized() -> None:
+    item = share("lira", "TPR at 0.1 % FPR", 30, 100, 0.004)
+    said = conclusion(report(item, subject=MEMBERSHIP)).sentence
+    assert "an attacker recognizes 30 % of the training records (at least " in said
+    assert said.endswith(" at 0.1 % false alarms.")
+
+
+def test_a_refuted_claim_forbids_a_release_without_any_leak() -> None:
+    found = report(subject="(1, 1e-05)-DP, as claimed")
+    assert conclusion(found).sentence == "Do not release: the claim (1, 1e-05)-DP, as claimed is refuted."
+
+
+def test_a_difference_within_the_margins_is_small() -> None:
+    item = replace(measured(0.0), estimate=0.55, lower=0.51, upper=0.59)
+    found = report(item, subject=MEMBERSHIP)
+    assert conclusion(found).decision is Decision.SLIGHT
+    assert conclusion(found).sentence.startswith("A small leak: training records can be told from others")
+
+
+def test_what_the_audit_was_too_small_for_is_inconclusive() -> None:
+    found = membership(0.0, 60)
+    assert found.verdicts[0].outcome is Outcome.INCONCLUSIVE
+    said = conclusion(found)
+    assert said.decision is Decision.INCONCLUSIVE
+    reach = 100 * found.evidence[0].details["detectable"]
+    assert (
+        f"the least it could see is an attacker who tells a training record from another {reach:.3g} %" in said.sentence
+    )
+
+
+@pytest.mark.parametrize(
+    ("swapped", "confounded", "said"),
+    [(True, "", "were the files swapped?"), (False, "blind baseline", "the two files differ by themselves")],
+)
+def test_why_files_that_cannot_be_compared_decide_nothing(swapped: bool, confounded: str, said: str) -> None:
+    items = [measured(-3.3 if swapped else 3.3)]
+    blind = [replace(measured(3.3), method=confounded)] if confounded else []
+    judged = audits.membership.verdict.verdict(items, Baseline(evidence=tuple(blind), scores=np.zeros(0)))
+    assert judged.outcome is Outcome.INCONCLUSIVE
+    assert said in conclusion(report(*items, *blind, verdicts=(judged,))).sentence
+
+
+def test_without_held_out_text_it_is_asked_for() -> None:
+    said = conclusion(extraction(31, None)).sentence
+    assert said == (
+        "Inconclusive: 31 of 300 training texts come out word for word, but no held-out text was given to compare with."
+    )
+
+
+def test_nothing_found_says_what_would_have_been() -> None:
+    found = membership(0.0, 4000)
+    assert found.verdicts[0].outcome is Outcome.CONSISTENT
+    said = conclusion(found)
+    assert said.decision is Decision.NOTHING
+    reach = 100 * found.evidence[0].details["detectable"]
+    assert f"could have seen an attacker who tells a training record from another {reach:.3g} %" in said.sentence
+    assert said.sentence.endswith("This is no proof of privacy.")
+    small = extraction(0, 0)
+    assert small.verdicts[0].outcome is Outcome.CONSISTENT
+    assert "could have seen 0.8 % of the training records coming out word for word" in conclusion(small).sentence
+
+
+@pytest.mark.parametrize("subject", [MEMBERSHIP, EXTRACTION, CANARIES, SECRETS, "(1, 0)-DP, as claimed"])
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_every_verdict_has_a_sentence(subject: str, outcome: Outcome) -> None:
+    said = conclusion(report(subject=subject, outcome=outcome)).sentence
+    assert said.endswith(".")
+    assert conclusion(report()).decision is Decision.UNTESTED
+
+
+def inputs(*roles: str) -> tuple[Artifact, ...]:
+    paths = {"model": "model/model.safetensors", **{role: f"{role}.jsonl" for role in roles}}
+    return tuple(Artifact(role=role, path=path, digest="blake3:0", bytes=1) for role, path in paths.items())
+
+
+def parsed(command: str) -> list[str]:
+    """The words of ``command``, which the command line must take."""
+    words = shlex.split(command)
+    assert words[0] == "privctl"
+    context, args = root.make_context("privctl", words[1:]), words[1:]
+    while args:
+        name, found, args = context.command.resolve_command(context, args)  # type: ignore[attr-defined]
+        context = found.make_context(name, list(args), parent=context)
+        args = [*context._protected_args, *context.args]
+    return words
+
+
+def test_a_leak_is_answered_by_private_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "model.audit.report.json"
+    leaky = replace(extraction(55, 0), inputs=inputs("members", "nonmembers"), parameters={"task": "causal-lm"})
+    step = next_step(leaky, place)
+    assert "START is the model as it was before" in step.advice
+    assert parsed(step.command) == [
+        "privctl", "retrain", "dp-sgd", "START", "--data", "members.jsonl", "--epsilon", "8", "-o", "model.dp-sgd",
+    ]  # fmt: skip
+    assert not next_step(replace(leaky, inputs=()), place).command
+    of_classes = next_step(replace(leaky, parameters={"task": "text-classification"}), place)
+    assert parsed(of_classes.command)[6:10] == ["--task", "text-classification", "--labels", "CLASSES"]
+    assert "CLASSES are the names" in of_classes.advice
+
+
+def test_where_the_training_began_is_taken_from_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "start model").mkdir()
+    config = Artifact(role="start-config.json", path="start model/config.json", digest="blake3:0", bytes=1)
+    training = replace(report(), step="retrain", inputs=(config,))
+    write_report(tmp_path / "model.report.json", training)
+    parent = ParentReport(path="model.report.json", digest=file_digest(tmp_path / "model.report.json"))
+    leaky = replace(extraction(55, 0), inputs=inputs("members"), parents=(parent,))
+    assert parsed(next_step(leaky, tmp_path / "model.audit.report.json").command)[3] == "start model"
+    forged = replace(leaky, parents=(replace(parent, digest="blake3:1"),))
+    assert parsed(next_step(forged, tmp_path / "model.audit.report.json").command)[3] == "START"
+
+
+def test_an_audit_that_was_too_small_says_how_many_records_would_do(tmp_path: Path) -> None:
+    small = replace(membership(0.0, 60), inputs=inputs("members", "nonmembers"), parameters={"least_auc": 0.55})
+    step = next_step(small, tmp_path / "a.report.json")
+    (count, again), item = (int(word) for word in step.advice.split() if word.isdigit()), small.evidence[0]
+    assert count == again
+    assert item.details["detectable"] > 0.6
+    assert detectable_auc(count, count, 1 - Settings(confidence=0.998).confidence) == pytest.approx(0.55, abs=0.004)
+    assert "MORE-MEMBERS.jsonl" in parsed(step.command)
+
+
+def test_the_held_out_side_is_the_next_option(tmp_path: Path) -> None:
+    lengths = {"extraction": {"prefix_tokens": 3, "suffix_tokens": 50}}
+    found = replace(extraction(31, None), inputs=inputs("members", "nonmembers", "train"), parameters=lengths)
+    (tmp_path / "a-2.report.json").touch()
+    words = parsed(next_step(found, tmp_path / "a.report.json").command)
+    assert words[words.index("--heldout") + 1] == str(tmp_path / "nonmembers.jsonl")
+    assert words[-4:] == ["--prefix-tokens", "3", "-o", str(tmp_path / "a-3.report.json")]
+
+
+def test_nothing_found_goes_on_to_extraction_then_to_the_gate(tmp_path: Path) -> None:
+    both = {"inputs": inputs("members", "nonmembers"), "parameters": {"task": "causal-lm"}}
+    silent = replace(membership(0.0, 4000), **both)  # type: ignore[arg-type]
+    words = parsed(next_step(silent, tmp_path / "a.report.json").command)
+    assert words[words.index("--train") + 1] == str(tmp_path / "members.jsonl")
+    tried = Verdict(subject=EXTRACTION, outcome=Outcome.CONSISTENT, reason="none came out")
+    done = replace(silent, verdicts=(*silent.verdicts, tried))
+    assert parsed(next_step(done, tmp_path / "a.report.json").command) == ["privctl", "gate", str(tmp_path / "model")]
+
+
+def test_a_path_never_reads_as_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    odd = tuple(replace(item, path="--debug") if item.role == "members" else item for item in inputs("members"))
+    step = next_step(replace(extraction(55, 0), inputs=odd), tmp_path / "a.report.json")
+    assert parsed(step.command)[5] == "./--debug"
