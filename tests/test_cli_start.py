@@ -100,7 +100,7 @@ def test_the_module_runs_from_a_bare_checkout_in_any_folder(root: Path, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["unheard-of"], "No such command 'unheard-of'"),
+        (["unheard-of"], "privctl has no command 'unheard-of'; choose from"),
         (["--unheard-of"], "No such option"),
         (["inspect", "--unheard-of"], "No such option"),
         (["noise"], "Missing argument"),

@@ -163,6 +163,7 @@ _FANO = (
     "Fano's inequality"
 )
 TIGHT = f"{_GRID}|{_GAUSSIAN}"
+_POSTER = "DP fine-tuning poster, "
 
 #: Name of a guarantee -> whose bound it is; both regular expressions for the whole text, the first that fits counts.
 ACCOUNTANTS: dict[str, str] = {
@@ -171,6 +172,12 @@ ACCOUNTANTS: dict[str, str] = {
     r"basic \(naive\) composition": "Dwork et al. 2006, amplified by sampling",
     "advanced composition": "Dwork, Rothblum and Vadhan 2010, the whole formula",
     "optimal composition": "Kairouz, Oh and Viswanath 2015",
+    "poster: naive": rf"{_POSTER}sum over rate \* steps participations, classical Gaussian",
+    "poster: advanced": f"{_POSTER}simplification as printed, with the ratio inverted",
+    "poster: advanced, corrected": (
+        rf"{_POSTER}simplification with the ratio corrected: epsilon = 2 eps' sqrt\(2 k ln 1/delta'\)"
+    ),
+    # Reports of earlier versions.
     "naive, as on the poster": r"sum over rate \* steps participations, classical Gaussian",
     "advanced, as on the poster": "printed simplification, which has the ratio upside down",
     "the same, right way up": r"the simplification read as epsilon = 2 eps' sqrt\(2 k ln 1/delta'\)",

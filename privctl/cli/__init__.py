@@ -17,6 +17,7 @@ from typing import NoReturn
 import click
 
 from privctl import __version__
+from privctl.cli.groups import SuggestingGroup
 from privctl.domain.errors import CommandError, ExitCode, PrivctlError
 from privctl.show.plain import escape_hidden, plain
 
@@ -52,7 +53,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """A group whose commands are imported on first use; their one-line helps come from the table."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -74,7 +75,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="privctl")
+@click.version_option(__version__, "-V", "--version", prog_name="privctl")
 @click.pass_context
 def root(ctx: click.Context) -> None:
     """Make trained models safe to hand out, and prove how safe they are.
@@ -88,8 +89,16 @@ def root(ctx: click.Context) -> None:
       privctl demo
       privctl noise model.safetensors --epsilon 1 --facts training.json
     """
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        ctx.color = False
+    ctx.color = _colour()
+
+
+def _colour() -> bool | None:
+    """Whether to colour output, as https://no-color.org and https://force-color.org say; None asks the terminal."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return False if os.environ.get("TERM") == "dumb" else None
 
 
 def main() -> NoReturn:
@@ -104,7 +113,7 @@ def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; every error becomes one sentence on standard error."""
     try:
         _check_names(arguments)
-        code = root.main(arguments, prog_name="privctl", standalone_mode=False)
+        code = root.main(_spelled_out(arguments), prog_name="privctl", standalone_mode=False)
         return code if isinstance(code, int) else ExitCode.OK
     except PrivctlError as error:
         return _fail(str(error), error.exit_code)
@@ -121,6 +130,11 @@ def run(arguments: list[str]) -> int:
         return ExitCode.FAILURE
     except Exception as error:
         return _fail(*_unexpected(error))
+
+
+def _spelled_out(arguments: list[str]) -> list[str]:
+    """``privctl help NAME`` as ``privctl NAME --help``."""
+    return [*arguments[1:], "--help"] if arguments[:1] == ["help"] else arguments
 
 
 def _show(error: click.ClickException) -> None:

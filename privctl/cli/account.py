@@ -126,7 +126,7 @@ _ACCEPTED = {
     "gaussian": {"epsilon", "noise_multiplier", "batches", "methods", "no_peers", "priors"} | _RATE,
     "ferret": {"epsilon"} | _RATE,
     "secret": {"noise_multiplier", "priors"} | (_RATE - {"sample_rate"}),
-    "ledger": {"ledger", "priors"},
+    "ledger": {"ledger", "priors", "no_peers"},
 }
 _ACCEPTED_ELSE = {"epsilon", "priors"} | _RATE
 _ALWAYS = {"delta", "mechanism"} | _NOT_REPORTED

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from privctl.cli.groups import SuggestingGroup
 from privctl.cli.numbers import BELOW_ONE, COUNT, SEED
 from privctl.cli.options import common, force, show
 from privctl.domain.errors import ExitCode
@@ -25,7 +26,7 @@ _ALPHA = 0.05
 _WANTED = 100
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def canary() -> None:
     """Plant canaries in training data, so that an audit can certify what a model reveals.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privctl.cli.groups import SuggestingGroup
 from privctl.cli.numbers import AMOUNT, COUNT, flag
 from privctl.cli.options import common, force, show, to_standard_output, verbose
 from privctl.domain.errors import CommandError, ExitCode
@@ -69,7 +70,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def claims() -> None:
     """Judge published privacy claims by proofs that anyone can check.
 
@@ -111,7 +112,7 @@ def papers_command(papers: tuple[str, ...], **options: Any) -> None:
         click.get_current_context().exit(ExitCode.BAD_INPUT)
 
 
-@claims.group("check")
+@claims.group("check", cls=SuggestingGroup)
 def check() -> None:
     """Judge one claim given by flags. Exit code 0: proved, 1: refuted, 3: neither.
 

@@ -58,7 +58,7 @@ def _settings(command: Command) -> Command:
     "--format", "form", type=click.Choice(list(FORMATS)), help="Output format; text by default, json with --json."
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write instead of standard output.")
-@click.option("--init", is_flag=True, help="Print a starter policy that explains every key.")
+@click.option("--init", is_flag=True, help="Print or write (-o) a starter policy that explains every key.")
 @_settings
 @common
 def gate(
@@ -84,7 +84,7 @@ def gate(
 
     \b
     Example:
-      privctl gate --init > privctl-policy.toml
+      privctl gate --init -o privctl-policy.toml
       privctl gate m.report.json m.audit.report.json --model m/
       privctl gate m.report.json --max-epsilon 8 --require proved
       privctl gate *.report.json --format sarif -o gate.sarif
@@ -96,9 +96,7 @@ def gate(
     from privctl.storage.atomic import write_bytes
 
     if init:
-        from privctl.gate.starter import STARTER
-
-        click.echo(STARTER, nl=False)
+        _begin_policy(reports, output, quiet)
         return
     if as_json and form not in (None, "json"):
         raise CommandError(f"--json and --format {form} contradict each other; remove one")
@@ -122,6 +120,23 @@ def gate(
 
         note(f"{summary(judgement)}; wrote {output}", quiet=quiet)
     raise click.exceptions.Exit(_CODES[judgement.outcome])
+
+
+def _begin_policy(reports: tuple[Path, ...], output: Path | None, quiet: bool) -> None:
+    """Print the starter policy, or write it to ``output``, where nothing may be: a policy is edited by hand."""
+    from privctl.gate.starter import STARTER
+    from privctl.show.progress import note
+    from privctl.storage.atomic import takes_a_stream, write_bytes
+
+    if reports:
+        raise CommandError("--init writes a policy and judges nothing; remove the reports, or --init")
+    if output is None:
+        click.echo(STARTER, nl=False)
+        return
+    if os.path.lexists(output) and not takes_a_stream(output):
+        raise CommandError(f"{output} exists, and --init replaces no policy; move it away or choose another --output")
+    write_bytes(output, STARTER.encode(), replace=False, public=True)
+    note(f"wrote {output}", quiet=quiet)
 
 
 def _policy(path: Path | None, settings: dict[str, str | None]) -> Policy:

@@ -90,7 +90,14 @@ def noise(model: str, **options: Any) -> None:
           --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5
     """
     from privctl.accounting.guarantees import delta_warning
-    from privctl.noise.privatize import COARSE, check_grain, perplexity_of, plan_candidates, privatize
+    from privctl.noise.privatize import (
+        COARSE,
+        check_grain,
+        perplexity_of,
+        plan_candidates,
+        privatize,
+        require_places,
+    )
     from privctl.show.progress import note, progress
     from privctl.storage.reader import open_checkpoint
 
@@ -102,13 +109,16 @@ def noise(model: str, **options: Any) -> None:
         if sentence := delta_warning(release.targets[0].delta, release.training.dataset_size):
             note(sentence, quiet=quiet)
         if options["dry_run"]:
-            if options["as_json"]:
-                raise CommandError("--dry-run writes no report, so --json has nothing to print; remove one")
             if options["evaluate"]:
                 raise CommandError("--dry-run writes no candidates, so --evaluate has nothing to measure; remove one")
             coarse = check_grain(release, candidates)
-            _show(release, candidates, [None] * len(candidates), None, coarse, dry_run=True)
+            if options["as_json"]:
+                _print_plan(candidates, _notes(release, candidates, coarse))
+                return
+            notes = _notes(release, candidates, coarse, quiet=quiet)
+            _show(candidates, [None] * len(candidates), None, notes, dry_run=True)
             return
+        require_places(release, candidates, force=options["force"])
         evaluate, original = _evaluation(checkpoint, options)
         total = sum(file.size for file in checkpoint.files)
         with progress("noise", total, quiet=quiet) as advance:
@@ -127,7 +137,8 @@ def noise(model: str, **options: Any) -> None:
                 note(f"{candidate.path.name}: {candidate.shortfall.reason}", quiet=quiet)
     else:
         coarse = tuple(line for report in reports for line in report.warnings if line.startswith(COARSE))
-        _show(release, candidates, [perplexity_of(report) for report in reports], original, coarse)
+        notes = _notes(release, candidates, coarse, quiet=quiet)
+        _show(candidates, [perplexity_of(report) for report in reports], original, notes)
 
 
 @contextmanager
@@ -252,16 +263,36 @@ def _print_json(reports: Any) -> None:
     show((texts[0] if len(texts) == 1 else "[" + ",\n".join(texts) + "]") + "\n", as_json=True)
 
 
+def _print_plan(candidates: Sequence[Candidate], notes: Sequence[str]) -> None:
+    """What ``--dry-run`` shows, as JSON: a plan and no report, as no file with a digest exists."""
+    import json
+
+    from privctl.reports.codec import encode_value
+
+    rows = [
+        {
+            "epsilon": candidate.target.epsilon,
+            "delta": candidate.target.delta,
+            "calibration": str(candidate.target.calibration),
+            "noise_stddev": candidate.stddev,
+            "would_write": str(candidate.path),
+            "guarantees": [encode_value(guarantee) for guarantee in candidate.guarantees],
+            "omissions": [encode_value(omission) for omission in candidate.omissions],
+        }
+        for candidate in candidates
+    ]
+    data = {"dry_run": True, "candidates": rows, "notes": list(notes)}
+    show(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", as_json=True)
+
+
 def _show(
-    release: NoiseRelease,
     candidates: tuple[Candidate, ...],
     perplexities: list[float | None],
     original: float | None,
-    coarse: Sequence[str],
+    notes: Sequence[str],
     *,
     dry_run: bool = False,
 ) -> None:
-    from privctl.noise.selection import untouched_counts
     from privctl.show.text.noise import NoiseRow, NoiseWarnings, noise_table
 
     rows = [
@@ -275,12 +306,25 @@ def _show(
         )
         for candidate, perplexity in zip(candidates, perplexities, strict=True)
     ]
-    notes = [f"no {o.what}: {o.reason}" for o in candidates[0].omissions if not o.reason.endswith("was not given")]
-    notable = (
-        a
-        for a in release.premises.assumptions
-        if a.state is AssumptionState.VIOLATED or a in release.selection.assumptions
+    lacking = {candidate.path.name: candidate.shortfall for candidate in candidates if candidate.shortfall}
+    warnings = NoiseWarnings(
+        reasons={name: shortfall.reason for name, shortfall in lacking.items()},
+        advice=tuple(dict.fromkeys(shortfall.advice for shortfall in lacking.values())),
     )
+    show(noise_table(rows, warnings=warnings, notes=notes, original_perplexity=original, dry_run=dry_run))
+
+
+def _notes(
+    release: NoiseRelease, candidates: Sequence[Candidate], coarse: Sequence[str], *, quiet: bool = False
+) -> list[str]:
+    """What a reader should know beside the table; when ``quiet`` only what voids its guarantees."""
+    from privctl.noise.selection import untouched_counts
+
+    violated = [a for a in release.premises.assumptions if a.state is AssumptionState.VIOLATED]
+    if quiet:
+        return [f"{a.state}: {a.statement}" for a in violated]
+    notes = [f"no {o.what}: {o.reason}" for o in candidates[0].omissions if not o.reason.endswith("was not given")]
+    notable = [a for a in release.premises.assumptions if a in violated or a in release.selection.assumptions]
     notes += [f"{a.state}: {a.statement}" for a in notable]
     notes += [
         f"left out of {each.name}: {', '.join(each.left_out)}, which names code that a loader would import or download"
@@ -289,10 +333,4 @@ def _show(
     ]
     notes += [line for line in coarse if line]
     counts = untouched_counts(release.selection)
-    notes += [f"{counted(count, 'tensor')} without noise: {why}" for why, count in counts.items()]
-    lacking = {candidate.path.name: candidate.shortfall for candidate in candidates if candidate.shortfall}
-    warnings = NoiseWarnings(
-        reasons={name: shortfall.reason for name, shortfall in lacking.items()},
-        advice=tuple(dict.fromkeys(shortfall.advice for shortfall in lacking.values())),
-    )
-    show(noise_table(rows, warnings=warnings, notes=notes, original_perplexity=original, dry_run=dry_run))
+    return notes + [f"{counted(count, 'tensor')} without noise: {why}" for why, count in counts.items()]

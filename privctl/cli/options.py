@@ -63,7 +63,9 @@ def show(text: str, *, as_json: bool = False) -> None:
 
 def force(command: Command) -> Command:
     """``--force``."""
-    return click.option("-f", "--force", is_flag=True, help="Replace files that exist.")(command)
+    return click.option(
+        "-f", "--force", is_flag=True, help="Replace files that exist, and folders that privctl wrote."
+    )(command)
 
 
 #: A model: a ``.safetensors`` file or a Hugging Face directory. The reader checks that it exists, and gives a better

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privctl.cli.groups import SuggestingGroup
 from privctl.cli.method_options import own_options, own_settings
 from privctl.cli.options import common, force, show
 from privctl.cli.running import STOPPING, on_epoch, rendered, request_of
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _REPLAYED = {"model", "replay", "output", "vocabulary", "device", "quiet", "as_json", "force"}
 
 
-class _Methods(click.Group):
+class _Methods(SuggestingGroup):
     """A command for every row of the table of methods."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -133,5 +134,6 @@ def _finish(report: PrivacyReport, options: dict[str, Any], written: list[str]) 
     from privctl.reports.codec import encode
     from privctl.show.progress import note
 
-    show(encode(report) if options["as_json"] else rendered(report), as_json=options["as_json"])
+    text = encode(report) if options["as_json"] else rendered(report, quiet=options["quiet"])
+    show(text, as_json=options["as_json"])
     note(f"wrote {', '.join(written[:-1])} and {written[-1]}", quiet=options["quiet"])

@@ -76,11 +76,11 @@ _SAME = (
 )  # fmt: skip
 
 
-def rendered(report: PrivacyReport) -> str:
-    """The report for a terminal."""
+def rendered(report: PrivacyReport, *, quiet: bool = False) -> str:
+    """The report for a terminal, without notes when ``quiet``."""
     from privctl.show.text.retrain import retrain_text
 
-    return retrain_text(report, verbose=verbose())
+    return retrain_text(report, verbose=verbose(), quiet=quiet)
 
 
 def model_of(options: Mapping[str, Any]) -> ModelRequest:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from privctl.cli.groups import SuggestingGroup
 from privctl.cli.secrets_plan import plan
 from privctl.cli.secrets_scan import scan
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def secrets() -> None:
     """Find the secrets in a data set, and plan a training that protects each of them to its own degree.
 

@@ -153,7 +153,7 @@ def plan(
             report = report_of(task, sweep, chosen, written)
             commit_with_report([written], place, report, replace=force)
         note(f"wrote {output} and {place}", quiet=quiet)
-    show(encode(report) if as_json else secrets_plan_text(report, verbose=verbose()), as_json=as_json)
+    show(encode(report) if as_json else secrets_plan_text(report, verbose=verbose(), quiet=quiet), as_json=as_json)
 
 
 def _check(output: Path | None, *, single_cap: bool) -> None:

@@ -52,7 +52,8 @@ def scan(
     cards and IBANs (with valid check digits), keys, tokens and passwords, e-mail addresses, phone numbers, and whatever
     --pattern, --literals, --by and --rare-words describe. Spellings of one secret (the case of an e-mail address, the
     separators of a number) count as one. Where matches of several kinds overlap, the longest wins; your own patterns
-    and literals are found everywhere.
+    and literals are found everywhere. Names of people, dates of birth, addresses, record numbers and national
+    identity or health numbers (SSN, NHS) have no kind: only --pattern, --literals and --by find them.
 
     A pattern is a regular expression; if it has a group (?P<secret>...), that group is the secret. Literals match
     whole words and are case-sensitive.
@@ -104,6 +105,8 @@ def _names(kinds: str | None) -> tuple[str, ...]:
 
 
 def _rendered(scanned: ScanResult) -> str:
+    from privctl.secrets.scan.kinds import not_looked_for
     from privctl.show.text.secrets_scan import scan_text
 
-    return scan_text(scanned.report, {group.kind: group.values[0] for group in scanned.groups if len(group)})
+    examples = {group.kind: group.values[0] for group in scanned.groups if len(group)}
+    return scan_text(scanned.report, examples, not_looked_for([group.kind for group in scanned.groups]))

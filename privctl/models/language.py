@@ -33,7 +33,7 @@ from privctl.domain.errors import CommandError, InputError
 from privctl.models.guard.loading import as_folder, check_alone, check_size, checked_config, strip
 from privctl.models.guard.tokenizers import check_tokenizer
 from privctl.models.guard.weights import check_loaded
-from privctl.storage.reader import Checkpoint, open_checkpoint
+from privctl.storage.reader import Checkpoint, missing_model, open_checkpoint
 
 #: transformers types some of what is used here loosely.
 _chatter: Any = _logging
@@ -199,7 +199,7 @@ def read_config(folder: Path, path: Path) -> Any:
     makes a loader do more than build a network.
     """
     if not path.exists():
-        raise InputError(f"{path} does not exist; give a model's folder, or a .safetensors file")
+        raise missing_model(path)
     if not (folder / CONFIG_NAME).is_file():
         raise InputError(
             f"{path} has no {CONFIG_NAME} beside its weights; the architecture is read from it: copy the original's"

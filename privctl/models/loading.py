@@ -176,12 +176,12 @@ def _names(config: Any) -> tuple[str, ...]:
 
 
 def _without_weights(path: Path) -> bool:
-    """Whether a folder holds only an architecture. Pickled weights count as weights: they must be converted."""
+    """Whether a folder holds only an architecture. Pickles and GGUF count as weights: they must be converted."""
     if not path.is_dir():
         return False
     weights = (SINGLE_NAME, INDEX_NAME)
     return not any((path / name).exists() for name in weights) and not any(
-        next(path.glob(pattern), None) for pattern in ("*.bin", "*.pt", "*.pth", "*.safetensors")
+        next(path.glob(pattern), None) for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf", "*.safetensors")
     )
 
 

@@ -109,12 +109,23 @@ class CandidateOutput:
     """Where one candidate is being written: a file, or a folder with companions, under a temporary name."""
 
     def __init__(
-        self, stack: ExitStack, checkpoint: Checkpoint, path: Path, companions: tuple[Companion, ...] = ()
+        self,
+        stack: ExitStack,
+        checkpoint: Checkpoint,
+        path: Path,
+        companions: tuple[Companion, ...] = (),
+        *,
+        replaces: bool = False,
     ) -> None:
-        """Make the temporary for ``path``, with ``beside`` in a folder; ``stack`` removes it if it is not committed."""
+        """Make the temporary for ``path``, with ``companions`` in a folder; ``stack`` removes it if not committed.
+
+        A folder that ``replaces`` may take an old one's place.
+        """
         self.path = path
         self._files: list[PendingFile] = []
-        self._folder = stack.enter_context(PendingFolder(self.path, public=True)) if checkpoint.is_directory else None
+        self._folder = None
+        if checkpoint.is_directory:
+            self._folder = stack.enter_context(PendingFolder(self.path, public=True, replaces=replaces))
         if self._folder is not None:
             for companion in companions:
                 write_bytes(self._folder.temporary / companion.name, companion.content, public=True)

@@ -25,7 +25,16 @@ from privctl.noise.shortfall import Shortfall, shortfall
 from privctl.noise.weight_noise import WeightNoiser
 from privctl.randomness import NoiseSource
 from privctl.randomness.gridded import spacing
-from privctl.reports.files import POINTER, FoundReport, file_artifact, now, relative, staged_report, versions
+from privctl.reports.files import (
+    POINTER,
+    FoundReport,
+    file_artifact,
+    now,
+    relative,
+    require_replaceable,
+    staged_report,
+    versions,
+)
 from privctl.storage.atomic import PendingFile, PendingFolder, require_absent
 from privctl.storage.commit import commit_together
 from privctl.storage.digest import tag
@@ -162,6 +171,16 @@ def _coarse(tensors: Mapping[str, Grain], candidate: Candidate) -> str:
     )
 
 
+def require_places(release: NoiseRelease, candidates: Sequence[Candidate], *, force: bool) -> None:
+    """Raise CommandError where something is in the way of a candidate or its report; quick, so done before any work."""
+    for candidate in candidates:
+        if release.checkpoint.is_directory:
+            require_replaceable(candidate.path, candidate.report_path, force, inputs=release.inputs.values())
+        else:
+            require_absent(candidate.path, force)
+        require_absent(candidate.report_path, force)
+
+
 def privatize(
     release: NoiseRelease,
     candidates: Sequence[Candidate],
@@ -173,19 +192,19 @@ def privatize(
 ) -> tuple[PrivacyReport, ...]:
     """Write every candidate and its report; returns the reports in the candidates' order.
 
-    All of them appear together. A folder is never replaced; a file only with ``force``. Raises InputError where the
-    input's bytes are not those its report names, and where the noise is too small for the weights (``check_grain``).
+    All of them appear together. With ``force`` they replace files and folders that privctl wrote.
+
+    Raises InputError where the input's bytes are not those its report names, and where the noise is too small for the
+    weights (``check_grain``).
     """
-    for candidate in candidates:
-        require_absent(candidate.path, force and not release.checkpoint.is_directory)
-        require_absent(candidate.report_path, force)
+    require_places(release, candidates, force=force)
     quietest_first = sorted(candidates, key=lambda c: c.stddev)
     source = NoiseSource(release.seed)
     noiser = WeightNoiser(source, [c.stddev for c in quietest_first], release.selection.streams)
     coarse = dict(zip((c.path for c in candidates), check_grain(release, candidates, noiser), strict=True))
     with ExitStack() as stack:
         places = [
-            CandidateOutput(stack, release.checkpoint, candidate_made.path, release.companions)
+            CandidateOutput(stack, release.checkpoint, candidate_made.path, release.companions, replaces=force)
             for candidate_made in quietest_first
         ]
         streamed = [(file, _stream(stack, file, places, noiser, threads, advance)) for file in release.checkpoint.files]
@@ -202,6 +221,7 @@ def privatize(
             )
             reports[candidate.path] = report
             outputs += [stack.enter_context(staged_report(candidate.report_path, report)), place.pending]
+        require_places(release, candidates, force=force)  # again, as it took a while
         commit_together(outputs, replace=force)
     return tuple(reports[candidate.path] for candidate in candidates)
 

@@ -12,6 +12,7 @@ from privctl.accounting import risk
 from privctl.accounting.ledger import COARSE, epsilon_bound
 from privctl.accounting.methods import METHODS
 from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.domain.shown import upward
 from privctl.plan.accountants import BudgetPlan
 
 #: What cannot be told from infinity on an axis.
@@ -87,7 +88,7 @@ def curves_of(plan: BudgetPlan) -> AccountCurves:
     return AccountCurves(
         title=_title(ledger),
         subtitle=f"{guarantee.unit}-level, {guarantee.adjacency}; delta {plan.delta:g}",
-        epsilon_over_steps=_over_steps(sampled, plan.delta) if isinstance(sampled, SampledGaussian) else (),
+        epsilon_over_steps=_over_steps(sampled, plan) if isinstance(sampled, SampledGaussian) else (),
         target=plan.target,
         trade_off=_trade_offs(ledger, guarantee.epsilon, plan.delta),
     )
@@ -97,7 +98,9 @@ def _title(ledger: Ledger) -> str:
     return f"a ledger of {len(ledger.events)} events" if len(ledger.events) > 1 else ledger.events[0].caption
 
 
-def _over_steps(event: SampledGaussian, delta: float) -> tuple[StepCurve, ...]:
+def _over_steps(event: SampledGaussian, plan: BudgetPlan) -> tuple[StepCurve, ...]:
+    """Epsilon while training goes on. The proved curve is computed coarsely and ends at the plan's own epsilon."""
+    delta, end = plan.delta, plan.differential.epsilon
     steps = _marks(event)
     at = [replace(event, steps=n) for n in steps]
     found = [
@@ -105,7 +108,12 @@ def _over_steps(event: SampledGaussian, delta: float) -> tuple[StepCurve, ...]:
             label="privacy loss distribution" if event.batches is Batches.POISSON else f"proved for {event.batches}",
             sound=True,
             steps=steps,
-            epsilons=tuple(epsilon_bound(Ledger(events=(e,)), delta, precision=COARSE) for e in at),
+            epsilons=tuple(
+                end
+                if e.steps == event.steps and end is not None
+                else epsilon_bound(Ledger(events=(e,)), delta, precision=COARSE)
+                for e in at
+            ),
         )
     ]
     for key in _BESIDE if event.batches is Batches.POISSON else ():
@@ -136,7 +144,7 @@ def _trade_offs(ledger: Ledger, epsilon: float | None, delta: float) -> tuple[Ra
     curves = {"the whole curve": risk.trade_off(ledger)}
     if epsilon is not None:
         curves = {"the whole curve": risk.trade_off(ledger, (epsilon, delta))}
-        curves[f"epsilon {epsilon:.4g}, delta {delta:g} alone"] = risk.line(epsilon, delta)
+        curves[f"epsilon {upward(epsilon, 4)}, delta {upward(delta)} alone"] = risk.line(epsilon, delta)
     return tuple(
         RateCurve(
             label=label,

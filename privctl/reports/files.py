@@ -16,7 +16,7 @@ from privctl.domain.errors import CommandError, PrivctlError
 from privctl.domain.progress import Advance, silent
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.reports.codec import decode, encode
-from privctl.storage.atomic import PendingFile, PendingFolder, takes_a_stream, write_bytes
+from privctl.storage.atomic import PendingFile, PendingFolder, require_no_folder, takes_a_stream, write_bytes
 from privctl.storage.commit import commit_together
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import Checkpoint, read_named_text
@@ -112,6 +112,36 @@ def require_spare(path: Path, *, but: str = "") -> None:
             raise CommandError(
                 f"{path} is the report of another step ({step}); no command edits it, so name another file"
             )
+
+
+def require_replaceable(folder: Path, place: Path, force: bool, *, inputs: Iterable[Path] = ()) -> None:
+    """Raise CommandError where ``folder`` is taken and may not be replaced by a new one whose report is at ``place``.
+
+    With ``force`` a folder may be, if the report at ``place`` lists every file in it, so that nothing else is lost, and
+    none of the ``inputs`` is in it.
+    """
+    if not os.path.isdir(folder) or os.path.islink(folder):
+        require_no_folder(folder)
+        return
+    if not force:
+        raise CommandError(f"{folder} exists; give --force to replace it, or choose another --output")
+    for path in inputs:
+        if Path(os.path.realpath(folder)) in (real := Path(os.path.realpath(path)), *real.parents):
+            raise CommandError(f"{path} is an input of this command, so --output {folder} cannot replace it")
+    try:
+        listed = {artifact.path for artifact in read_report(place).outputs}
+    except PrivctlError:
+        listed = set()
+    strays = sorted(
+        entry.name
+        for entry in os.scandir(folder)
+        if f"{folder.name}/{entry.name}" not in listed or not entry.is_file(follow_symlinks=False)
+    )
+    if strays:
+        raise CommandError(
+            f"{folder} holds {strays[0]}, which no report at {place} lists; --force replaces only folders that privctl "
+            "wrote, so move this one away or choose another --output"
+        )
 
 
 def report_beside(path: Path) -> Path:

@@ -135,11 +135,16 @@ class PendingFile:
 
 
 class PendingFolder:
-    """A folder being filled under a temporary name; ``commit`` renames it. The final name must not exist yet."""
+    """A folder being filled under a temporary name; ``commit`` renames it, and the final name must not exist yet.
 
-    def __init__(self, path: Path, *, public: bool = False) -> None:
+    One that ``replaces`` may take the place of a folder, but only in ``commit_together``; its maker has checked that
+    nothing is lost with the old one.
+    """
+
+    def __init__(self, path: Path, *, public: bool = False, replaces: bool = False) -> None:
         """Create the temporary beside ``path``: its owner's alone, or with the mode of the umask where ``public``."""
         self.path = self.place = path
+        self.replaces = replaces
         self._public = public
         with writing(path):
             _sweep(path)
@@ -160,7 +165,7 @@ class PendingFolder:
             os.fsync(self._fd)
 
     def rename(self, *, replace: bool = False) -> None:
-        """Give the flushed folder its final name; the parent is yet to be synced. Nothing is ever replaced."""
+        """Give the flushed folder its final name; the parent is yet to be synced. A folder in its place was moved."""
         with writing(self.path):
             os.rename(self.temporary, self.place)
 
@@ -268,7 +273,7 @@ def require_no_folder(path: Path) -> None:
 
 
 def require_absent(path: Path, force: bool, *, option: str = "--output") -> None:
-    """Raise CommandError if ``path`` exists and may not be replaced, or has no folder; folders are never replaced.
+    """Raise CommandError if ``path`` exists and may not be replaced by a file, or has no folder.
 
     ``option`` chooses the path; "" where none does.
     """
@@ -276,7 +281,7 @@ def require_absent(path: Path, force: bool, *, option: str = "--output") -> None
     _require_parent(path)
     other = f"choose another {option}" if option else "move it away"
     if path.is_dir():
-        raise CommandError(f"{path} exists and is a folder, which --force does not replace; remove it or {other}")
+        raise CommandError(f"{path} exists and is a folder, which no file replaces; remove it or {other}")
     if _kind(path) == stat.S_IFREG and not force and not _OWN_DESCRIPTOR.fullmatch(str(path)):
         raise CommandError(f"{path} exists; give --force to replace it, or {other}")
 

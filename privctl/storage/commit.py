@@ -19,12 +19,13 @@ def commit_together(
     """Rename all ``outputs`` to their places and ``remove`` other files; after an error none of that has happened.
 
     After a kill the next command that reads or writes in one of the folders carries out the rest
-    (``journal.recover``). Without ``replace``, and always for a folder, what stands in an output's place is kept and
-    CommandError raised.
+    (``journal.recover``). Without ``replace``, and for a folder that does not replace one, what stands in an output's
+    place is kept and CommandError raised.
     """
     for pending in outputs:
         pending.flush()
-        if os.path.lexists(pending.place) and (not replace or isinstance(pending, PendingFolder)):
+        lasting = isinstance(pending, PendingFolder) and not (pending.replaces and pending.place.is_dir())
+        if os.path.lexists(pending.place) and (not replace or lasting):
             raise CommandError(f"{pending.path} was created meanwhile and was kept; move it away and try again")
     mark = secrets.token_hex(6)
     renames = [Rename.to_place(pending.temporary, pending.place, mark) for pending in outputs]

@@ -83,6 +83,12 @@ class Header:
     data_start: int
 
 
+GGUF_ADVICE = (
+    "give the original safetensors model, or convert it with transformers and the gguf package: "
+    "AutoModelForCausalLM.from_pretrained(FOLDER, gguf_file=NAME).save_pretrained(OUTPUT)"
+)
+
+
 def header_length(prefix: bytes, file_size: int, source: str) -> int:
     """Length of the JSON that follows the first 8 bytes ``prefix``; raises InputError where it cannot be one."""
     length = int.from_bytes(prefix, "little")
@@ -92,6 +98,8 @@ def header_length(prefix: bytes, file_size: int, source: str) -> int:
             f"{source} is a pickle file (PyTorch .bin/.pt), which can run code when loaded; "
             "convert it with safetensors.torch.save_file(state_dict, 'model.safetensors') and give that"
         )
+    if prefix[:4] == b"GGUF":
+        raise InputError(f"{source} is a GGUF file, whose weights are usually quantized; {GGUF_ADVICE}")
     if file_size < 8:
         raise InputError(f"{source} is {file_size} bytes long; a safetensors file has at least 8; it is truncated")
     if not plausible:

@@ -59,9 +59,13 @@ class Rename:
         return cls(temporary=temporary, place=folder / place.name, kept=kept, replaces=False, removes=True)
 
     def keep(self) -> None:
-        """Give the file that will be replaced a second name."""
-        if self.replaces and not self.kept.exists():
+        """Give the file that will be replaced a second name, or the folder that will be replaced another one."""
+        if not self.replaces or os.path.lexists(self.kept):
+            return
+        if not _is_folder(self.temporary):
             os.link(self.place, self.kept)
+        elif os.path.lexists(self.place):
+            os.rename(self.place, self.kept)
 
     def apply(self) -> None:
         """Rename, where that has not happened yet."""
@@ -71,7 +75,8 @@ class Rename:
             return
         if not os.path.lexists(self.temporary):
             return
-        if self.temporary.is_dir():
+        if _is_folder(self.temporary):
+            self.keep()
             os.rename(self.temporary, self.place)
             return
         os.replace(self.temporary, self.place)
@@ -83,7 +88,11 @@ class Rename:
             if os.path.lexists(self.temporary) and not os.path.lexists(self.place):
                 os.rename(self.temporary, self.place)
         elif self.replaces:
-            if self.kept.exists():
+            if _is_folder(self.kept):
+                if os.path.lexists(self.place):
+                    os.rename(self.place, self.temporary)
+                os.rename(self.kept, self.place)
+            elif self.kept.exists():
                 os.replace(self.kept, self.place)
         elif not os.path.lexists(self.temporary):
             with suppress(FileNotFoundError):
@@ -91,9 +100,21 @@ class Rename:
         elif self.place.is_file() and self.place.samefile(self.temporary):
             self.place.unlink()
 
+    @property
+    def replaced(self) -> Path:
+        """What a replaced folder is called until it is deleted; the next write of its name deletes what is left."""
+        return self.kept.with_suffix(".partial")
+
+    def release(self) -> None:
+        """Delete the second name of a replaced file; a replaced folder is only renamed, for a kill may interrupt."""
+        if _is_folder(self.kept):
+            os.rename(self.kept, self.replaced)
+        else:
+            self.kept.unlink(missing_ok=True)
+
     def forget(self) -> None:
         """Delete what has the temporary name."""
-        if self.temporary.is_dir() and not self.temporary.is_symlink():
+        if _is_folder(self.temporary):
             shutil.rmtree(self.temporary, ignore_errors=True)
         else:
             self.temporary.unlink(missing_ok=True)
@@ -134,6 +155,8 @@ class Journal:
             if rename.removes:
                 rename.forget()
         _clear(self.path, self.renames)
+        for rename in self.renames:
+            shutil.rmtree(rename.replaced, ignore_errors=True)
         self._release()
 
     def _release(self) -> None:
@@ -228,7 +251,7 @@ def _clear(path: Path, renames: Sequence[Rename]) -> None:
     for parent in {rename.place.parent for rename in renames}:
         sync_folder(parent)
     for rename in renames:
-        rename.kept.unlink(missing_ok=True)
+        rename.release()
     path.unlink()
     sync_folder(path.parent)
     _drop_notes(path, renames)
@@ -271,6 +294,11 @@ def _has_note(path: Path, folder: Path) -> bool:
     with suppress(OSError):
         return folder.samefile(path.parent) or _is_own_file((folder / path.with_suffix(".commit").name).lstat())
     return False
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether ``path`` is a folder itself, not a link to one."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def _is_own_file(status: os.stat_result) -> bool:

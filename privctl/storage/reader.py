@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from privctl.domain.errors import FileSystemError, InputError
-from privctl.storage.header import Header, TensorInfo, header_length, parse_header
+from privctl.storage.header import GGUF_ADVICE, Header, TensorInfo, header_length, parse_header
 from privctl.storage.journal import recover
 from privctl.storage.json_text import parse_json
 
@@ -124,6 +125,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
     Raises InputError for a malformed file, a missing shard, a tensor the index misplaces, or a directory that holds
     only pickles; FileSystemError where the system refuses.
     """
+    if not os.path.lexists(path):
+        raise missing_model(path)
     if not os.path.isdir(path):  # Path.is_dir would raise on a name too long or a folder without permission
         return Checkpoint(path, (SafetensorsFile(path),))
     index = path / INDEX_NAME
@@ -139,7 +142,26 @@ def open_checkpoint(path: Path) -> Checkpoint:
             f"{path} holds pickles ({pickles[0]}), which can run code when loaded; convert them with "
             "AutoModel.from_pretrained(...).save_pretrained(..., safe_serialization=True)"
         )
+    gguf = sorted(p.name for p in path.glob("*.gguf"))
+    if gguf:
+        raise InputError(f"{path} holds GGUF weights ({gguf[0]}) and no safetensors; {GGUF_ADVICE}")
     raise InputError(f"{path} holds neither {SINGLE_NAME} nor {INDEX_NAME}; give a safetensors model")
+
+
+#: What a model on the Hugging Face hub may be called: NAME or OWNER/NAME.
+_HUB_NAME = re.compile(r"(\w[\w.-]{0,95}/)?\w[\w.-]{0,95}", re.ASCII)
+_FILE_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".json")
+
+
+def missing_model(path: Path) -> InputError:
+    """The error for a model's path where nothing is: it may be the name of a model on a hub, which is never fetched."""
+    message = f"{path} does not exist; give a model's folder, or a .safetensors file"
+    if _HUB_NAME.fullmatch(str(path)) and path.suffix.lower() not in _FILE_SUFFIXES:
+        message += (
+            ". privctl fetches nothing: if this is a model on the Hugging Face hub, download it first "
+            f"(hf download {path} --local-dir {path.name}) and give ./{path.name}"
+        )
+    return InputError(message)
 
 
 def weight_map(index: Path) -> dict[str, str]:

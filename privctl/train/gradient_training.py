@@ -14,7 +14,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.models.language import choose_device
 from privctl.parallel import Workers, own_device
-from privctl.storage.atomic import require_absent, require_no_folder, write_bytes
+from privctl.storage.atomic import write_bytes
 from privctl.train.adapters import adapted, merged
 from privctl.train.contribution.network_state import seed_dropout_secretly
 from privctl.train.contribution.training_job import (
@@ -27,13 +27,13 @@ from privctl.train.gradient_noise import GradientNoise, noise_for
 from privctl.train.loop import FinishedRun, Trainer
 from privctl.train.precision import FullPrecision, Precision
 from privctl.train.prepare import TrainingJob
-from privctl.train.released_model import report_path, save_network
+from privctl.train.released_model import save_network
 from privctl.train.reload_check import witness_of
 from privctl.train.report import report_for, zeroed_of
 from privctl.train.sampling import BatchSource, Passes, PoissonBatches, WeightedBatches
 from privctl.train.secrets.posteriors import CheckedSecrets, check_secrets
 from privctl.train.session import Session, keeping, measured, open_folder, prepared, shared_source, try_out
-from privctl.train.withheld import require_room, staged_private
+from privctl.train.withheld import staged_private
 
 #: Builds a run's precision from its job and its network, once the network is on its device.
 PrecisionOf = Callable[[TrainingJob, nn.Module, torch.device], Precision]
@@ -61,11 +61,6 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     sentence, where the run cannot continue; saved state is kept.
     """
     request, recipe, workers = job.request, job.recipe, session.workers
-    output = request.output
-    if workers.is_main:
-        require_no_folder(output)
-        require_absent(report_path(output), request.force)
-        require_room(request)
     if announcement := hooks.announce(job):
         session.notify(announcement)
     secrets = _checked_secrets(job, workers, session.progress)

@@ -21,9 +21,11 @@ from privctl.models.tasks.build import image_task, text_task
 from privctl.models.vocabulary import Vocabulary, vocabulary_from_file, vocabulary_from_records
 from privctl.train.budget import recipe_for
 from privctl.train.contribution import IndependenceTest
+from privctl.train.released_model import require_places
 from privctl.train.request import ModelRequest, RetrainRequest
 from privctl.train.secrets.read_plan import SecretPlan, read_secret_plan
 from privctl.train.settings import TrainingSettings
+from privctl.train.withheld import require_room
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,6 +56,7 @@ def prepare(request: RetrainRequest) -> TrainingJob:
     labels: tuple[str, ...] = ()
     collected = False
     request.way.check(request)
+    _check_places(request)
     _check_task(request)
     plan = read_secret_plan(request)
     if request.task is TaskName.IMAGE_CLASSIFICATION:
@@ -101,6 +104,18 @@ def _prepare_images(request: RetrainRequest) -> TrainingJob:
             read_images(request.data.held_out, channels=images.channels, resize=request.data.resize),
         )
     return _job(request, model, image_task(model, images), held_out, collected)
+
+
+def _check_places(request: RetrainRequest) -> None:
+    """Raise CommandError where something is in the way of the results, before data and model are read."""
+    inputs = [request.model.path, request.data.train, request.data.held_out]
+    require_places(
+        request.output,
+        force=request.force,
+        suffixes=request.way.files,
+        inputs=[path for path in inputs if path is not None],
+    )
+    require_room(request)
 
 
 def _check_task(request: RetrainRequest) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.reports.files import POINTER, REPORT_SUFFIX, commit_with_report
+from privctl.reports.files import POINTER, REPORT_SUFFIX, commit_with_report, require_replaceable
 from privctl.storage.atomic import PendingFile, PendingFolder, require_absent, write_bytes, writing
 from privctl.storage.digest import file_digest, hash_tensors
 from privctl.storage.reader import SINGLE_NAME, SafetensorsFile
@@ -29,6 +29,17 @@ def report_path(output: Path) -> Path:
     return output.with_name(output.name + REPORT_SUFFIX)
 
 
+def require_places(output: Path, *, force: bool, suffixes: Iterable[str] = (), inputs: Iterable[Path] = ()) -> None:
+    """Raise CommandError where something is in the way of a model at ``output``, its report, or a file beside them.
+
+    The files beside it end in ``suffixes``. With ``force`` those of an earlier run may be replaced, unless an input is
+    among them.
+    """
+    require_replaceable(output, report_path(output), force, inputs=inputs)
+    for suffix in (REPORT_SUFFIX, *suffixes):
+        require_absent(output.with_name(output.name + suffix), force)
+
+
 def save_network(
     network: nn.Module,
     companion: Any,
@@ -42,16 +53,16 @@ def save_network(
     """Write the directory ``output`` and its report; returns the report.
 
     ``companion`` is a tokenizer or an image scaling, saved by its ``save_pretrained``. Directory, report and the files
-    ``beside`` them appear together; the first is never replaced, the others only with ``force``. Raises CommandError
+    ``beside`` them appear together; with ``force`` they replace those of an earlier run. Raises CommandError
     where something is in the way, InputError for weights that are not finite or the format cannot hold, and where
     transformers makes something else of the directory than the ``witness`` saw; FileSystemError where the system
     refuses.
     """
     place = report_path(output)
-    require_absent(output, force=False)
-    require_absent(place, force)
-    with _staged(network, companion, output, witness) as pending:
+    require_places(output, force=force)
+    with _staged(network, companion, output, witness, replaces=force) as pending:
         report = describe(place, tuple(_outputs(pending.temporary, output.name)))
+        require_places(output, force=force)  # again, as it took a while
         commit_with_report([pending, *beside], place, report, replace=force)
     return report
 
@@ -63,9 +74,11 @@ def rehearse(network: nn.Module, companion: Any, output: Path, witness: Referenc
 
 
 @contextmanager
-def _staged(network: nn.Module, companion: Any, output: Path, witness: ReferenceAnswers) -> Iterator[PendingFolder]:
+def _staged(
+    network: nn.Module, companion: Any, output: Path, witness: ReferenceAnswers, *, replaces: bool = False
+) -> Iterator[PendingFolder]:
     """The directory under a temporary name, found to be what the ``witness`` saw; gone where it is not committed."""
-    with PendingFolder(output, public=True) as pending:
+    with PendingFolder(output, public=True, replaces=replaces) as pending:
         for name, content in _companions(network, companion):
             write_bytes(pending.temporary / name, content, public=True)
         pointer = {"format": "pt", POINTER: f"../{report_path(output).name}"}

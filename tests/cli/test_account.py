@@ -31,7 +31,7 @@ def test_noise_for_a_target(capsys: pytest.CaptureFixture[str]) -> None:
     found = named(report)
     expected = {
         "basic (naive) composition": 37.953152,
-        "naive, as on the poster": 52.988025,
+        "poster: naive": 52.988025,
         "moments / Renyi DP": 1.513122,
         "privacy loss distribution": 1.414631,
         "GDP: estimate, not a bound": 1.358992,
@@ -58,7 +58,7 @@ def test_the_estimate_is_refuted_where_its_noise_is_too_small(capsys: pytest.Cap
     assert estimate.floor > 1.01  # the certified lower bound of another accountant is 1.012647
     assert estimate.follows is not None
     assert estimate.follows >= 1.0626
-    assert found["naive, as on the poster"].status is Status.CLAIMED
+    assert found["poster: naive"].status is Status.CLAIMED
 
 
 def test_epsilon_for_noise(capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,7 +202,7 @@ def test_passes_are_those_that_were_asked_for(capsys: pytest.CaptureFixture[str]
     found = named(report_of(["--epsilon", "0.5", "--batches", "shuffled", *facts], capsys))
     # sigma = sqrt(20) / mu with delta(0.5; mu) = 1e-5.
     assert found["passes, not amplified"].noise_multiplier == pytest.approx(31.45, abs=0.01)
-    assert found["naive, as on the poster"].status is Status.CONDITIONAL
+    assert found["poster: naive"].status is Status.CONDITIONAL
 
 
 def test_another_programs_number_is_not_vouched_for(

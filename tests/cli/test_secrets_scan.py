@@ -55,6 +55,22 @@ def test_the_table_shows_how_much_and_no_secret(data: Path, capsys: pytest.Captu
     ]
 
 
+@pytest.mark.parametrize("more", [(), ("-q",)])
+def test_what_was_not_looked_for_is_said(data: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]) -> None:
+    assert scan(data, "--kinds", "email,phone", *more) == 0
+    said = capsys.readouterr().out
+    (report,) = (read_report(path) for path in data.parent.glob("*.report.json"))
+    (warning,) = (line for line in report.warnings if line.startswith("not looked for"))
+    for text in (" ".join(said.split()).partition("Not looked for: ")[2], warning):
+        for kind in ("card", "iban", "key"):
+            assert f"the kind {kind};" in text
+        for what in ("names of people", "dates of birth", "record and account numbers", "SSN and NHS"):
+            assert what in text
+        assert "the kind email" not in text
+    assert scan(data, "-f", *more) == 0
+    assert "the kind" not in capsys.readouterr().out.partition("Not looked for: ")[2]
+
+
 def test_json_is_the_report_that_lies_beside_the_book(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert scan(data, "--json", "--quiet", "--kinds", "email, phone") == 0
     shown = capsys.readouterr()

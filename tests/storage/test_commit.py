@@ -39,7 +39,7 @@ with ExitStack() as stack:
     for file in pending:
         file.write_at(0, version)
     if folders:
-        made = stack.enter_context(atomic.PendingFolder(folder / "made"))
+        made = stack.enter_context(atomic.PendingFolder(folder / "made", replaces=(folder / "made").exists()))
         (made.temporary / "x").write_bytes(version)
         pending.append(made)
     for name in ("rename", "replace", "link", "unlink", "fsync"):
@@ -65,36 +65,64 @@ def contents(folder: Path) -> dict[str, str]:
     return {p.name: (p / "x" if p.is_dir() else p).read_text() for p in sorted(folder.iterdir())}
 
 
-@pytest.mark.parametrize("replaced", [True, False])
+@pytest.mark.parametrize(("replaced", "folders"), [(True, False), (False, True), (True, True)])
 def test_a_kill_at_every_system_call_leaves_the_old_set_or_the_new_one(
-    tmp_path: Path, root: Path, replaced: bool
+    tmp_path: Path, root: Path, replaced: bool, folders: bool
 ) -> None:
-    _, counted = written(root, new_folder(tmp_path / "whole", replaced), "new", folders=not replaced)
+    _, counted = written(root, new_folder(tmp_path / "whole", replaced, folders), "new", folders=folders)
     calls = int(counted)
     assert calls > 12
     outcomes = []
     for fatal in range(1, calls + 1):
-        folder = new_folder(tmp_path / str(fatal), replaced)
-        code, _ = written(root, folder, "new", fatal, folders=not replaced)
+        folder = new_folder(tmp_path / str(fatal), replaced, folders)
+        code, _ = written(root, folder, "new", fatal, folders=folders)
         assert code == 9
         recover(folder)
         found = {name: text for name, text in contents(folder).items() if not name.startswith(".")}
-        names = ("manifest", "model", "report") if replaced else ("made", "manifest", "model", "report")
+        names = ("made", "manifest", "model", "report") if folders else ("manifest", "model", "report")
         old = dict.fromkeys(names, "old") if replaced else {}
         assert found in (old, dict.fromkeys(names, "new")), (fatal, found)
         outcomes.append(found == old)
         if found != old:
             assert not any(".kept" in p.name or ".commit" in p.name for p in folder.iterdir())
+        if replaced:
+            again, _ = written(root, folder, "again", folders=folders)
+            found = {name: text for name, text in contents(folder).items() if not name.endswith(".draft")}
+            assert (again, found) == (0, dict.fromkeys(names, "again")), fatal
     assert True in outcomes
     assert False in outcomes
 
 
-def new_folder(folder: Path, filled: bool) -> Path:
+def new_folder(folder: Path, filled: bool, folders: bool = False) -> Path:
     folder.mkdir()
     if filled:
         for name in ("model", "report", "manifest"):
             (folder / name).write_text("old")
+        if folders:
+            (folder / "made").mkdir()
+            (folder / "made" / "x").write_text("old")
     return folder
+
+
+def test_a_folder_is_replaced_only_where_that_was_asked_for_and_comes_back_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = new_folder(tmp_path / "f", True, folders=True)
+    with PendingFolder(folder / "made") as made, pytest.raises(CommandError, match="was kept"):
+        commit_together([made])
+    real = os.replace
+
+    def replace(*args: object, **kwargs: object) -> None:
+        if str(args[0]).endswith(".partial"):
+            raise OSError(5, "Input/output error")
+        real(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "replace", replace)
+    with PendingFolder(folder / "made", replaces=True) as made, PendingFile(folder / "model") as model:
+        (made.temporary / "x").write_text("new")
+        with pytest.raises(FileSystemError, match="Input/output error"):
+            commit_together([made, model])
+    assert contents(folder) == dict.fromkeys(("made", "manifest", "model", "report"), "old")
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])

@@ -64,7 +64,7 @@ def asked(drawn: random.Random, folder: Path, number: int, most: int) -> list[st
 
 
 #: A refuted formula's row, whose noise is so small that the epsilon that follows is in the thousands.
-_OF_LITTLE_NOISE = "naive, as on the poster"
+_OF_LITTLE_NOISE = "poster: naive"
 
 
 def decided(folder: Path, seed: int, plans: int, most: int) -> Counter[str]:

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.files import file_artifact, now, versions
+from privctl.secrets.scan.kinds import not_looked_for
 from privctl.secrets.scan.occurrences import SecretGroup
 from privctl.secrets.scan.request import ScanRequest
 from privctl.secrets.table import Secret, write_secrets
@@ -54,10 +55,13 @@ _KEEP = (
     "the book holds the secrets themselves: keep it as you keep the data; this report holds none, but patterns as they "
     "were given, and digests of the files, which tell whoever guesses a file whether that is right"
 )
-_LIMITS = (
-    "a scan finds what it looks for: names, places and whatever else has no form of its own are found only where "
-    "--literals, --pattern or --by name them"
-)
+
+
+def _limits(kinds: Sequence[str]) -> str:
+    return (
+        f"not looked for: {'; '.join(not_looked_for(kinds))}; what --pattern, --literals and --by describe is found "
+        "whatever it is, and nothing else that the data hold"
+    )
 
 
 def report_of(
@@ -95,7 +99,7 @@ def report_of(
         "dataset_size": records,
         "found": counts,
     }
-    warnings = [_KEEP, _LIMITS]
+    warnings = [_KEEP, _limits([group.kind for group in groups])]
     if unseen:
         warnings.append(
             f"{unseen} of the listed texts {'is' if unseen == 1 else 'are'} in no record, and not in the book"

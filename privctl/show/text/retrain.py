@@ -7,13 +7,16 @@ from privctl.show.text.guarantee import guarantee_text
 from privctl.show.text.style import notes, number, paragraph, table
 
 
-def retrain_text(report: PrivacyReport, *, verbose: bool = False) -> str:
-    """Measures of the last epoch, then each guarantee with what it rests on, or that there is none."""
+def retrain_text(report: PrivacyReport, *, verbose: bool = False, quiet: bool = False) -> str:
+    """Measures of the last epoch, then each guarantee with what it rests on, or that there is none.
+
+    ``quiet`` leaves out the notes.
+    """
     rows = [[item.quantity, number(item.estimate, 5)] for item in report.evidence]
     parts = [table(["measured", "last epoch"], rows)] if rows else []
     several = len(report.guarantees) > 1
     parts += [guarantee_text(guarantee, named=several, verbose=verbose) for guarantee in report.guarantees]
     parts += [paragraph(f"withheld: {item.what}: {item.reason}") for item in report.omissions]
-    if report.warnings:
+    if report.warnings and not quiet:
         parts.append(notes(report.warnings))
     return "\n".join(parts)

@@ -9,8 +9,11 @@ from privctl.show.text.guarantee import guarantee_text
 from privctl.show.text.style import notes, number, paragraph, table
 
 
-def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False) -> str:
-    """Every cap that was tried; then, of the plan that was written, each guarantee with what it rests on."""
+def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False, quiet: bool = False) -> str:
+    """Every cap that was tried; then, of the plan that was written, each guarantee with what it rests on.
+
+    ``quiet`` leaves out the notes.
+    """
     said = parameters_as(ProtectionParameters, report)
     secrets = counted(said.secrets or 0, "secret")
     lines = [
@@ -39,4 +42,6 @@ def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False) -> str:
     lines.append(table(["cap", "kept", "held out", "largest p", *noise, "gap", "s"], rows))
     lines += ["\n" + guarantee_text(guarantee, named=True, verbose=verbose) for guarantee in report.guarantees]
     lines += [paragraph(f"not tried: {omission.what}: {omission.reason}") for omission in report.omissions]
-    return "".join([*lines, "\n", notes(report.warnings)])
+    if not quiet:
+        lines += ["\n", notes(report.warnings)]
+    return "".join(lines)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.reports.parameters import ScanParameters, parameters_as
-from privctl.show.text.style import table
+from privctl.show.text.style import paragraph, table
 
 _STARS = "*****"
 
 
-def scan_text(report: PrivacyReport, examples: Mapping[str, str]) -> str:
-    """A table of kinds of secrets, with a masked one of ``examples`` each, and their number."""
+def scan_text(report: PrivacyReport, examples: Mapping[str, str], not_looked_for: Sequence[str]) -> str:
+    """A table of kinds of secrets, with a masked one of ``examples`` each; their number; what was not looked for."""
     said = parameters_as(ScanParameters, report)
     rows = [
         (
@@ -28,7 +28,10 @@ def scan_text(report: PrivacyReport, examples: Mapping[str, str]) -> str:
     secrets = sum(counts.secrets for counts in said.found.values())
     number = counted(secrets, "secret") if secrets else "No secret was found"
     summary = f"{number} in {counted(said.dataset_size, 'record')}."
-    return f"{table(('kind', 'secrets', 'records', 'most records of one', 'example'), rows)}\n{summary}\n"
+    limits = paragraph(
+        f"Not looked for: {'; '.join(not_looked_for)}. Describe what matters with --pattern, --literals or --by."
+    )
+    return f"{table(('kind', 'secrets', 'records', 'most records of one', 'example'), rows)}\n{summary}\n\n{limits}"
 
 
 def mask(value: str) -> str:

@@ -40,6 +40,21 @@ KINDS: dict[str, SecretKind] = {
 }
 
 
+#: Secrets without a form that is the same everywhere: no kind finds them.
+WITHOUT_KIND = (
+    "names of people",
+    "dates of birth",
+    "postal addresses",
+    "record and account numbers",
+    "national identity, insurance and health numbers (such as SSN and NHS)",
+)
+
+
+def not_looked_for(names: Sequence[str]) -> tuple[str, ...]:
+    """What a scan for the kinds ``names`` does not look for: the kinds left out, then what has no kind."""
+    return (*(f"the kind {name}" for name in KINDS if name not in names), *WITHOUT_KIND)
+
+
 def select_kinds(names: Sequence[str]) -> list[SecretKind]:
     """The kinds called ``names`` in the table's order, all of them for no names, none for ``none``.
 

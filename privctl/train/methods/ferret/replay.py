@@ -11,7 +11,6 @@ from privctl.models.language import choose_device
 from privctl.models.loading import TrainingModel, load_for_training
 from privctl.models.vocabulary import vocabulary_from_file
 from privctl.reports.files import file_artifact, now, versions
-from privctl.storage.atomic import require_absent, require_no_folder
 from privctl.storage.folder import companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.train.adapters import merged
@@ -21,7 +20,7 @@ from privctl.train.methods.ferret.run import seeded_adapters
 from privctl.train.methods.ferret.stream import Stream, base_of, layout_of, read_stream
 from privctl.train.methods.ferret.trainer import FerretTrainer
 from privctl.train.prepare import choose_trained
-from privctl.train.released_model import report_path, save_network
+from privctl.train.released_model import require_places, save_network
 from privctl.train.reload_check import witness_of
 from privctl.train.request import ModelRequest, ReplayRequest
 from privctl.train.tensors import named_tensors
@@ -37,8 +36,7 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
 
     Raises InputError where the model is not the one the stream began with, or the stream is damaged.
     """
-    require_no_folder(request.output)
-    require_absent(report_path(request.output), request.force)
+    require_places(request.output, force=request.force, inputs=[request.model, request.stream])
     stream = read_stream(request.stream)
     model, asked = _loaded(request, stream)
     device = choose_device(request.device)

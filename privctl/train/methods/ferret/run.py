@@ -12,7 +12,7 @@ from privctl.models.language import choose_device
 from privctl.parallel import Workers, own_device
 from privctl.randomness import NoiseSource
 from privctl.reports.files import pending_artifact
-from privctl.storage.atomic import require_absent, require_no_folder, write_bytes
+from privctl.storage.atomic import write_bytes
 from privctl.train.adapters import adapted, merged
 from privctl.train.contribution.network_state import seed_dropout_secretly
 from privctl.train.contribution.training_job import run_contribution_test
@@ -35,7 +35,7 @@ from privctl.train.methods.ferret.stream import (
 )
 from privctl.train.methods.ferret.trainer import FerretTrainer, FinishedFerret
 from privctl.train.public_seed import SEED_FILE, public_seed
-from privctl.train.released_model import report_path, save_network
+from privctl.train.released_model import save_network
 from privctl.train.reload_check import witness_of
 from privctl.train.sampling import BatchSource, Passes, PoissonBatches
 from privctl.train.session import (
@@ -48,7 +48,7 @@ from privctl.train.session import (
     try_out,
 )
 from privctl.train.tensors import named_tensors
-from privctl.train.withheld import require_room, staged_private
+from privctl.train.withheld import staged_private
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,11 +61,6 @@ if TYPE_CHECKING:
 def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
     """As ``train_by_gradients``, for a run that asks for derivatives instead."""
     request, workers = job.request, session.workers
-    if workers.is_main:
-        require_no_folder(request.output)
-        for path in (report_path(request.output), stream_path(request.output)):
-            require_absent(path, request.force)
-        require_room(request)
     try_out(job, workers)
     device = own_device(choose_device(request.device))
     seed = public_seed(job.request, workers, request.settings_as(FerretSettings).public_seed)
