@@ -276,6 +276,7 @@ def _print_plan(candidates: Sequence[Candidate], notes: Sequence[str]) -> None:
             "calibration": str(candidate.target.calibration),
             "noise_stddev": candidate.stddev,
             "would_write": str(candidate.path),
+            "shortfall": None if candidate.shortfall is None else candidate.shortfall.reason,
             "guarantees": [encode_value(guarantee) for guarantee in candidate.guarantees],
             "omissions": [encode_value(omission) for omission in candidate.omissions],
         }
