@@ -18,9 +18,9 @@ from privctl.domain.ranges import Range
 from privctl.domain.shown import counted
 
 if TYPE_CHECKING:
+    from privctl.noise.candidates import Candidate, NoiseRelease
     from privctl.noise.dp_weights import PrivacyTarget
     from privctl.noise.facts import FactSource
-    from privctl.noise.privatize import Candidate, NoiseRelease
     from privctl.storage.reader import Checkpoint
 
 
@@ -45,11 +45,16 @@ if TYPE_CHECKING:
 @click.option("--smoothness", type=POSITIVE, help="Lipschitz constant of every example's gradient, if known.")
 @click.option("--strong-convexity", type=POSITIVE, help="Strong convexity of every example's loss, if known.")
 @click.option(
+    "--noise-stddev",
+    type=POSITIVE,
+    multiple=True,
+    help="Noise of this standard deviation, whatever the training; guarantees nothing.  Repeatable.",
+)
+@click.option(
     "--calibration",
-    type=click.Choice([str(c) for c in Calibration]),
-    default=str(Calibration.DP_WEIGHTS),
-    show_default=True,
-    help="dp-weights: the published formula. gaussian: the analytic Gaussian mechanism for --regime.",
+    type=click.Choice([str(Calibration.DP_WEIGHTS), str(Calibration.GAUSSIAN)]),
+    help="dp-weights: the published formula. gaussian: the analytic Gaussian mechanism for --regime.  "
+    "[default: dp-weights]",
 )
 @click.option(
     "--formula",
@@ -82,7 +87,8 @@ def noise(model: str, **options: Any) -> None:
 
     MODEL is a .safetensors file or a Hugging Face directory. The training facts come from flags, from --facts, or from
     the report of a model that privctl trained. Give --epsilon several times for several candidates to choose from. The
-    report states the published claim beside the epsilon that follows under each regime.
+    report states the published claim beside the epsilon that follows under each regime. Without facts, --noise-stddev
+    adds noise of that size; its report guarantees nothing.
 
     \b
     Example:
@@ -90,16 +96,19 @@ def noise(model: str, **options: Any) -> None:
           --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5
     """
     from privctl.accounting.guarantees import delta_warning
-    from privctl.noise.privatize import COARSE, check_grain, perplexity_of, plan_candidates, privatize
+    from privctl.noise.candidates import plan_candidates
+    from privctl.noise.privatize import COARSE, check_grain, perplexity_of, privatize
     from privctl.show.progress import note, progress
     from privctl.storage.reader import open_checkpoint
 
     quiet = options["quiet"]
     output = Path(options["output"]) if options["output"] else None
     with open_checkpoint(Path(model)) as checkpoint, _opened(options["base"]) as base:
-        release = _release(checkpoint, base, options)
+        make = _given if options["noise_stddev"] else _release
+        release = make(checkpoint, base, options)
         candidates = plan_candidates(release, output)
-        if sentence := delta_warning(release.targets[0].delta, release.training.dataset_size):
+        training = release.training
+        if training and (sentence := delta_warning(release.targets[0].delta, training.dataset_size)):
             note(sentence, quiet=quiet)
         if options["dry_run"]:
             if options["as_json"]:
@@ -142,6 +151,7 @@ def _opened(base: str | None) -> Iterator[Checkpoint | None]:
 
 
 def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str, Any]) -> NoiseRelease:
+    from privctl.noise.candidates import NoiseRelease, noise_premises
     from privctl.noise.dp_weights import Premises, default_delta
     from privctl.noise.facts import (
         REQUIRED,
@@ -154,7 +164,6 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
     )
     from privctl.noise.own_report import own_report, require_bounded
     from privctl.noise.placement import companions
-    from privctl.noise.privatize import NoiseRelease, noise_premises
     from privctl.noise.selection import select
 
     found = own_report(checkpoint)
@@ -192,6 +201,49 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
     )
 
 
+#: What goes with facts and a target, and so not with noise of a given size.
+_OF_TARGETS = (
+    "epsilon", "delta", "facts", "epochs", "learning_rate", "clip_norm", "dataset_size", "batch_size", "steps",
+    "optimizer", "momentum", "beta1", "beta2", "weight_decay", "smoothness", "strong_convexity", "calibration",
+    "formula", "regime", "adjacency",
+)  # fmt: skip
+
+
+def _given(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str, Any]) -> NoiseRelease:
+    """Noise of given standard deviations, which claims nothing; raises CommandError where more is asked for."""
+    from privctl.noise.candidates import NoiseRelease
+    from privctl.noise.dp_weights import Premises
+    from privctl.noise.facts import collected_names
+    from privctl.noise.own_report import describes, own_report
+    from privctl.noise.placement import companions
+    from privctl.noise.selection import select
+
+    others = [f"--{name.replace('_', '-')}" for name in _OF_TARGETS if options[name] not in (None, ())]
+    if others:
+        raise CommandError(
+            f"--noise-stddev adds noise of that size and guarantees nothing, so {', '.join(others)} would change "
+            "nothing; remove one or the other"
+        )
+    found = own_report(checkpoint)
+    found = found if found and describes(found.report, checkpoint) else None
+    inputs = {"evaluation": Path(options["evaluate"])} if options["evaluate"] else {}
+    inputs |= {f"base-{file.path.name}": file.path for file in base.files} if base else {}
+    return NoiseRelease(
+        checkpoint=checkpoint,
+        training=None,
+        selection=select(checkpoint, include=options["include"], exclude=options["exclude"], base=base),
+        premises=Premises(assumptions=()),
+        targets=(),
+        stddevs=options["noise_stddev"],
+        model_report=found,
+        inputs=inputs,
+        parameters={"include": list(options["include"]), "exclude": list(options["exclude"])},
+        collected=tuple(name.name for name in collected_names(found.report)) if found else (),
+        seed=options["seed"],
+        companions=companions(checkpoint),
+    )
+
+
 def _delta(options: dict[str, Any], sources: Sequence[FactSource], default: float) -> float:
     """The flag's delta, the facts file's or the default; raises CommandError where the first two disagree."""
     stated = {source.values["delta"] for source in sources if "delta" in source.values}
@@ -204,7 +256,7 @@ def _delta(options: dict[str, Any], sources: Sequence[FactSource], default: floa
 def _target(epsilon: float, delta: float, options: dict[str, Any]) -> PrivacyTarget:
     from privctl.noise.dp_weights import PrivacyTarget
 
-    calibration = Calibration(options["calibration"])
+    calibration = Calibration(options["calibration"] or Calibration.DP_WEIGHTS)
     if calibration is Calibration.GAUSSIAN and options["regime"] is None:
         raise CommandError(f"--calibration gaussian needs --regime, one of {', '.join(Regime)}")
     if calibration is Calibration.DP_WEIGHTS and options["regime"] is not None:
@@ -266,9 +318,9 @@ def _show(
 
     rows = [
         NoiseRow(
-            epsilon=candidate.target.epsilon,
+            epsilon=candidate.target.epsilon if candidate.target else None,
             stddev=candidate.stddev,
-            adjacency=candidate.target.adjacency,
+            adjacency=candidate.target.adjacency if candidate.target else None,
             guarantees=candidate.guarantees,
             perplexity=perplexity,
             path=str(candidate.path),

@@ -28,6 +28,13 @@ class Shortfall:
     advice: str
 
 
+#: Of noise whose standard deviation was given.
+NOTHING_CLAIMED = Shortfall(
+    reason=f"{USELESS}: the standard deviation was given, and without facts of the training nothing follows from it",
+    advice=f"{_NOT_PRIVATE}. To learn what noise guarantees, state how the model was trained instead of --noise-stddev",
+)
+
+
 def shortfall(training: ClippedTraining, target: PrivacyTarget, guarantees: Sequence[Guarantee]) -> Shortfall | None:
     """Why nothing useful follows for this candidate; None where something does.
 
