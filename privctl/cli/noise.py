@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from privctl.storage.reader import Checkpoint
 
 
+#: Another name for ``Calibration.DP_WEIGHTS``.
+_PUBLISHED = "published"
+
+
 @click.command()
 @click.argument("model", type=MODEL)
 @click.option("--epsilon", type=POSITIVE, multiple=True, help="Target epsilon; repeatable.  [default: 1]")
@@ -52,16 +56,21 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--calibration",
-    type=click.Choice([str(Calibration.DP_WEIGHTS), str(Calibration.GAUSSIAN)]),
-    help="dp-weights: the published formula. gaussian: the analytic Gaussian mechanism for --regime.  "
-    "[default: dp-weights]",
+    type=click.Choice([_PUBLISHED, str(Calibration.DP_WEIGHTS), str(Calibration.GAUSSIAN)]),
+    help="published (or dp-weights): the paper's formula, whose epsilon does not follow. gaussian: noise whose epsilon "
+    "follows under --regime.  [default: gaussian with --regime, otherwise published]",
 )
 @click.option(
     "--formula",
     type=click.Choice([str(f) for f in Formula]),
     help="Which version of the published formula.  [default: algorithm2]",
 )
-@click.option("--regime", type=click.Choice([str(r) for r in Regime]), help="What is known about the loss (gaussian).")
+@click.option(
+    "--regime",
+    type=click.Choice([str(r) for r in Regime]),
+    help="What is known about the loss; nonconvex is any loss. Chooses --calibration gaussian.  "
+    "[default there: nonconvex]",
+)
 @click.option(
     "--adjacency",
     type=click.Choice([str(Adjacency.REPLACE_ONE), str(Adjacency.ZERO_OUT)]),
@@ -253,20 +262,26 @@ def _delta(options: dict[str, Any], sources: Sequence[FactSource], default: floa
     return flag if flag is not None else next(iter(stated), default)
 
 
+def _calibration(options: dict[str, Any]) -> Calibration:
+    """The one asked for; by default the Gaussian where a regime is named."""
+    chosen = options["calibration"]
+    if chosen is None:
+        return Calibration.DP_WEIGHTS if options["regime"] is None else Calibration.GAUSSIAN
+    return Calibration.DP_WEIGHTS if chosen == _PUBLISHED else Calibration(chosen)
+
+
 def _target(epsilon: float, delta: float, options: dict[str, Any]) -> PrivacyTarget:
     from privctl.noise.dp_weights import PrivacyTarget
 
-    calibration = Calibration(options["calibration"] or Calibration.DP_WEIGHTS)
-    if calibration is Calibration.GAUSSIAN and options["regime"] is None:
-        raise CommandError(f"--calibration gaussian needs --regime, one of {', '.join(Regime)}")
+    calibration = _calibration(options)
     if calibration is Calibration.DP_WEIGHTS and options["regime"] is not None:
         raise CommandError(
-            "--regime applies to --calibration gaussian only; remove it: dp-weights reports every regime"
+            "--regime applies to --calibration gaussian only; remove one: the published formula reports every regime"
         )
     if calibration is Calibration.DP_WEIGHTS and options["adjacency"] is not None:
-        raise CommandError("--adjacency applies to --calibration gaussian only; remove it: dp-weights reports both")
+        raise CommandError("--adjacency applies to --calibration gaussian only; remove it: the report has both")
     if calibration is Calibration.GAUSSIAN and options["formula"] is not None:
-        raise CommandError("--formula applies to --calibration dp-weights only; remove it")
+        raise CommandError("--formula applies to --calibration published only; remove it")
     return PrivacyTarget(
         epsilon=epsilon,
         delta=delta,

@@ -15,8 +15,8 @@ from privctl.noise.dp_weights import PUBLISHED, PrivacyTarget
 USELESS = "NO USEFUL GUARANTEE"
 _NOT_PRIVATE = "Do not call this model private"
 _MORE_NOISE = (
-    f"{_NOT_PRIVATE}. For noise that meets an epsilon, give --calibration gaussian and the --regime of the loss; for a "
-    "neural network, train again with privctl retrain dp-sgd"
+    f"{_NOT_PRIVATE}. For noise that meets an epsilon, name what is known of the loss by --regime (nonconvex: any); "
+    "for a neural network, train again with privctl retrain dp-sgd"
 )
 
 
