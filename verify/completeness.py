@@ -129,7 +129,7 @@ def _candidates(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
     if mechanism.noise_stddev not in mechanism.candidate_stddevs:
         yield "its noise_stddev is not among the candidate_stddevs of its run"
     regimes = [g for g in report.guarantees if g.name in list(Regime)]
-    if not regimes:
+    if not regimes and mechanism.training is not None:
         yield "no regime's bound is stated for its noise"
     scopes = (Scope.THIS_MODEL, Scope.ALL_CANDIDATES) if len(mechanism.candidate_stddevs) > 1 else (Scope.THIS_MODEL,)
     here = {(g.name, g.adjacency, g.scope) for g in regimes}

@@ -16,7 +16,7 @@ from scipy.special import ndtr
 
 from privctl.domain.events import Batches, Ledger, SignBits
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope, Status
-from privctl.domain.mechanism import Regime, WeightNoise
+from privctl.domain.mechanism import ClippedTraining, Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import apart, upward
 from privctl.domain.verdict import Outcome
@@ -40,16 +40,21 @@ def weight_noise(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     """Noise on finished weights: the published claim, or a regime's sensitivity under the exact Gaussian."""
     mechanism = report.mechanism
     assert isinstance(mechanism, WeightNoise)
+    training = mechanism.training
+    if training is None:
+        return Outcome.REFUTED, "its mechanism states no facts of the training, and no bound follows from noise alone"
     try:
-        return _published(mechanism, guarantee) if guarantee.name == "published" else _regime(mechanism, guarantee)
+        if guarantee.name == "published":
+            return _published(mechanism, training, guarantee)
+        return _regime(mechanism, training, guarantee)
     except TooManyStepsError as error:
         return Outcome.INCONCLUSIVE, str(error)
 
 
-def _regime(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
+def _regime(mechanism: WeightNoise, training: ClippedTraining, guarantee: Guarantee) -> Answer:
     if guarantee.name not in list(Regime):
         return Outcome.INCONCLUSIVE, f"no verifier knows the regime {guarantee.name!r}"
-    bound = sensitivity(mechanism.training, Regime(guarantee.name), guarantee.adjacency, mechanism.dimension)
+    bound = sensitivity(training, Regime(guarantee.name), guarantee.adjacency, mechanism.dimension)
     if guarantee.adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT):
         return Outcome.REFUTED, f"the regimes bound replacing or zeroing one example, not {guarantee.adjacency}"
     if bound is None:
@@ -63,13 +68,13 @@ def _regime(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
     multiplier = guarantee.noise_multiplier
     if multiplier is None or not math.isclose(multiplier, noise / stated, rel_tol=_ROUNDING):
         return Outcome.REFUTED, f"its noise_multiplier is {number(multiplier)}, but the noise is {noise / stated:.9g}"
-    error = rounding(mechanism.training, Regime(guarantee.name))
+    error = rounding(training, Regime(guarantee.name))
     return _exact(guarantee, BoundPair(bound / noise * (1 - error), bound / noise * (1 + error)))
 
 
-def _published(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
+def _published(mechanism: WeightNoise, training: ClippedTraining, guarantee: Guarantee) -> Answer:
     stated, epsilon, delta = guarantee.sensitivity, guarantee.epsilon, guarantee.delta
-    shift = dp_weights.shift(mechanism.training)
+    shift = dp_weights.shift(training)
     if stated is None or not math.isclose(stated, shift, rel_tol=_ROUNDING):
         return Outcome.REFUTED, f"its sensitivity is {number(stated)}, but the paper's formula gives {shift:.9g}"
     if epsilon is None or delta == 0:
@@ -78,8 +83,8 @@ def _published(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
             "it states no finite epsilon at a delta above 0, which is all that the paper claims",
         )
     noise = mechanism.noise_stddev
-    least = least_nonconvex(mechanism.training)
-    most = sensitivity(mechanism.training, Regime.NONCONVEX, Adjacency.REPLACE_ONE, mechanism.dimension)
+    least = least_nonconvex(training)
+    most = sensitivity(training, Regime.NONCONVEX, Adjacency.REPLACE_ONE, mechanism.dimension)
     if most is not None and gaussian.delta_at(epsilon, most / noise).upper <= delta:
         return (
             Outcome.PROVED,
@@ -88,7 +93,7 @@ def _published(mechanism: WeightNoise, guarantee: Guarantee) -> Answer:
     if least is None:
         return Outcome.INCONCLUSIVE, (
             f"it does not follow: weights may move by up to {number(most)}; no case is known here that refutes it for "
-            f"{mechanism.training.optimizer}"
+            f"{training.optimizer}"
         )
     found = gaussian.delta_at(epsilon, least / noise)
     if found.lower <= delta:

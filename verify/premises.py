@@ -293,8 +293,10 @@ def _facts_known(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> boo
     )
 
 
-def _same_training(recorded: ClippedTraining, used: ClippedTraining) -> bool:
+def _same_training(recorded: ClippedTraining, used: ClippedTraining | None) -> bool:
     """Equal but for what is said of the loss, which carries assumptions of its own."""
+    if used is None:
+        return False
     about_loss = ("smoothness", "strong_convexity")
     return all(getattr(recorded, n) == getattr(used, n) for n in recorded.__slots__ if n not in about_loss)
 
@@ -311,4 +313,5 @@ def _given_seed(report: PrivacyReport) -> bool:
 
 
 def _smoothness(mechanism: Mechanism | None) -> bool:
-    return isinstance(mechanism, WeightNoise) and mechanism.training.smoothness is not None
+    training = mechanism.training if isinstance(mechanism, WeightNoise) else None
+    return training is not None and training.smoothness is not None

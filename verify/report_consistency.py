@@ -50,6 +50,10 @@ def _noise(report: PrivacyReport) -> Iterator[str]:
         yield "a noise step has no mechanism that says how much noise was added"
         return
     yield from compare("parameter calibration", parameters.calibration, mechanism.calibration.value, "mechanism says")
+    training = mechanism.training
+    if training is None or mechanism.calibration is Calibration.GIVEN:
+        yield from _given(report, mechanism, parameters)
+        return
     epsilon, delta = parameters.epsilon, parameters.delta
     if epsilon is None or delta is None:
         yield "the parameters do not say for which epsilon and delta the noise was chosen"
@@ -57,21 +61,34 @@ def _noise(report: PrivacyReport) -> Iterator[str]:
     if not (0 < epsilon <= LARGEST and 0 < delta < 1):
         yield f"the parameters say epsilon {shown(epsilon)} and delta {shown(delta)}, for which no noise is chosen"
         return
-    yield from _stddev(mechanism, epsilon, delta)
+    yield from _stddev(mechanism, training, epsilon, delta)
+    yield from _written(report, mechanism, parameters)
+    yield from _stated(report, mechanism, training, epsilon)
+
+
+def _given(report: PrivacyReport, mechanism: WeightNoise, parameters: NoiseParameters) -> Iterator[str]:
+    """Of noise whose size the user chose: there is no target, there are no facts, and so nothing is promised."""
+    if mechanism.training is not None or mechanism.calibration is not Calibration.GIVEN:
+        yield "all noise but that of a given standard deviation comes with facts of the training, and that without"
+    if parameters.epsilon is not None or parameters.delta is not None or report.guarantees:
+        yield "its noise was given and not made for an epsilon, but it states an epsilon, a delta or a guarantee"
+    yield from _written(report, mechanism, parameters)
+
+
+def _written(report: PrivacyReport, mechanism: WeightNoise, parameters: NoiseParameters) -> Iterator[str]:
     if parameters.collected_from_data is None:
         yield "it does not say which names were collected from the private data"
     if mechanism.candidate_stddevs and mechanism.noise_stddev not in mechanism.candidate_stddevs:
         yield f"noise_stddev {mechanism.noise_stddev:g} is not among the candidate_stddevs"
     yield from _tensors(report, mechanism, parameters)
-    yield from _stated(report, mechanism, epsilon)
 
 
-def _stated(report: PrivacyReport, mechanism: WeightNoise, epsilon: float) -> Iterator[str]:
+def _stated(report: PrivacyReport, mechanism: WeightNoise, training: ClippedTraining, epsilon: float) -> Iterator[str]:
     """What the guarantees say that the noise was made for, and of which files they speak."""
     for guarantee in report.guarantees:
         if guarantee.name == "published":
             yield from compare("epsilon of 'published'", guarantee.epsilon, epsilon, "the noise was made for")
-            shift = dp_weights.shift(mechanism.training)
+            shift = dp_weights.shift(training)
             yield from compare("sensitivity of 'published'", guarantee.sensitivity, shift, "the paper's formula gives")
             if guarantee.adjacency is not Adjacency.UNSTATED or guarantee.notion is not Notion.APPROXIMATE_DP:
                 yield "'published' states neighbours or a notion of privacy, and the paper states none"
@@ -81,11 +98,11 @@ def _stated(report: PrivacyReport, mechanism: WeightNoise, epsilon: float) -> It
             yield f"{guarantee.name!r} speaks of all candidates, but there is one"
 
 
-def _stddev(mechanism: WeightNoise, epsilon: float, delta: float) -> Iterator[str]:
+def _stddev(mechanism: WeightNoise, training: ClippedTraining, epsilon: float, delta: float) -> Iterator[str]:
     """The standard deviation against the calibration's own formula."""
     found = mechanism.noise_stddev
     if mechanism.calibration is Calibration.DP_WEIGHTS:
-        wanted = dp_weights.stddev(mechanism.training, epsilon, delta, mechanism.formula or Formula.ALGORITHM_2)
+        wanted = dp_weights.stddev(training, epsilon, delta, mechanism.formula or Formula.ALGORITHM_2)
         yield from compare("noise_stddev", found, wanted, "the published formula gives")
         return
     factor = gaussian.multiplier_at(epsilon, delta).upper
@@ -96,7 +113,7 @@ def _stddev(mechanism: WeightNoise, epsilon: float, delta: float) -> Iterator[st
         wanted_by = [
             value * factor
             for adjacency in (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
-            if (value := sensitivity(mechanism.training, regime, adjacency, mechanism.dimension)) is not None
+            if (value := sensitivity(training, regime, adjacency, mechanism.dimension)) is not None
         ]
     except TooManyStepsError:
         return  # the guarantee's own verdict says that it stays open

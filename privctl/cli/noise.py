@@ -18,10 +18,14 @@ from privctl.domain.ranges import Range
 from privctl.domain.shown import counted
 
 if TYPE_CHECKING:
+    from privctl.noise.candidates import Candidate, NoiseRelease
     from privctl.noise.dp_weights import PrivacyTarget
     from privctl.noise.facts import FactSource
-    from privctl.noise.privatize import Candidate, NoiseRelease
     from privctl.storage.reader import Checkpoint
+
+
+#: Another name for ``Calibration.DP_WEIGHTS``.
+_PUBLISHED = "published"
 
 
 @click.command()
@@ -45,18 +49,28 @@ if TYPE_CHECKING:
 @click.option("--smoothness", type=POSITIVE, help="Lipschitz constant of every example's gradient, if known.")
 @click.option("--strong-convexity", type=POSITIVE, help="Strong convexity of every example's loss, if known.")
 @click.option(
+    "--noise-stddev",
+    type=POSITIVE,
+    multiple=True,
+    help="Noise of this standard deviation, whatever the training; guarantees nothing.  Repeatable.",
+)
+@click.option(
     "--calibration",
-    type=click.Choice([str(c) for c in Calibration]),
-    default=str(Calibration.DP_WEIGHTS),
-    show_default=True,
-    help="dp-weights: the published formula. gaussian: the analytic Gaussian mechanism for --regime.",
+    type=click.Choice([_PUBLISHED, str(Calibration.DP_WEIGHTS), str(Calibration.GAUSSIAN)]),
+    help="published (or dp-weights): the paper's formula, whose epsilon does not follow. gaussian: noise whose epsilon "
+    "follows under --regime.  [default: gaussian with --regime, otherwise published]",
 )
 @click.option(
     "--formula",
     type=click.Choice([str(f) for f in Formula]),
     help="Which version of the published formula.  [default: algorithm2]",
 )
-@click.option("--regime", type=click.Choice([str(r) for r in Regime]), help="What is known about the loss (gaussian).")
+@click.option(
+    "--regime",
+    type=click.Choice([str(r) for r in Regime]),
+    help="What is known about the loss; nonconvex is any loss. Chooses --calibration gaussian.  "
+    "[default there: nonconvex]",
+)
 @click.option(
     "--adjacency",
     type=click.Choice([str(Adjacency.REPLACE_ONE), str(Adjacency.ZERO_OUT)]),
@@ -82,7 +96,8 @@ def noise(model: str, **options: Any) -> None:
 
     MODEL is a .safetensors file or a Hugging Face directory. The training facts come from flags, from --facts, or from
     the report of a model that privctl trained. Give --epsilon several times for several candidates to choose from. The
-    report states the published claim beside the epsilon that follows under each regime.
+    report states the published claim beside the epsilon that follows under each regime. Without facts, --noise-stddev
+    adds noise of that size; its report guarantees nothing.
 
     \b
     Example:
@@ -90,23 +105,19 @@ def noise(model: str, **options: Any) -> None:
           --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5
     """
     from privctl.accounting.guarantees import delta_warning
-    from privctl.noise.privatize import (
-        COARSE,
-        check_grain,
-        perplexity_of,
-        plan_candidates,
-        privatize,
-        require_places,
-    )
+    from privctl.noise.candidates import plan_candidates
+    from privctl.noise.privatize import COARSE, check_grain, perplexity_of, privatize, require_places
     from privctl.show.progress import note, progress
     from privctl.storage.reader import open_checkpoint
 
     quiet = options["quiet"]
     output = Path(options["output"]) if options["output"] else None
     with open_checkpoint(Path(model)) as checkpoint, _opened(options["base"]) as base:
-        release = _release(checkpoint, base, options)
+        make = _given if options["noise_stddev"] else _release
+        release = make(checkpoint, base, options)
         candidates = plan_candidates(release, output)
-        if sentence := delta_warning(release.targets[0].delta, release.training.dataset_size):
+        training = release.training
+        if training and (sentence := delta_warning(release.targets[0].delta, training.dataset_size)):
             note(sentence, quiet=quiet)
         if options["dry_run"]:
             if options["evaluate"]:
@@ -153,6 +164,7 @@ def _opened(base: str | None) -> Iterator[Checkpoint | None]:
 
 
 def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str, Any]) -> NoiseRelease:
+    from privctl.noise.candidates import NoiseRelease, noise_premises
     from privctl.noise.dp_weights import Premises, default_delta
     from privctl.noise.facts import (
         REQUIRED,
@@ -165,7 +177,6 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
     )
     from privctl.noise.own_report import own_report, require_bounded
     from privctl.noise.placement import companions
-    from privctl.noise.privatize import NoiseRelease, noise_premises
     from privctl.noise.selection import select
 
     found = own_report(checkpoint)
@@ -203,6 +214,49 @@ def _release(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str,
     )
 
 
+#: What goes with facts and a target, and so not with noise of a given size.
+_OF_TARGETS = (
+    "epsilon", "delta", "facts", "epochs", "learning_rate", "clip_norm", "dataset_size", "batch_size", "steps",
+    "optimizer", "momentum", "beta1", "beta2", "weight_decay", "smoothness", "strong_convexity", "calibration",
+    "formula", "regime", "adjacency",
+)  # fmt: skip
+
+
+def _given(checkpoint: Checkpoint, base: Checkpoint | None, options: dict[str, Any]) -> NoiseRelease:
+    """Noise of given standard deviations, which claims nothing; raises CommandError where more is asked for."""
+    from privctl.noise.candidates import NoiseRelease
+    from privctl.noise.dp_weights import Premises
+    from privctl.noise.facts import collected_names
+    from privctl.noise.own_report import describes, own_report
+    from privctl.noise.placement import companions
+    from privctl.noise.selection import select
+
+    others = [f"--{name.replace('_', '-')}" for name in _OF_TARGETS if options[name] not in (None, ())]
+    if others:
+        raise CommandError(
+            f"--noise-stddev adds noise of that size and guarantees nothing, so {', '.join(others)} would change "
+            "nothing; remove one or the other"
+        )
+    found = own_report(checkpoint)
+    found = found if found and describes(found.report, checkpoint) else None
+    inputs = {"evaluation": Path(options["evaluate"])} if options["evaluate"] else {}
+    inputs |= {f"base-{file.path.name}": file.path for file in base.files} if base else {}
+    return NoiseRelease(
+        checkpoint=checkpoint,
+        training=None,
+        selection=select(checkpoint, include=options["include"], exclude=options["exclude"], base=base),
+        premises=Premises(assumptions=()),
+        targets=(),
+        stddevs=options["noise_stddev"],
+        model_report=found,
+        inputs=inputs,
+        parameters={"include": list(options["include"]), "exclude": list(options["exclude"])},
+        collected=tuple(name.name for name in collected_names(found.report)) if found else (),
+        seed=options["seed"],
+        companions=companions(checkpoint),
+    )
+
+
 def _delta(options: dict[str, Any], sources: Sequence[FactSource], default: float) -> float:
     """The flag's delta, the facts file's or the default; raises CommandError where the first two disagree."""
     stated = {source.values["delta"] for source in sources if "delta" in source.values}
@@ -212,20 +266,26 @@ def _delta(options: dict[str, Any], sources: Sequence[FactSource], default: floa
     return flag if flag is not None else next(iter(stated), default)
 
 
+def _calibration(options: dict[str, Any]) -> Calibration:
+    """The one asked for; by default the Gaussian where a regime is named."""
+    chosen = options["calibration"]
+    if chosen is None:
+        return Calibration.DP_WEIGHTS if options["regime"] is None else Calibration.GAUSSIAN
+    return Calibration.DP_WEIGHTS if chosen == _PUBLISHED else Calibration(chosen)
+
+
 def _target(epsilon: float, delta: float, options: dict[str, Any]) -> PrivacyTarget:
     from privctl.noise.dp_weights import PrivacyTarget
 
-    calibration = Calibration(options["calibration"])
-    if calibration is Calibration.GAUSSIAN and options["regime"] is None:
-        raise CommandError(f"--calibration gaussian needs --regime, one of {', '.join(Regime)}")
+    calibration = _calibration(options)
     if calibration is Calibration.DP_WEIGHTS and options["regime"] is not None:
         raise CommandError(
-            "--regime applies to --calibration gaussian only; remove it: dp-weights reports every regime"
+            "--regime applies to --calibration gaussian only; remove one: the published formula reports every regime"
         )
     if calibration is Calibration.DP_WEIGHTS and options["adjacency"] is not None:
-        raise CommandError("--adjacency applies to --calibration gaussian only; remove it: dp-weights reports both")
+        raise CommandError("--adjacency applies to --calibration gaussian only; remove it: the report has both")
     if calibration is Calibration.GAUSSIAN and options["formula"] is not None:
-        raise CommandError("--formula applies to --calibration dp-weights only; remove it")
+        raise CommandError("--formula applies to --calibration published only; remove it")
     return PrivacyTarget(
         epsilon=epsilon,
         delta=delta,
@@ -263,6 +323,14 @@ def _print_json(reports: Any) -> None:
     show((texts[0] if len(texts) == 1 else "[" + ",\n".join(texts) + "]") + "\n", as_json=True)
 
 
+def _target_of(candidate: Candidate) -> dict[str, Any]:
+    """What the noise is made for; nothing where its size was given."""
+    target = candidate.target
+    if target is None:
+        return {}
+    return {"epsilon": target.epsilon, "delta": target.delta, "calibration": str(target.calibration)}
+
+
 def _print_plan(candidates: Sequence[Candidate], notes: Sequence[str]) -> None:
     """What ``--dry-run`` shows, as JSON: a plan and no report, as no file with a digest exists."""
     import json
@@ -271,9 +339,7 @@ def _print_plan(candidates: Sequence[Candidate], notes: Sequence[str]) -> None:
 
     rows = [
         {
-            "epsilon": candidate.target.epsilon,
-            "delta": candidate.target.delta,
-            "calibration": str(candidate.target.calibration),
+            **_target_of(candidate),
             "noise_stddev": candidate.stddev,
             "would_write": str(candidate.path),
             "shortfall": None if candidate.shortfall is None else candidate.shortfall.reason,
@@ -298,9 +364,9 @@ def _show(
 
     rows = [
         NoiseRow(
-            epsilon=candidate.target.epsilon,
+            epsilon=candidate.target.epsilon if candidate.target else None,
             stddev=candidate.stddev,
-            adjacency=candidate.target.adjacency,
+            adjacency=candidate.target.adjacency if candidate.target else None,
             guarantees=candidate.guarantees,
             perplexity=perplexity,
             path=str(candidate.path),

@@ -18,10 +18,11 @@ from privctl.domain.mechanism import Calibration, Regime
 from privctl.domain.progress import Progress
 from privctl.domain.report import PrivacyReport
 from privctl.models.language import load_model
+from privctl.noise.candidates import Candidate, NoiseRelease, noise_premises, plan_candidates
 from privctl.noise.dp_weights import Premises, PrivacyTarget, default_delta
 from privctl.noise.facts import TRAINING_ROUNDING, from_report, training_facts
 from privctl.noise.placement import companions
-from privctl.noise.privatize import Candidate, NoiseRelease, noise_premises, perplexity_of, plan_candidates, privatize
+from privctl.noise.privatize import perplexity_of, privatize
 from privctl.noise.selection import select
 from privctl.reports.files import report_of
 from privctl.storage.reader import open_checkpoint

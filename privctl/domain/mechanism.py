@@ -39,6 +39,7 @@ class Calibration(StrEnum):
 
     DP_WEIGHTS = "dp-weights"
     GAUSSIAN = "gaussian"
+    GIVEN = "given"
 
 
 class Formula(StrEnum):
@@ -131,9 +132,10 @@ class WeightNoise:
     ``candidate_stddevs`` lists every standard deviation released by the run: candidates are nested, each the next less
     noisy one plus fresh noise, so all of them together reveal what the least noisy one does. ``grid`` is the distance
     of neighbouring points, in the weights' units, onto which sums were rounded; None where they were left as floats.
+    ``training`` is None where the standard deviation was given and no facts of the training were: nothing follows then.
     """
 
-    training: ClippedTraining
+    training: ClippedTraining | None
     noise_stddev: float
     dimension: int
     calibration: Calibration

@@ -58,5 +58,5 @@ def stated_regimes(training: ClippedTraining, regime: Regime | None) -> frozense
 def rests_on_unstated_loss(guarantee: Guarantee, noise: WeightNoise) -> bool:
     """Whether it is a regime's bound for weight noise, and nobody stated that the loss is of that regime."""
     regimes = {str(regime) for regime in Regime}
-    stated = {str(regime) for regime in stated_regimes(noise.training, noise.regime)}
+    stated = set() if noise.training is None else {str(r) for r in stated_regimes(noise.training, noise.regime)}
     return guarantee.name in regimes - stated

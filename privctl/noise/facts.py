@@ -147,8 +147,9 @@ def _how_to_state(missing: Sequence[str], model: str) -> str:
     example = " ".join(f"--{name.replace('_', '-')} {_EXAMPLES[name]}" for name in missing)
     return (
         f"how much noise {model} needs depends on how it was trained, and these facts are not known: "
-        f"{', '.join(missing)}; each example's gradient must have been clipped; state the training's own numbers, all "
-        f"in a --facts file or as flags, such as: privctl noise {shlex.quote(model)} {example}"
+        f"{', '.join(missing)}; each example's gradient must have been clipped, or else only --noise-stddev is left, "
+        "which guarantees nothing; state the training's own numbers, all in a --facts file or as flags, such as: "
+        f"privctl noise {shlex.quote(model)} {example}"
     )
 
 

@@ -31,7 +31,7 @@ def own_report(checkpoint: Checkpoint) -> FoundReport | None:
         found = FoundReport(path, read_report(path))
     except PrivctlError:
         return None  # someone else's file: nothing here said that it is the model's report
-    return found if _describes(found.report, checkpoint) else None
+    return found if describes(found.report, checkpoint) else None
 
 
 def require_bounded(found: FoundReport | None, checkpoint: Checkpoint, *, facts: bool) -> None:
@@ -42,7 +42,7 @@ def require_bounded(found: FoundReport | None, checkpoint: Checkpoint, *, facts:
     if found is None or found.report.step != _TRAINING:
         return
     report = found.report
-    if isinstance(report.mechanism, ClippedTraining | WeightNoise) or not _describes(report, checkpoint):
+    if isinstance(report.mechanism, ClippedTraining | WeightNoise) or not describes(report, checkpoint):
         return
     if report.mechanism is None:
         raise InputError(
@@ -63,7 +63,7 @@ def _stated(report: PrivacyReport) -> str:
     return "" if least is None else f" (epsilon {upward(least, 4)} at delta {upward(max(deltas), 3)})"
 
 
-def _describes(report: PrivacyReport, checkpoint: Checkpoint) -> bool:
+def describes(report: PrivacyReport, checkpoint: Checkpoint) -> bool:
     """Whether the report's outputs are these very bytes."""
     sizes = {artifact.bytes for artifact in report.outputs}
     if not all(file.size in sizes for file in checkpoint.files):

@@ -5,36 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from blake3 import blake3
 
-from privctl.domain.errors import CommandError, InputError
+from privctl.domain.errors import InputError
 from privctl.domain.evidence import Bound, Evidence
-from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
-from privctl.domain.mechanism import Calibration, ClippedTraining, WeightNoise
+from privctl.domain.mechanism import Calibration, WeightNoise
 from privctl.domain.progress import Advance, silent
 from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.shown import counted
-from privctl.noise.dp_weights import Premises, PrivacyTarget, guarantees, noise_stddev
+from privctl.noise.candidates import Candidate, NoiseRelease
 from privctl.noise.grain import LEAST_CHANGED, MOST_KEPT, Grain, grain_of, grains_of
-from privctl.noise.placement import CandidateOutput, Companion, omissions_of, output_path, report_path
-from privctl.noise.selection import ROUNDING, Selection
-from privctl.noise.shortfall import Shortfall, shortfall
+from privctl.noise.placement import CandidateOutput, omissions_of
+from privctl.noise.selection import ROUNDING
 from privctl.noise.weight_noise import WeightNoiser
 from privctl.randomness import NoiseSource
 from privctl.randomness.gridded import spacing
-from privctl.reports.files import (
-    POINTER,
-    FoundReport,
-    file_artifact,
-    now,
-    relative,
-    require_replaceable,
-    staged_report,
-    versions,
-)
+from privctl.reports.files import POINTER, file_artifact, now, relative, require_replaceable, staged_report, versions
 from privctl.storage.atomic import PendingFile, PendingFolder, require_absent
 from privctl.storage.commit import commit_together
 from privctl.storage.digest import tag
@@ -58,79 +46,8 @@ _NOT_COVERED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseRelease:
-    """The input of a release, before any noise is drawn; ``model_report`` is the report of the input model."""
-
-    checkpoint: Checkpoint
-    training: ClippedTraining
-    selection: Selection
-    premises: Premises
-    targets: tuple[PrivacyTarget, ...]
-    companions: tuple[Companion, ...]
-    model_report: FoundReport | None = None
-    inputs: Mapping[str, Path] = field(default_factory=dict)
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    #: Names that the training collected from the private data and that are released: vocabulary, labels.
-    collected: tuple[str, ...] = ()
-    seed: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One noise level with what follows from it; ``path`` is where its model goes.
-
-    ``shortfall`` says why nothing useful follows; None where something does.
-    """
-
-    target: PrivacyTarget
-    stddev: float
-    path: Path
-    guarantees: tuple[Guarantee, ...]
-    omissions: tuple[Omission, ...]
-    shortfall: Shortfall | None = None
-
-    @property
-    def report_path(self) -> Path:
-        """Beside the model, under the model's name."""
-        return report_path(self.path)
-
-
 #: Perplexity of the weights at a path (file or folder) that may still carry a temporary name.
 Evaluate = Callable[[Path], float]
-
-
-def noise_premises(seed: int | None) -> Assumption:
-    """The assumption about the noise: enforced, unless the user chose the seed."""
-    return Assumption(
-        name="secret-noise",
-        statement="the noise comes from a cryptographic generator whose key nobody knows",
-        state=AssumptionState.ENFORCED if seed is None else AssumptionState.VIOLATED,
-    )
-
-
-def plan_candidates(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
-    """The candidates in the order of their targets, none written yet.
-
-    Raises CommandError where two targets ask for the same noise or a calibration does not apply.
-    """
-    dimension = release.selection.dimension
-    count = len(release.targets)
-    stddevs = [noise_stddev(release.training, target, dimension, count) for target in release.targets]
-    if min(stddevs) <= 0:
-        raise CommandError(
-            "the noise that follows from these facts is too small for a number: check --learning-rate and --clip-norm, "
-            "whose product says how far a record can move the weights"
-        )
-    if len(set(stddevs)) < len(stddevs):
-        raise CommandError("two of the epsilons ask for the same noise; give each --epsilon once")
-    marks = [f"-eps{target.epsilon:g}" if len(stddevs) > 1 else "" for target in release.targets]
-    if len(set(marks)) < len(marks):
-        raise CommandError("two of the epsilons are too close to get files of their own; choose others")
-    return tuple(
-        _candidate(release, target, stddev, stddevs, output, mark)
-        for target, stddev, mark in zip(release.targets, stddevs, marks, strict=True)
-    )
 
 
 def check_grain(
@@ -152,12 +69,23 @@ def check_grain(
         return tuple(_coarse(tensors, candidate) for candidate in candidates)
     dtypes = " and ".join(grain.dtypes)
     raise InputError(
-        f"{release.checkpoint.root}: the noise for epsilon {least.target.epsilon:g} has standard deviation "
+        f"{release.checkpoint.root}: the noise{_asked_for(least)} has standard deviation "
         f"{least.stddev:.3g}, but {dtypes} numbers of the size of these weights lie {grain.median:.3g} apart (median), "
         f"so storing them would undo the noise in {100 * (1 - changed):.4g} % of the weights, and changes of training "
-        f"would show there; expected a standard deviation of at least {grain.least_stddev:.2g}: lower epsilon, and "
-        "check the learning rate, clip norm and batch size among the facts"
+        f"would show there; expected a standard deviation of at least {grain.least_stddev:.2g}: "
+        + _MORE_NOISE[least.target is None]
     )
+
+
+#: What makes noise larger: with a target, and where its standard deviation was given.
+_MORE_NOISE = (
+    "lower epsilon, and check the learning rate, clip norm and batch size among the facts",
+    "give a larger --noise-stddev",
+)
+
+
+def _asked_for(candidate: Candidate) -> str:
+    return "" if candidate.target is None else f" for epsilon {candidate.target.epsilon:g}"
 
 
 def _coarse(tensors: Mapping[str, Grain], candidate: Candidate) -> str:
@@ -246,27 +174,6 @@ def _stream(
     return rewrite(file, pending, headers, noiser, threads=threads, advance=advance)
 
 
-def _candidate(
-    release: NoiseRelease,
-    target: PrivacyTarget,
-    stddev: float,
-    stddevs: Sequence[float],
-    output: Path | None,
-    mark: str,
-) -> Candidate:
-    rows, omitted = guarantees(
-        release.training,
-        target,
-        stddev,
-        release.selection.dimension,
-        release.premises,
-        released_stddevs=stddevs,
-    )
-    lacking = shortfall(release.training, target, rows)
-    path = output_path(release.checkpoint, output, mark, private=lacking is None)
-    return Candidate(target=target, stddev=stddev, path=path, guarantees=rows, omissions=omitted, shortfall=lacking)
-
-
 def _check_input(release: NoiseRelease, streamed: Sequence[tuple[SafetensorsFile, Rewritten]]) -> None:
     """Facts from a report apply only to the files whose digests it names."""
     if release.model_report is None:
@@ -297,7 +204,7 @@ def _report(
     )
     other_inputs = (file_artifact(role, path, place) for role, path in release.inputs.items())
     companions = (file_artifact("companion", path, place) for path in companions_of(release.checkpoint))
-    gaussian = target.calibration is Calibration.GAUSSIAN
+    calibration = Calibration.GIVEN if target is None else target.calibration
     return PrivacyReport(
         step="noise",
         created=now(),
@@ -307,9 +214,8 @@ def _report(
         parameters={
             **release.parameters,
             "collected_from_data": list(release.collected),
-            "epsilon": target.epsilon,
-            "delta": target.delta,
-            "calibration": target.calibration.value,
+            **({} if target is None else {"epsilon": target.epsilon, "delta": target.delta}),
+            "calibration": calibration.value,
             "tensors_noised": len(release.selection.streams),
             "tensors_untouched": dict(release.selection.untouched),
             "tensors_tied": [list(group) for group in release.selection.tied],
@@ -318,9 +224,9 @@ def _report(
             training=release.training,
             noise_stddev=candidate.stddev,
             dimension=release.selection.dimension,
-            calibration=target.calibration,
-            formula=None if gaussian else target.formula,
-            regime=target.regime if gaussian else None,
+            calibration=calibration,
+            formula=target.formula if target and calibration is Calibration.DP_WEIGHTS else None,
+            regime=target.regime if target and calibration is Calibration.GAUSSIAN else None,
             candidate_stddevs=tuple(stddevs),
             noise_source=source.description,
             grid=spacing(candidate.stddev),
@@ -385,13 +291,14 @@ def _of_shortfall(candidate: Candidate) -> Iterator[str]:
 
 
 def _warnings(release: NoiseRelease) -> Iterator[str]:
-    yield from _NOT_COVERED
+    if release.training is not None:
+        yield from _NOT_COVERED
     if release.seed is not None:
         yield "the noise was drawn from a seed given by the user: anyone who knows it can remove the noise"
     yield from (f"assumed, and often false: {a.statement}" for a in release.premises.assumptions if a.name == ROUNDING)
-    if len(release.targets) > 1:
+    if (count := max(len(release.targets), len(release.stddevs))) > 1:
         yield (
-            f"{len(release.targets)} candidates were made in one run, nested (each the next less noisy one plus fresh "
+            f"{count} candidates were made in one run, nested (each the next less noisy one plus fresh "
             "noise): anyone who sees several of them learns as much as from the least noisy one"
         )
     if release.model_report is not None and release.model_report.report.step == "noise":

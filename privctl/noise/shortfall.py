@@ -15,8 +15,8 @@ from privctl.noise.dp_weights import PUBLISHED, PrivacyTarget
 USELESS = "NO USEFUL GUARANTEE"
 _NOT_PRIVATE = "Do not call this model private"
 _MORE_NOISE = (
-    f"{_NOT_PRIVATE}. For noise that meets an epsilon, give --calibration gaussian and the --regime of the loss; for a "
-    "neural network, train again with privctl retrain dp-sgd"
+    f"{_NOT_PRIVATE}. For noise that meets an epsilon, name what is known of the loss by --regime (nonconvex: any); "
+    "for a neural network, train again with privctl retrain dp-sgd"
 )
 
 
@@ -26,6 +26,13 @@ class Shortfall:
 
     reason: str
     advice: str
+
+
+#: Of noise whose standard deviation was given.
+NOTHING_CLAIMED = Shortfall(
+    reason=f"{USELESS}: the standard deviation was given, and without facts of the training nothing follows from it",
+    advice=f"{_NOT_PRIVATE}. To learn what noise guarantees, state how the model was trained instead of --noise-stddev",
+)
 
 
 def shortfall(training: ClippedTraining, target: PrivacyTarget, guarantees: Sequence[Guarantee]) -> Shortfall | None:

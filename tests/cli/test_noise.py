@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from privctl.cli import run
 from privctl.domain.guarantee import Status
-from privctl.domain.mechanism import WeightNoise
+from privctl.domain.mechanism import Calibration, Regime, WeightNoise
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.files import file_artifact
 from tests.cli.noised import FACTS, WEIGHTS, report_at, snapshot
@@ -131,6 +131,27 @@ def test_gaussian_calibration_for_a_regime(model: Path) -> None:
     assert all(g.name != "published" for g in report.guarantees)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "calibration", "regime"),
+    [
+        ([], Calibration.DP_WEIGHTS, None),
+        (["--calibration", "published"], Calibration.DP_WEIGHTS, None),
+        (["--calibration", "dp-weights"], Calibration.DP_WEIGHTS, None),
+        (["--regime", "convex"], Calibration.GAUSSIAN, Regime.CONVEX),
+        (["--regime", "nonconvex", "--adjacency", "zero-out"], Calibration.GAUSSIAN, Regime.NONCONVEX),
+        (["--calibration", "gaussian"], Calibration.GAUSSIAN, Regime.NONCONVEX),
+    ],
+)
+def test_a_regime_alone_asks_for_noise_that_follows(
+    model: Path, arguments: list[str], calibration: Calibration, regime: Regime | None
+) -> None:
+    output = model.with_name("out.safetensors")
+    assert run(["noise", str(model), "-q", "-o", str(output), *FACTS, *arguments]) == 0
+    mechanism = report_at(model.with_name("out.report.json")).mechanism
+    assert isinstance(mechanism, WeightNoise)
+    assert (mechanism.calibration, mechanism.regime) == (calibration, regime)
+
+
 def test_base_tensors_stay_identical(model: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
     base = write_model(tmp_path / "base.safetensors", {"half": WEIGHTS["half"], "embed": WEIGHTS["embed"] * 2})
     assert run(["noise", str(model), "-q", "--base", str(base), *FACTS]) == 0
@@ -178,8 +199,13 @@ def test_a_sharded_folder(tmp_path: Path, write_model: Callable[..., Path]) -> N
         (["--delta", "1", *FACTS], 2, "--delta is 1; it must be"),
         (["--delta", "0", *FACTS], 2, "--delta is 0; it must be"),
         ([], 2, "epochs, learning_rate, clip_norm, dataset_size, batch_size; each"),
-        (["--calibration", "gaussian", *FACTS], 2, "--regime"),
-        (["--regime", "convex", *FACTS], 2, "gaussian"),
+        (["--calibration", "published", "--regime", "convex", *FACTS], 2, "--regime applies to --calibration gaussian"),
+        (
+            ["--calibration", "dp-weights", "--regime", "convex", *FACTS],
+            2,
+            "--regime applies to --calibration gaussian",
+        ),
+        (["--regime", "convex", "--formula", "eq1", *FACTS], 2, "--formula applies to --calibration published"),
         (["--calibration", "gaussian", "--regime", "smooth", *FACTS], 2, "smoothness was not given"),
         (["--optimizer", "lion", *FACTS], 2, "lion"),
         (["--include", "nothing*", *FACTS], 2, "matches no tensor"),

@@ -69,7 +69,7 @@ def _draw(report: PrivacyReport, guarantee: Guarantee) -> Draw | None:
     mechanism = report.mechanism
     if isinstance(mechanism, WeightNoise):
         if guarantee.name == "published":
-            least = least_nonconvex(mechanism.training)
+            least = None if mechanism.training is None else least_nonconvex(mechanism.training)
             return None if least is None else gaussian(least / mechanism.noise_stddev)
         return gaussian(1 / guarantee.noise_multiplier) if guarantee.noise_multiplier else None
     return ledger_losses(mechanism) if isinstance(mechanism, Ledger) else None

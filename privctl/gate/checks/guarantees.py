@@ -186,7 +186,7 @@ def _records(report: LoadedReport) -> int:
     """The number of examples behind a report; 0 where it names none. Raises ParametersError."""
     mechanism = report.report.mechanism
     if isinstance(mechanism, WeightNoise):
-        return mechanism.training.dataset_size
+        return 0 if mechanism.training is None else mechanism.training.dataset_size
     return parameters_as(TrainingParameters, report.report).examples or 0
 
 

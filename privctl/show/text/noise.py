@@ -24,9 +24,9 @@ _EXPLAINED = {
 class NoiseRow:
     """One candidate as the table shows it."""
 
-    epsilon: float
+    epsilon: float | None
     stddev: float
-    adjacency: Adjacency
+    adjacency: Adjacency | None
     guarantees: Sequence[Guarantee]
     perplexity: float | None
     path: str
@@ -93,6 +93,8 @@ def _find(row: NoiseRow, name: str) -> float | None:
 
 def _legend(rows: Sequence[NoiseRow]) -> str:
     guarantees = rows[0].guarantees
+    if rows[0].adjacency is None or not guarantees:
+        return ""
     change = _CHANGES[rows[0].adjacency]
     lines = [f"epsilon at delta {bound(guarantees[0].delta)} when {change}; the report has the other adjacency too"]
     lines += [text for status, text in _EXPLAINED.items() if any(g.status is status for g in guarantees)]

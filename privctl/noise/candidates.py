@@ -1,0 +1,133 @@
+"""What a release will be: its candidates, their noise, what follows from it, and where they go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from privctl.domain.errors import CommandError
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
+from privctl.domain.mechanism import ClippedTraining
+from privctl.domain.report import Omission
+from privctl.noise.dp_weights import Premises, PrivacyTarget, guarantees, noise_stddev
+from privctl.noise.placement import Companion, output_path, report_path
+from privctl.noise.selection import Selection
+from privctl.noise.shortfall import NOTHING_CLAIMED, Shortfall, shortfall
+from privctl.reports.files import FoundReport
+from privctl.storage.reader import Checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseRelease:
+    """The input of a release, before any noise is drawn; ``model_report`` is the report of the input model."""
+
+    checkpoint: Checkpoint
+    training: ClippedTraining | None
+    selection: Selection
+    premises: Premises
+    targets: tuple[PrivacyTarget, ...]
+    companions: tuple[Companion, ...]
+    #: Standard deviations chosen by the user, where there are no targets and no facts of the training.
+    stddevs: tuple[float, ...] = ()
+    model_report: FoundReport | None = None
+    inputs: Mapping[str, Path] = field(default_factory=dict)
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    #: Names that the training collected from the private data and that are released: vocabulary, labels.
+    collected: tuple[str, ...] = ()
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One noise level with what follows from it; ``path`` is where its model goes.
+
+    ``target`` is None where the standard deviation was given. ``shortfall`` says why nothing useful follows; None where
+    something does.
+    """
+
+    target: PrivacyTarget | None
+    stddev: float
+    path: Path
+    guarantees: tuple[Guarantee, ...]
+    omissions: tuple[Omission, ...]
+    shortfall: Shortfall | None = None
+
+    @property
+    def report_path(self) -> Path:
+        """Beside the model, under the model's name."""
+        return report_path(self.path)
+
+
+def noise_premises(seed: int | None) -> Assumption:
+    """The assumption about the noise: enforced, unless the user chose the seed."""
+    return Assumption(
+        name="secret-noise",
+        statement="the noise comes from a cryptographic generator whose key nobody knows",
+        state=AssumptionState.ENFORCED if seed is None else AssumptionState.VIOLATED,
+    )
+
+
+def plan_candidates(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
+    """The candidates in the order of their targets, none written yet.
+
+    Raises CommandError where two targets ask for the same noise or a calibration does not apply.
+    """
+    if release.training is None:
+        return _given(release, output)
+    training, dimension, count = release.training, release.selection.dimension, len(release.targets)
+    stddevs = [noise_stddev(training, target, dimension, count) for target in release.targets]
+    if min(stddevs) <= 0:
+        raise CommandError(
+            "the noise that follows from these facts is too small for a number: check --learning-rate and --clip-norm, "
+            "whose product says how far a record can move the weights"
+        )
+    if len(set(stddevs)) < len(stddevs):
+        raise CommandError("two of the epsilons ask for the same noise; give each --epsilon once")
+    marks = [f"-eps{target.epsilon:g}" if len(stddevs) > 1 else "" for target in release.targets]
+    if len(set(marks)) < len(marks):
+        raise CommandError("two of the epsilons are too close to get files of their own; choose others")
+    return tuple(
+        _candidate(release, training, target, stddev, stddevs, output, mark)
+        for target, stddev, mark in zip(release.targets, stddevs, marks, strict=True)
+    )
+
+
+def _given(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
+    """A candidate for each standard deviation that was given; nothing follows from any."""
+    marks = [f"-stddev{stddev:g}" if len(release.stddevs) > 1 else "" for stddev in release.stddevs]
+    if len(set(marks)) < len(marks):
+        raise CommandError("two standard deviations are the same or too close to get files of their own; change one")
+    return tuple(
+        Candidate(
+            target=None,
+            stddev=stddev,
+            path=output_path(release.checkpoint, output, mark, private=False),
+            guarantees=(),
+            omissions=(),
+            shortfall=NOTHING_CLAIMED,
+        )
+        for stddev, mark in zip(release.stddevs, marks, strict=True)
+    )
+
+
+def _candidate(
+    release: NoiseRelease,
+    training: ClippedTraining,
+    target: PrivacyTarget,
+    stddev: float,
+    stddevs: Sequence[float],
+    output: Path | None,
+    mark: str,
+) -> Candidate:
+    rows, omitted = guarantees(
+        training,
+        target,
+        stddev,
+        release.selection.dimension,
+        release.premises,
+        released_stddevs=stddevs,
+    )
+    lacking = shortfall(training, target, rows)
+    path = output_path(release.checkpoint, output, mark, private=lacking is None)
+    return Candidate(target=target, stddev=stddev, path=path, guarantees=rows, omissions=omitted, shortfall=lacking)
