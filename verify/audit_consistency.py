@@ -14,7 +14,7 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
-from privctl.reports.parameters import AuditParameters, parameters_as
+from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
 
 _DELONG, _PAIRS, _EXACT = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs", "Clopper-Pearson"
 _BLIND, _LENGTH, _CONTROL = "blind baseline", "length baseline", "reference control"
@@ -43,6 +43,8 @@ def faults(report: PrivacyReport) -> Iterator[str]:
         return
     try:
         yield from _faults(report)
+    except ParametersError as error:
+        yield f"its parameters are none that an audit has: {error}"
     except (ArithmeticError, ValueError) as error:
         yield f"it holds a number that no audit has: {error}"
 

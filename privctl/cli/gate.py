@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from privctl.cli.options import MODEL, common, verbose
+from privctl.cli.options import MODEL, common, reports_at, verbose
 from privctl.domain.errors import CommandError, ExitCode, FileSystemError
 from privctl.domain.gate import GateJudgement, GateOutcome
 from privctl.gate.settings import KEYS
@@ -74,7 +74,8 @@ def gate(
 ) -> None:
     """Check REPORTS against a policy, and stop a build whose model is not safe enough.
 
-    Give the report that was written with the model, and those of its audits. Exit code 0 means that every requirement
+    Give the report that was written with the model, and those of its audits; or the model, which stands for --model and
+    for the reports beside it that fit its weights. Exit code 0 means that every requirement
     holds, 1 that one does not, 3 that one cannot be decided: an audit was too small, or a report or step is missing.
     2 means that the policy or the call is malformed.
 
@@ -85,6 +86,7 @@ def gate(
     \b
     Example:
       privctl gate --init -o privctl-policy.toml
+      privctl gate m/ --max-epsilon 8
       privctl gate m.report.json m.audit.report.json --model m/
       privctl gate m.report.json --max-epsilon 8 --require proved
       privctl gate *.report.json --format sarif -o gate.sarif
@@ -92,6 +94,7 @@ def gate(
     from datetime import UTC, datetime
 
     from privctl.gate.judge import judge
+    from privctl.reports.of_model import is_model
     from privctl.show.text.style import plain
     from privctl.storage.atomic import write_bytes
 
@@ -102,6 +105,12 @@ def gate(
         raise CommandError(f"--json and --format {form} contradict each other; remove one")
     if not reports:
         raise CommandError("there are no reports to judge; give those of the model, such as model.report.json")
+    models = [path for path in reports if is_model(path)]
+    if len(models) > 1:
+        raise CommandError(f"{models[0]} and {models[1]} are two models; judge one at a time")
+    if models and model is None:
+        model = str(models[0])
+    reports = reports_at(reports, quiet)
     form = form or ("json" if as_json else "text")
     effective_policy = _policy(policy, settings)
     _check_distinct(output, (*reports, *(() if policy is None else (policy,))))

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from privctl.domain.errors import InputError
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -52,6 +54,27 @@ def common(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def reports_at(paths: tuple[Path, ...], quiet: bool) -> tuple[Path, ...]:
+    """``paths`` with each model replaced by the reports beside it that fit its weights, its own first.
+
+    Raises InputError where a model has no report of its own, or several.
+    """
+    from privctl.reports.of_model import given_reports, is_model, reports_of, weight_bytes, weight_digests
+    from privctl.show.progress import note, progress
+
+    found = {}
+    for path in dict.fromkeys(filter(is_model, paths)):
+        try:
+            size = weight_bytes(path)
+        except InputError as error:
+            raise InputError(f"{path} is neither a report nor a model: {error}") from None
+        with progress("digests", size, quiet=quiet) as advance:
+            weights = weight_digests(path, advance)
+        found[path] = reports_of(path, weights)
+        note(f"the reports of {path}: {', '.join(os.path.relpath(each) for each in found[path].all)}", quiet=quiet)
+    return given_reports(paths, found)
 
 
 def show(text: str, *, as_json: bool = False) -> None:

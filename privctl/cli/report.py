@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privctl.cli.options import debug, show
+from privctl.cli.options import debug, reports_at, show
 from privctl.cli.options import force as force_option
 from privctl.domain.errors import CommandError
 
@@ -36,6 +36,9 @@ def report(
 ) -> None:
     """Make one page from the REPORTs of a model and the reports they build on.
 
+    A model in place of a REPORT stands for the reports beside it that fit its weights: its own, and those of its audits
+    and verifications.
+
     The page is a single HTML file that needs no network. It shows what is proved, conditional, claimed or refuted,
     which attacks were run and how well they worked, the chain of steps, the numbers behind it, and what was not
     checked. Curves are drawn from the scores stored beside an audit's report.
@@ -45,6 +48,7 @@ def report(
 
     \b
     Example:
+      privctl report private/ -o page.html
       privctl report private.report.json private.audit.report.json -o page.html
       privctl report private.report.json --format model-card -o private/README.md
       privctl report private.report.json --format markdown -o -
@@ -56,6 +60,7 @@ def report(
 
     if title is not None and not 0 < len(title) <= _LONGEST:
         raise CommandError(f"--title has {len(title)} characters; give 1 to {_LONGEST}")
+    reports = reports_at(reports, quiet)
     place = output or _default(reports[0], kind)
     standard = str(place) == "-"
     if not standard and place.resolve() in {path.resolve() for path in reports}:

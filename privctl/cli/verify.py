@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from privctl.cli.numbers import AMOUNT, SEED32
-from privctl.cli.options import common, force, show, to_standard_output, verbose
-from privctl.domain.errors import CommandError, InputError, PrivctlError
+from privctl.cli.options import common, force, reports_at, show, to_standard_output, verbose
+from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
@@ -61,6 +61,8 @@ def verify(
 ) -> None:
     """Verify REPORT: its chain and files, its internal consistency, and every guarantee in it.
 
+    A model in place of REPORT stands for its own report: the one beside it that was written with these weights.
+
     Each guarantee is recomputed by code that shares nothing with the code behind the claim, and is PROVED, REFUTED with
     a counterexample, CONSISTENT or INCONCLUSIVE. If the model before noise is available, the noise is measured. The
     first weights of a training are drawn again from its seed (or read, if it began with a checkpoint that is
@@ -75,6 +77,7 @@ def verify(
     \b
     Example:
       privctl verify model.private.report.json
+      privctl verify private/
       privctl verify private.report.json --data train.jsonl
       privctl verify private.report.json --simulate --plot loss.svg
     """
@@ -88,12 +91,14 @@ def verify(
 
     if to_standard_output(output):
         output, as_json = None, True
+    given, report = report, reports_at((report,), quiet=True)[0]
+    if report != given:
+        note(f"verifying {os.path.relpath(report)}, the report of {given}", quiet=quiet)
     _check(report, output, plot)
     for path, option in ((output, "--output"), (plot, "--plot")):
         if path is not None:
             require_absent(path, force, option=option)
             require_spare(path, but="verify" if path == output else "")
-    _no_model(report)
     claimed = read(report)
     counted = None if data is None else _counted(data, claimed, report)
     with progress("files", bytes_of(report, claimed), quiet=quiet) as advance:
@@ -110,26 +115,6 @@ def verify(
     for path in written:
         note(f"wrote {path}", quiet=quiet)
     ctx.exit(verification.exit_code)
-
-
-def _no_model(path: Path) -> None:
-    """Raise InputError where ``path`` is a folder or weights, naming the report of that model where there is one."""
-    from contextlib import suppress
-
-    from privctl.reports.files import pointer_of, report_beside
-    from privctl.storage.reader import open_checkpoint
-
-    if not path.is_dir() and path.suffix != ".safetensors":
-        return
-    found = [report_beside(path.absolute())]
-    with suppress(PrivctlError), open_checkpoint(path) as checkpoint:
-        found = [place for place in (pointer_of(checkpoint), *found) if place is not None]
-    place = next((place for place in found if place.is_file()), None)
-    what = "a folder" if path.is_dir() else "a model"
-    advice = "give the report that was written with the model, NAME.report.json"
-    if place is not None:
-        advice = f"verify its report: privctl verify {os.path.relpath(place)}"
-    raise InputError(f"{path} is {what}, not a report; {advice}")
 
 
 def _check(report: Path, output: Path | None, plot: Path | None) -> None:

@@ -162,12 +162,13 @@ def test_what_is_no_file(here: Path, capsys: Capture) -> None:
         ("pipe", "not a regular file"),
         ("loop", "cannot be read"),
         ("huge.json", "more than 32 MiB"),
-        ("release", "not a regular file"),
         ("none.json", "is not there"),
         ("/dev/zero", "not a regular file"),
     ):
         assert run(["gate", name, "--max-epsilon", "3"]) == 3, name
         assert says in " ".join(capsys.readouterr().out.split())
+    assert run(["gate", "release", "--max-epsilon", "3"]) == 3
+    assert "release is neither a report nor a model" in capsys.readouterr().err
     assert run(["gate", "link", "--max-epsilon", "3"]) == 0
 
 

@@ -53,23 +53,6 @@ def test_arithmetic_is_not_taken_for_what_it_says_of_refuted_weights(
     assert "A check above is INCONCLUSIVE, so what it states may not be true of this model." in said
 
 
-def test_a_model_in_place_of_a_report_names_its_report(
-    noisy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(noisy.parent)
-    Path("folder").mkdir()
-    for name, told in (
-        ("m.noised.safetensors", "is a model, not a report; verify its report: privctl verify m.noised.report.json"),
-        ("m.safetensors", "is a model, not a report; give the report that was written with the model"),
-        ("folder", "is a folder, not a report; give the report that was written with the model"),
-    ):
-        assert run(["verify", name]) == 3
-        assert f"{name} {told}" in capsys.readouterr().err
-    Path("folder.report.json").write_text("{}")
-    assert run(["verify", "folder/"]) == 3
-    assert "verify its report: privctl verify folder.report.json" in capsys.readouterr().err
-
-
 def test_a_lowered_epsilon_is_refuted_with_a_counterexample(noisy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = json.loads(noisy.read_text())
     report["guarantees"][1]["epsilon"] = 10.0

@@ -1,0 +1,119 @@
+"""The reports of a model, found beside it: a report is about a model only if the digests of its weights fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from privctl.domain.errors import InputError
+from privctl.domain.progress import Advance, silent
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.reports.chain import ReportFile, ReportFiles, absolute_path
+from privctl.reports.files import REPORT_SUFFIX, pointer_of, report_beside
+from privctl.storage.digest import file_digest
+from privctl.storage.reader import open_checkpoint
+
+#: Steps that examine a model and make none.
+_EXAMINING = ("audit", "verify")
+#: Files that are read to find a model's reports.
+_MOST_FILES = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportsOfModel:
+    """``own`` is the report of the step that made the model; ``examining`` those of its audits and verifications."""
+
+    own: Path
+    examining: tuple[Path, ...] = ()
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """All of them, the model's own first."""
+        return (self.own, *self.examining)
+
+
+def is_model(path: Path) -> bool:
+    """Whether ``path`` is given where a report may be, but is a folder or a file of tensors."""
+    return path.is_dir() or path.suffix == ".safetensors"
+
+
+def weight_bytes(model: Path) -> int:
+    """The size of all weight files, for a progress bar; raises InputError where there is no model."""
+    with open_checkpoint(model) as checkpoint:
+        return sum(file.size for file in checkpoint.files)
+
+
+def weight_digests(model: Path, advance: Advance = silent) -> frozenset[str]:
+    """Digests of all weight files; raises InputError where there is no model."""
+    with open_checkpoint(model) as checkpoint:
+        return frozenset(file_digest(file.path, advance) for file in checkpoint.files)
+
+
+def reports_of(model: Path, weights: frozenset[str]) -> ReportsOfModel:
+    """The reports beside ``model``, inside it, and where its header names one, that are about these very ``weights``.
+
+    Raises InputError where none says that it made them, or more than one does.
+    """
+    files = ReportFiles()
+    read = {place: files.at(place) for place in _places(model)}
+    found: dict[str, ReportFile] = {}
+    for file in read.values():
+        if file.digest is not None and file.report is not None:
+            found.setdefault(file.digest, file)  # a copy is the same report
+    own = [file for file in found.values() if file.report is not None and _weights(file.report.outputs) == weights]
+    if len(own) > 1:
+        names = ", ".join(sorted(file.path.name for file in own))
+        raise InputError(f"{len(own)} reports say that they made {model} ({names}); give the one that is meant")
+    if not own:
+        raise InputError(f"no report beside {model} was written with these weights; {_advice(model, read)}")
+    about = {own[0].digest}
+    for _ in _EXAMINING:  # first what is about the model or its own report, then verifications of those
+        about |= {d for d, file in found.items() if file.report is not None and _examines(file.report, weights, about)}
+    examining = tuple(file.path for digest, file in found.items() if digest in about and file is not own[0])
+    return ReportsOfModel(own=own[0].path, examining=examining)
+
+
+def _examines(report: PrivacyReport, weights: frozenset[str], about: set[str | None]) -> bool:
+    """Whether it is about these weights, or builds on one that is."""
+    if report.step not in _EXAMINING:
+        return False
+    looked_at = _weights(report.inputs)
+    return looked_at == weights if looked_at else any(parent.digest in about for parent in report.parents)
+
+
+def _weights(artifacts: tuple[Artifact, ...]) -> frozenset[str]:
+    return frozenset(artifact.digest for artifact in artifacts if artifact.role == "model")
+
+
+def _places(model: Path) -> Iterator[Path]:
+    """Where reports of ``model`` may lie: where its header and its name say, beside it, and inside its folder."""
+    place = absolute_path(model)
+    with open_checkpoint(model) as checkpoint:
+        named = pointer_of(checkpoint)
+    places = dict.fromkeys([*([named] if named is not None else []), report_beside(place)])
+    folders = [path.parent for path in places if path.parent.is_dir()] + [place] * place.is_dir()
+    for folder in dict.fromkeys(folders):
+        try:
+            places |= dict.fromkeys(sorted(folder.glob(f"*{REPORT_SUFFIX}")))
+        except OSError as error:
+            raise InputError(f"{folder} cannot be searched for reports: {error.strerror}; name the report") from None
+    if len(places) > _MOST_FILES:
+        raise InputError(f"more than {_MOST_FILES} reports lie beside {model}; name the one that is meant")
+    yield from places
+
+
+def _advice(model: Path, read: dict[Path, ReportFile]) -> str:
+    """What to do where no report fits: the one that is expected there may be damaged, or about other weights."""
+    expected = next((file for file in read.values() if file.digest is not None), None)
+    if expected is None:
+        return "give the report that was written with it, NAME.report.json"
+    if expected.report is None:
+        return f"{expected.fault}"
+    return f"{expected.path.name} is about other weights, so restore the model or give the report that fits"
+
+
+def given_reports(paths: tuple[Path, ...], found: dict[Path, ReportsOfModel]) -> tuple[Path, ...]:
+    """``paths`` with each model replaced by its reports, each once."""
+    every = (each for path in paths for each in (found[path].all if path in found else (path,)))
+    return tuple({absolute_path(path): path for path in every}.values())

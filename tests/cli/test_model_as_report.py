@@ -1,0 +1,129 @@
+"""``verify``, ``gate`` and ``report`` given a model: its reports are those beside it that fit its weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from privctl.cli import run
+from privctl.domain.errors import InputError
+from privctl.reports.of_model import reports_of, weight_digests
+from tests.gate.genuine import genuine
+
+Capture = pytest.CaptureFixture[str]
+MODEL, OWN, AUDIT = "release/model", "release/model.report.json", "release/model.audit.report.json"
+
+
+@pytest.fixture
+def here(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three models of one folder, with their reports and audits."""
+    shutil.copytree(genuine(tmp_path_factory), tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "work"
+
+
+def found(model: str) -> list[str]:
+    reports = reports_of(Path(model), weight_digests(Path(model)))
+    return [os.path.relpath(path) for path in reports.all]
+
+
+def flip(path: Path) -> None:
+    weights = bytearray(path.read_bytes())
+    weights[-1] ^= 1
+    path.write_bytes(weights)
+
+
+def test_each_model_has_its_own_and_no_others(here: Path) -> None:
+    assert found(MODEL) == [OWN, AUDIT]
+    assert found("release/clipped") == ["release/clipped.report.json", "release/clipped.audit.report.json"]
+    assert found("release/noised") == ["release/noised.report.json"]
+    assert found("release/model/model.safetensors") == [OWN, AUDIT], "its header names one"
+
+
+def test_a_model_is_verified_by_its_report(here: Path, capsys: Capture) -> None:
+    assert run(["verify", MODEL, "-o", "release/model.verify.report.json"]) == 0
+    captured = capsys.readouterr()
+    assert f"verifying {OWN}, the report of {MODEL}" in captured.err
+    assert "dp-sgd" in captured.out
+    assert run(["verify", OWN, "-q"]) == 0
+    assert capsys.readouterr().out == captured.out
+    assert run(["verify", AUDIT, "-q", "-o", "release/second.report.json"]) in (0, 3)
+    assert sorted(found(MODEL)) == sorted(
+        [OWN, AUDIT, "release/model.verify.report.json", "release/second.report.json"]
+    ), "verifications of its audits too"
+
+
+def test_the_gate_takes_a_model_and_checks_its_bytes(here: Path, capsys: Capture) -> None:
+    assert run(["gate", MODEL, "--max-epsilon", "3", "--max-auc", "0.7", "--require-model", "true"]) == 0
+    captured = capsys.readouterr()
+    assert "the model at hand is the one" in captured.out
+    assert f"the reports of {MODEL}: {OWN}, {AUDIT}" in captured.err
+    assert run(["gate", MODEL, "--max-epsilon", "2.9", "-q"]) == 1
+    assert run(["gate", MODEL, OWN, "--max-epsilon", "3", "-q"]) == 0, "named twice, counted once"
+    assert "the same report" not in capsys.readouterr().out
+    assert run(["gate", MODEL, "release/clipped", "--max-epsilon", "3"]) == 2
+    assert "release/model and release/clipped are two models; judge one at a time" in capsys.readouterr().err
+
+
+def test_a_page_of_a_model_is_that_of_its_reports(here: Path, capsys: Capture) -> None:
+    assert run(["report", MODEL, "--format", "markdown", "-o", "-", "-q"]) == 0
+    by_model = capsys.readouterr().out
+    assert run(["report", OWN, AUDIT, "--format", "markdown", "-o", "-", "-q"]) == 0
+    assert capsys.readouterr().out == by_model
+    assert run(["report", MODEL, "-q"]) == 0
+    assert Path("release/model.html").is_file()
+
+
+@pytest.mark.parametrize("command", ["verify", "gate", "report"])
+def test_changed_weights_have_no_report(here: Path, capsys: Capture, command: str) -> None:
+    flip(here / MODEL / "model.safetensors")
+    before = sorted(here.rglob("*"))
+    assert run([command, MODEL]) == 3
+    error = capsys.readouterr().err
+    assert f"no report beside {MODEL} was written with these weights" in error
+    assert "model.report.json is about other weights" in error
+    assert sorted(here.rglob("*")) == before
+
+
+def test_another_models_report_in_its_place_is_not_taken(here: Path) -> None:
+    shutil.copyfile("release/clipped.report.json", OWN)
+    with pytest.raises(InputError, match=r"no report beside release/model was written with these weights"):
+        found(MODEL)
+
+
+def test_two_reports_that_claim_the_model_are_for_the_user_to_choose(here: Path, capsys: Capture) -> None:
+    shutil.copyfile(OWN, "release/copy.report.json")
+    assert found(MODEL) == [OWN, AUDIT], "a copy is the same report"
+    other = json.loads(Path(OWN).read_text())
+    other["guarantees"][0]["epsilon"] = 0.1
+    Path("release/better.report.json").write_text(json.dumps(other))
+    assert run(["verify", MODEL]) == 3
+    said = "2 reports say that they made release/model (better.report.json, model.report.json); give the one"
+    assert said in capsys.readouterr().err
+
+
+def test_a_damaged_report_is_named(here: Path, capsys: Capture) -> None:
+    Path(OWN).write_text("{}")
+    assert run(["verify", MODEL]) == 3
+    assert OWN in capsys.readouterr().err
+
+
+def test_where_there_is_nothing_to_find(here: Path, capsys: Capture) -> None:
+    Path("empty").mkdir()
+    assert run(["verify", "empty"]) == 3
+    assert "empty is neither a report nor a model: empty holds neither model.safetensors nor" in capsys.readouterr().err
+    Path("lonely/folder").mkdir(parents=True)
+    shutil.copy("release/model/model.safetensors", "lonely/folder/model.safetensors")
+    assert run(["verify", "lonely/folder"]) == 3
+    assert "give the report that was written with it, NAME.report.json" in capsys.readouterr().err
+    assert run(["verify", "nowhere.safetensors"]) == 3
+    assert "nowhere.safetensors" in capsys.readouterr().err
+
+
+def test_a_pipe_among_the_reports_hangs_nothing(here: Path) -> None:
+    os.mkfifo("release/pipe.report.json")
+    assert found(MODEL) == [OWN, AUDIT]
