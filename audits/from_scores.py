@@ -18,7 +18,7 @@ import numpy as np
 from audits.claims import VIOLATION, EpsilonClaim, subject_of
 from audits.statistics.metrics import auc
 from audits.statistics.power import POWER, two_arm_ceiling, two_arm_detectable, two_arm_detectable_gaussian
-from audits.statistics.two_arm import ThresholdCount, best_of, claim_p_value, looks
+from audits.statistics.two_arm import ThresholdCount, best_of, claim_p_value, threshold_counts
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
@@ -86,7 +86,7 @@ def audit_scores(
         delta = DEFAULT_DELTA if claim is None else claim.delta
     _check_settings(delta, claim)
     with_scores, without_scores = read_scores(path)
-    counts = looks(with_scores, without_scores, delta, seed)
+    counts = threshold_counts(with_scores, without_scores, delta, seed)
     evidence = [_bound_evidence(counts, (len(with_scores), len(without_scores)), delta, alpha, seed)]
     verdicts = []
     if claim is not None:

@@ -15,7 +15,7 @@ from audits.extraction.discoverable import log_success
 from audits.extraction.summary import QueryBudget
 from audits.secrets.attack import Ranks, SecretAnswers, SecretAttackResult
 from audits.secrets.planned_bound import Markov, markov_test
-from audits.secrets.trace import PAIRED, Test, ranks_by_score
+from audits.secrets.trace import PAIRED, TraceTest, ranks_by_score
 from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
 from privctl.domain.evidence import Bound, Evidence
 
@@ -62,7 +62,7 @@ def rates(
     return [_with_interval(rate, alpha_each) for rate in all_rates]
 
 
-def tests_as_evidence(tests: Sequence[Test], alpha: float) -> list[Evidence]:
+def tests_as_evidence(tests: Sequence[TraceTest], alpha: float) -> list[Evidence]:
     """The tests, which share ``alpha`` equally; ``detected`` is 1 where a p-value is at most its test's level."""
     level = alpha / max(1, len(tests))
     return [

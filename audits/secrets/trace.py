@@ -34,7 +34,7 @@ _FEWEST = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Test:
+class TraceTest:
     """One test: ``name`` says what is compared, ``score`` by which score, ``compared`` the numbers of secrets.
 
     ``excess`` is in mean bits, or for ``PAIRED`` the additional share of secrets ranked first.
@@ -52,9 +52,9 @@ class Test:
         return _METHODS[self.name]
 
 
-def trace_tests(result: SecretAttackResult, seed: int) -> list[Test]:
+def trace_tests(result: SecretAttackResult, seed: int) -> list[TraceTest]:
     """Every test with enough secrets. The base model is used only if there is no better control."""
-    tests: list[Test] = []
+    tests: list[TraceTest] = []
     natural = ~result.designed
     for score, ranks in ranks_by_score(result):
         trained_canaries = result.designed & ~result.control
@@ -63,11 +63,11 @@ def trace_tests(result: SecretAttackResult, seed: int) -> list[Test]:
             excess = _mean(of_canaries.bits) - _by_chance(of_canaries)
             p_value = fisher([(of_canaries.bits, None)])
             compared = (len(of_canaries.bits), 0)
-            tests.append(Test(name=DESIGNED, score=score, compared=compared, excess=excess, p_value=p_value))
+            tests.append(TraceTest(name=DESIGNED, score=score, compared=compared, excess=excess, p_value=p_value))
         outcome = _permutation_test(ranks.bits[natural], result.control[natural], result.kinds[natural], seed)
         if outcome is not None:
             sizes, excess, p_value = outcome
-            tests.append(Test(name=CONTROLLED, score=score, compared=sizes, excess=excess, p_value=p_value))
+            tests.append(TraceTest(name=CONTROLLED, score=score, compared=sizes, excess=excess, p_value=p_value))
     chosen = natural & ~result.control
     if result.before is not None and chosen.sum() >= _FEWEST and not any(t.name == CONTROLLED for t in tests):
         tests.append(
@@ -119,9 +119,9 @@ def _gap(control: NDArray[np.float64], values: NDArray[np.float64], size: int) -
     return np.asarray((values.sum() - control) / (len(values) - size) - control / size)
 
 
-def _mcnemar_test(after: NDArray[np.bool_], before: NDArray[np.bool_]) -> Test:
+def _mcnemar_test(after: NDArray[np.bool_], before: NDArray[np.bool_]) -> TraceTest:
     gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
-    return Test(
+    return TraceTest(
         name=PAIRED,
         score="loss",
         compared=(len(after), len(before)),

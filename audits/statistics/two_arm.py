@@ -17,8 +17,8 @@ Measured at alpha 0.05, delta 1e-5, as the mean bound over 100 audits of 1000 an
 2 and 4 standard deviations give 1.34, 3.11 and 4.98 by ranks, 1.24, 2.93 and 4.35 by splitting 3 : 7, and 0.95, 2.75
 and 4.27 by splitting 1 : 1; a simultaneous (Berk-Jones) band over all thresholds gives 1.31, 2.99 and 4.64. Scores with
 two values, whose ties blunt ranks, at a true 1 and 3 give 0.42 and 2.56 by ranks, 0.84 and 2.73 by splitting, 0.78 and
-2.59 by the band. ``looks`` does both with half of alpha each, and is never far from the better: 1.31, 3.05, 4.86, 0.82
-and 2.70. Models that do not differ give any of them a bound above 0 in at most 1 % of audits.
+2.59 by the band. ``threshold_counts`` does both with half of alpha each, and is never far from the better: 1.31, 3.05,
+4.86, 0.82 and 2.70. Models that do not differ give any of them a bound above 0 in at most 1 % of audits.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ThresholdCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoArmBound:
-    """``epsilon`` is a lower bound at ``delta`` that holds with probability 1 - ``alpha`` over all ``tried`` looks."""
+    """``epsilon`` is a lower bound at ``delta`` that holds with probability 1 - ``alpha`` over all ``tried`` counts."""
 
     epsilon: float
     delta: float
@@ -86,17 +86,17 @@ def epsilon_bound(
     return max(0.0, float(_log_ratio(true_positives, with_count, false_positives, without_count, delta, alpha)))
 
 
-def claim_p_value(looks: Sequence[ThresholdCount], epsilon: float, delta: float) -> float:
+def claim_p_value(counts: Sequence[ThresholdCount], epsilon: float, delta: float) -> float:
     """The p-value of the claim of (``epsilon``, ``delta``)-DP: the least alpha whose bound exceeds ``epsilon``.
 
     90 of 100 against 5 of 100 give 0.05 for the claim of 1.987975 at delta 0.
     """
     p_value = 1.0
-    for look in looks:
-        counts = (look.true_positives, look.with_count, look.false_positives, look.without_count)
-        _check(*counts, delta)
-        log_p = smallest(partial(_exceeds, counts, epsilon, delta), math.log(_SMALLEST_P), 0.0, 1e-9)
-        p_value = min(p_value, math.exp(log_p) / look.share)
+    for count in counts:
+        numbers = (count.true_positives, count.with_count, count.false_positives, count.without_count)
+        _check(*numbers, delta)
+        log_p = smallest(partial(_exceeds, numbers, epsilon, delta), math.log(_SMALLEST_P), 0.0, 1e-9)
+        p_value = min(p_value, math.exp(log_p) / count.share)
     return p_value
 
 
@@ -104,26 +104,26 @@ def _exceeds(counts: tuple[int, int, int, int], epsilon: float, delta: float, lo
     return float(_log_ratio(*counts, delta, math.exp(log_alpha))) > epsilon
 
 
-def best_of(looks: Sequence[ThresholdCount], delta: float, alpha: float = 0.05) -> TwoArmBound:
-    """The best bound of several looks, each at its share of ``alpha``; the shares must not exceed 1 together."""
-    if sum(look.share for look in looks) > 1 + 1e-9:
-        raise ValueError("the looks' shares of alpha exceed 1 together")
+def best_of(counts: Sequence[ThresholdCount], delta: float, alpha: float = 0.05) -> TwoArmBound:
+    """The best bound from several counts, each at its share of ``alpha``; the shares must not exceed 1 together."""
+    if sum(count.share for count in counts) > 1 + 1e-9:
+        raise ValueError("the counts' shares of alpha exceed 1 together")
     bounds = [
         epsilon_bound(
-            look.true_positives,
-            look.with_count,
-            look.false_positives,
-            look.without_count,
+            count.true_positives,
+            count.with_count,
+            count.false_positives,
+            count.without_count,
             delta,
-            alpha * look.share,
+            alpha * count.share,
         )
-        for look in looks
+        for count in counts
     ]
     best = int(np.argmax(bounds))
-    return TwoArmBound(epsilon=bounds[best], delta=delta, alpha=alpha, tried=len(looks), look=looks[best])
+    return TwoArmBound(epsilon=bounds[best], delta=delta, alpha=alpha, tried=len(counts), look=counts[best])
 
 
-def looks(
+def threshold_counts(
     with_scores: NDArray[Any], without_scores: NDArray[Any], delta: float, seed: int = 0
 ) -> tuple[ThresholdCount, ...]:
     """Ranks and a split, half of alpha each; a higher score is more like a model trained with the record.

@@ -13,7 +13,7 @@ from examples.harness.commands import remove_model
 from examples.harness.results import Row
 from privctl.domain.guarantee import Status
 from privctl.domain.report import PrivacyReport
-from privctl.models.choices import Long, TaskName
+from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.show.progress import progress
 from privctl.train.choices import FormatName
 from privctl.train.methods.dpquant.run import run_dpquant
@@ -57,7 +57,7 @@ def pretrained(task: Task, folder: Path) -> Task:
     if not output.exists():
         remove_model(output)  # of which a stopped run left its state alone
         request = RetrainRequest(
-            method="plain",
+            method_name="plain",
             model=_model(task),
             data=_data(task, task.public),
             task=TaskName.TEXT_CLASSIFICATION,
@@ -95,7 +95,7 @@ def _request(task: Task, cell: Cell, output: Path) -> RetrainRequest:
     """Seeds decide on weights at the start, orders, draws of layers and rounding; noise and batches are secret."""
     settings = TRAININGS[cell.task]
     return RetrainRequest(
-        method="dpquant" if cell.private else "plain",
+        method_name="dpquant" if cell.private else "plain",
         model=_model(task),
         data=_data(task, task.train),
         task=TaskName.TEXT_CLASSIFICATION if _is_text(task) else TaskName.IMAGE_CLASSIFICATION,
@@ -128,4 +128,6 @@ def _model(task: Task) -> ModelRequest:
 def _data(task: Task, train: Path) -> DataRequest:
     if not _is_text(task):
         return DataRequest(train=train, held_out=task.held_out, labels=task.labels)
-    return DataRequest(train=train, held_out=task.held_out, labels=task.labels, long=Long.TRUNCATE, max_length=24)
+    return DataRequest(
+        train=train, held_out=task.held_out, labels=task.labels, long=LongTextPolicy.TRUNCATE, max_length=24
+    )

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privctl.cli.noise_output import notes_on, print_json, print_plan, print_table
 from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, FRACTION, POSITIVE, SEED, Whole
-from privctl.cli.options import MODEL, common, force, show
+from privctl.cli.options import MODEL, common, force
 from privctl.domain.errors import CommandError
-from privctl.domain.guarantee import Adjacency, AssumptionState
+from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import Calibration, Formula, Optimizer, Regime
 from privctl.domain.ranges import Range
 from privctl.domain.shown import counted
 
 if TYPE_CHECKING:
-    from privctl.noise.candidates import Candidate, NoiseRelease
+    from privctl.noise.candidates import NoiseRelease
     from privctl.noise.dp_weights import PrivacyTarget
     from privctl.noise.facts import FactSource
     from privctl.storage.reader import Checkpoint
@@ -124,10 +125,10 @@ def noise(model: str, **options: Any) -> None:
                 raise CommandError("--dry-run writes no candidates, so --evaluate has nothing to measure; remove one")
             coarse = check_grain(release, candidates)
             if options["as_json"]:
-                _print_plan(candidates, _notes(release, candidates, coarse))
+                print_plan(candidates, notes_on(release, candidates, coarse))
                 return
-            notes = _notes(release, candidates, coarse, quiet=quiet)
-            _show(candidates, [None] * len(candidates), None, notes, dry_run=True)
+            notes = notes_on(release, candidates, coarse, quiet=quiet)
+            print_table(candidates, [None] * len(candidates), None, notes, dry_run=True)
             return
         require_places(release, candidates, force=options["force"])
         evaluate, original = _evaluation(checkpoint, options)
@@ -142,14 +143,14 @@ def noise(model: str, **options: Any) -> None:
                 evaluate=evaluate,
             )
     if options["as_json"]:
-        _print_json(reports)
+        print_json(reports)
         for candidate in candidates:
             if candidate.shortfall is not None:
                 note(f"{candidate.path.name}: {candidate.shortfall.reason}", quiet=quiet)
     else:
         coarse = tuple(line for report in reports for line in report.warnings if line.startswith(COARSE))
-        notes = _notes(release, candidates, coarse, quiet=quiet)
-        _show(candidates, [perplexity_of(report) for report in reports], original, notes)
+        notes = notes_on(release, candidates, coarse, quiet=quiet)
+        print_table(candidates, [perplexity_of(report) for report in reports], original, notes)
 
 
 @contextmanager
@@ -314,90 +315,3 @@ def _evaluation(checkpoint: Checkpoint, options: dict[str, Any]) -> Any:
 
     note(f"perplexity on {counted(len(texts), 'text')} of {options['evaluate']}", quiet=options["quiet"])
     return evaluate, evaluate(checkpoint.root)
-
-
-def _print_json(reports: Any) -> None:
-    from privctl.reports.codec import encode
-
-    texts = [encode(report).rstrip("\n") for report in reports]
-    show((texts[0] if len(texts) == 1 else "[" + ",\n".join(texts) + "]") + "\n", as_json=True)
-
-
-def _target_of(candidate: Candidate) -> dict[str, Any]:
-    """What the noise is made for; nothing where its size was given."""
-    target = candidate.target
-    if target is None:
-        return {}
-    return {"epsilon": target.epsilon, "delta": target.delta, "calibration": str(target.calibration)}
-
-
-def _print_plan(candidates: Sequence[Candidate], notes: Sequence[str]) -> None:
-    """What ``--dry-run`` shows, as JSON: a plan and no report, as no file with a digest exists."""
-    import json
-
-    from privctl.reports.codec import encode_value
-
-    rows = [
-        {
-            **_target_of(candidate),
-            "noise_stddev": candidate.stddev,
-            "would_write": str(candidate.path),
-            "shortfall": None if candidate.shortfall is None else candidate.shortfall.reason,
-            "guarantees": [encode_value(guarantee) for guarantee in candidate.guarantees],
-            "omissions": [encode_value(omission) for omission in candidate.omissions],
-        }
-        for candidate in candidates
-    ]
-    data = {"dry_run": True, "candidates": rows, "notes": list(notes)}
-    show(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", as_json=True)
-
-
-def _show(
-    candidates: tuple[Candidate, ...],
-    perplexities: list[float | None],
-    original: float | None,
-    notes: Sequence[str],
-    *,
-    dry_run: bool = False,
-) -> None:
-    from privctl.show.text.noise import NoiseRow, NoiseWarnings, noise_table
-
-    rows = [
-        NoiseRow(
-            epsilon=candidate.target.epsilon if candidate.target else None,
-            stddev=candidate.stddev,
-            adjacency=candidate.target.adjacency if candidate.target else None,
-            guarantees=candidate.guarantees,
-            perplexity=perplexity,
-            path=str(candidate.path),
-        )
-        for candidate, perplexity in zip(candidates, perplexities, strict=True)
-    ]
-    lacking = {candidate.path.name: candidate.shortfall for candidate in candidates if candidate.shortfall}
-    warnings = NoiseWarnings(
-        reasons={name: shortfall.reason for name, shortfall in lacking.items()},
-        advice=tuple(dict.fromkeys(shortfall.advice for shortfall in lacking.values())),
-    )
-    show(noise_table(rows, warnings=warnings, notes=notes, original_perplexity=original, dry_run=dry_run))
-
-
-def _notes(
-    release: NoiseRelease, candidates: Sequence[Candidate], coarse: Sequence[str], *, quiet: bool = False
-) -> list[str]:
-    """What a reader should know beside the table; when ``quiet`` only what voids its guarantees."""
-    from privctl.noise.selection import untouched_counts
-
-    violated = [a for a in release.premises.assumptions if a.state is AssumptionState.VIOLATED]
-    if quiet:
-        return [f"{a.state}: {a.statement}" for a in violated]
-    notes = [f"no {o.what}: {o.reason}" for o in candidates[0].omissions if not o.reason.endswith("was not given")]
-    notable = [a for a in release.premises.assumptions if a in violated or a in release.selection.assumptions]
-    notes += [f"{a.state}: {a.statement}" for a in notable]
-    notes += [
-        f"left out of {each.name}: {', '.join(each.left_out)}, which names code that a loader would import or download"
-        for each in release.companions
-        if each.left_out
-    ]
-    notes += [line for line in coarse if line]
-    counts = untouched_counts(release.selection)
-    return notes + [f"{counted(count, 'tensor')} without noise: {why}" for why, count in counts.items()]

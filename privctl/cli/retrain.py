@@ -81,7 +81,7 @@ def _train(method: Method, options: dict[str, Any]) -> None:
     from privctl.models.language import choose_device
     from privctl.parallel import start_workers
     from privctl.show.progress import note, progress
-    from privctl.train.interrupts import held
+    from privctl.train.interrupts import deferred_interrupts
     from privctl.train.prepare import prepare
     from privctl.train.run import run_training
     from privctl.train.session import Session
@@ -99,7 +99,7 @@ def _train(method: Method, options: dict[str, Any]) -> None:
             workers=workers,
             progress=partial(progress, quiet=quiet),
             on_epoch=partial(on_epoch, quiet=quiet),
-            interrupts=held(partial(note, STOPPING, quiet=quiet)),
+            interrupts=deferred_interrupts(partial(note, STOPPING, quiet=quiet)),
             notify=partial(note, quiet=quiet),
         )
         report = run_training(job, session)

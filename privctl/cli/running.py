@@ -36,7 +36,7 @@ def request_of(method: str, options: dict[str, Any], **fields: Any) -> RetrainRe
     given: Callable[[str], Any] = options.get
     try:
         return RetrainRequest(
-            method=method,
+            method_name=method,
             model=model_of(options),
             data=data_of(options, Path(options["data"])),
             task=TaskName(options["task"]),
@@ -102,7 +102,7 @@ def model_of(options: Mapping[str, Any]) -> ModelRequest:
 def data_of(options: Mapping[str, Any], train: Path) -> DataRequest:
     """The training data at ``train``, with the options that describe it."""
     from privctl.data.labels import labels_named
-    from privctl.models.choices import Long
+    from privctl.models.choices import LongTextPolicy
     from privctl.train.request import DataRequest
 
     held_out = options.get("held_out")
@@ -111,7 +111,7 @@ def data_of(options: Mapping[str, Any], train: Path) -> DataRequest:
         held_out=Path(held_out) if held_out else None,
         unit=options.get("unit"),
         labels=labels_named(options["labels"]) if options["labels"] else (),
-        long=Long(options["long"]),
+        long=LongTextPolicy(options["long"]),
         max_length=options["max_length"],
         response_only=options["response_only"],
         resize=options["resize"],

@@ -119,7 +119,7 @@ def _request(options: dict[str, Any]) -> ShadowRequest:
 
     try:
         training = RetrainRequest(
-            method="plain",
+            method_name="plain",
             model=model_of(options),
             data=data_of(options, options["data"][0]),
             task=TaskName(options["task"]),

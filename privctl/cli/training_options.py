@@ -12,7 +12,7 @@ import click
 from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, COUNT_OR_ZERO, FRACTION, POSITIVE, SEED
 from privctl.cli.options import MODEL, Command
 from privctl.domain.mechanism import Optimizer
-from privctl.models.choices import Long, TaskName
+from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.train.choices import ClippingStyle, Schedule
 
 _TASKS = tuple(str(task) for task in TaskName)
@@ -78,7 +78,7 @@ def training(command: Command) -> Command:
             ),
             click.option(
                 "--long",
-                type=click.Choice([str(choice) for choice in Long]),
+                type=click.Choice([str(choice) for choice in LongTextPolicy]),
                 default="refuse",
                 show_default=True,
                 help="What to do with texts longer than the model's context.",

@@ -42,7 +42,7 @@ class DemoFiles:
 def request(folder: Path, seed: int, dataset_size: int) -> RetrainRequest:
     """The training request: long enough to memorize records, at a constant learning rate, every gradient clipped."""
     return RetrainRequest(
-        method="clipped",
+        method_name="clipped",
         model=ModelRequest(path=folder / "start", from_scratch=True),
         data=DataRequest(train=folder / "members.jsonl"),
         output=folder / "model",

@@ -14,7 +14,7 @@ class TaskName(StrEnum):
     IMAGE_CLASSIFICATION = "image-classification"
 
 
-class Long(StrEnum):
+class LongTextPolicy(StrEnum):
     """What becomes of a text that is longer than the model can read.
 
     ``SPLIT`` cuts it into pieces that are examples of one unit, of which a step sees one (see ``Units``): a record

@@ -10,7 +10,7 @@ import numpy as np
 
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
-from privctl.models.choices import Long
+from privctl.models.choices import LongTextPolicy
 from privctl.models.language import quiet_transformers
 from privctl.models.tasks.units import Units, content_key
 
@@ -43,7 +43,7 @@ class TextOptions:
     the tokenizer has one, and ``response_only`` lets only a response's tokens count.
     """
 
-    long: Long = Long.REFUSE
+    long: LongTextPolicy = LongTextPolicy.REFUSE
     max_length: int | None = None
     end: bool = True
     response_only: bool = False
@@ -107,7 +107,7 @@ def encode_causal(records: Sequence[TextRecord], facts: TextFacts, options: Text
             ids, counted = [*ids, eos], [*counted, True]
         if limit is not None and len(ids) > limit:
             _allow(options.long, record, len(ids), limit)
-            shortened += options.long is Long.TRUNCATE
+            shortened += options.long is LongTextPolicy.TRUNCATE
         pieces = _pieces(len(ids), limit, options.long)
         encoded = [_example(ids[piece], counted[piece], index) for piece in pieces]
         for example in encoded:
@@ -122,8 +122,8 @@ def encode_masked(records: Sequence[TextRecord], facts: TextFacts, options: Text
 
 
 def encode_classified(records: Sequence[TextRecord], facts: TextFacts, options: TextOptions) -> Corpus:
-    """Examples for a classifier. Raises as ``encode_causal`` does, and CommandError for ``Long.SPLIT``."""
-    if options.long is Long.SPLIT:
+    """Examples for a classifier. Raises as ``encode_causal`` does, and CommandError for ``LongTextPolicy.SPLIT``."""
+    if options.long is LongTextPolicy.SPLIT:
         raise CommandError("--long split would give pieces of a text its label; choose truncate to classify long texts")
     return _encode_whole(records, facts, options, "to classify", share=1)
 
@@ -131,10 +131,10 @@ def encode_classified(records: Sequence[TextRecord], facts: TextFacts, options: 
 def _encode_whole(
     records: Sequence[TextRecord], facts: TextFacts, options: TextOptions, purpose: str, share: int | None = None
 ) -> Corpus:
-    _check_tokenizer(facts, options.long is Long.SPLIT)
+    _check_tokenizer(facts, options.long is LongTextPolicy.SPLIT)
     limit = length_limit(facts, options)
     examples, shortened = [], 0
-    cut = limit is not None and options.long is not Long.REFUSE
+    cut = limit is not None and options.long is not LongTextPolicy.REFUSE
     settings: dict[str, Any] = {"return_special_tokens_mask": True}
     for index, record, encoding in _tokenise(records, facts, **settings):
         pieces = [(encoding["input_ids"], encoding["special_tokens_mask"])]
@@ -142,23 +142,23 @@ def _encode_whole(
             _allow(options.long, record, len(encoding["input_ids"]), limit)
         if cut and len(encoding["input_ids"]) > (limit or 0):
             pieces = list(_cut(record.text, facts, limit or 0, options.long))
-            shortened += options.long is Long.TRUNCATE
+            shortened += options.long is LongTextPolicy.TRUNCATE
         encoded = [_example(ids, [not special for special in specials], index) for ids, specials in pieces]
         examples += _useful(encoded, record, purpose)
     return _corpus(examples, records, shortened, share)
 
 
-def _cut(text: str, facts: TextFacts, limit: int, long: Long) -> Iterator[tuple[list[int], list[int]]]:
+def _cut(text: str, facts: TextFacts, limit: int, long: LongTextPolicy) -> Iterator[tuple[list[int], list[int]]]:
     """A text's pieces, each with special tokens of its own, as (ids, special tokens mask)."""
     with quiet_transformers():
         encoding = facts.tokenizer(
             text,
             truncation=True,
             max_length=limit,
-            return_overflowing_tokens=long is Long.SPLIT,
+            return_overflowing_tokens=long is LongTextPolicy.SPLIT,
             return_special_tokens_mask=True,
         )
-    if long is Long.SPLIT:
+    if long is LongTextPolicy.SPLIT:
         yield from zip(encoding["input_ids"], encoding["special_tokens_mask"], strict=True)
     else:
         yield encoding["input_ids"], encoding["special_tokens_mask"]
@@ -190,18 +190,18 @@ def _check_tokenizer(facts: TextFacts, required: bool) -> None:
         )
 
 
-def _allow(long: Long, record: TextRecord, length: int, limit: int) -> None:
-    if long is Long.REFUSE:
+def _allow(long: LongTextPolicy, record: TextRecord, length: int, limit: int) -> None:
+    if long is LongTextPolicy.REFUSE:
         raise InputError(
             f"{record.where} has {length} tokens where the limit is {limit}; give --long truncate or --long split, or "
             "shorten it"
         )
 
 
-def _pieces(length: int, limit: int | None, long: Long) -> list[slice]:
+def _pieces(length: int, limit: int | None, long: LongTextPolicy) -> list[slice]:
     if limit is None or length <= limit:
         return [slice(0, length)]
-    if long is Long.TRUNCATE:
+    if long is LongTextPolicy.TRUNCATE:
         return [slice(0, limit)]
     return [slice(start, start + limit) for start in range(0, length - 1, limit - 1)]
 

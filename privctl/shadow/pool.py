@@ -15,7 +15,7 @@ from privctl.data.labels import labels_of
 from privctl.data.records import Record
 from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import CommandError, InputError
-from privctl.models.choices import Long, TaskName
+from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.models.encoding import TextOptions
 from privctl.models.language import quiet_transformers, read_config
 from privctl.models.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training
@@ -114,10 +114,10 @@ def _check(request: ShadowRequest) -> None:
         )
     if request.vectorize is not None and request.vectorize < 1:
         raise CommandError(f"--vectorize is {request.vectorize}; it must be at least 1")
-    if data.long is Long.SPLIT:
+    if data.long is LongTextPolicy.SPLIT:
         raise CommandError("--long split trains on pieces of a record, which is scored whole; choose truncate")
     unused = {
-        "--long": images and data.long is not Long.REFUSE,
+        "--long": images and data.long is not LongTextPolicy.REFUSE,
         "--max-length": images and data.max_length is not None,
         "--vocabulary": images and training.model.vocabulary is not None,
         "--resize": not images and data.resize is not None,

@@ -36,14 +36,14 @@ def recipe_for(
     size = float(request.batch_size) if plan is None else _planned_size(request, plan)
     rate = size / examples
     steps = _steps(request, examples, rate) if plan is None else _planned_steps(request, plan)
-    private = request.way.noised
-    delta = (request.budget.delta or default_delta(examples)) if request.way.guaranteed else None
+    private = request.method.noised
+    delta = (request.budget.delta or default_delta(examples)) if request.method.guaranteed else None
     try:
         noise = 0.0
         if private and delta is not None:
             noise = _noise(request, examples, rate, steps, delta, plan, trained)
         return TrainingSettings(
-            method=request.method,
+            method=request.method_name,
             steps=steps,
             batch_size=size,
             sample_rate=rate,
@@ -114,11 +114,11 @@ def _noise(
     budget = request.budget
     if plan is not None:
         return _planned_noise(request, steps, delta, plan, trained)
-    require_one(request.method, {"--epsilon": budget.epsilon, "--noise-multiplier": budget.noise_multiplier})
+    require_one(request.method_name, {"--epsilon": budget.epsilon, "--noise-multiplier": budget.noise_multiplier})
     if budget.noise_multiplier is not None:
         return budget.noise_multiplier
     assert budget.epsilon is not None
-    measured = request.way.side_releases(request, examples, steps, rate)
+    measured = request.method.side_releases(request, examples, steps, rate)
     if measured is None:
         within = _within(budget.epsilon, delta, steps * trained)
         return noise_multiplier_for(*within, lambda noise: _gaussians(noise, rate, steps))
@@ -184,8 +184,8 @@ def _steps(request: RetrainRequest, examples: int, rate: float) -> int:
         raise CommandError("--steps and --epochs both set the length of the run; give one")
     pass_steps = math.ceil(examples / request.batch_size)
     if request.steps is not None:
-        accounted = request.way.whole_passes
-        if accounted and not request.way.sampled(request) and request.steps % pass_steps:
+        accounted = request.method.whole_passes
+        if accounted and not request.method.sampled(request) and request.steps % pass_steps:
             raise CommandError(
                 f"--steps is {request.steps}; {accounted} accounted for in whole passes of {pass_steps} steps here, so "
                 "give a multiple of that, or --epochs"
@@ -194,7 +194,7 @@ def _steps(request: RetrainRequest, examples: int, rate: float) -> int:
     epochs = _DEFAULT_EPOCHS if request.epochs is None else request.epochs
     if not (math.isfinite(epochs) and epochs > 0):
         raise CommandError(f"--epochs is {epochs:g}; it must be above 0")
-    if request.way.sampled(request):
+    if request.method.sampled(request):
         return max(1, math.ceil(round(epochs / rate, 6)))
     if epochs != int(epochs):
         raise CommandError(f"--epochs is {epochs:g}; this method trains in whole epochs, so give a whole number")
@@ -212,7 +212,7 @@ def _check(request: RetrainRequest, examples: int) -> None:
         raise CommandError(
             "--momentum is needed with --optimizer momentum and applies to no other; give both or neither"
         )
-    request.way.check(request)
+    request.method.check(request)
 
 
 def _check_batch_size(request: RetrainRequest, examples: int) -> None:

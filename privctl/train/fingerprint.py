@@ -32,8 +32,10 @@ _NAMES = {"model.path": "MODEL", "data.train": "--data", "examples": "--data"}
 def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
     """Everything that must stay the same when a run is resumed."""
     request, train = job.request, job.request.data.train
+    asked = _settings_of(request)
     facts = {
-        **_settings_of(request),
+        "method": asked.pop("method_name"),
+        **asked,
         **_settings_of(job.recipe),  # what follows stands before what was asked for, where both have a name
         "examples": len(job.task),
         "data": {

@@ -32,7 +32,7 @@ from privctl.train.reload_check import witness_of
 from privctl.train.report import report_for, zeroed_of
 from privctl.train.sampling import BatchSource, Passes, PoissonBatches, WeightedBatches
 from privctl.train.secrets.posteriors import CheckedSecrets, check_secrets
-from privctl.train.session import Session, keeping, measured, open_folder, prepared, shared_source, try_out
+from privctl.train.session import Session, measured, mention_saved_state, open_folder, prepared, shared_source, try_out
 from privctl.train.withheld import staged_private
 
 #: Builds a run's precision from its job and its network, once the network is on its device.
@@ -69,7 +69,7 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     network = adapted(job.model.network, request.model).to(device)
     network = prepared(network, job)
     # Before the folder is made, because these tests may refuse the run.
-    if request.way.clips:
+    if request.method.clips:
         job = run_contribution_test(job, network, device, gradient_stages(job, network, device), session.notify)
     precision = hooks.precision(job, network, device)
     job = run_quantized_test(job, network, device, precision)
@@ -78,12 +78,12 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     if folder is not None:
         for name, content in hooks.files.items():
             write_bytes(folder.path / name, content)
-    noise = noise_for(device) if request.way.noised else None
+    noise = noise_for(device) if request.method.noised else None
     trainer = Trainer(
         network=network,
         task=job.task,
         recipe=recipe,
-        clipping=clipping_of(job) if request.way.clips else None,
+        clipping=clipping_of(job) if request.method.clips else None,
         batches=_batches(job, workers),
         noise=noise,
         workers=workers,
@@ -92,17 +92,17 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         folder=folder,
         evaluate=lambda trained: measured(job, trained, device, session.on_epoch),
     )
-    completed = start.step if start else 0
+    completed = start.updates if start else 0
     with (
         folder or nullcontext(),
-        session.progress(f"training ({request.method})", recipe.steps - completed, "steps") as advance,
+        session.progress(f"training ({request.method_name})", recipe.steps - completed, "steps") as advance,
     ):
         trainer.advance = advance
         with session.interrupts as stop:
             finished = trainer.run(start, stop)
         if not workers.is_main:
             return None
-        with keeping(folder):
+        with mention_saved_state(folder):
             report = _save(job, network, finished, noise, secrets, hooks.amend)
     if folder is not None:
         folder.remove()
@@ -140,7 +140,7 @@ def _save(
 def _batches(job: TrainingJob, workers: Workers) -> BatchSource:
     if job.plan is not None:
         return WeightedBatches(job.plan.protection.probabilities, shared_source(workers))
-    if job.request.way.noised:
+    if job.request.method.noised:
         return PoissonBatches(len(job.task), job.recipe.sample_rate, shared_source(workers))
     return Passes(len(job.task), job.request.batch_size, job.request.seed)
 

@@ -14,7 +14,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def held(notify: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
+def deferred_interrupts(notify: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
     """Inside, the first interrupt calls ``notify`` and makes the yielded function return True; the next one interrupts.
 
     A caller that gets True is expected to leave the block by an exception; otherwise KeyboardInterrupt is raised at its

@@ -34,16 +34,16 @@ from privctl.train.tensors import load_tensors, named_tensors, require_finite
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
-    """A completed run: ``step`` updates, ``spent`` steps begun, and one entry of ``history`` per epoch.
+    """A completed run: the number of ``updates`` and of ``steps_begun``, and one entry of ``history`` per epoch.
 
-    ``measured`` counts side releases that were begun. ``released`` counts all numbers that were released, with noise if
-    the method adds any.
+    ``side_releases_begun`` counts side releases. ``released`` counts all numbers that were released, with noise if the
+    method adds any.
     """
 
-    step: int
-    spent: int
+    updates: int
+    steps_begun: int
     history: tuple[Mapping[str, float], ...]
-    measured: int = 0
+    side_releases_begun: int = 0
     released: int = 0
 
 
@@ -78,48 +78,63 @@ class Trainer:
         loss or gradient that is not finite. With noise such an example counts as zero, so that stopping does not reveal
         it.
         """
-        step, spent, history = 0, 0, list(start.history) if start else []
+        updates, steps_begun, history = 0, 0, list(start.history) if start else []
         optimizer = _optimizer(self._trainable(), self.recipe)
         if start is not None:
-            step, spent = start.step, start.spent
-            self.precision.restore(start.tensors, start.measured)
+            updates, steps_begun = start.updates, start.steps_begun
+            self.precision.restore(start.tensors, start.side_releases_begun)
             if start.tensors:
                 _restore(self.network, optimizer, start.tensors)
         tally = EpochStats.restored(start.tensors if start is not None and self.workers.is_main else {})
         last_save = self.clock()
         with self._gradients() as engine:
-            while (place := self._position(step, spent)) < self.recipe.steps:
-                self.precision.begin(step, place, self._mark_measured)
+            while (position := self._position(updates, steps_begun)) < self.recipe.steps:
+                self.precision.begin(updates, position, self._mark_side_releases)
                 if self.folder is not None and self.workers.is_main:
-                    self.folder.mark(spent + 1)
-                self._step(engine, optimizer, step, spent, tally)
-                step, spent = step + 1, spent + 1
-                ended = step % self.recipe.steps_per_epoch == 0 or self._position(step, spent) == self.recipe.steps
+                    self.folder.mark(steps_begun + 1)
+                self._step(engine, optimizer, updates, steps_begun, tally)
+                updates, steps_begun = updates + 1, steps_begun + 1
+                ended = (
+                    updates % self.recipe.steps_per_epoch == 0
+                    or self._position(updates, steps_begun) == self.recipe.steps
+                )
                 if ended:
-                    history.append(self._epoch_measures(step, tally))
+                    history.append(self._epoch_measures(updates, tally))
                 # The main process's clock decides for all; a signal counts even if only one process received it.
                 due = self.workers.is_main and self.clock() - last_save > self.save_every
                 stopping, due = self.workers.any_of(stop(), due)
                 if ended or stopping or due:
-                    self._save(optimizer, tally, self._state(step, spent, history))
+                    self._save(optimizer, tally, self._state(updates, steps_begun, history))
                     last_save = self.clock()
                 if stopping:
-                    raise RunInterruptedError(self._interruption(step))
+                    raise RunInterruptedError(self._interruption(updates))
                 self.advance(1)
-        measured = self.precision.measured
-        released = spent * sum(p.numel() for p in self._trainable()) + measured * self.precision.numbers
-        return FinishedRun(step=step, spent=spent, history=tuple(history), measured=measured, released=released)
+        side_releases = self.precision.side_releases_begun
+        released = steps_begun * sum(p.numel() for p in self._trainable()) + side_releases * self.precision.numbers
+        return FinishedRun(
+            updates=updates,
+            steps_begun=steps_begun,
+            history=tuple(history),
+            side_releases_begun=side_releases,
+            released=released,
+        )
 
-    def _state(self, step: int, spent: int, history: Sequence[Mapping[str, float]]) -> SavedState:
-        return SavedState(step=step, spent=spent, tensors={}, history=tuple(history), measured=self.precision.measured)
+    def _state(self, updates: int, steps_begun: int, history: Sequence[Mapping[str, float]]) -> SavedState:
+        return SavedState(
+            updates=updates,
+            steps_begun=steps_begun,
+            tensors={},
+            history=tuple(history),
+            side_releases_begun=self.precision.side_releases_begun,
+        )
 
-    def _mark_measured(self, begun: int) -> None:
+    def _mark_side_releases(self, begun: int) -> None:
         if self.folder is not None and self.workers.is_main:
-            self.folder.mark_measured(begun)
+            self.folder.mark_side_releases(begun)
 
-    def _position(self, step: int, spent: int) -> int:
+    def _position(self, updates: int, steps_begun: int) -> int:
         """Position in the schedule: with noise the steps begun, which the budget limits; otherwise the updates."""
-        return step if self.noise is None else spent
+        return updates if self.noise is None else steps_begun
 
     def _trainable(self) -> list[nn.Parameter]:
         parameters = [p for p in self.network.parameters() if p.requires_grad]
@@ -131,17 +146,22 @@ class Trainer:
         return nullcontext() if self.clipping is None else PerExample(self.network, self.clipping)
 
     def _step(
-        self, engine: PerExample | None, optimizer: torch.optim.Optimizer, step: int, spent: int, tally: EpochStats
+        self,
+        engine: PerExample | None,
+        optimizer: torch.optim.Optimizer,
+        updates: int,
+        steps_begun: int,
+        tally: EpochStats,
     ) -> None:
-        """One update from one batch; ``spent`` numbers the noise, which is never reused."""
+        """One update from one batch; ``steps_begun`` indexes the noise, which is never reused."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for parameter in parameters:
             parameter.grad = None  # then the first gradient is written, not added to zeros, which saves a pass
         # Secret draws are never repeated; a public order continues where it stopped.
-        place = self._position(step, spent)
-        chosen = self.workers.share(self.batches.batch(place)).tolist()
-        for micro in self.task.micro_batches(chosen, place, self.recipe.micro_examples, self.recipe.micro_tokens):
-            self._accumulate(engine, micro, place, tally)
+        position = self._position(updates, steps_begun)
+        chosen = self.workers.share(self.batches.batch(position)).tolist()
+        for micro in self.task.micro_batches(chosen, position, self.recipe.micro_examples, self.recipe.micro_tokens):
+            self._accumulate(engine, micro, position, tally)
         gradients = [_gradient(p) for p in parameters]
         if self.noise is None:
             self.workers.all_reduce(gradients)
@@ -149,16 +169,16 @@ class Trainer:
             self.workers.reduce_to_main(gradients)
             if self.workers.is_main:
                 stddev = self.recipe.noise_multiplier * self.recipe.clip_norm / self.recipe.batch_size
-                self.noise.release(gradients, stddev, spent)
+                self.noise.release(gradients, stddev, steps_begun)
             for gradient in gradients:
                 self.workers.broadcast(gradient)
         for group in optimizer.param_groups:
-            group["lr"] = self.recipe.learning_rate_at(step)
+            group["lr"] = self.recipe.learning_rate_at(updates)
         optimizer.step()
 
-    def _accumulate(self, engine: PerExample | None, examples: Sequence[int], place: int, tally: EpochStats) -> None:
+    def _accumulate(self, engine: PerExample | None, examples: Sequence[int], position: int, tally: EpochStats) -> None:
         """Add the examples' share of the step's gradient: their sum, divided by the expected batch size."""
-        losses = partial(self._losses, self.task.batch(examples, self.device, place))
+        losses = partial(self._losses, self.task.batch(examples, self.device, position))
         if engine is not None:
             result = self._clipped(engine, losses, examples)
             if isinstance(result, ClippedBatch):
@@ -172,7 +192,7 @@ class Trainer:
                 sound = [example for row, example in enumerate(examples) if row not in result]
                 for group in (sound, *([examples[row]] for row in result)):
                     if group:
-                        self._accumulate(engine, group, place, tally)
+                        self._accumulate(engine, group, position, tally)
             return
         with self.precision.on(examples):
             batch_losses = losses()

@@ -24,7 +24,7 @@ class Precision(Protocol):
         ...
 
     @property
-    def measured(self) -> int:
+    def side_releases_begun(self) -> int:
         """Side releases that were begun; they belong in the ledger."""
         ...
 
@@ -49,10 +49,10 @@ class Precision(Protocol):
         ...
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """What ``restore`` needs, beside ``measured``."""
+        """What ``restore`` needs, beside ``side_releases_begun``."""
         ...
 
-    def restore(self, tensors: Mapping[str, Tensor], measured: int) -> None:
+    def restore(self, tensors: Mapping[str, Tensor], side_releases_begun: int) -> None:
         """Continue from a saved state's ``tensors``, which also hold others' and may hold none of this."""
         ...
 
@@ -67,7 +67,7 @@ class FullPrecision:
         return False
 
     @property
-    def measured(self) -> int:
+    def side_releases_begun(self) -> int:
         """See ``Precision``."""
         return 0
 
@@ -91,5 +91,5 @@ class FullPrecision:
         """See ``Precision``."""
         return {}
 
-    def restore(self, tensors: Mapping[str, Tensor], measured: int) -> None:
+    def restore(self, tensors: Mapping[str, Tensor], side_releases_begun: int) -> None:
         """See ``Precision``."""

@@ -12,7 +12,7 @@ from privctl.data.images import read_images
 from privctl.data.labels import labels_of
 from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import CommandError
-from privctl.models.choices import Long, TaskName
+from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.models.encoding import TextOptions
 from privctl.models.language import quiet_transformers, read_config
 from privctl.models.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training
@@ -55,7 +55,7 @@ def prepare(request: RetrainRequest) -> TrainingJob:
     """Read model and data and determine every setting. Raises PrivctlError, in one sentence, for what does not fit."""
     labels: tuple[str, ...] = ()
     collected = False
-    request.way.check(request)
+    request.method.check(request)
     _check_places(request)
     _check_task(request)
     plan = read_secret_plan(request)
@@ -112,7 +112,7 @@ def _check_places(request: RetrainRequest) -> None:
     require_places(
         request.output,
         force=request.force,
-        suffixes=request.way.files,
+        suffixes=request.method.files,
         inputs=[path for path in inputs if path is not None],
     )
     require_room(request)
@@ -124,7 +124,7 @@ def _check_task(request: RetrainRequest) -> None:
     causal = request.task is TaskName.CAUSAL_LM
     unused = {
         "--unit": images and data.unit is not None,
-        "--long": images and data.long is not Long.REFUSE,
+        "--long": images and data.long is not LongTextPolicy.REFUSE,
         "--max-length": images and data.max_length is not None,
         "--vocabulary": images and request.model.vocabulary is not None,
         "--response-only": not causal and data.response_only,

@@ -44,7 +44,7 @@ def released_names(job: TrainingJob) -> Iterator[Assumption]:
 
 def voiding(job: TrainingJob) -> Iterator[str]:
     """Warnings, before training, that names collected from the examples void the guarantee, and what to do instead."""
-    whose = job.request.way.voided
+    whose = job.request.method.voided
     for name in collected(job) if whose else ():
         noun, advice = _COLLECTED[name]
         yield (

@@ -75,7 +75,7 @@ def report_for(
         guarantees=tuple(_guarantees(job, finished, noise, secrets)),
         evidence=tuple(evidence_of(job, finished)),
         warnings=(
-            job.request.way.warning,
+            job.request.method.warning,
             owner_of(job),
             *withheld.caveats(job.request),
             *(() if plan is None else (KEEP_THE_PLAN,)),
@@ -128,12 +128,12 @@ def start_files(job: TrainingJob) -> dict[str, Path]:
 def _mechanism(job: TrainingJob, finished: FinishedRun) -> Mechanism | None:
     """What was done: the ledger of all steps begun for a private run, the training facts for a clipped one."""
     recipe = job.recipe
-    if job.request.way.noised:
+    if job.request.method.noised:
         return _ledger(job, finished)
-    if not job.request.way.clips:
+    if not job.request.method.clips:
         return None
     return ClippedTraining(
-        epochs=finished.step // math.ceil(len(job.task) / job.request.batch_size),
+        epochs=finished.updates // math.ceil(len(job.task) / job.request.batch_size),
         learning_rate=recipe.learning_rate,
         clip_norm=recipe.clip_norm,
         dataset_size=len(job.task),
@@ -148,21 +148,21 @@ def _mechanism(job: TrainingJob, finished: FinishedRun) -> Mechanism | None:
 
 def _ledger(job: TrainingJob, finished: FinishedRun) -> Ledger:
     recipe = job.recipe
-    planned = job.request.way.side_releases(job.request, len(job.task), recipe.steps, recipe.sample_rate)
-    measured = None if planned is None else planned.event(recipe.noise_multiplier, finished.measured)
-    return ledger_of(recipe, finished.spent, None if job.plan is None else job.plan.protection, measured)
+    planned = job.request.method.side_releases(job.request, len(job.task), recipe.steps, recipe.sample_rate)
+    measured = None if planned is None else planned.event(recipe.noise_multiplier, finished.side_releases_begun)
+    return ledger_of(recipe, finished.steps_begun, None if job.plan is None else job.plan.protection, measured)
 
 
 def _guarantees(
     job: TrainingJob, finished: FinishedRun, noise: GradientNoise | None, secrets: CheckedSecrets | None
 ) -> Iterator[Guarantee]:
     """For one record where the run is private, and for the secrets where it followed a plan."""
-    if not job.request.way.noised:
+    if not job.request.method.noised:
         return
     yield _for_records(job, finished, noise)
     if job.plan is not None and secrets is not None:
         shared = (starting_weights(job), *normalisation(job), *released_names(job), *secret_noise(noise))
-        for guarantee in secret_guarantees(job.plan, job.recipe, finished.spent, secrets, shared):
+        for guarantee in secret_guarantees(job.plan, job.recipe, finished.steps_begun, secrets, shared):
             yield with_contribution_test(
                 guarantee_of_floats_in_nats(guarantee, Released(coordinates=finished.released)), job
             )
@@ -173,7 +173,7 @@ def _for_records(job: TrainingJob, finished: FinishedRun, noise: GradientNoise |
     guarantee = guarantee_of(
         _ledger(job, finished),
         job.delta,
-        name=job.request.method,
+        name=job.request.method_name,
         state=AssumptionState.ENFORCED,
         assumptions=(*premises(job), *secret_noise(noise)),
         note=NOTE,
@@ -265,9 +265,9 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         "fresh_tensors": list(job.model.fresh),
         "frozen_norm_layers": len(job.model.frozen_norms),
         "collected_from_data": list(collected(job)),
-        "updates": finished.step,
-        "steps_begun": finished.spent,
-        "released_numbers": finished.released if request.way.noised else None,
+        "updates": finished.updates,
+        "steps_begun": finished.steps_begun,
+        "released_numbers": finished.released if request.method.noised else None,
         "noise_source": None if noise is None else noise.description,
         **test_parameters(job),
         "history": withheld.released(request, finished.history),

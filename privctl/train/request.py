@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from privctl.domain.mechanism import Optimizer
-from privctl.models.choices import Long, TaskName
+from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.train.choices import ClippingStyle, Schedule
 from privctl.train.method import Method, MethodSettings, Settings
 from privctl.train.methods import method_named
@@ -20,7 +20,7 @@ class DataRequest:
     held_out: Path | None = None
     unit: str | None = None
     labels: tuple[str, ...] = ()
-    long: Long = Long.REFUSE
+    long: LongTextPolicy = LongTextPolicy.REFUSE
     max_length: int | None = None
     response_only: bool = False
     resize: tuple[int, int] | None = None
@@ -85,7 +85,7 @@ class RetrainRequest:
     ValueError for settings of another method, and for a seed out of range.
     """
 
-    method: str
+    method_name: str
     settings: MethodSettings = MethodSettings()
     model: ModelRequest
     data: DataRequest
@@ -117,18 +117,20 @@ class RetrainRequest:
     force: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.settings, self.way.settings):
-            raise ValueError(f"{self.method} takes {self.way.settings.__name__}, not {type(self.settings).__name__}")
+        if not isinstance(self.settings, self.method.settings):
+            raise ValueError(
+                f"{self.method_name} takes {self.method.settings.__name__}, not {type(self.settings).__name__}"
+            )
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"--seed is {self.seed}; it must be at least 0 and below 2^63")
 
     @property
-    def way(self) -> Method:
+    def method(self) -> Method:
         """The method itself."""
-        return method_named(self.method)
+        return method_named(self.method_name)
 
     def settings_as(self, kind: type[Settings]) -> Settings:
         """The method's own settings, which are of that ``kind``."""
         if not isinstance(self.settings, kind):
-            raise ValueError(f"the settings of {self.method} are not {kind.__name__}")
+            raise ValueError(f"the settings of {self.method_name} are not {kind.__name__}")
         return self.settings

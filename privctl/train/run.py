@@ -19,4 +19,4 @@ def run_training(job: TrainingJob, session: Session) -> PrivacyReport | None:
         session.notify(sentence)
     if job.delta is not None and (near := delta_warning(job.delta, len(job.task))):
         session.notify(near)
-    return job.request.way.run(job, session)
+    return job.request.method.run(job, session)

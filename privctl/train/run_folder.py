@@ -20,28 +20,28 @@ from privctl.domain.errors import CommandError, InputError
 from privctl.storage.atomic import PendingFolder, write_bytes
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
-from privctl.train.begun_steps import ReleaseCounter
 from privctl.train.fingerprint import difference
+from privctl.train.release_log import ReleaseLog
 from privctl.train.tensors import read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_STATE, _SETTINGS, _BEGUN, _MEASURED = "state.json", "settings.json", "begun", "measured"
+_STATE, _SETTINGS, _STEPS_BEGUN, _SIDE_RELEASES_BEGUN = "state.json", "settings.json", "begun", "measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedState:
-    """The state to continue from: ``tensors`` after ``step`` updates, and ``spent`` steps begun in all.
+    """The state to continue from: ``tensors`` after so many ``updates``, and the ``steps_begun`` in all.
 
-    ``measured`` counts side releases that were begun.
+    ``side_releases_begun`` counts side releases.
     """
 
-    step: int
-    spent: int
+    updates: int
+    steps_begun: int
     tensors: Mapping[str, Tensor]
     history: tuple[Mapping[str, float], ...] = ()
-    measured: int = 0
+    side_releases_begun: int = 0
 
 
 class RunFolder:
@@ -51,9 +51,9 @@ class RunFolder:
         self.path = path
         self._fingerprint = dict(fingerprint)
         settings = json.dumps(self._fingerprint, sort_keys=True).encode()
-        self._begun, self._measured = (
-            ReleaseCounter(path / _BEGUN, settings),
-            ReleaseCounter(path / _MEASURED, settings),
+        self._steps_begun, self._side_releases_begun = (
+            ReleaseLog(path / _STEPS_BEGUN, settings),
+            ReleaseLog(path / _SIDE_RELEASES_BEGUN, settings),
         )
 
     @classmethod
@@ -63,7 +63,7 @@ class RunFolder:
             raise CommandError(f"{path} holds the state of an unfinished run; continue it with --resume, or remove it")
         with PendingFolder(path) as pending:
             write_bytes(pending.temporary / _SETTINGS, json.dumps(dict(fingerprint), indent=1).encode())
-            for name in (_BEGUN, _MEASURED):
+            for name in (_STEPS_BEGUN, _SIDE_RELEASES_BEGUN):
                 write_bytes(pending.temporary / name, b"")
             pending.commit()
         return cls(path, fingerprint)
@@ -79,24 +79,26 @@ class RunFolder:
         folder = cls(path, fingerprint)
         folder._compare(parse_json(read_text(path / _SETTINGS), str(path / _SETTINGS)))
         if not (path / _STATE).is_file():
-            begun, counted = folder._begun.read(), folder._measured.read()
-            nothing = not begun and not counted
-            return folder, None if nothing else SavedState(step=0, spent=begun, tensors={}, measured=counted)
+            steps, side = folder._steps_begun.read(), folder._side_releases_begun.read()
+            nothing = not steps and not side
+            return folder, None if nothing else SavedState(
+                updates=0, steps_begun=steps, tensors={}, side_releases_begun=side
+            )
         data = parse_json(read_text(path / _STATE), str(path / _STATE))
         try:
-            step, spent, name = int(data["step"]), int(data["spent"]), data["tensors"]
-            history, measured = tuple(data["history"]), int(data["measured"])
+            updates, steps_begun, name = int(data["step"]), int(data["spent"]), data["tensors"]
+            history, side_releases_begun = tuple(data["history"]), int(data["measured"])
             heads = str(data["begun_log"]), str(data["measured_log"])
         except (KeyError, TypeError, ValueError):
             raise InputError(f"{path / _STATE} is not the state of a run; remove {path} and start again") from None
-        begun, counted = folder._begun.read(heads[0]), folder._measured.read(heads[1])
+        steps, side = folder._steps_begun.read(heads[0]), folder._side_releases_begun.read(heads[1])
         tensors = read_tensors(path / name)
         return folder, SavedState(
-            step=step,
-            spent=max(spent, begun),
+            updates=updates,
+            steps_begun=max(steps_begun, steps),
             tensors=tensors,
             history=history,
-            measured=max(measured, counted),
+            side_releases_begun=max(side_releases_begun, side),
         )
 
     def _compare(self, kept: Any) -> None:
@@ -107,24 +109,24 @@ class RunFolder:
 
     def mark(self, begun: int) -> None:
         """Record that ``begun`` steps have begun, before the last of them is computed."""
-        self._begun.mark(begun)
+        self._steps_begun.mark(begun)
 
-    def mark_measured(self, begun: int) -> None:
+    def mark_side_releases(self, begun: int) -> None:
         """The same for side releases."""
-        self._measured.mark(begun)
+        self._side_releases_begun.mark(begun)
 
     def save(self, saved: SavedState) -> None:
         """Write the state; a kill at any moment leaves the old one or this one."""
-        name = f"state-{saved.spent}.safetensors"
+        name = f"state-{saved.steps_begun}.safetensors"
         write_tensors(self.path / name, saved.tensors, {})
         state = {
-            "step": saved.step,
-            "spent": saved.spent,
+            "step": saved.updates,
+            "spent": saved.steps_begun,
             "tensors": name,
             "history": list(saved.history),
-            "measured": saved.measured,
-            "begun_log": self._begun.head,
-            "measured_log": self._measured.head,
+            "measured": saved.side_releases_begun,
+            "begun_log": self._steps_begun.head,
+            "measured_log": self._side_releases_begun.head,
         }
         write_bytes(self.path / _STATE, json.dumps(state, indent=1).encode())
         for old in self.path.glob("state-*.safetensors"):
@@ -137,8 +139,8 @@ class RunFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _close(self) -> None:
-        self._begun.close()
-        self._measured.close()
+        self._steps_begun.close()
+        self._side_releases_begun.close()
 
     def __enter__(self) -> Self:
         return self

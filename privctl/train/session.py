@@ -27,7 +27,7 @@ EpochCallback = Callable[[Mapping[str, float]], None]
 #: A context manager that yields a function: whether to stop after the current step.
 Interrupts = AbstractContextManager[Callable[[], bool]]
 
-AT_ONCE: Interrupts = nullcontext(lambda: False)
+NO_INTERRUPT_HANDLING: Interrupts = nullcontext(lambda: False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Session:
     workers: Workers = field(default_factory=Workers)
     progress: Progress = unseen
     on_epoch: EpochCallback = lambda _: None
-    interrupts: Interrupts = AT_ONCE
+    interrupts: Interrupts = NO_INTERRUPT_HANDLING
     notify: Notify = lambda _: None
 
 
@@ -53,7 +53,7 @@ def try_out(job: TrainingJob, workers: Workers) -> None:
 
 
 @contextmanager
-def keeping(folder: RunFolder | None) -> Iterator[None]:
+def mention_saved_state(folder: RunFolder | None) -> Iterator[None]:
     """If the trained model cannot be written, extend the error to say that the training is saved."""
     try:
         yield

@@ -28,7 +28,7 @@ _WARNING = "not for release: exact measures of private training examples, which 
 
 def withholds(request: RetrainRequest) -> bool:
     """Whether exact measures of the examples are withheld, as in every private run."""
-    return request.way.private
+    return request.method.private
 
 
 def released(request: RetrainRequest, history: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:

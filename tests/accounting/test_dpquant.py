@@ -72,7 +72,7 @@ def test_the_claim_and_what_follows_for_it() -> None:
 def request(tmp_path: Path, *, epsilon: float | None = 3.0, batch: int = 200, **asked: Any) -> RetrainRequest:
     budget = BudgetRequest(epsilon=epsilon, noise_multiplier=None if epsilon else 1.0, delta=DELTA)
     return RetrainRequest(
-        method="dpquant",
+        method_name="dpquant",
         model=ModelRequest(path=tmp_path),
         data=DataRequest(train=tmp_path),
         budget=budget,
@@ -123,7 +123,7 @@ def test_other_ways_measure_nothing(mode: LayerMode, tmp_path: Path) -> None:
     asked = request(tmp_path, layers=mode)
     recipe, _ = recipe_for(asked, 2000)
     assert measurements_of(asked, 2000, recipe.steps, recipe.sample_rate) is None
-    plain, _ = recipe_for(replace(asked, method="dp-sgd", settings=MethodSettings()), 2000)
+    plain, _ = recipe_for(replace(asked, method_name="dp-sgd", settings=MethodSettings()), 2000)
     assert recipe.noise_multiplier == plain.noise_multiplier
 
 

@@ -61,7 +61,7 @@ def _pool(scratch: Path, width: int, options: argparse.Namespace) -> ShadowPool:
     path = scratch / "data.jsonl"
     path.write_text("\n".join(lines))
     training = RetrainRequest(
-        method="plain",
+        method_name="plain",
         model=ModelRequest(path=model),
         data=DataRequest(train=path),
         output=scratch / "shadows",

@@ -33,7 +33,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "train.jsonl").write_text("\n".join(lines))
     (place / "other.jsonl").write_text("\n".join(lines[:59]))
     request = RetrainRequest(
-        method="dp-sgd",
+        method_name="dp-sgd",
         model=ModelRequest(path=place / "start"),
         data=DataRequest(train=place / "train.jsonl"),
         budget=BudgetRequest(noise_multiplier=1.0),

@@ -249,7 +249,7 @@ def test_a_run_is_resumed_with_its_own_plan(
     start: Path, data: Path, plan: Path, protection: Protection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     request = RetrainRequest(
-        method="dp-sgd",
+        method_name="dp-sgd",
         model=ModelRequest(path=start),
         data=DataRequest(train=data),
         output=tmp_path / "a",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from privctl.train.begun_steps import ReleaseCounter
+from privctl.train.release_log import ReleaseLog
 
 
 def begun(path: Path) -> int:
@@ -17,6 +17,6 @@ def begun(path: Path) -> int:
 def pretend(path: Path, count: int) -> None:
     """Log that ``count`` were begun, as the run itself would."""
     settings = json.loads((path.parent / "settings.json").read_text())
-    log = ReleaseCounter(path, json.dumps(settings, sort_keys=True).encode())
+    log = ReleaseLog(path, json.dumps(settings, sort_keys=True).encode())
     log.mark(count)
     log.close()

@@ -69,7 +69,7 @@ class TwoLayers(nn.Module):
 def asked_for(batch_size: int = 30, steps: int = 1) -> TrainingSettings:
     """What ``privctl retrain dp-sgd --epsilon 1 --delta 0.05`` would do with ``RECORDS`` examples."""
     request = RetrainRequest(
-        method="dp-sgd",
+        method_name="dp-sgd",
         model=ModelRequest(path=Path("model")),
         data=DataRequest(train=Path("data")),
         budget=BudgetRequest(epsilon=EPSILON, delta=DELTA),

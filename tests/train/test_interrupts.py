@@ -16,7 +16,7 @@ from privctl.domain.errors import RunInterruptedError
 from privctl.domain.mechanism import Optimizer
 from privctl.randomness import NoiseSource
 from privctl.train import interrupts
-from privctl.train.interrupts import held
+from privctl.train.interrupts import deferred_interrupts
 from privctl.train.run_folder import RunFolder
 from privctl.train.sampling import Passes, PoissonBatches
 from tests.train.test_loop import ROWS, Points, recipe, trainer, weight
@@ -44,7 +44,7 @@ def test_the_first_one_waits(number: int) -> None:
     before, told = signal.getsignal(number), []
 
     def ask() -> None:
-        with held(lambda: told.append(1)) as stop:
+        with deferred_interrupts(lambda: told.append(1)) as stop:
             assert not stop()
             send(number)
             send(signal.SIGINT)  # at once after the first: the same one, told twice
@@ -60,7 +60,7 @@ def test_the_first_one_waits(number: int) -> None:
 def test_a_second_one_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "_SAME", -1.0)
     reached = []
-    with pytest.raises(KeyboardInterrupt), held():
+    with pytest.raises(KeyboardInterrupt), deferred_interrupts():
         send()
         reached.append(1)
         send()
@@ -69,7 +69,7 @@ def test_a_second_one_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_that_nobody_asked_about_is_not_lost() -> None:
-    with pytest.raises(KeyboardInterrupt), held():
+    with pytest.raises(KeyboardInterrupt), deferred_interrupts():
         send()
 
 
@@ -78,7 +78,7 @@ def test_a_terminal_that_hung_up_is_no_matter() -> None:
         raise OSError(5, "Input/output error")
 
     def ask() -> None:
-        with held(told) as stop:
+        with deferred_interrupts(told) as stop:
             send(signal.SIGHUP)
             assert stop()
             raise RunInterruptedError
@@ -89,7 +89,7 @@ def test_a_terminal_that_hung_up_is_no_matter() -> None:
 
 def test_what_is_ignored_stays_so() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with held() as stop:
+    with deferred_interrupts() as stop:
         send(signal.SIGHUP)
         assert not stop()
 
@@ -98,7 +98,7 @@ def test_another_thread_holds_nothing() -> None:
     answers = []
 
     def ask() -> None:
-        with held() as stop:
+        with deferred_interrupts() as stop:
             answers.append(stop())
 
     thread = threading.Thread(target=ask)
@@ -130,11 +130,14 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(tmp_path: Path, met
     entire = whole.run()
     with RunFolder.begin(tmp_path / "run", {}) as folder:
         first = trainer(ROWS, plan, Passes(4, 1, seed=3), folder=folder, task=Interrupting(ROWS, 6))
-        with pytest.raises(RunInterruptedError, match="after step 6 of 9; the state was saved"), held() as stop:
+        with (
+            pytest.raises(RunInterruptedError, match="after step 6 of 9; the state was saved"),
+            deferred_interrupts() as stop,
+        ):
             first.run(stop=stop)
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None
-    assert (saved.step, saved.spent) == (6, 6)
+    assert (saved.updates, saved.steps_begun) == (6, 6)
     second = trainer(ROWS, plan, Passes(4, 1, seed=3), folder=folder)
     # Bit for bit, and what was measured of the interrupted epoch's first half is not forgotten.
     assert second.run(saved) == entire
@@ -146,13 +149,13 @@ def test_no_noise_is_lost(tmp_path: Path) -> None:
     with RunFolder.begin(tmp_path / "run", {}) as folder:
         batches = PoissonBatches(4, 1.0, NoiseSource())
         first = trainer(ROWS, plan, batches, folder=folder, task=Interrupting(ROWS, 6))
-        with pytest.raises(RunInterruptedError), held() as stop:
+        with pytest.raises(RunInterruptedError), deferred_interrupts() as stop:
             first.run(stop=stop)
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None
-    assert (saved.step, saved.spent) == (6, 6)
+    assert (saved.updates, saved.steps_begun) == (6, 6)
     done = trainer(ROWS, plan, PoissonBatches(4, 0.25, NoiseSource()), folder=folder).run(saved)
-    assert (done.step, done.spent) == (10, 10)
+    assert (done.updates, done.steps_begun) == (10, 10)
 
 
 @pytest.mark.parametrize("answers", [[True], [False, False, True]])

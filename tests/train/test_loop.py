@@ -98,7 +98,7 @@ def clipped_total(rows: Tensor, norm: float) -> Tensor:
 def test_a_clipped_step_is_the_sum_over_the_fixed_normaliser(micro: int) -> None:
     made = trainer(ROWS, recipe(steps=1, micro_examples=micro), Passes(4, 4, seed=0))
     done = made.run()
-    assert (done.step, done.spent) == (1, 1)
+    assert (done.updates, done.steps_begun) == (1, 1)
     assert done.history[0] == pytest.approx({"step": 1.0, **_measured()})
     expected = -0.1 * clipped_total(ROWS, 1.0) / 5
     assert torch.allclose(weight(made), expected, rtol=1e-5)
@@ -189,9 +189,9 @@ def test_a_run_in_two_parts_is_the_run_in_one(tmp_path: Path, optimizer: Optimiz
         first.run()
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None
-    assert (saved.step, saved.spent) == (4, 5)
+    assert (saved.updates, saved.steps_begun) == (4, 5)
     second = trainer(ROWS, plan, Passes(4, 2, seed=3), folder=folder)
-    assert second.run(saved).step == 8
+    assert second.run(saved).updates == 8
     assert torch.allclose(weight(second), weight(whole), atol=1e-6)
 
 
@@ -212,9 +212,9 @@ def test_the_budget_counts_steps_that_were_begun(tmp_path: Path) -> None:
         first.run()
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None
-    assert (saved.step, saved.spent) == (4, 6)
+    assert (saved.updates, saved.steps_begun) == (4, 6)
     done = trainer(ROWS, plan, PoissonBatches(4, 0.25, NoiseSource()), folder=folder).run(saved)
-    assert (done.step, done.spent) == (8, 10)
+    assert (done.updates, done.steps_begun) == (8, 10)
 
 
 def test_a_loss_that_is_no_number_is_one_sentence() -> None:

@@ -43,7 +43,7 @@ def asked(
     plan: Protection, batch_size: int | None = None, budget: BudgetRequest | None = None, **more: Any
 ) -> TrainingSettings:
     request = RetrainRequest(
-        method="dp-sgd",
+        method_name="dp-sgd",
         model=ModelRequest(path=Path("model")),
         data=DataRequest(train=Path("data")),
         output=Path("output"),

@@ -16,7 +16,9 @@ FACTS = {"steps": 10, "clip_norm": 1.0, "task": "causal-lm"}
 
 
 def saved(step: int, spent: int) -> SavedState:
-    return SavedState(step=step, spent=spent, tensors={"model.w": torch.full((3,), float(step))}, history=({"a": 1.0},))
+    return SavedState(
+        updates=step, steps_begun=spent, tensors={"model.w": torch.full((3,), float(step))}, history=({"a": 1.0},)
+    )
 
 
 def test_a_state_comes_back(tmp_path: Path) -> None:
@@ -25,7 +27,7 @@ def test_a_state_comes_back(tmp_path: Path) -> None:
         folder.save(saved(4, 4))
     again, found = RunFolder.resume(tmp_path / "run", FACTS)
     assert found is not None
-    assert (found.step, found.spent, found.history) == (4, 4, ({"a": 1.0},))
+    assert (found.updates, found.steps_begun, found.history) == (4, 4, ({"a": 1.0},))
     assert found.tensors["model.w"].tolist() == [4.0, 4.0, 4.0]
     again.remove()
     assert not (tmp_path / "run").exists()
@@ -39,7 +41,7 @@ def test_steps_begun_after_the_state_stay_spent(tmp_path: Path) -> None:
         folder.mark(6)  # killed here
     _, found = RunFolder.resume(tmp_path / "run", FACTS)
     assert found is not None
-    assert (found.step, found.spent) == (4, 6)
+    assert (found.updates, found.steps_begun) == (4, 6)
 
 
 def test_a_kill_before_the_first_state_still_counts(tmp_path: Path) -> None:
@@ -47,7 +49,7 @@ def test_a_kill_before_the_first_state_still_counts(tmp_path: Path) -> None:
         folder.mark(3)
     _, found = RunFolder.resume(tmp_path / "run", FACTS)
     assert found is not None
-    assert (found.step, found.spent, dict(found.tensors)) == (0, 3, {})
+    assert (found.updates, found.steps_begun, dict(found.tensors)) == (0, 3, {})
 
 
 def test_only_the_last_state_is_kept(tmp_path: Path) -> None:
@@ -140,13 +142,13 @@ def test_a_line_cut_short_by_a_kill_counts_and_the_run_goes_on(begun: Path, kept
     os.truncate(begun, 4 * 54 + kept)
     folder, found = RunFolder.resume(begun.parent, FACTS)
     assert found is not None
-    assert found.spent == 5
+    assert found.steps_begun == 5
     with folder:
         folder.mark(6)
         folder.save(saved(4, 6))
     _, found = RunFolder.resume(begun.parent, FACTS)
     assert found is not None
-    assert found.spent == 6
+    assert found.steps_begun == 6
 
 
 def test_a_full_disk_at_the_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,17 +177,17 @@ def test_only_one_process_goes_on_with_a_run(tmp_path: Path) -> None:
 
 def test_releases_beside_the_steps_are_counted_too(tmp_path: Path) -> None:
     with RunFolder.begin(tmp_path / "run", FACTS) as folder:
-        folder.mark_measured(1)  # killed here
+        folder.mark_side_releases(1)  # killed here
     _, found = RunFolder.resume(tmp_path / "run", FACTS)
     assert found is not None
-    assert (found.step, found.spent, found.measured) == (0, 0, 1)
+    assert (found.updates, found.steps_begun, found.side_releases_begun) == (0, 0, 1)
     with RunFolder.resume(tmp_path / "run", FACTS)[0] as folder:
         folder.mark(2)
-        folder.save(SavedState(step=2, spent=2, tensors={}, measured=1))
-        folder.mark_measured(3)  # and here
+        folder.save(SavedState(updates=2, steps_begun=2, tensors={}, side_releases_begun=1))
+        folder.mark_side_releases(3)  # and here
     _, found = RunFolder.resume(tmp_path / "run", FACTS)
     assert found is not None
-    assert (found.step, found.spent, found.measured) == (2, 2, 3)
+    assert (found.updates, found.steps_begun, found.side_releases_begun) == (2, 2, 3)
     (tmp_path / "run" / "measured").write_text("many")
     with pytest.raises(InputError, match="measured is damaged"):
         RunFolder.resume(tmp_path / "run", FACTS)

@@ -54,13 +54,13 @@ def test_a_run_in_two_parts_is_the_run_in_one(tmp_path: Path) -> None:
         first.run(stop=lambda: next(asked) == 6)
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None
-    assert (saved.step, saved.spent) == (7, 7)
+    assert (saved.updates, saved.steps_begun) == (7, 7)
     second = keyed(plan, folder)
-    assert second.run(saved).spent == 20
+    assert second.run(saved).steps_begun == 20
     assert torch.equal(weight(second), weight(whole))
     # And a step that was lost, because it was begun after the state was saved, has draws that are never used again.
     lost = keyed(plan)
-    lost.run(SavedState(step=7, spent=8, tensors=saved.tensors))
+    lost.run(SavedState(updates=7, steps_begun=8, tensors=saved.tensors))
     assert not torch.equal(weight(lost), weight(whole))
 
 

@@ -90,7 +90,7 @@ def run_quantized_test(job: TrainingJob, network: nn.Module, device: torch.devic
 
 def gradient_stages(job: TrainingJob, network: nn.Module, device: torch.device) -> list[ComputationStage]:
     """The stages that test how gradients are clipped; none if they are not."""
-    if not job.request.way.clips:
+    if not job.request.method.clips:
         return []
     view = ClippedGradients(network=network, clipping=clipping_of(job))
     stages = [ComputationStage(name="float32", view=view)]
@@ -102,7 +102,7 @@ def gradient_stages(job: TrainingJob, network: nn.Module, device: torch.device) 
 
 def clipping_of(job: TrainingJob) -> Clipping:
     """How the job's gradients are clipped: with noise, by a margin below the clip norm that its noise is for."""
-    inside = 1 - ROUNDING_MARGIN if job.request.way.noised else 1.0
+    inside = 1 - ROUNDING_MARGIN if job.request.method.noised else 1.0
     return Clipping(norm=job.recipe.clip_norm * inside, style=job.request.clipping)
 
 
@@ -121,7 +121,7 @@ def limits_of(job: TrainingJob) -> BatchLimits:
 def _most(job: TrainingJob) -> int:
     """The most examples in a batch; a Poisson batch exceeds it with probability 1e-10 (Bernstein's bound)."""
     size = job.recipe.batch_size
-    sampled = job.request.way.sampled(job.request)
+    sampled = job.request.method.sampled(job.request)
     return math.ceil(size + 6 * math.sqrt(size) + 20) if sampled else math.ceil(size)
 
 
@@ -155,7 +155,7 @@ def _rounding(job: TrainingJob) -> Assumption:
     records, margin = min(_most(job), len(job.task)), ROUNDING_MARGIN
     largest = max(job.contribution.differences.values(), default=math.inf) if job.contribution is not None else math.inf
     # Sums of measured differences of losses have no margin of their own.
-    within = records * (largest + _OF_A_SUM) <= margin and not job.request.way.sums_losses
+    within = records * (largest + _OF_A_SUM) <= margin and not job.request.method.sums_losses
     return Assumption(
         name="rounding of sums",
         statement=f"where a record is added, float rounding moves a batch's sum by no more than the {margin:g} of the "

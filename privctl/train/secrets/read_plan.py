@@ -66,8 +66,8 @@ def read_secret_plan(request: RetrainRequest) -> SecretPlan | None:
 
 
 def _check_settings(request: RetrainRequest) -> None:
-    if not request.way.noised:
-        raise CommandError(f"--secrets applies to dp-sgd and dpquant, not to {request.method}; remove it")
+    if not request.method.noised:
+        raise CommandError(f"--secrets applies to dp-sgd and dpquant, not to {request.method_name}; remove it")
     if request.task is TaskName.IMAGE_CLASSIFICATION:
         raise CommandError("--secrets needs texts in one file, as privctl secrets plan reads them; remove it")
     if request.data.unit is not None:

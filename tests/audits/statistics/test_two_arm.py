@@ -9,7 +9,15 @@ import pytest
 from scipy.special import bdtr, expit, gammaln
 
 from audits.statistics.metrics import clopper_pearson, rate_above, rate_below
-from audits.statistics.two_arm import ThresholdCount, best_of, by_ranks, by_split, claim_p_value, epsilon_bound, looks
+from audits.statistics.two_arm import (
+    ThresholdCount,
+    best_of,
+    by_ranks,
+    by_split,
+    claim_p_value,
+    epsilon_bound,
+    threshold_counts,
+)
 from tests.work import calls, memory
 
 ALPHA, AUDITS = 0.05, 300
@@ -115,7 +123,7 @@ def uncorrected(inner: np.ndarray, outer: np.ndarray, _: int) -> float:
 METHODS: dict[str, Method] = {
     "ranks": lambda inner, outer, seed: certified(by_ranks(inner, outer)),
     "split": lambda inner, outer, seed: certified((by_split(inner, outer, 0.0, seed),)),
-    "looks": lambda inner, outer, seed: certified(looks(inner, outer, 0.0, seed)),
+    "both": lambda inner, outer, seed: certified(threshold_counts(inner, outer, 0.0, seed)),
 }
 
 
@@ -160,7 +168,7 @@ def test_randomized_response_is_nearly_reached(epsilon: float) -> None:
     found = []
     for seed in range(30):
         inner, outer = source.random(5000) < rate, source.random(5000) >= rate
-        found.append(METHODS["looks"](inner.astype(float), outer.astype(float), seed))
+        found.append(METHODS["both"](inner.astype(float), outer.astype(float), seed))
     assert 0.85 * epsilon < np.mean(found) < epsilon
 
 
@@ -188,11 +196,11 @@ def test_a_split_does_not_depend_on_the_order_within_reason() -> None:
 
 
 def test_two_models_a_side_are_enough_to_say_nothing() -> None:
-    assert certified(looks(np.array([1.0, 2.0]), np.array([0.0, -1.0]), 0.0)) == 0
+    assert certified(threshold_counts(np.array([1.0, 2.0]), np.array([0.0, -1.0]), 0.0)) == 0
     with pytest.raises(ValueError, match="1 scores with"):
-        looks(np.array([1.0]), np.array([0.0, 1.0]), 0.0)
+        threshold_counts(np.array([1.0]), np.array([0.0, 1.0]), 0.0)
     with pytest.raises(ValueError, match="without the record hold NaN"):
-        looks(np.array([1.0, 2.0]), np.array([0.0, math.nan]), 0.0)
+        threshold_counts(np.array([1.0, 2.0]), np.array([0.0, math.nan]), 0.0)
 
 
 def test_shares_of_alpha_must_not_exceed_it() -> None:
@@ -202,7 +210,7 @@ def test_shares_of_alpha_must_not_exceed_it() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_p_value_and_bound_agree(seed: int) -> None:
-    seen = looks(*laplace(seed, 2.0), 1e-5, seed)
+    seen = threshold_counts(*laplace(seed, 2.0), 1e-5, seed)
     bound = best_of(seen, 1e-5).epsilon
     assert claim_p_value(seen, bound, 1e-5) == pytest.approx(ALPHA, abs=1e-6)
     assert claim_p_value(seen, bound - 0.01, 1e-5) < ALPHA < claim_p_value(seen, bound + 0.01, 1e-5)
@@ -210,7 +218,7 @@ def test_p_value_and_bound_agree(seed: int) -> None:
 
 def test_a_hundred_thousand_models_are_no_more_steps_than_a_thousand() -> None:
     def bound(models: int) -> float:
-        return best_of(looks(*laplace(0, 2.0, models), 1e-5), 1e-5).epsilon
+        return best_of(threshold_counts(*laplace(0, 2.0, models), 1e-5), 1e-5).epsilon
 
     assert 1.9 < bound(100_000) < 2
     assert calls(partial(bound, 100_000)) < 1.5 * calls(partial(bound, 1_000)) < 1_000

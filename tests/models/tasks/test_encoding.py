@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
-from privctl.models.choices import Long, TaskName
+from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.models.encoding import TextFacts, TextOptions, encode_causal, encode_classified, encode_masked
 from privctl.models.loading import load_for_training
 from privctl.models.tasks.build import text_task
@@ -33,18 +33,22 @@ def test_long_texts_are_refused_unless_asked_otherwise() -> None:
     for encode in (encode_causal, encode_masked, encode_classified):
         with pytest.raises(InputError, match=r"a\.jsonl line 9 has 22 tokens where the limit is 8; give --long trunc"):
             encode([RECORDS[4], LONG], facts(), TextOptions())
-        corpus = encode([RECORDS[4], LONG], facts(), TextOptions(long=Long.TRUNCATE))
+        corpus = encode([RECORDS[4], LONG], facts(), TextOptions(long=LongTextPolicy.TRUNCATE))
         assert (len(corpus.units), len(corpus.examples), corpus.shortened) == (2, 2, 1)
         assert corpus.length(1) == 8
         assert corpus.length(0) == 5
         assert encode([LONG], facts(None), TextOptions()).length(0) == 22
-    assert encode_masked([LONG], facts(), TextOptions(long=Long.TRUNCATE)).examples[0].ids[-1] == 3  # its own <eos>
+    assert (
+        encode_masked([LONG], facts(), TextOptions(long=LongTextPolicy.TRUNCATE)).examples[0].ids[-1] == 3
+    )  # its own <eos>
 
 
 def test_pieces_of_a_split_text_cover_it_once_and_stay_one_unit() -> None:
     whole = encode_causal([LONG], facts(None), TextOptions()).examples[0]
     for limit in range(4, 22):
-        corpus = encode_causal([LONG, RECORDS[4]], facts(None), TextOptions(long=Long.SPLIT, max_length=limit))
+        corpus = encode_causal(
+            [LONG, RECORDS[4]], facts(None), TextOptions(long=LongTextPolicy.SPLIT, max_length=limit)
+        )
         pieces = [example for example in corpus.examples if example.record == 0]
         predicted = np.concatenate([piece.ids[1:][piece.counted[1:]] for piece in pieces])
         assert predicted.tolist() == whole.ids[1:].tolist()
@@ -53,12 +57,12 @@ def test_pieces_of_a_split_text_cover_it_once_and_stay_one_unit() -> None:
         assert list(corpus.units.members(0)) == list(range(len(pieces)))
         assert len(pieces) > 1
     whole = encode_masked([LONG], facts(None), TextOptions()).examples[0]
-    corpus = encode_masked([LONG], facts(), TextOptions(long=Long.SPLIT))
+    corpus = encode_masked([LONG], facts(), TextOptions(long=LongTextPolicy.SPLIT))
     asked = np.concatenate([piece.ids[piece.counted] for piece in corpus.examples])
     assert asked.tolist() == whole.ids[whole.counted].tolist()
     assert all(piece.ids[0] == 2 and piece.ids[-1] == 3 for piece in corpus.examples)
     with pytest.raises(CommandError, match="would give pieces of a text its label"):
-        encode_classified([LONG], facts(), TextOptions(long=Long.SPLIT))
+        encode_classified([LONG], facts(), TextOptions(long=LongTextPolicy.SPLIT))
 
 
 def test_records_of_one_unit_are_one_to_sample() -> None:
@@ -129,7 +133,7 @@ def test_bad_vocabulary_files_are_named(tmp_path: Path, content: bytes, fault: s
 def test_a_split_task_visits_every_piece(tmp_path: Path) -> None:
     folder = architecture(tmp_path, "gpt2", n_positions=8)
     model = load_for_training(folder, TaskName.CAUSAL_LM, vocabulary=words())
-    task = text_task(model, [LONG, RECORDS[4]], TextOptions(long=Long.SPLIT))
+    task = text_task(model, [LONG, RECORDS[4]], TextOptions(long=LongTextPolicy.SPLIT))
     assert len(task) == 2
     seen = set()
     for step in range(60):

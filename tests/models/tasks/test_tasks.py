@@ -15,7 +15,7 @@ from privctl.data.images import ImageSet
 from privctl.data.labels import labels_of
 from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import InputError
-from privctl.models.choices import Long, TaskName
+from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.models.encoding import TextOptions
 from privctl.models.language import load_model
 from privctl.models.loading import TrainingModel, load_for_training
@@ -137,7 +137,7 @@ def test_only_a_response_counts_when_asked(tmp_path: Path) -> None:
     without_end = text_task(model, [RECORDS[0]], TextOptions(response_only=True))
     assert (without_end.batch([0], CPU, 0)["weights"][:, :-1] > 0).all()
     with pytest.raises(InputError, match="a.jsonl line 1 has no token to predict"):
-        text_task(model, [record], TextOptions(response_only=True, long=Long.TRUNCATE, max_length=4))
+        text_task(model, [record], TextOptions(response_only=True, long=LongTextPolicy.TRUNCATE, max_length=4))
 
 
 def test_masks_come_from_the_seed_the_step_and_the_text_alone(tmp_path: Path) -> None:

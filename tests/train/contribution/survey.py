@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from privctl.domain.errors import InputError
-from privctl.models.choices import Long, TaskName
+from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.models.language import quiet_transformers
 from privctl.models.tasks.base import Task
 from privctl.train.clipping import Clipping, PerExample
@@ -94,12 +94,12 @@ def job_of(each: Architecture, folder: Path, method: str = "dp-sgd", **changes: 
     images = each.task is TaskName.IMAGE_CLASSIFICATION
     data = DataRequest(train=_images(folder) if images else _texts(folder, each.task))
     if not images:
-        data = replace(data, long=Long.TRUNCATE, max_length=each.length)
+        data = replace(data, long=LongTextPolicy.TRUNCATE, max_length=each.length)
     if "classification" in each.task:
         data = replace(data, labels=("a", "b"))
     budget = BudgetRequest(noise_multiplier=1.0) if method == "dp-sgd" else BudgetRequest()
     request = RetrainRequest(
-        method=method,
+        method_name=method,
         model=ModelRequest(path=folder / "model", from_scratch=True),
         data=data,
         task=each.task,

@@ -211,7 +211,7 @@ def test_resuming_with_another_setting_is_refused(loud: None, folder: Path, caps
     from privctl.train.session import open_folder
 
     request = RetrainRequest(
-        method="loud", settings=LoudSettings(volume=4), model=ModelRequest(path=Path("model")),
+        method_name="loud", settings=LoudSettings(volume=4), model=ModelRequest(path=Path("model")),
         data=DataRequest(train=Path("train.jsonl")), output=Path("out"), steps=2, batch_size=8, device="cpu",
     )  # fmt: skip
     made, _ = open_folder(prepare(request), Workers())
@@ -231,7 +231,7 @@ def test_settings_of_another_method_are_refused(loud: None) -> None:
 
     with pytest.raises(ValueError, match="LoudSettings"):
         RetrainRequest(
-            method="loud", model=ModelRequest(path=Path("m")), data=DataRequest(train=Path("d")), output=Path("o")
+            method_name="loud", model=ModelRequest(path=Path("m")), data=DataRequest(train=Path("d")), output=Path("o")
         )  # fmt: skip
 
 

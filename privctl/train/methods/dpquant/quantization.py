@@ -59,7 +59,7 @@ class Quantization:
     task: Task
     epoch_steps: int
     measuring: Measuring | None = None
-    _measured: int = field(init=False, default=0)
+    _side_releases_begun: int = field(init=False, default=0)
     _epoch: int | None = field(init=False, default=None)
     _scores: Floats = field(init=False)
     _seen: bool = field(init=False, default=False)
@@ -74,9 +74,9 @@ class Quantization:
         return True
 
     @property
-    def measured(self) -> int:
+    def side_releases_begun(self) -> int:
         """See ``Precision``."""
-        return self._measured
+        return self._side_releases_begun
 
     @property
     def numbers(self) -> int:
@@ -131,9 +131,9 @@ class Quantization:
             f"{_PREFIX}seen": torch.tensor([self._seen], dtype=torch.uint8),
         }
 
-    def restore(self, tensors: Mapping[str, Tensor], measured: int) -> None:
+    def restore(self, tensors: Mapping[str, Tensor], side_releases_begun: int) -> None:
         """See ``Precision``; raises InputError for the state of a network with other layers."""
-        self._measured = max(self._measured, measured)
+        self._side_releases_begun = max(self._side_releases_begun, side_releases_begun)
         if f"{_PREFIX}numbers" not in tensors:
             return
         names = self.schedule.names
@@ -158,9 +158,9 @@ class Quantization:
         if plan is None or epoch % plan.every:
             return
         releases = []
-        for _ in range(min(plan.repetitions, plan.most - self._measured)):
-            mark(self._measured + 1)
-            number, self._measured = self._measured, self._measured + 1
+        for _ in range(min(plan.repetitions, plan.most - self._side_releases_begun)):
+            mark(self._side_releases_begun + 1)
+            number, self._side_releases_begun = self._side_releases_begun, self._side_releases_begun + 1
             releases.append(plan.sensitivity.release(number))
         if releases:
             mean = np.mean(releases, axis=0)

@@ -87,9 +87,9 @@ def _guarantees(
     if plan is not None and isinstance(report.mechanism, Ledger):
         training = report.mechanism.events[0]
         assert isinstance(training, SampledGaussian)
-        rounds = math.ceil(finished.measured / plan.repetitions)
+        rounds = math.ceil(finished.side_releases_begun / plan.repetitions)
         if rounds:
-            yield _claimed(training, len(job.task), rounds, finished.measured, own.delta)
+            yield _claimed(training, len(job.task), rounds, finished.side_releases_begun, own.delta)
     for other in others:
         premises = (*other.assumptions, *_assumptions(job, measured=False))
         yield replace(other, assumptions=premises, status=status_of(premises))
@@ -175,7 +175,7 @@ def _parameters(
             "measure_clip": sensitivity.clip_norm,
             "measure_rate": sensitivity.size / len(job.task),
             "measurements_planned": done.measuring.most,
-            "measurements_begun": finished.measured,
+            "measurements_begun": finished.side_releases_begun,
             "measure_noise_source": sensitivity.noise.description,
         }
     if cost is not None:

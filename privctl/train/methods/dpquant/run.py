@@ -49,7 +49,7 @@ def run_dpquant(job: TrainingJob, session: Session) -> PrivacyReport | None:
 
 def measurements(job: TrainingJob) -> Measurements | None:
     """What the run measures, if anything."""
-    if not job.request.way.private:
+    if not job.request.method.private:
         return None
     return measurements_of(job.request, len(job.task), job.recipe.steps, job.recipe.sample_rate)
 

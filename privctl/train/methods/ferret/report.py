@@ -102,7 +102,7 @@ def guarantees_of(job: TrainingJob, done: FerretRun) -> Iterator[Guarantee]:
         rests = (*shared, *secret_noise(done.noise))
         yield from (with_contribution_test(found, job) for found in _sound(ledger, delta, rests, plan))
     if plan.release in (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED):
-        order = () if job.request.way.sampled(job.request) else (_passes(),)
+        order = () if job.request.method.sampled(job.request) else (_passes(),)
         yield average_case(plan.signs, (*shared, *order))
     if ledger is None:
         for batches in (Batches.SHUFFLED, Batches.POISSON):
@@ -177,7 +177,7 @@ def _parameters(job: TrainingJob, done: FerretRun) -> dict[str, Any]:
         "fired_by_group": list(plan.masks.counts),
         "fired_steps": plan.masks.speaking,
         "lost_steps": [list(stretch) for stretch in walked.lost],
-        "batches": str(Batches.POISSON if job.request.way.sampled(job.request) else Batches.SHUFFLED),
+        "batches": str(Batches.POISSON if job.request.method.sampled(job.request) else Batches.SHUFFLED),
         "noise_multiplier": plan.noise_multiplier,
         "bit_epsilon": plan.bit_epsilon,
         "update_scale": str(asked.update_scale),

@@ -40,8 +40,8 @@ from privctl.train.reload_check import witness_of
 from privctl.train.sampling import BatchSource, Passes, PoissonBatches
 from privctl.train.session import (
     Session,
-    keeping,
     measured,
+    mention_saved_state,
     open_folder,
     prepared,
     shared_source,
@@ -98,13 +98,13 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
         source=data,
         epoch_steps=job.recipe.steps_per_epoch,
         device=device,
-        once=request.way.sampled(request),
+        once=request.method.sampled(request),
         workers=workers,
         folder=folder,
         evaluate=lambda trained: measured(job, trained, device, session.on_epoch),
     )
-    left = job.recipe.steps - (start.step if start else 0)
-    with folder or nullcontext(), session.progress(f"training ({request.method})", left, "steps") as advance:
+    left = job.recipe.steps - (start.updates if start else 0)
+    with folder or nullcontext(), session.progress(f"training ({request.method_name})", left, "steps") as advance:
         trainer.advance = advance
         with session.interrupts as stop:
             walked = trainer.run(start, stop)
@@ -118,7 +118,7 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
             methods=methods_used(plan, engine),
             agreement=data.met.looked.agreement,
         )
-        with keeping(folder):
+        with mention_saved_state(folder):
             report = _save(job, network, done, stream)
     if folder is not None:
         folder.remove()
@@ -142,7 +142,7 @@ def _network(job: TrainingJob) -> nn.Module:
 
 
 def _batches(job: TrainingJob, workers: Workers) -> BatchSource:
-    if job.request.way.sampled(job.request):
+    if job.request.method.sampled(job.request):
         return PoissonBatches(len(job.task), job.recipe.sample_rate, shared_source(workers))
     return Passes(len(job.task), job.request.batch_size, job.request.seed)
 

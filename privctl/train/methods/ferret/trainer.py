@@ -92,14 +92,16 @@ class FerretTrainer:
                 due = self.workers.is_main and self.clock() - last_save > self.save_every
                 stopping, due = self.workers.any_of(stop(), due)
                 if ended or stopping or due:
-                    self._save(updates, SavedState(step=place, spent=place, tensors={}, history=tuple(history)))
+                    self._save(
+                        updates, SavedState(updates=place, steps_begun=place, tensors={}, history=tuple(history))
+                    )
                     last_save = self.clock()
                 if stopping:
                     raise RunInterruptedError(self._parting(place))
             self.advance(1)
         updates.settle(self.rule.steps)
         require_finite(self.network, self.rule.steps)
-        finished = FinishedRun(step=place, spent=place, history=tuple(history))
+        finished = FinishedRun(updates=place, steps_begun=place, history=tuple(history))
         return FinishedFerret(finished=finished, amounts=_joined(self._amounts), lost=self._lost)
 
     def _step(self, step: int, updates: Updates) -> bool:
@@ -169,9 +171,9 @@ class FerretTrainer:
                 raise InputError("the saved state is of another run; resume with the settings it began with") from None
             if isinstance(self.source, PrivateExamples) and self.workers.is_main:
                 self.source.met = DerivativeStats.restored(tensors)
-        if self.once and start.spent > start.step:
-            self._lost += ((start.step, start.spent),)
-        return start.step, list(start.history)
+        if self.once and start.steps_begun > start.updates:
+            self._lost += ((start.updates, start.steps_begun),)
+        return start.updates, list(start.history)
 
     def _parting(self, step: int) -> str:
         done = f"interrupted after step {step} of {self.rule.steps}"

@@ -93,7 +93,12 @@ def test_measurements_come_every_other_epoch_and_are_all_counted() -> None:
     run = made()
     done = run.run()
     quantization = precision(run)
-    assert (done.step, done.spent, done.measured, quantization.measured) == (STEPS, STEPS, 6, 6)
+    assert (done.updates, done.steps_begun, done.side_releases_begun, quantization.side_releases_begun) == (
+        STEPS,
+        STEPS,
+        6,
+        6,
+    )
     epochs = quantization.epochs
     assert [each.number for each in epochs] == list(range(EPOCHS))
     assert {len(each.quantized) for each in epochs} == {2}
@@ -117,7 +122,7 @@ def test_no_layer_quantized_is_dp_sgd_to_the_last_bit() -> None:
     assert same(weights(plain), weights(none))
     assert histories[0] == histories[1]
     assert not same(weights(plain), weights(every))
-    assert (none.precision.measured, every.precision.measured) == (0, 0)
+    assert (none.precision.side_releases_begun, every.precision.side_releases_begun) == (0, 0)
 
 
 def test_gradients_are_those_of_the_quantized_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +169,7 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(stop_after: int, tmp_path: Pa
     again = resumed(tmp_path / "run")
     assert same(weights(whole), weights(again))
     assert precision(whole).epochs == precision(again).epochs
-    assert (again.precision.measured, precision(again).measuring is None) == (6, False)
+    assert (again.precision.side_releases_begun, precision(again).measuring is None) == (6, False)
 
 
 def test_forgetting_the_scores_would_show(tmp_path: Path) -> None:
@@ -176,7 +181,9 @@ def test_forgetting_the_scores_would_show(tmp_path: Path) -> None:
     forgetful = made()
     with kept:
         tensors = {name: t for name, t in start.tensors.items() if not name.startswith("dpquant.")}
-        forgetful.run(type(start)(step=start.step, spent=start.spent, tensors=tensors, history=start.history))
+        forgetful.run(
+            type(start)(updates=start.updates, steps_begun=start.steps_begun, tensors=tensors, history=start.history)
+        )
     assert precision(whole).epochs != precision(forgetful).epochs
 
 
@@ -231,7 +238,7 @@ def test_what_may_have_escaped_stays_counted_and_is_not_made_up_for(
     assert before == list(range(at + 1))
     asked.clear()
     again = resumed(tmp_path / "run")
-    assert again.precision.measured == 6  # as planned, of which what was lost is part
+    assert again.precision.side_releases_begun == 6  # as planned, of which what was lost is part
     assert asked == list(range(at + 1, 6))  # no number, and so no noise and no coins, comes again
     assert len(precision(again).epochs) == EPOCHS
 
@@ -239,7 +246,7 @@ def test_what_may_have_escaped_stays_counted_and_is_not_made_up_for(
 def test_a_count_that_is_kept_in_memory_only_would_use_noise_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[int]
 ) -> None:
-    monkeypatch.setattr(RunFolder, "mark_measured", lambda self, begun: None)
+    monkeypatch.setattr(RunFolder, "mark_side_releases", lambda self, begun: None)
     killed(tmp_path / "run", 0, monkeypatch)
     (tmp_path / "run" / "begun").write_text("0" * 20)
     asked.clear()
@@ -259,7 +266,7 @@ def test_a_release_is_counted_on_disk_before_it_is_made(tmp_path: Path, monkeypa
             return honest(self, number)
 
         monkeypatch.setattr(type(plan.sensitivity), "release", looking)
-        assert run.run().measured == 6
+        assert run.run().side_releases_begun == 6
 
 
 def test_a_state_of_other_layers_is_refused(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def plan(tensors: int = 148, seed: bytes = b"public", **changes: Any) -> FerretP
     )
     whole = {name: changes.pop(name) for name in ("epochs", "steps", "compiled") if name in changes}
     request = RetrainRequest(
-        method="ferret",
+        method_name="ferret",
         model=ModelRequest(path=Path("model")),
         data=DataRequest(train=Path("data")),
         output=Path("output"),

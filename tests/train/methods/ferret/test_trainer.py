@@ -49,7 +49,7 @@ def test_steps_in_which_nothing_fires_touch_neither_data_nor_model() -> None:
     made = trainer(200, chance=0.01, task=task)
     walked = made.run()
     assert made.masks.speaking == task.passes < 20
-    assert (walked.finished.step, len(walked.amounts)) == (200, made.masks.total)
+    assert (walked.finished.updates, len(walked.amounts)) == (200, made.masks.total)
     silent = Points(rows())
     unmoved = trainer(50, chance=0.0, task=silent)
     assert len(unmoved.run().amounts) == silent.passes == 0
@@ -128,7 +128,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path, rule: dic
         trainer(60, rule=rule, folder=folder).run(stop=stopping(9))
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None
-    assert 0 < saved.step == saved.spent < 60
+    assert 0 < saved.updates == saved.steps_begun < 60
     rest = trainer(60, rule=rule, folder=folder)
     with folder:
         walked = rest.run(saved)
@@ -154,7 +154,7 @@ def test_a_killed_run_makes_no_noisy_step_twice(tmp_path: Path, publisher: Publi
         first.run()
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None
-    assert saved.step == 28 < saved.spent <= 30  # saved after each epoch of four steps
+    assert saved.updates == 28 < saved.steps_begun <= 30  # saved after each epoch of four steps
     rest = trainer(60, publisher=publisher, folder=folder, chance=0.4)
     with folder:
         walked = rest.run(saved)
@@ -164,8 +164,8 @@ def test_a_killed_run_makes_no_noisy_step_twice(tmp_path: Path, publisher: Publi
         whole.run()
         assert torch.equal(weights(rest), weights(whole))
         return
-    assert walked.lost == ((28, saved.spent),)
-    missed = sum(len(rest.masks.fired(step)) for step in range(28, saved.spent))
+    assert walked.lost == ((28, saved.steps_begun),)
+    missed = sum(len(rest.masks.fired(step)) for step in range(28, saved.steps_begun))
     assert len(walked.amounts) == rest.masks.total - missed < rest.masks.total
     assert torch.equal(weights(replayed(rest, walked)), weights(rest))
 

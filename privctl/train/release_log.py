@@ -20,7 +20,7 @@ from privctl.storage.hash_chain import BrokenChainError, Chain, LogFile
 _SYNC_EVERY = 1.0
 
 
-class ReleaseCounter:
+class ReleaseLog:
     """The counts in the file ``path``, locked by this process from its first ``mark`` on.
 
     ``root`` is the start of the chain. The file is created empty together with the run, so a missing file is an error.

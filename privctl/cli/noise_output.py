@@ -1,0 +1,102 @@
+"""What ``privctl noise`` prints: its table with notes, its reports, or the plan of a dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from privctl.cli.options import show
+from privctl.domain.guarantee import AssumptionState
+from privctl.domain.shown import counted
+
+if TYPE_CHECKING:
+    from privctl.noise.candidates import Candidate, NoiseRelease
+
+
+def print_json(reports: Any) -> None:
+    """One report, or a list of several."""
+    from privctl.reports.codec import encode
+
+    texts = [encode(report).rstrip("\n") for report in reports]
+    show((texts[0] if len(texts) == 1 else "[" + ",\n".join(texts) + "]") + "\n", as_json=True)
+
+
+def _target_of(candidate: Candidate) -> dict[str, Any]:
+    """What the noise is made for; nothing where its size was given."""
+    target = candidate.target
+    if target is None:
+        return {}
+    return {"epsilon": target.epsilon, "delta": target.delta, "calibration": str(target.calibration)}
+
+
+def print_plan(candidates: Sequence[Candidate], notes: Sequence[str]) -> None:
+    """What ``--dry-run`` shows, as JSON: a plan and no report, as no file with a digest exists."""
+    import json
+
+    from privctl.reports.codec import encode_value
+
+    rows = [
+        {
+            **_target_of(candidate),
+            "noise_stddev": candidate.stddev,
+            "would_write": str(candidate.path),
+            "shortfall": None if candidate.shortfall is None else candidate.shortfall.reason,
+            "guarantees": [encode_value(guarantee) for guarantee in candidate.guarantees],
+            "omissions": [encode_value(omission) for omission in candidate.omissions],
+        }
+        for candidate in candidates
+    ]
+    data = {"dry_run": True, "candidates": rows, "notes": list(notes)}
+    show(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", as_json=True)
+
+
+def print_table(
+    candidates: tuple[Candidate, ...],
+    perplexities: list[float | None],
+    original: float | None,
+    notes: Sequence[str],
+    *,
+    dry_run: bool = False,
+) -> None:
+    """The candidates, a line each, with ``notes``; ``original`` is the input's own perplexity."""
+    from privctl.show.text.noise import NoiseRow, NoiseWarnings, noise_table
+
+    rows = [
+        NoiseRow(
+            epsilon=candidate.target.epsilon if candidate.target else None,
+            stddev=candidate.stddev,
+            adjacency=candidate.target.adjacency if candidate.target else None,
+            guarantees=candidate.guarantees,
+            perplexity=perplexity,
+            path=str(candidate.path),
+        )
+        for candidate, perplexity in zip(candidates, perplexities, strict=True)
+    ]
+    lacking = {candidate.path.name: candidate.shortfall for candidate in candidates if candidate.shortfall}
+    warnings = NoiseWarnings(
+        reasons={name: shortfall.reason for name, shortfall in lacking.items()},
+        advice=tuple(dict.fromkeys(shortfall.advice for shortfall in lacking.values())),
+    )
+    show(noise_table(rows, warnings=warnings, notes=notes, original_perplexity=original, dry_run=dry_run))
+
+
+def notes_on(
+    release: NoiseRelease, candidates: Sequence[Candidate], coarse: Sequence[str], *, quiet: bool = False
+) -> list[str]:
+    """What a reader should know beside the table; when ``quiet`` only what voids its guarantees."""
+    from privctl.noise.selection import untouched_counts
+
+    violated = [a for a in release.premises.assumptions if a.state is AssumptionState.VIOLATED]
+    if quiet:
+        return [f"{a.state}: {a.statement}" for a in violated]
+    notes = [f"no {o.what}: {o.reason}" for o in candidates[0].omissions if not o.reason.endswith("was not given")]
+    notable = [a for a in release.premises.assumptions if a in violated or a in release.selection.assumptions]
+    notes += [f"{a.state}: {a.statement}" for a in notable]
+    notes += [
+        f"left out of {each.name}: {', '.join(each.left_out)}, which names code that a loader would import or download"
+        for each in release.companions
+        if each.left_out
+    ]
+    notes += [line for line in coarse if line]
+    counts = untouched_counts(release.selection)
+    return notes + [f"{counted(count, 'tensor')} without noise: {why}" for why, count in counts.items()]
